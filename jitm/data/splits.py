@@ -1,0 +1,38 @@
+"""One split of an image-text data set, whatever it was read or made from."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Images, sentences, and which sentence describes which image.
+
+    Attributes:
+      name: for messages and protocols, such as `f8k_precomp/dev`.
+      regions: float16 or float32 [I, R, D]; may be memory-mapped. A global feature vector is one region.
+      counts: int32 [I], how many regions of each image are real.
+      captions: T sentences, as they were written.
+      image_of_text: int32 [T], the image each sentence describes.
+      image_ids: I names.
+      boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
+      pixels: uint8 [I, H, W, 3], or None.
+    """
+
+    name: str
+    regions: np.ndarray
+    counts: np.ndarray
+    captions: tuple[str, ...]
+    image_of_text: np.ndarray
+    image_ids: tuple[str, ...]
+    boxes: np.ndarray | None = None
+    pixels: np.ndarray | None = None
+
+    @property
+    def num_images(self) -> int:
+        return len(self.regions)
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.captions)

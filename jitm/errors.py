@@ -1,0 +1,23 @@
+"""Errors a user can cause, and the exit codes of the entry scripts."""
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 75  # the run was saved: the same command goes on
+EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last good state was kept
+
+
+class UserError(Exception):
+    """One sentence that names the file, key or shape and says what to do; the entry scripts print it and exit with 2."""
+
+
+class NotFiniteError(Exception):
+    """The loss or a gradient is NaN or infinite; the message names the step and the file with the batch."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `, did you mean 'x'?` for the nearest known name, or the known names where none is near."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean '{nearest[0]}'?" if nearest else f'; known are {", ".join(known)}'

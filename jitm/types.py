@@ -1,0 +1,63 @@
+"""The arrays that cross module boundaries, with their shapes.
+
+I images, T texts, R regions, L words, D features; B pairs of a batch; Q queries, C candidates of a ranking.
+"""
+
+import chex
+from flax import struct
+
+
+class Images(struct.PyTreeNode):
+    """Images as sets of region features; a global feature vector is one region.
+
+    Attributes:
+      regions: float16 or float32 [I, R, D].
+      counts: int32 [I], how many of the R regions are real; the rest is padding.
+    """
+
+    regions: chex.Array
+    counts: chex.Array
+
+
+class Texts(struct.PyTreeNode):
+    """Texts as word ids, `<start>` and `<end>` included.
+
+    Attributes:
+      ids: int32 [T, L], 0 where padded.
+      lengths: int32 [T], how many of the L ids are real.
+    """
+
+    ids: chex.Array
+    lengths: chex.Array
+
+
+class Batch(struct.PyTreeNode):
+    """B matching pairs: text n describes image n.
+
+    Attributes:
+      step: int32 [], the training step this batch belongs to.
+      images: Images with B rows; an image may occur more than once.
+      texts: Texts with B rows.
+      image_index: int32 [B], row of each image in its split; equal numbers are the same image.
+      text_index: int32 [B], row of each text in its split.
+    """
+
+    step: chex.Array
+    images: Images
+    texts: Texts
+    image_index: chex.Array
+    text_index: chex.Array
+
+
+class Ranking(struct.PyTreeNode):
+    """Scores of one retrieval direction, and which candidates count.
+
+    Attributes:
+      scores: float32 [Q, C], query by candidate.
+      positives: bool [Q, C], the matching candidates.
+      negatives: bool [Q, C], the candidates a loss may push away.
+    """
+
+    scores: chex.Array
+    positives: chex.Array
+    negatives: chex.Array
