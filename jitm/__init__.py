@@ -1,0 +1,1 @@
+"""jitm: image-text matching in JAX/Flax."""

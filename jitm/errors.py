@@ -9,7 +9,11 @@ EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last good sta
 
 
 class UserError(Exception):
-    """One sentence that names the file, key or shape and says what to do; the entry scripts print it and exit with 2."""
+    """One sentence that names the file, key or shape and says what to do; the entry scripts exit with 2."""
+
+
+class InterruptedRun(Exception):
+    """SIGTERM or SIGINT came and the state was saved; the same command goes on."""
 
 
 class NotFiniteError(Exception):

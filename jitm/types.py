@@ -39,14 +39,12 @@ class Batch(struct.PyTreeNode):
       images: Images with B rows; an image may occur more than once.
       texts: Texts with B rows.
       image_index: int32 [B], row of each image in its split; equal numbers are the same image.
-      text_index: int32 [B], row of each text in its split.
     """
 
     step: chex.Array
     images: Images
     texts: Texts
     image_index: chex.Array
-    text_index: chex.Array
 
 
 class Ranking(struct.PyTreeNode):

@@ -1,0 +1,1 @@
+"""Data sets, text, and the batches made of them."""

@@ -31,8 +31,10 @@ class Split:
 
     @property
     def num_images(self) -> int:
+        """I."""
         return len(self.regions)
 
     @property
     def num_texts(self) -> int:
+        """T."""
         return len(self.captions)

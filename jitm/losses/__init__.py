@@ -1,0 +1,1 @@
+"""Losses: pure functions of plain arrays, usable outside of the library."""

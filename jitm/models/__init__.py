@@ -1,0 +1,1 @@
+"""Models: each module holds one or a few Matchers."""

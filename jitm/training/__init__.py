@@ -1,0 +1,1 @@
+"""Training: objective, members, step, checkpoints, loop."""

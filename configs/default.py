@@ -1,0 +1,80 @@
+"""Every default, each with a comment. A config file changes what its setting needs and nothing else."""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """VSE++ on Flickr30K, as published (paper 003; 30 epochs, precomputed image vectors)."""
+    config = ml_collections.ConfigDict()
+
+    config.seed = 0  # parameters, order of the examples, dropout
+    config.epochs = 30
+    config.batch_size = 128  # of all devices together; hard negatives are mined among these
+    config.length_multiple = 8  # texts are padded to a multiple of this many words: a compilation per length
+
+    # Where images and texts come from: a `load` function in jitm.data and its arguments.
+    config.data = dict(
+        source='precomp.load',
+        root='data/f30k_precomp',  # folder with {split}_ims.npy and {split}_caps.txt
+        dev_images=1000,  # of a longer dev split the first so many, as the field does
+    )
+    config.vocabulary = dict(
+        path='',  # a published JSON vocabulary; '' builds one from the training captions
+        min_count=4,  # rarer words become <unk>
+    )
+
+    # A Matcher in jitm.models and its arguments.
+    config.model = dict(
+        name='vse.VSE',
+        embed_dim=1024,  # of the joint space
+        word_dim=300,
+        bidirectional=False,
+        normalize_images=True,  # False for VSE0: its image vectors keep their length
+        absolute=False,  # True for Order0: absolute values of both vectors
+        measure='cosine',  # or 'order'
+    )
+
+    # Who trains, by which rule, and learning from whom: name -> rule and its arguments.
+    config.members = dict(target=dict(update='gradient', learn_from=()))
+
+    # The candidates of each query.
+    config.rankings = dict(
+        source='in_batch',
+        same_image_negatives=True,  # another caption of the same image is a negative, as published
+    )
+
+    # The objective is the sum of these: name -> loss in jitm.losses, its arguments, and how it counts.
+    config.terms = dict(
+        ranking=dict(
+            loss='ranking.max_of_hinges',
+            margin=0.2,
+            weight=1.0,
+            since=0,  # first epoch
+            until=ml_collections.config_dict.placeholder(int),  # first epoch without it; None for never
+            reduction='sum',  # over the queries; the clip at 2.0 depends on it
+        )
+    )
+
+    config.optimizer = dict(
+        name='adam',
+        learning_rate=2e-4,
+        decay_epochs=15,  # the rate is multiplied by decay_factor every so many epochs
+        decay_factor=0.1,
+        clip_norm=2.0,  # global norm of a member's gradient
+    )
+
+    config.evaluation = dict(
+        split='dev',  # validated after each epoch; the best checkpoint is the one with the highest rsum
+        member='target',  # whose validation counts
+        every_steps=ml_collections.config_dict.placeholder(int),  # validate every so many steps as well
+    )
+
+    # What cannot change a number; the same run may go on with other values.
+    config.run = dict(
+        log_every=10,  # steps
+        checkpoint_every=500,  # steps, besides each validation
+        prefetch=2,  # batches made ahead
+        image_chunk=250,  # images scored at a time in evaluation
+        text_chunk=250,
+    )
+    return config.lock()

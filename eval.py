@@ -1,0 +1,38 @@
+"""Evaluates a run, or several as an ensemble: `python eval.py --workdir runs/demo`."""
+
+from pathlib import Path
+
+from absl import flags
+
+from jitm import cli
+from jitm.evaluation import evaluate_runs, load_run, write_report
+from jitm.metrics import table
+
+WORKDIR = flags.DEFINE_multi_string('workdir', None, 'A run directory; several are evaluated as one ensemble.')
+SPLIT = flags.DEFINE_string('split', 'dev', 'The split to evaluate on.')
+FOLDS = flags.DEFINE_integer('folds', 1, 'Average over so many consecutive parts of the images.', lower_bound=1)
+STEP = flags.DEFINE_integer('step', None, 'The checkpoint; the best by validation if not given.')
+DATA_ROOT = flags.DEFINE_string('data_root', None, 'The data folder, if it has moved since training.')
+SAVE_SIMS = flags.DEFINE_boolean('save_sims', False, 'Also write the similarities, float32 [images, texts].')
+OUTPUT = flags.DEFINE_string('output', None, 'Folder of metrics.json; by default eval/SPLIT in the first run.')
+flags.mark_flag_as_required('workdir')
+
+
+def main() -> None:
+    """Prints the table and writes the report."""
+    runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
+    report, sims = evaluate_runs(runs, SPLIT.value, FOLDS.value, DATA_ROOT.value)
+    name = SPLIT.value + (f'_{FOLDS.value}folds' if FOLDS.value > 1 else '') + ('_ensemble' if len(runs) > 1 else '')
+    folder = Path(OUTPUT.value) if OUTPUT.value else Path(WORKDIR.value[0]) / 'eval' / name
+    write_report(report, sims if SAVE_SIMS.value else None, folder)
+    protocol = report['protocol']
+    fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
+    print(f'{protocol["data"]}: {protocol["images"]} images, {protocol["texts"]} texts{fold}; ties {protocol["ties"]}')
+    for run in protocol['runs']:
+        print(f'{run["workdir"]}, step {run["step"]}')
+    print(table(report['metrics']))
+    print(f'written to {folder}')
+
+
+if __name__ == '__main__':
+    cli.run(main)

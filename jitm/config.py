@@ -1,0 +1,105 @@
+"""From a configuration to constructed objects, with errors that name the key."""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from jitm.errors import UserError, did_you_mean
+
+
+def resolve(package: str, name: str) -> Callable:
+    """Finds `module.function` inside a package of jitm.
+
+    Args:
+      package: such as `jitm.losses`.
+      name: dotted path inside it, such as `ranking.max_of_hinges`.
+
+    Raises:
+      UserError: if there is no such module or no such public name in it.
+    """
+    module_name, _, attribute = name.rpartition('.')
+    path = f'{package}.{module_name}' if module_name else package
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not path.startswith(error.name or ' '):
+            raise
+        raise UserError(f"the config names '{name}', but there is no module {path}") from None
+    known = [key for key, value in vars(module).items() if callable(value) and value.__module__ == path]
+    if attribute not in known:
+        raise UserError(f"the config names '{name}', but {path} has no '{attribute}'{did_you_mean(attribute, known)}")
+    return getattr(module, attribute)
+
+
+def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
+    """Makes a sub-dict of the config the keyword arguments of exactly one function or constructor.
+
+    Args:
+      function: what the sub-dict configures.
+      keywords: the sub-dict.
+      where: the sub-dict's key, for messages.
+      later: the arguments that the caller supplies, by name.
+
+    Returns:
+      The function with these keywords bound.
+
+    Raises:
+      UserError: if a keyword is unknown (naming the nearest) or one is missing.
+    """
+    parameters = inspect.signature(function).parameters
+    known = set(parameters) - set(later)
+    for key in keywords:
+        if key not in known:
+            raise UserError(f"config key '{where}.{key}' is unknown{did_you_mean(key, known)}")
+    required = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and name not in {*keywords, *later}
+    ]
+    if required:
+        raise UserError(f"config key '{where}.{required[0]}' is missing and has no default")
+    return functools.partial(function, **keywords)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+    """Writes a nested dict as `a.b.c` -> value."""
+    flat = {}
+    for key, value in tree.items():
+        nested = isinstance(value, Mapping) and value
+        flat |= flatten(value, f'{prefix}{key}.') if nested else {f'{prefix}{key}': value}
+    return flat
+
+
+def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The flattened config without what cannot change a number: the `run` sub-dict and where the data lie."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in flatten(config).items()
+        if not key.startswith('run.') and key != 'data.root'
+    }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Every training-relevant key in which two configs differ, as `key: old -> new`."""
+    old, new = training_relevant(old), training_relevant(new)
+    return [
+        f'{key}: {old.get(key, "absent")} -> {new.get(key, "absent")}'
+        for key in sorted(old.keys() | new.keys())
+        if key not in old or key not in new or old[key] != new[key]
+    ]
+
+
+def load_split(data: Mapping[str, Any], split: str) -> Any:
+    """Loads a split of the data set a config's `data` names: dict(source='precomp.load', ...) -> Split."""
+    keywords = dict(data)
+    source = resolve('jitm.data', keywords.pop('source'))
+    return bind(source, keywords, where='data', later=('split',))(split)
+
+
+def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
+    """Builds the matcher a config's `model` names: dict(name='vse.VSE', ...) -> Matcher."""
+    keywords = dict(model)
+    constructor = resolve('jitm.models', keywords.pop('name'))
+    return bind(constructor, keywords, where='model', later=('vocab_size', 'parent', 'name'))(vocab_size=vocab_size)

@@ -1,0 +1,118 @@
+"""Batches as a pure function of (seed, step): nothing to save, nothing to restore."""
+
+import dataclasses
+
+import numpy as np
+
+from jitm.data.splits import Split
+from jitm.data.text import Vocabulary
+from jitm.types import Batch, Images, Texts
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """All texts of a split as word ids, end to end.
+
+    Attributes:
+      ids: int32 [sum of lengths].
+      starts: int64 [T + 1], where each text begins; text t is `ids[starts[t]:starts[t + 1]]`.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int32 [T], words of each text, `<start>` and `<end>` included."""
+        return np.diff(self.starts).astype(np.int32)
+
+
+def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary) -> Tokens:
+    """Encodes every caption once."""
+    encoded = [vocabulary.encode(caption) for caption in captions]
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])])
+    return Tokens(np.concatenate(encoded), starts)
+
+
+def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
+    """Takes some texts, padded with 0.
+
+    Args:
+      tokens: of the split.
+      index: int [N], which texts.
+      length: L, at least the longest of them.
+
+    Returns:
+      Texts with ids [N, L] and lengths [N].
+    """
+    lengths = tokens.lengths[index]
+    ids = np.zeros((len(index), length), np.int32)
+    ids[np.arange(length) < lengths[:, None]] = np.concatenate(
+        [tokens.ids[tokens.starts[t] : tokens.starts[t + 1]] for t in index]
+    )
+    return Texts(ids, lengths)
+
+
+def bucket(length: int, multiple: int) -> int:
+    """The padded length: the next multiple, so that few lengths are compiled."""
+    return -(-int(length) // multiple) * multiple
+
+
+def take_images(split: Split, index: np.ndarray) -> Images:
+    """Reads some images' regions into memory."""
+    return Images(np.asarray(split.regions[index]), split.counts[index])
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """The training batches of a split.
+
+    An example is a text with its image. An epoch is a permutation of the texts drawn from (seed, epoch), cut into
+    whole batches; the few texts left over differ from epoch to epoch.
+
+    Attributes:
+      split: images and captions.
+      tokens: the captions as ids.
+      batch_size: B of the global batch.
+      seed: of the permutations.
+      length_multiple: texts are padded to a multiple of this, the batch's longest deciding.
+    """
+
+    split: Split
+    tokens: Tokens
+    batch_size: int
+    seed: int
+    length_multiple: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in an epoch."""
+        return self.split.num_texts // self.batch_size
+
+    def text_index(self, step: int) -> np.ndarray:
+        """Which texts are in the batch of a step: int64 [B]."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        order = np.random.Generator(np.random.Philox([self.seed, epoch])).permutation(self.split.num_texts)
+        return order[position * self.batch_size : (position + 1) * self.batch_size]
+
+    def batch(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
+        """Makes the batch of a step, or one process' rows of it.
+
+        Args:
+          step: from 0.
+          shard: which rows, as one of `num_shards` equal parts.
+          num_shards: how many parts the batch has.
+
+        Returns:
+          Numpy arrays with B / num_shards rows, padded alike in every shard.
+        """
+        text_index = self.text_index(step)
+        length = bucket(self.tokens.lengths[text_index].max(), self.length_multiple)
+        rows = np.split(text_index, num_shards)[shard]
+        image_index = self.split.image_of_text[rows]
+        return Batch(
+            step=np.int32(step),
+            images=take_images(self.split, image_index),
+            texts=pad_texts(self.tokens, rows, length),
+            image_index=image_index,
+        )

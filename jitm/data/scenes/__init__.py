@@ -1,0 +1,110 @@
+"""The embedded data set `scenes`: pictures of coloured shapes with captions, boxes, scene graphs and hard negatives.
+
+It is generated on the spot. Image i of a split depends on the seed, the split and i alone.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from jitm.data.scenes import drawing, grammar, graphs
+from jitm.data.scenes.grammar import Caption, Swap
+from jitm.data.scenes.graphs import Object, Phrase, Relation, SceneGraph, Statement, holds
+from jitm.data.splits import Split
+from jitm.errors import UserError, did_you_mean
+
+__all__ = ['Object', 'Phrase', 'Relation', 'SceneGraph', 'SceneSplit', 'Statement', 'Swap', 'holds', 'load']
+
+MIN_OBJECTS = 2
+MAX_OBJECTS = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SceneSplit(Split):
+    """A split with the truth about its images and sentences.
+
+    Attributes:
+      graphs: I scene graphs; object r is region r.
+      statements: T statements, what each sentence claims.
+      swaps: for each of the T sentences, false sentences that differ from it by one exchange; may be empty.
+    """
+
+    graphs: tuple[SceneGraph, ...]
+    statements: tuple[Statement, ...]
+    swaps: tuple[tuple[Swap, ...], ...]
+
+
+class _Scene(NamedTuple):
+    graph: SceneGraph
+    boxes: np.ndarray
+    pixels: np.ndarray
+    captions: list[Caption]
+
+
+def load(
+    split: str, *, seed: int = 0, train_images: int = 2000, dev_images: int = 500, test_images: int = 500
+) -> SceneSplit:
+    """Generates one split: 64x64 pictures of 2 to 5 shapes, five captions each.
+
+    Args:
+      split: `train`, `dev` or `test`.
+      seed: another seed gives another data set.
+      train_images: how many images `train` has; fewer are the first of more.
+      dev_images: the same for `dev`.
+      test_images: the same for `test`.
+
+    Returns:
+      The split, with float32 regions [I, 5, 200] (an 8x8x3 patch, then x1 y1 x2 y2, centre x y, width, height).
+
+    Raises:
+      UserError: where the split is unknown, or a number is out of range.
+    """
+    sizes = {'train': train_images, 'dev': dev_images, 'test': test_images}
+    if split not in sizes:
+        raise UserError(f"scenes has no split '{split}'{did_you_mean(split, sizes)}.")
+    if sizes[split] < 1:
+        raise UserError(f'{split}_images is {sizes[split]}: set it to 1 or more.')
+    if seed < 0:
+        raise UserError(f'seed is {seed}: set it to 0 or more.')
+
+    split_number = list(sizes).index(split)
+    scenes = [_make_scene(seed, split_number, i) for i in range(sizes[split])]
+    captions = [caption for scene in scenes for caption in scene.captions]
+    regions = np.zeros((len(scenes), MAX_OBJECTS, drawing.REGION_FEATURES), np.float32)
+    boxes = np.zeros((len(scenes), MAX_OBJECTS, 4), np.float32)
+    for i, scene in enumerate(scenes):
+        count = len(scene.boxes)
+        regions[i, :count] = drawing.region_features(scene.pixels, scene.boxes)
+        boxes[i, :count] = scene.boxes / drawing.PIXELS
+    return SceneSplit(
+        name=f'scenes/{split}',
+        regions=regions,
+        counts=np.array([len(scene.boxes) for scene in scenes], np.int32),
+        captions=tuple(caption.text for caption in captions),
+        image_of_text=np.repeat(np.arange(len(scenes), dtype=np.int32), grammar.CAPTIONS_PER_IMAGE),
+        image_ids=tuple(f'{split}-{i:06d}' for i in range(len(scenes))),
+        boxes=boxes,
+        pixels=np.stack([scene.pixels for scene in scenes]),
+        graphs=tuple(scene.graph for scene in scenes),
+        statements=tuple(caption.statement for caption in captions),
+        swaps=tuple(caption.swaps for caption in captions),
+    )
+
+
+def _make_scene(seed: int, split_number: int, index: int) -> _Scene:
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(split_number, index))))
+    objects = _draw_objects(rng)
+    relations = ()
+    while not relations:  # most captions tell a relation, so that a scene without any is placed again
+        boxes = drawing.place(objects, rng)
+        relations = graphs.find_relations(boxes)
+    graph = SceneGraph(objects, relations)
+    return _Scene(graph, boxes, drawing.paint(objects, boxes, rng), grammar.describe(graph, rng))
+
+
+def _draw_objects(rng: np.random.Generator) -> tuple[Object, ...]:
+    lengths = len(graphs.SIZES), len(graphs.COLOURS), len(graphs.SHAPES)
+    kinds = rng.choice(np.prod(lengths), size=rng.integers(MIN_OBJECTS, MAX_OBJECTS + 1), replace=False)
+    indices = zip(*np.unravel_index(kinds, lengths), strict=True)
+    return tuple(Object(graphs.SIZES[s], graphs.COLOURS[c], graphs.SHAPES[p]) for s, c, p in indices)

@@ -1,0 +1,213 @@
+"""English captions of scenes, and their hard negatives.
+
+A template names its objects a, b, c and a group g: `{a}` is a noun phrase, `{ab}` says where a is as seen from b,
+`{ab_it}` the same with b as a pronoun, `{total}` counts all objects of the picture.
+"""
+
+import itertools
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from jitm.data.scenes.graphs import INVERSE, Object, Phrase, Relation, SceneGraph, Statement, find_groups, holds
+
+CAPTIONS_PER_IMAGE = 5
+TEMPLATES = (
+    '{a} is {ab} {b} .',
+    '{a} can be seen {ab} {b} .',
+    'there is {a} {ab} {b} .',
+    'a {picture} of {a} {ab} {b} .',
+    '{ab} {b} there is {a} .',
+    '{b} with {a} {ab_it} .',
+    '{a} is {ab} {b} in a {picture} of {total} {shape}s .',
+    '{a} is {ab} {b} and {ac} {c} .',
+    '{a} is {ab} {b} , which is {bc} {c} .',
+    '{a} is {ab} {b} , and there is also {c} .',
+    'besides {c} , the {picture} shows {a} {ab} {b} .',
+    'there are {g} , and {a} is {ab} {b} .',
+    'the {picture} shows {g} , {a} and {b} .',
+    '{g} and {a} in a {picture} of {total} {shape}s .',
+    'the {picture} shows {a} and {b} .',
+    '{total} {shape}s , one is {a} and another is {b} .',
+    'a {picture} with {a} , {b} and {c} .',
+    'we see {a} , {b} and {c} .',
+)
+SYNONYMS = {
+    'picture': ('picture', 'image', 'drawing'),
+    'shape': ('shape', 'object'),
+    'small': ('small', 'little', 'tiny'),
+    'large': ('large', 'big'),
+    'circle': ('circle', 'disc'),
+    'square': ('square', 'box'),
+    'diamond': ('diamond', 'rhombus'),
+    'ring': ('ring', 'hoop'),
+    'side': ('{} of', 'to the {} of', 'on the {} of'),
+    'below': ('below', 'under', 'beneath'),
+}
+PRONOUNS = {'left of': 'to its left', 'right of': 'to its right', 'above': 'above it', 'below': 'below it'}
+NUMERALS = {2: 'two', 3: 'three', 4: 'four', 5: 'five'}
+
+_SLOTS = 'abcg'
+_SAYS_SIZE = 0.75
+_OMITS_COLOUR = 0.06
+_OMITS_SHAPE = 0.06
+
+
+class Swap(NamedTuple):
+    """A caption that is false because two things of a true one were exchanged.
+
+    Attributes:
+      kind: `attribute` (the colours or the shapes of two mentioned objects) or `relation` (its direction, or its
+        subject and object).
+      caption: the false sentence.
+    """
+
+    kind: str
+    caption: str
+
+
+class Caption(NamedTuple):
+    """A true sentence, what it claims, and its hard negatives."""
+
+    text: str
+    statement: Statement
+    swaps: tuple[Swap, ...]
+
+
+def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
+    """Writes five captions, each from another template, preferring objects that were mentioned least.
+
+    Args:
+      graph: a scene with at least one relation.
+      rng: drawn from.
+
+    Returns:
+      Five captions.
+    """
+    captions = []
+    mentions = np.zeros(len(graph.objects))
+    for template in (TEMPLATES[t] for t in rng.permutation(len(TEMPLATES))):
+        statement = _claim(template, graph, mentions, rng)
+        if statement:
+            words = _choose_words(rng)
+            text = render(template, statement, words)
+            captions.append(Caption(text, statement, _swaps(template, statement, words, graph)))
+        if len(captions) == CAPTIONS_PER_IMAGE:
+            break
+    return captions
+
+
+def render(template: str, statement: Statement, words: dict[str, str]) -> str:
+    """Writes a statement as an English sentence.
+
+    Args:
+      template: one of `TEMPLATES` whose slots the statement fills.
+      statement: phrases in the order of the slots a, b, c, g that the template has.
+      words: the word for each notion that has synonyms.
+
+    Returns:
+      The sentence: lower case, words and the final period parted by spaces.
+    """
+    slots = _slots(template)
+    fields = {'picture': words['picture'], 'shape': words['shape'], 'total': NUMERALS.get(statement.total)}
+    for slot, phrase in zip(slots, statement.phrases, strict=True):
+        fields[slot] = _noun_phrase(phrase, words)
+    for subject, predicate, target in statement.relations:
+        pair = slots[subject] + slots[target]
+        fields[pair] = _preposition(predicate, words)
+        fields[f'{pair}_it'] = PRONOUNS[predicate]
+    return re.sub(r'\ba(?= [aeiou])', 'an', template.format(**fields))
+
+
+def _slots(template: str) -> str:
+    return ''.join(slot for slot in _SLOTS if f'{{{slot}}}' in template)
+
+
+def _related_slots(template: str) -> list[tuple[int, int]]:
+    return [(_SLOTS.index(s), _SLOTS.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
+
+
+def _claim(template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.random.Generator) -> Statement | None:
+    """Fills a template with truth, counting the mentioned objects; None where the scene has nothing that fits."""
+    phrases, free = [], range(len(graph.objects))
+    if '{g}' in template:
+        groups = find_groups(graph.objects)
+        if not groups:
+            return None
+        group, members = groups[rng.integers(len(groups))]
+        phrases, free = [group], [i for i in free if i not in members]
+    predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
+    related = _related_slots(template)
+    fitting = [
+        chosen
+        for chosen in itertools.permutations(free, len(_slots(template)) - len(phrases))
+        if all((chosen[s], chosen[o]) in predicates for s, o in related)
+    ]
+    if not fitting:
+        return None
+    chosen = fitting[np.argmin(mentions[np.array(fitting)].sum(1) + rng.random(len(fitting)))]
+    mentions[list(chosen)] += 1
+    return Statement(
+        phrases=(*(_phrase(graph.objects[i], rng) for i in chosen), *phrases),
+        relations=tuple(Relation(s, predicates[chosen[s], chosen[o]], o) for s, o in related),
+        total=len(graph.objects) if '{total}' in template else None,
+    )
+
+
+def _phrase(thing: Object, rng: np.random.Generator) -> Phrase:
+    says_size, omits = rng.random(2)
+    if omits < _OMITS_COLOUR:
+        return Phrase(size=thing.size, shape=thing.shape)
+    if omits < _OMITS_COLOUR + _OMITS_SHAPE:
+        return Phrase(size=thing.size, colour=thing.colour)
+    return Phrase(thing.size if says_size < _SAYS_SIZE else None, thing.colour, thing.shape)
+
+
+def _choose_words(rng: np.random.Generator) -> dict[str, str]:
+    draws = rng.random(len(SYNONYMS))
+    return {notion: words[int(u * len(words))] for u, (notion, words) in zip(draws, SYNONYMS.items(), strict=True)}
+
+
+def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
+    said = [word for word in (phrase.size, phrase.colour, phrase.shape or 'shape') if word]
+    noun_phrase = ' '.join(words.get(word, word) for word in said)
+    if phrase.count > 1:
+        return f'{NUMERALS[phrase.count]} {noun_phrase}{"es" if noun_phrase[-1] in "sx" else "s"}'
+    return f'a {noun_phrase}'
+
+
+def _preposition(predicate: str, words: dict[str, str]) -> str:
+    # One wording for both sides, so that a swap of left and right changes nothing else.
+    if predicate in ('left of', 'right of'):
+        return words['side'].format(predicate.removesuffix(' of'))
+    return words.get(predicate, predicate)
+
+
+def _swaps(template: str, statement: Statement, words: dict[str, str], graph: SceneGraph) -> tuple[Swap, ...]:
+    """The swaps that are false of the scene, each sentence once."""
+    false = {}
+    for kind, swapped in _exchanges(statement):
+        if not holds(swapped, graph):
+            text = render(template, swapped, words)
+            false.setdefault(text, Swap(kind, text))
+    return tuple(false.values())
+
+
+def _exchanges(statement: Statement):
+    """Yields (kind, statement) for every exchange of a colour, a shape, a direction, or of subject and object."""
+    phrases, relations = statement.phrases, statement.relations
+    for i, j in itertools.combinations(range(len(phrases)), 2):
+        for name in ('colour', 'shape'):
+            first, second = getattr(phrases[i], name), getattr(phrases[j], name)
+            if first and second and first != second:
+                exchanged = {i: phrases[i]._replace(**{name: second}), j: phrases[j]._replace(**{name: first})}
+                yield 'attribute', _with_phrases(statement, exchanged)
+    for r, (subject, predicate, target) in enumerate(relations):
+        inverted = Relation(subject, INVERSE[predicate], target)
+        yield 'relation', statement._replace(relations=(*relations[:r], inverted, *relations[r + 1 :]))
+        yield 'relation', _with_phrases(statement, {subject: phrases[target], target: phrases[subject]})
+
+
+def _with_phrases(statement: Statement, changed: dict[int, Phrase]) -> Statement:
+    return statement._replace(phrases=tuple(changed.get(i, phrase) for i, phrase in enumerate(statement.phrases)))

@@ -1,0 +1,139 @@
+"""Scene graphs, statements about them, and whether a statement holds.
+
+Positions are boxes as x1 y1 x2 y2 with y pointing down, so that above means a smaller y.
+"""
+
+import collections
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+SIZES = ('small', 'large')
+COLOURS = ('red', 'green', 'blue', 'yellow', 'purple', 'orange', 'white', 'black')
+SHAPES = ('circle', 'square', 'triangle', 'diamond', 'cross', 'ring')
+INVERSE = {'left of': 'right of', 'right of': 'left of', 'above': 'below', 'below': 'above'}
+
+# Only what nobody would dispute is a relation: one offset is twice the other or more, and 1/8 of the picture or more.
+CLEAR_RATIO = 2
+CLEAR_OFFSET = 8
+
+
+class Object(NamedTuple):
+    """One shape of a picture."""
+
+    size: str
+    colour: str
+    shape: str
+
+
+class Relation(NamedTuple):
+    """`subject predicate object`, where subject and object are indices of objects or of phrases."""
+
+    subject: int
+    predicate: str
+    object: int
+
+
+class SceneGraph(NamedTuple):
+    """What a picture shows; of related objects both directions are listed.
+
+    Attributes:
+      objects: in the order of the regions; no two are equal.
+      relations: over indices of objects, every clear one.
+    """
+
+    objects: tuple[Object, ...]
+    relations: tuple[Relation, ...]
+
+
+class Phrase(NamedTuple):
+    """What a caption says of one object, or of `count` objects at once; None where it says nothing.
+
+    One object means at least one such object, a larger count means exactly so many.
+    """
+
+    size: str | None = None
+    colour: str | None = None
+    shape: str | None = None
+    count: int = 1
+
+
+class Statement(NamedTuple):
+    """What a caption claims; different phrases speak of different objects.
+
+    Attributes:
+      phrases: the mentioned objects.
+      relations: over indices of phrases, each with a count of 1.
+      total: how many objects the whole picture has, or None where the caption does not say.
+    """
+
+    phrases: tuple[Phrase, ...]
+    relations: tuple[Relation, ...] = ()
+    total: int | None = None
+
+
+def find_relations(boxes: np.ndarray) -> tuple[Relation, ...]:
+    """Finds every clear relation between boxes.
+
+    Args:
+      boxes: int [N, 4], x1 y1 x2 y2 in pixels.
+
+    Returns:
+      The relations, in both directions.
+    """
+    centres = ((boxes[:, :2] + boxes[:, 2:]) / 2).tolist()
+    found = []
+    for (i, (xi, yi)), (j, (xj, yj)) in itertools.permutations(enumerate(centres), 2):
+        dx, dy = xj - xi, yj - yi
+        if abs(dx) >= max(CLEAR_OFFSET, CLEAR_RATIO * abs(dy)):
+            found.append(Relation(i, 'left of' if dx > 0 else 'right of', j))
+        elif abs(dy) >= max(CLEAR_OFFSET, CLEAR_RATIO * abs(dx)):
+            found.append(Relation(i, 'above' if dy > 0 else 'below', j))
+    return tuple(found)
+
+
+def find_groups(objects: Sequence[Object]) -> list[tuple[Phrase, tuple[int, ...]]]:
+    """Finds the objects that share a colour or a shape: the phrase for each group, and its members."""
+    members = collections.defaultdict(list)
+    for i, thing in enumerate(objects):
+        members[Phrase(colour=thing.colour)].append(i)
+        members[Phrase(shape=thing.shape)].append(i)
+    return [(phrase._replace(count=len(m)), tuple(m)) for phrase, m in members.items() if len(m) > 1]
+
+
+def holds(statement: Statement, graph: SceneGraph) -> bool:
+    """Tells whether a statement is true of a scene.
+
+    Args:
+      statement: the claim.
+      graph: the scene.
+
+    Returns:
+      Whether every phrase finds its own objects so that the relations between them are in the graph.
+    """
+    if statement.total not in (None, len(graph.objects)):
+        return False
+    relations = set(graph.relations)
+    for choice in itertools.product(*(_referents(phrase, graph.objects) for phrase in statement.phrases)):
+        mentioned = [i for members in choice for i in members]
+        distinct = len(set(mentioned)) == len(mentioned)
+        if distinct and all(
+            (choice[s][0], predicate, choice[o][0]) in relations for s, predicate, o in statement.relations
+        ):
+            return True
+    return False
+
+
+def _referents(phrase: Phrase, objects: Sequence[Object]) -> list[tuple[int, ...]]:
+    """The sets of objects that a phrase can speak of."""
+    said = phrase[:3]
+    fitting = [
+        i
+        for i, thing in enumerate(objects)
+        if all(word in (None, value) for word, value in zip(said, thing, strict=True))
+    ]
+    if phrase.count == 1:
+        return [(i,) for i in fitting]
+    return [tuple(fitting)] if len(fitting) == phrase.count else []

@@ -1,0 +1,179 @@
+"""Words and their ids: the tokenizer and the vocabulary of the field's word-level text encoders."""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+
+import numpy as np
+from nltk.tokenize.destructive import NLTKWordTokenizer
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+
+from jitm.errors import UserError
+
+PAD, START, END, UNK = range(4)
+SPECIAL_WORDS = ('<pad>', '<start>', '<end>', '<unk>')
+
+_ABBREVIATIONS = (
+    'mr mrs ms dr prof rev gen col maj lt capt sgt sen gov st jr sr co corp inc ltd bros vs u.s u.k u.n d.c l.a n.y '
+    'a.m p.m e.g i.e ph.d jan feb aug sept oct nov dec'
+)
+# Captions without quotes, inner periods, double dashes and NLTK's contractions: splitting at blanks gives the same.
+_PLAIN = re.compile(r'(?!.*(?:--|cannot|gimme|gonna|gotta|lemme|wanna))(?:[a-z0-9 -]|,(?= ))*\.?')
+_INNER_STOP = re.compile(r'[.?!].', re.DOTALL)
+
+
+@functools.cache
+def _tokenizers() -> tuple[PunktSentenceTokenizer, NLTKWordTokenizer]:
+    # NLTK's sentence splitter with its trained parameters (a download) left out but for the abbreviations: the other
+    # ones only weigh capital letters, and captions are lower-cased.
+    parameters = PunktParameters()
+    parameters.abbrev_types.update(_ABBREVIATIONS.split())
+    return PunktSentenceTokenizer(parameters), NLTKWordTokenizer()
+
+
+def tokenize(caption: str) -> list[str]:
+    """Splits a caption into lower-cased words and punctuation marks, as `nltk.word_tokenize(caption.lower())` does.
+
+    Args:
+      caption: the sentence or sentences, as they were written.
+
+    Returns:
+      The tokens; empty for a blank caption.
+    """
+    caption = caption.strip().lower()
+    if _PLAIN.fullmatch(caption):
+        return caption.replace(',', ' , ').replace('.', ' . ').split()
+    sentences, words = _tokenizers()
+    split = sentences.tokenize(caption) if _INNER_STOP.search(caption) else [caption]
+    return [word for sentence in split for word in words.tokenize(sentence)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The words a model knows.
+
+    Attributes:
+      words: V distinct words, the id of a word is its position; the first four are `SPECIAL_WORDS`.
+    """
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def build(cls, captions: Iterable[str], min_count: int = 4) -> 'Vocabulary':
+        """Collects the words of a data set, in the order of their first occurrence.
+
+        Args:
+          captions: the sentences, as they were written.
+          min_count: rarer words are left out.
+
+        Returns:
+          The vocabulary.
+        """
+        counts = collections.Counter(word for caption in captions for word in tokenize(caption))
+        return cls(SPECIAL_WORDS + tuple(word for word, count in counts.items() if count >= min_count))
+
+    @classmethod
+    def load(cls, path: str) -> 'Vocabulary':
+        """Reads a vocabulary file, ours or a published one.
+
+        Args:
+          path: a JSON file, see `from_json`.
+
+        Returns:
+          The vocabulary.
+
+        Raises:
+          UserError: the file is missing or damaged.
+        """
+        try:
+            with open(path, encoding='utf-8') as file:
+                text = file.read()
+        except OSError as error:
+            raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocabulary.') from error
+        except UnicodeDecodeError as error:
+            raise UserError(f'{path} is not UTF-8 text: give the path of a JSON vocabulary.') from error
+        return cls.from_json(text, path)
+
+    @classmethod
+    def from_json(cls, text: str, name: str) -> 'Vocabulary':
+        """Parses the field's layout: `{"word2idx": {word: id}, "idx2word": {"id": word}, "idx": V}`.
+
+        Args:
+          text: the JSON text; further words at the end, such as `<mask>`, are kept.
+          name: where it comes from, for messages.
+
+        Returns:
+          The vocabulary.
+
+        Raises:
+          UserError: it is not in that layout, ids are not 0 to V-1, or the special words do not stand at 0 to 3.
+        """
+        try:
+            fields = json.loads(text)
+            ids = {word: int(number) for word, number in fields['word2idx'].items()}
+            words_of_ids = {int(number): word for number, word in fields['idx2word'].items()}
+            size = int(fields['idx'])
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise UserError(
+                f'{name} is not a vocabulary in the layout {{"word2idx": ..., "idx2word": ..., "idx": ...}} '
+                f'({error!r}): give another file or build the vocabulary again.'
+            ) from error
+        words = tuple(sorted(ids, key=ids.get))
+        if [ids[word] for word in words] != list(range(len(words))):
+            raise UserError(f'{name} has word ids other than 0 to {len(words) - 1}: build the vocabulary again.')
+        if words_of_ids != dict(enumerate(words)) or size != len(words):
+            raise UserError(f'{name} has keys word2idx, idx2word and idx that disagree: build the vocabulary again.')
+        if words[:4] != SPECIAL_WORDS:
+            raise UserError(
+                f'{name} begins with {", ".join(words[:4])}: ids 0 to 3 must be {", ".join(SPECIAL_WORDS)}; '
+                'build the vocabulary again.'
+            )
+        return cls(words)
+
+    def to_json(self) -> str:
+        """Writes the layout that `from_json` reads.
+
+        Returns:
+          JSON text.
+        """
+        words_of_ids = dict(enumerate(self.words))
+        return json.dumps({'word2idx': self._ids, 'idx2word': words_of_ids, 'idx': len(self)}, ensure_ascii=False)
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Turns a caption into word ids.
+
+        Args:
+          caption: the sentence, as it was written.
+
+        Returns:
+          int32 [L]: `<start>`, the words, unknown ones as `<unk>`, `<end>`.
+        """
+        words = [self._ids.get(word, UNK) for word in tokenize(caption)]
+        return np.array([START, *words, END], np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Turns word ids into text.
+
+        Args:
+          ids: [L], each below V; `<pad>`, `<start>` and `<end>` are left out.
+
+        Returns:
+          The words, separated by blanks.
+        """
+        return ' '.join(self.words[i] for i in ids if i not in (PAD, START, END))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the words in their order, in hexadecimal: equal hashes mean equal ids."""
+        return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}

@@ -1,0 +1,57 @@
+"""What every model is, and how a one-pair kernel becomes a similarity matrix."""
+
+from collections.abc import Callable
+
+import chex
+import jax
+from flax import linen as nn
+
+from jitm.types import Images, Texts
+
+Encoding = chex.ArrayTree
+
+
+class Matcher(nn.Module):
+    """Scores images against texts. Each model is one final subclass.
+
+    Encodings are pytrees whose every leaf has the image (or the text) on axis 0, so that caching, chunking, gathering
+    candidates and sharding are the same tree indexing for all models.
+    """
+
+    def encode_image(self, images: Images, train: bool = False) -> Encoding:
+        """Encodes I images; every leaf of the result is [I, ...]."""
+        raise NotImplementedError
+
+    def encode_text(self, texts: Texts, train: bool = False) -> Encoding:
+        """Encodes T texts; every leaf of the result is [T, ...]."""
+        raise NotImplementedError
+
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores every image with every text: float32 [I, T]."""
+        raise NotImplementedError
+
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n: float32 [N]."""
+        raise NotImplementedError
+
+    def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
+        """Encodes and scores every image with every text: float32 [I, T]; touches every parameter."""
+        return self.similarity(self.encode_image(images, train), self.encode_text(texts, train), train)
+
+
+def all_pairs(kernel: Callable[[Encoding, Encoding], chex.Array], images: Encoding, texts: Encoding) -> chex.Array:
+    """Lifts a one-pair kernel to every image with every text.
+
+    The kernel is vectorised over the texts and mapped over the images one at a time, and its intermediate values are
+    recomputed for the gradient, so memory holds one row of pairs, not the whole block.
+
+    Args:
+      kernel: one image's encoding (no image axis) and one text's to a scalar.
+      images: leaves [I, ...].
+      texts: leaves [T, ...].
+
+    Returns:
+      Scores [I, T].
+    """
+    row = jax.checkpoint(lambda image: jax.vmap(kernel, (None, 0))(image, texts))
+    return jax.lax.map(row, images)

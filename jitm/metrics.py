@@ -1,0 +1,80 @@
+"""From a matrix of similarities to the numbers the field reports. numpy only."""
+
+import numpy as np
+
+RECALLS_AT = (1, 5, 10)
+
+
+def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks the best true match of every query, 0 being best; a tie counts against the query.
+
+    Args:
+      sims: [I, T], every image with every text.
+      image_of_text: int [T], the image of each text; every image has at least one.
+
+    Returns:
+      i2t int [I]: how many texts of other images score at least as high as the image's own best text.
+      t2i int [T]: how many other images score at least as high as the text's own image.
+
+    Raises:
+      ValueError: if a similarity is NaN, if the shapes disagree, or if an image has no text.
+    """
+    images, texts = sims.shape
+    if image_of_text.shape != (texts,):
+        raise ValueError(f'sims {sims.shape} have {texts} texts, image_of_text {image_of_text.shape[0]}')
+    if len(np.unique(image_of_text)) != images:
+        raise ValueError(f'only {len(np.unique(image_of_text))} of {images} images have a text')
+    if np.isnan(sims).any():
+        raise ValueError(f'{np.isnan(sims).sum()} of {sims.size} similarities are NaN')
+    own = sims[image_of_text, np.arange(texts)]
+    best_own = np.full(images, -np.inf, sims.dtype)
+    np.maximum.at(best_own, image_of_text, own)
+    at_least_as_high = np.count_nonzero(sims >= best_own[:, None], axis=1)
+    own_at_least_as_high = np.bincount(image_of_text, own >= best_own[image_of_text], images).astype(int)
+    return at_least_as_high - own_at_least_as_high, np.count_nonzero(sims >= own[None], axis=0) - 1
+
+
+def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
+    """Recall@1, 5 and 10 in percent, median and mean rank (1 is best) of one direction's ranks [Q]."""
+    result = {f'recall@{k}': 100.0 * float(np.mean(ranks_of_queries < k)) for k in RECALLS_AT}
+    result['median_rank'] = float(np.floor(np.median(ranks_of_queries)) + 1)
+    result['mean_rank'] = float(np.mean(ranks_of_queries) + 1)
+    return result
+
+
+def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 1) -> dict[str, float]:
+    """The field's table: `i2t/` and `t2i/` of `recalls`, and `rsum`, the sum of the six recalls.
+
+    Args:
+      sims: [I, T].
+      image_of_text: int [T], in ascending order if there are several folds.
+      folds: splits the images into so many consecutive parts and averages their metrics (5 is COCO's 1K protocol).
+
+    Returns:
+      Name to value; recalls and rsum in percent.
+
+    Raises:
+      ValueError: as `ranks`, or if the images cannot be split evenly.
+    """
+    images = sims.shape[0]
+    if images % folds:
+        raise ValueError(f'{images} images cannot be split into {folds} folds of equal size')
+    parts = []
+    for fold in np.split(np.arange(images), folds):
+        texts = np.flatnonzero(np.isin(image_of_text, fold))
+        i2t, t2i = ranks(sims[fold[0] : fold[-1] + 1, texts], image_of_text[texts] - fold[0])
+        metrics = {f'i2t/{name}': value for name, value in recalls(i2t).items()}
+        metrics |= {f't2i/{name}': value for name, value in recalls(t2i).items()}
+        parts.append(metrics)
+    mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    return mean | {'rsum': sum(value for name, value in mean.items() if 'recall@' in name)}
+
+
+def table(metrics: dict[str, float]) -> str:
+    """The metrics in the form the field prints them."""
+    rows = ['               R@1    R@5   R@10   med r   mean r']
+    for direction, label in (('i2t', 'image to text'), ('t2i', 'text to image')):
+        recall = ' '.join(f'{metrics[f"{direction}/recall@{k}"]:6.1f}' for k in RECALLS_AT)
+        median, mean = metrics[f'{direction}/median_rank'], metrics[f'{direction}/mean_rank']
+        rows.append(f'{label} {recall} {median:7.1f} {mean:8.1f}')
+    return '\n'.join([*rows, f'rsum {metrics["rsum"]:.1f}'])

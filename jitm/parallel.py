@@ -1,0 +1,131 @@
+"""The only module that knows devices and processes: pmap, collectives, host to device, multi-process start."""
+
+import collections
+import concurrent.futures
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+import chex
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jitm.errors import UserError
+
+AXIS = 'batch'
+
+
+def start_processes(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Joins a multi-process run (`jax.distributed`); must come before any other use of jax.
+
+    Args:
+      coordinator: `host:port` of process 0; the cluster's own settings are used where it is None.
+      num_processes: how many processes there are in all.
+      process_id: the number of this one, from 0.
+    """
+    jax.distributed.initialize(coordinator, num_processes, process_id)
+
+
+def is_primary() -> bool:
+    """Whether this process is the one that prints and writes logs."""
+    return jax.process_index() == 0
+
+
+def any_process(flag: bool) -> bool:
+    """Whether the flag is set in any process; every process must ask at the same step."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
+
+
+def barrier(name: str) -> None:
+    """Waits for every process."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raises a UserError unless the batch can be split evenly over all devices."""
+    devices = jax.device_count()
+    if batch_size % devices:
+        raise UserError(
+            f'batch_size {batch_size} cannot be split over {devices} devices: '
+            f'make it a multiple of {devices}, such as {-(-batch_size // devices) * devices}'
+        )
+
+
+def all_gather(tree: chex.ArrayTree, axis: str | None) -> chex.ArrayTree:
+    """Concatenates every device's rows along axis 0; gradients flow back to the device that owns a row."""
+    if axis is None:
+        return tree
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
+
+
+def value_and_mean_gradient(loss: Callable, axis: str | None) -> Callable:
+    """`jax.value_and_grad` (with auxiliary output) of a loss that every device computes for the global batch.
+
+    Inside pmap a gradient is that of the sum of all devices' losses, so their mean is the gradient of the loss.
+    """
+    value_and_grad = jax.value_and_grad(loss, has_aux=True)
+    if axis is None:
+        return value_and_grad
+    return lambda *args: jax.lax.pmean(value_and_grad(*args), axis)
+
+
+def device_key(key: chex.PRNGKey, axis: str | None) -> chex.PRNGKey:
+    """A random key of each device's own."""
+    return key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis))
+
+
+def data_parallel(step: Callable) -> Callable:
+    """Compiles `step(state, batch, axis=None)` for all devices of all processes, donating the state.
+
+    On one device this is `jit`; on several `pmap` with the state not stacked: it goes in and comes out as one copy.
+    """
+    if jax.device_count() == 1:
+        return jax.jit(step, donate_argnums=0)
+    return jax.pmap(
+        functools.partial(step, axis=AXIS), axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0
+    )
+
+
+def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
+    """Moves this process' rows of a batch onto its devices, in the layout `data_parallel` expects.
+
+    Args:
+      batch: numpy arrays; scalars go to every device, of the others axis 0 is split evenly.
+    """
+    if jax.device_count() == 1:
+        return jax.device_put(batch)
+    devices = jax.local_device_count()
+    sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(jax.local_devices(), (AXIS,)), jax.P(AXIS))
+
+    def split(x):
+        return np.full(devices, x) if np.ndim(x) == 0 else x.reshape(devices, -1, *x.shape[1:])
+
+    return jax.device_put(jax.tree.map(split, batch), sharding)
+
+
+def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], depth: int) -> Iterator:
+    """Makes the batches of the coming steps in a thread and moves them onto the devices ahead of use.
+
+    Args:
+      make_batch: a pure function of the step.
+      steps: in order.
+      depth: how many batches are made ahead.
+
+    Yields:
+      The batch of each step, on the devices.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pending = collections.deque()
+        try:
+            for step in steps:
+                pending.append(pool.submit(lambda s: put_batch(make_batch(s)), step))
+                if len(pending) > depth:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

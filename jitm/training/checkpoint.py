@@ -1,0 +1,139 @@
+"""Checkpoints: Orbax, with a manifest of checksums, because Orbax does not notice a flipped byte.
+
+A checkpoint holds plain nested dicts of numpy arrays (so it can be read on any number of devices) and the run's
+description: its config and vocabulary. It is whole only when its manifest is there and every file agrees with it.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from flax import serialization
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+
+from jitm import parallel
+from jitm.errors import UserError
+
+MANIFEST = 'manifest.json'
+SELECTED_BY = 'rsum'
+
+
+def _score(metrics: dict[str, float]) -> float:
+    return metrics[SELECTED_BY]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob('*') if path.is_file() and path.name != MANIFEST)
+    digests = {}
+    for path in files:
+        with path.open('rb') as file:
+            digests[str(path.relative_to(folder))] = hashlib.file_digest(file, 'sha256').hexdigest()
+    return digests
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a checkpoint's files are those its manifest was written for."""
+    try:
+        return json.loads((folder / MANIFEST).read_text()) == _digests(folder)
+    except (OSError, ValueError):
+        return False
+
+
+class Checkpoints:
+    """The checkpoints of a run: the two latest and the best by rsum are kept."""
+
+    def __init__(self, workdir: str | Path):
+        """Opens (and creates, on the first save) `workdir/checkpoints`."""
+        self.folder = Path(workdir).absolute() / 'checkpoints'
+        policy = AnyPreservationPolicy(
+            [LatestN(2), BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False)]
+        )
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy, best_fn=_score, enable_async_checkpointing=False
+        )
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, whole or not, in ascending order."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, state: chex.ArrayTree, step: int, run: dict[str, Any], metrics: dict[str, float] | None) -> None:
+        """Writes a checkpoint, atomically; returns when it is whole.
+
+        Args:
+          state: any pytree with numpy or replicated jax arrays.
+          step: its name.
+          run: JSON, the run's config, vocabulary and best score.
+          metrics: of the validation at this step, if there was one; they decide which checkpoint is the best.
+        """
+        tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
+        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(run))
+        self._manager.save(step, args=items, metrics=metrics, force=True)
+        self._manager.wait_until_finished()
+        if parallel.is_primary():
+            folder = self.folder / str(step)
+            partial = self.folder / f'{MANIFEST}.partial'
+            partial.write_text(json.dumps(_digests(folder)))
+            partial.rename(folder / MANIFEST)
+
+    def restore_latest(self, template: chex.ArrayTree) -> tuple[chex.ArrayTree, dict[str, Any]] | None:
+        """Reads the newest whole checkpoint and removes damaged ones after it, with a warning.
+
+        Args:
+          template: a pytree of the same structure, which gives the types.
+
+        Returns:
+          The state with numpy arrays and the run's description; None if there is no whole checkpoint.
+        """
+        for step in reversed(self.steps()):
+            if is_whole(self.folder / str(step)):
+                tree, run = self._read(step)
+                return serialization.from_state_dict(template, tree), run
+            logging.warning(
+                'checkpoint %s is damaged or incomplete: falling back to the one before', self.folder / str(step)
+            )
+            parallel.barrier(f'damaged-{step}')
+            if parallel.is_primary():
+                shutil.rmtree(self.folder / str(step))
+            parallel.barrier(f'removed-{step}')
+            self._manager.reload()
+        return None
+
+    def best_step(self) -> int | None:
+        """The step with the highest rsum, the later one of equals; None before the first validation."""
+        scored = {step: self._manager.metrics(step) for step in self.steps()}
+        scored = {step: metrics[SELECTED_BY] for step, metrics in scored.items() if metrics}
+        return max(scored, key=lambda step: (scored[step], step)) if scored else None
+
+    def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Reads one checkpoint as plain nested dicts of numpy arrays, and the run's description.
+
+        Raises:
+          UserError: if it is not there or damaged.
+        """
+        folder = self.folder / str(step)
+        if not is_whole(folder):
+            raise UserError(f'checkpoint {folder} is missing or damaged; choose another of steps {self.steps()}')
+        return self._read(step)
+
+    def _read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        items = ocp.args.Composite(state=ocp.args.StandardRestore(), run=ocp.args.JsonRestore())
+        restored = self._manager.restore(step, args=items)
+        return restored['state'], restored['run']
+
+    def close(self) -> None:
+        """Releases the manager's threads."""
+        self._manager.close()
+
+    def __enter__(self) -> 'Checkpoints':
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()

@@ -1,0 +1,265 @@
+"""The training run: evaluate, save, next batch, step."""
+
+import dataclasses
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jitm import config as config_lib
+from jitm import evaluation, metrics, parallel
+from jitm.data.pipeline import Pipeline, Tokens, tokenize_split
+from jitm.data.splits import Split
+from jitm.data.text import Vocabulary
+from jitm.errors import InterruptedRun, NotFiniteError, UserError
+from jitm.training.checkpoint import Checkpoints
+from jitm.training.logs import Logs, read_metrics
+from jitm.training.members import Member, init_members, make_members
+from jitm.training.objective import make_terms
+from jitm.training.step import TrainState, make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """Everything a run needs that its config decides, made without writing anything."""
+
+    config: Mapping[str, Any]
+    vocabulary: Vocabulary
+    pipeline: Pipeline
+    validation: Split
+    validation_tokens: Tokens
+    members: dict[str, Member]
+    train_step: Callable
+    schedule: Callable
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.config['epochs'] * self.pipeline.steps_per_epoch
+
+    def initial_state(self) -> TrainState:
+        """Draws the state before the first step."""
+        batch = self.pipeline.batch(0, 0, self.config['batch_size'])
+        init = jax.jit(lambda images, texts: init_members(self.members, self.config['seed'], images, texts))
+        return TrainState(jax.numpy.zeros((), jax.numpy.int32), init(batch.images, batch.texts))
+
+
+def set_up(config: Mapping[str, Any]) -> Setup:
+    """Builds every part of a run from its config (a nested dict).
+
+    Raises:
+      UserError: if a key, a name or the data are wrong.
+    """
+    parallel.check_batch_size(config['batch_size'])
+    terms = make_terms(config['terms'])
+    train = config_lib.load_split(config['data'], 'train')
+    if train.num_texts < config['batch_size']:
+        raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
+    validation = config_lib.load_split(config['data'], config['evaluation']['split'])
+    path, min_count = config['vocabulary']['path'], config['vocabulary']['min_count']
+    vocabulary = Vocabulary.load(path) if path else Vocabulary.build(train.captions, min_count)
+    pipeline = Pipeline(
+        train,
+        tokenize_split(train.captions, vocabulary),
+        config['batch_size'],
+        config['seed'],
+        config['length_multiple'],
+    )
+    optimizer = dict(config['optimizer'])
+    make_optimizer = config_lib.resolve('jitm.training.optimizer', optimizer.pop('name'))
+    make_optimizer = config_lib.bind(make_optimizer, optimizer, where='optimizer', later=('steps_per_epoch',))
+    optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
+    members = make_members(config['members'], config_lib.make_model(config['model'], len(vocabulary)), optimizer)
+    if config['evaluation']['member'] not in members:
+        raise UserError(
+            f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {[*members]}"
+        )
+    rankings = dict(config['rankings'])
+    source = config_lib.resolve('jitm.training.rankings', rankings.pop('source'))
+    make_rankings = config_lib.bind(source, rankings, where='rankings', later=('scores', 'image_index'))
+    train_step = make_train_step(
+        members, terms, make_rankings, seed=config['seed'], steps_per_epoch=pipeline.steps_per_epoch
+    )
+    return Setup(
+        config=config,
+        vocabulary=vocabulary,
+        pipeline=pipeline,
+        validation=validation,
+        validation_tokens=tokenize_split(validation.captions, vocabulary),
+        members=members,
+        train_step=parallel.data_parallel(train_step),
+        schedule=schedule,
+    )
+
+
+def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Raises a UserError if the directory holds something else, or a run whose config differs where it matters."""
+    path = workdir / 'config.json'
+    if not path.exists():
+        if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+            raise UserError(f'workdir {workdir} exists and is not a run of jitm; choose an empty or a new one')
+        return
+    changed = config_lib.differences(json.loads(path.read_text()), config)
+    if changed:
+        raise UserError(
+            f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
+            'choose a new workdir, or the old values'
+        )
+
+
+def validate(setup: Setup, state: TrainState) -> dict[str, float]:
+    """Ranks the validation split with the evaluated member."""
+    member = setup.config['evaluation']['member']
+    variables = jax.device_get(state.members[member])
+    chunks = {key: setup.config['run'][key] for key in ('image_chunk', 'text_chunk')}
+    sims = evaluation.similarity_matrix(
+        setup.members[member].model,
+        {'params': variables.params, 'batch_stats': variables.batch_stats},
+        setup.validation,
+        setup.validation_tokens,
+        **chunks,
+    )
+    return metrics.retrieval_metrics(sims, setup.validation.image_of_text)
+
+
+class _StopRequest:
+    """Notes the first SIGTERM or SIGINT; a second one acts as it would without us."""
+
+    def __enter__(self) -> '_StopRequest':
+        self.asked = False
+        self._handlers = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def _note(self, number, frame):
+        self.asked = True
+        self._restore()
+
+    def _restore(self):
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def __exit__(self, *_) -> None:
+        self._restore()
+
+
+def _not_finite(setup: Setup, state: TrainState, values: Mapping[str, float], workdir: Path) -> NotFiniteError:
+    """Writes which batch made the loss or a gradient non-finite."""
+    step = int(state.step)
+    texts = setup.pipeline.text_index(step)
+    split = setup.pipeline.split
+    report = {
+        'step': step,
+        'metrics': values,
+        'texts': texts.tolist(),
+        'captions': [split.captions[t] for t in texts],
+        'images': [split.image_ids[i] for i in split.image_of_text[texts]],
+    }
+    path = workdir / f'not_finite_step_{step}.json'
+    path.write_text(json.dumps(report, indent=1) + '\n')
+    return NotFiniteError(
+        f'the loss or a gradient was not finite at step {step}: the state before it is saved, the batch is in {path}'
+    )
+
+
+def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], bool]:
+    """Restores the newest whole checkpoint or draws the first state; returns it, the run's description, and which."""
+    run = {
+        'config': setup.config,
+        'vocabulary': list(setup.vocabulary.words),
+        'vocabulary_hash': setup.vocabulary.hash,
+    }
+    state = setup.initial_state()
+    restored = checkpoints.restore_latest(state)
+    if restored is None:
+        return state, run, False
+    state, saved = restored
+    if saved['vocabulary_hash'] != run['vocabulary_hash']:
+        raise UserError(f'the run in {workdir} has another vocabulary than its data give now; restore the captions')
+    return jax.device_put(state), run, True
+
+
+def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[str, Any]:
+    """Trains, or goes on with, the run a config describes.
+
+    Args:
+      config: a nested dict with every key of `configs/default.py`.
+      workdir: the run directory: new, empty, or holding the same run.
+
+    Returns:
+      The `first` and the `best` validation, as the lines of `metrics.jsonl`.
+
+    Raises:
+      UserError: if something the user gave is wrong; nothing was written.
+      InterruptedRun: if SIGTERM or SIGINT came; the state was saved.
+      NotFiniteError: if the loss or a gradient was not finite; the last good state was saved.
+    """
+    config = json.loads(json.dumps(config))  # as it will be read from the run directory
+    workdir = Path(workdir)
+    check_workdir(workdir, config)
+    setup = set_up(config)
+    if parallel.is_primary():
+        workdir.mkdir(parents=True, exist_ok=True)
+        partial = workdir / 'config.json.partial'
+        partial.write_text(json.dumps(config, indent=2) + '\n')
+        partial.rename(workdir / 'config.json')
+    with Checkpoints(workdir) as checkpoints, _StopRequest() as stop:
+        state, run, resumed = _start(setup, checkpoints, workdir)
+        with Logs(workdir, int(state.step), setup.total_steps, config['batch_size']) as logs:
+            _train(setup, state, run, resumed, checkpoints, stop, logs, workdir)
+    validations = [line for line in read_metrics(workdir) if line['part'] == config['evaluation']['split']]
+    return {'first': validations[0], 'best': max(validations, key=lambda line: (line['rsum'], line['step']))}
+
+
+def _train(
+    setup: Setup,
+    state: TrainState,
+    run: dict[str, Any],
+    resumed: bool,
+    checkpoints: Checkpoints,
+    stop: _StopRequest,
+    logs: Logs,
+    workdir: Path,
+) -> None:
+    config, pipeline = setup.config, setup.pipeline
+    start, total, per_epoch = int(state.step), setup.total_steps, pipeline.steps_per_epoch
+    every, evaluate_every = config['run'], config['evaluation']['every_steps'] or per_epoch
+    # Processes agree on stopping, which costs a collective, only where they meet anyway.
+    ask_every = 1 if jax.process_count() == 1 else every['log_every']
+
+    def make_batch(step):
+        return pipeline.batch(step, jax.process_index(), jax.process_count())
+
+    batches = parallel.prefetch(make_batch, range(start, total), every['prefetch'])
+    values = {}
+    # The order is fixed: evaluate, save, next batch, step. A resumed run has done the first two.
+    for step in range(start, total + 1):
+        asked = step % ask_every == 0 and parallel.any_process(stop.asked)
+        due = step % per_epoch == 0 or step % evaluate_every == 0
+        saving = due or asked or step % every['checkpoint_every'] == 0
+        if (saving or step % every['log_every'] == 0) and int(state.step) != step:
+            checkpoints.save(state, int(state.step), run, None)
+            raise _not_finite(setup, state, jax.tree.map(float, values), workdir)
+        if saving and not (resumed and step == start):
+            scores = None
+            if due:
+                began = time.perf_counter()
+                scores = validate(setup, state)
+                seconds = time.perf_counter() - began
+                logs.validation(step, step / per_epoch, config['evaluation']['split'], scores, seconds)
+            checkpoints.save(state, step, run, scores)
+        if asked:
+            raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command goes on from there')
+        if step == total:
+            return
+        began = time.perf_counter()
+        batch = next(batches)
+        logs.waited(time.perf_counter() - began)
+        state, values = setup.train_step(state, batch)
+        if (step + 1) % every['log_every'] == 0:
+            numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
+            numbers['learning_rate'] = float(setup.schedule(step))
+            logs.train(step + 1, (step + 1) / per_epoch, numbers, config['evaluation']['member'])

@@ -1,0 +1,85 @@
+"""Members: who trains, by which rule, and with whom.
+
+A member is a named matcher with its own parameters, statistics, optimizer and update rule. One training step serves
+every scenario; a new rule is one more function here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import chex
+import jax
+import optax
+from flax import struct
+
+from jitm import config as config_lib
+from jitm.errors import UserError
+from jitm.matcher import Matcher
+from jitm.types import Images, Texts
+
+
+class MemberState(struct.PyTreeNode):
+    """What a member carries from step to step."""
+
+    params: chex.ArrayTree
+    batch_stats: chex.ArrayTree
+    optimizer: chex.ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A matcher with its optimizer and update rule.
+
+    Attributes:
+      model: the matcher.
+      optimizer: an optax transformation; its norm clip sees this member's gradients only.
+      update: `(member, state, gradients, batch_stats) -> state`.
+    """
+
+    model: Matcher
+    optimizer: optax.GradientTransformation
+    update: Callable
+
+    def init(self, key: chex.PRNGKey, images: Images, texts: Texts) -> MemberState:
+        """Draws parameters; the arrays give shapes only."""
+        variables = dict(self.model.init(key, images, texts))
+        params = variables.pop('params')
+        return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params))
+
+
+def gradient(member: Member, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree) -> MemberState:
+    """The rule of a member that trains: one optimizer step along its own gradient."""
+    updates, optimizer = member.optimizer.update(gradients, state.optimizer, state.params)
+    return MemberState(optax.apply_updates(state.params, updates), batch_stats, optimizer)
+
+
+def make_members(
+    configs: Mapping[str, Mapping[str, Any]], model: Matcher, optimizer: optax.GradientTransformation
+) -> dict[str, Member]:
+    """Builds the members of a config.
+
+    Args:
+      configs: name -> dict(update='gradient', learn_from=()).
+      model: the matcher of every member.
+      optimizer: of every member that trains.
+
+    Raises:
+      UserError: if an update rule is unknown, or a member learns from one that no term of the objective uses.
+    """
+    members = {}
+    for name, keywords in configs.items():
+        keywords = dict(keywords)
+        if keywords.pop('learn_from', ()):
+            raise UserError(f"'members.{name}' has learn_from, but no term of the objective takes anchor_scores")
+        rule = config_lib.resolve('jitm.training.members', keywords.pop('update', 'gradient'))
+        later = ('member', 'state', 'gradients', 'batch_stats')
+        update = config_lib.bind(rule, keywords, where=f'members.{name}', later=later)
+        members[name] = Member(model, optimizer, update)
+    return members
+
+
+def init_members(members: Mapping[str, Member], seed: int, images: Images, texts: Texts) -> dict[str, MemberState]:
+    """Draws every member's first state, member n from (seed, n)."""
+    keys = jax.random.split(jax.random.key(seed), len(members))
+    return {name: member.init(key, images, texts) for (name, member), key in zip(members.items(), keys, strict=True)}

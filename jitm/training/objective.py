@@ -1,0 +1,85 @@
+"""The objective: a weighted sum of terms, each a loss of both rankings, reduced."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import chex
+import jax.numpy as jnp
+
+from jitm import config as config_lib
+from jitm.errors import UserError
+from jitm.types import Ranking
+
+REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """One term of the objective.
+
+    Attributes:
+      loss: `(scores, positives, negatives) -> [Q]`.
+      weight: factor.
+      since: first epoch in which the term counts.
+      until: first epoch in which it no longer does, None for never.
+      reduction: 'sum' or 'mean' over the queries of each direction; the two directions are added.
+    """
+
+    loss: Callable
+    weight: float
+    since: int
+    until: int | None
+    reduction: str
+
+    def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
+        """The term's value, a scalar; 0 outside of its epochs."""
+        reduce = REDUCTIONS[self.reduction]
+        value = sum(reduce(self.loss(r.scores, r.positives, r.negatives)) for r in rankings.values())
+        active = (epoch >= self.since) & (True if self.until is None else epoch < self.until)
+        return jnp.where(active, self.weight * value, 0)
+
+
+def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
+    """Builds the terms of a config.
+
+    Args:
+      configs: name -> dict(loss='ranking.max_of_hinges', weight=, since=, until=, reduction=, and the loss' own).
+
+    Raises:
+      UserError: if a loss is unknown, an argument is unknown or missing, or a loss needs an input nobody supplies.
+    """
+    terms = {}
+    for name, keywords in configs.items():
+        keywords = dict(keywords)
+        where = f'terms.{name}'
+        own = {key: keywords.pop(key) for key in ('weight', 'since', 'until', 'reduction') if key in keywords}
+        loss_name = keywords.pop('loss', None)
+        if loss_name is None:
+            raise UserError(f"config key '{where}.loss' is missing; name a loss, such as 'ranking.max_of_hinges'")
+        loss = config_lib.resolve('jitm.losses', loss_name)
+        if 'anchor_scores' in inspect.signature(loss).parameters:
+            raise UserError(f"'{where}' needs anchor_scores: add an anchor member and name it in learn_from")
+        loss = config_lib.bind(loss, keywords, where=where, later=('scores', 'positives', 'negatives'))
+        if own.get('reduction') not in REDUCTIONS:
+            raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
+        terms[name] = config_lib.bind(Term, own, where=where, later=('loss',))(loss=loss)
+    return terms
+
+
+def objective(
+    terms: Mapping[str, Term], rankings: Mapping[str, Ranking], epoch: chex.Numeric
+) -> tuple[chex.Array, dict[str, chex.Array]]:
+    """Sums the terms.
+
+    Args:
+      terms: name -> Term.
+      rankings: direction -> Ranking.
+      epoch: int [], for terms that come and go.
+
+    Returns:
+      The total, a scalar, and each term's value by name.
+    """
+    values = {name: term(rankings, epoch) for name, term in terms.items()}
+    return sum(values.values()), values

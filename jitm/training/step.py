@@ -1,0 +1,123 @@
+"""One training step, the same function on one device and on many."""
+
+from collections.abc import Callable, Mapping
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jitm import parallel
+from jitm.losses.ranking import hardest_negative, hardest_positive
+from jitm.matcher import Matcher
+from jitm.training.members import Member, MemberState
+from jitm.training.objective import Term, objective
+from jitm.types import Batch, Ranking
+
+
+class TrainState(struct.PyTreeNode):
+    """Everything that training changes.
+
+    Attributes:
+      step: int32 [], steps done.
+      members: name -> MemberState.
+    """
+
+    step: chex.Array
+    members: dict[str, MemberState]
+
+
+def global_scores(
+    model: Matcher, variables: chex.ArrayTree, batch: Batch, key: chex.PRNGKey, axis: str | None
+) -> tuple[chex.Array, chex.ArrayTree]:
+    """Scores every image of the global batch with every text of it, on every device.
+
+    Each device encodes its rows, scores its images against all texts, and the rows are gathered.
+
+    Returns:
+      float32 [B, B] and the batch statistics after this batch.
+    """
+
+    def score(matcher: Matcher) -> chex.Array:
+        texts = parallel.all_gather(matcher.encode_text(batch.texts, train=True), axis)
+        return matcher.similarity(matcher.encode_image(batch.images, train=True), texts, train=True)
+
+    rows, changed = model.apply(variables, method=score, mutable=['batch_stats'], rngs={'dropout': key})
+    return parallel.all_gather(rows, axis), changed.get('batch_stats', {})
+
+
+def vanishing_instruments(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
+    """What shows that a model collapses.
+
+    Returns:
+      gap: mean over the queries of both directions of the positive's score less the hardest negative's.
+      active_hinges: share of queries with a loss above 0.
+      collapsed_loss: what the objective would be if all scores were equal (2 x batch x margin for max of hinges).
+    """
+    both = rankings.values()
+    gap = [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both]
+    active = [sum(t.loss(r.scores, r.positives, r.negatives) for t in terms.values()) > 0 for r in both]
+    equal = {name: r.replace(scores=jnp.zeros_like(r.scores)) for name, r in rankings.items()}
+    return {
+        'gap': jnp.mean(jnp.stack(gap)),
+        'active_hinges': jnp.mean(jnp.stack(active)),
+        'collapsed_loss': objective(terms, equal, epoch)[0],
+    }
+
+
+def make_train_step(
+    members: Mapping[str, Member],
+    terms: Mapping[str, Term],
+    make_rankings: Callable,
+    *,
+    seed: int,
+    steps_per_epoch: int,
+) -> Callable:
+    """Builds `train_step(state, batch, axis=None) -> (state, metrics)`.
+
+    Args:
+      members: who trains.
+      terms: the objective.
+      make_rankings: `(scores [B, B], image_index [B]) -> {direction: Ranking}`.
+      seed: of dropout.
+      steps_per_epoch: turns the step into the epoch the terms ask for.
+
+    Returns:
+      The step. It leaves the state alone if the loss or a gradient is not finite, and from then on, since the state no
+      longer stands at the step the next batch is for; `metrics['finite']` says so.
+    """
+
+    def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
+        epoch = state.step // steps_per_epoch
+        key = parallel.device_key(jax.random.fold_in(jax.random.key(seed), state.step), axis)
+        image_index = parallel.all_gather(batch.image_index, axis)
+
+        def loss(params):
+            total, statistics, metrics = 0.0, {}, {}
+            for name, member in members.items():
+                variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
+                scores, statistics[name] = global_scores(member.model, variables, batch, key, axis)
+                rankings = make_rankings(scores, image_index)
+                value, values = objective(terms, rankings, epoch)
+                total += value
+                metrics |= {f'{name}/loss': value}
+                metrics |= {f'{name}/terms/{term}': value for term, value in values.items()}
+                instruments = vanishing_instruments(jax.lax.stop_gradient(rankings), terms, epoch)
+                metrics |= {f'{name}/{what}': value for what, value in instruments.items()}
+            return total, (statistics, metrics)
+
+        params = {name: member.params for name, member in state.members.items()}
+        (total, (statistics, metrics)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
+        norms = {f'{name}/gradient_norm': optax.global_norm(gradients[name]) for name in members}
+        finite = jnp.isfinite(total + sum(norms.values()))
+        updated = {
+            name: member.update(member, state.members[name], gradients[name], statistics[name])
+            for name, member in members.items()
+        }
+        proceed = finite & (batch.step == state.step)
+        new = TrainState(state.step + 1, updated)
+        state = jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state)
+        return state, metrics | norms | {'finite': finite}
+
+    return train_step

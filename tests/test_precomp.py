@@ -1,0 +1,360 @@
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jitm.data import precomp
+from jitm.errors import UserError
+
+DATA = pathlib.Path(__file__).parents[2] / 'shared' / 'data'
+
+
+class Touch:
+    """Unpickling one makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.path,)
+
+
+def features(images, dtype=np.float16, shape=(3, 4)):
+    return np.random.default_rng(0).standard_normal((images, *shape)).astype(dtype)
+
+
+def write(root, split='train', ims=None, captions=None, ids=None, **boxes):
+    """Writes a folder of three images with two captions each, or what is given."""
+    ims = features(3) if ims is None else ims
+    captions = [f'caption {n}' for n in range(6)] if captions is None else captions
+    np.save(root / f'{split}_ims.npy', ims)
+    (root / f'{split}_caps.txt').write_text('\n'.join(captions) + '\n', encoding='utf-8')
+    if ids is not None:
+        (root / f'{split}_ids.txt').write_text('\n'.join(ids) + '\n', encoding='utf-8')
+    for name, array in boxes.items():
+        np.save(root / f'{name}.npy', array)
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / 'toy_precomp'
+    folder.mkdir()
+    return folder
+
+
+def message(root, split='train', **options):
+    with pytest.raises(UserError) as caught:
+        precomp.load(split, root=str(root), **options)
+    return str(caught.value)
+
+
+# What is read.
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float32])
+def test_reads_features_captions_and_their_images(root, dtype):
+    ims = features(3, dtype)
+    write(root, ims=ims, captions=[' Ein Süßer Hund ', 'b', 'c', 'd', 'e', 'f'])
+    split = precomp.load('train', root=str(root))
+    assert split.name == 'toy_precomp/train'
+    np.testing.assert_array_equal(split.regions, ims)
+    assert split.regions.dtype == dtype
+    assert split.captions == ('Ein Süßer Hund', 'b', 'c', 'd', 'e', 'f')
+    np.testing.assert_array_equal(split.image_of_text, np.array([0, 0, 1, 1, 2, 2], np.int32), strict=True)
+    np.testing.assert_array_equal(split.counts, np.array([3, 3, 3], np.int32), strict=True)
+    assert split.image_ids == ('0', '1', '2')
+    assert split.boxes is None
+
+
+def test_name_is_that_of_the_folder_however_it_is_written(root, monkeypatch):
+    write(root)
+    monkeypatch.chdir(root)
+    assert precomp.load('train', root='.').name == 'toy_precomp/train'
+    assert precomp.load('train', root=f'{root}/').name == 'toy_precomp/train'
+
+
+def test_global_vectors_are_one_region(root):
+    ims = features(3, shape=(4,))
+    write(root, ims=ims)
+    split = precomp.load('train', root=str(root))
+    np.testing.assert_array_equal(split.regions, ims[:, None])
+    assert split.counts.tolist() == [1, 1, 1]
+
+
+def test_features_stay_in_the_file(root):
+    write(root, split='dev', ims=np.repeat(features(3), 2, axis=0))
+    regions = precomp.load('dev', root=str(root), dev_images=2).regions
+    assert isinstance(regions, np.memmap)
+    base = regions
+    while isinstance(base.base, np.memmap):
+        base = base.base
+    assert base.filename == root / 'dev_ims.npy'
+    assert np.shares_memory(regions, base)
+
+
+@pytest.mark.parametrize('repeats', [1, 2, 5])
+@pytest.mark.parametrize('dtype', [np.float16, np.float32])
+def test_images_stored_once_per_caption_are_kept_once(root, monkeypatch, repeats, dtype):
+    monkeypatch.setattr(precomp, '_CHUNK_BYTES', 100)  # groups cross chunks
+    ims = features(4, dtype)
+    write(root, ims=np.repeat(ims, repeats, axis=0), captions=[str(n) for n in range(4 * repeats)])
+    split = precomp.load('train', root=str(root))
+    np.testing.assert_array_equal(split.regions, ims)
+    assert split.image_of_text.tolist() == np.repeat(range(4), repeats).tolist()
+
+
+def test_equal_neighbours_do_not_hide_repetition(root):
+    ims = features(4)
+    ims[1] = ims[0]
+    write(root, ims=np.repeat(ims, 3, axis=0), captions=[str(n) for n in range(12)])
+    np.testing.assert_array_equal(precomp.load('train', root=str(root)).regions, ims)
+
+
+def test_equal_images_with_captions_of_their_own_are_kept(root):
+    ims = np.repeat(features(2), 2, axis=0)
+    write(root, ims=ims, captions=[str(n) for n in range(8)])
+    np.testing.assert_array_equal(precomp.load('train', root=str(root)).regions, ims)
+
+
+def test_irregular_runs_are_not_repetition(root):
+    ims = np.repeat(features(3), [2, 3, 2], axis=0)
+    write(root, ims=ims, captions=[str(n) for n in range(7)])
+    np.testing.assert_array_equal(precomp.load('train', root=str(root)).regions, ims)
+
+
+@pytest.mark.parametrize(
+    ('split', 'dev_images', 'kept'), [('dev', 2, 2), ('dev', 9, 3), ('dev', None, 3), ('test', 2, 3)]
+)
+def test_dev_is_cut_to_its_first_images(root, split, dev_images, kept):
+    ims = features(3)
+    write(root, split=split, ims=ims, ids=['x', 'y', 'z'], boxes=np.zeros((3, 4), np.float32))
+    read = precomp.load(split, root=str(root), dev_images=dev_images)
+    np.testing.assert_array_equal(read.regions, ims[:kept])
+    assert read.captions == tuple(f'caption {n}' for n in range(2 * kept))
+    assert read.image_of_text.tolist() == np.repeat(range(kept), 2).tolist()
+    assert read.image_ids == ('x', 'y', 'z')[:kept]
+    assert len(read.counts) == len(read.boxes) == kept
+
+
+def test_dev_keeps_a_thousand_images_unless_told_otherwise(root):
+    write(root, split='dev', ims=features(1014, shape=(1,)), captions=['a'] * 5070)
+    split = precomp.load('dev', root=str(root))
+    assert (split.num_images, split.num_texts) == (1000, 5000)
+
+
+@pytest.mark.parametrize('ids', [['x', 'y', 'z'], ['x', 'x', 'y', 'y', 'z', 'z']])
+@pytest.mark.parametrize('repeats', [1, 2])
+def test_ids_stand_once_per_image_or_once_per_caption(root, ids, repeats):
+    write(root, ims=np.repeat(features(3), repeats, axis=0), ids=ids)
+    assert precomp.load('train', root=str(root)).image_ids == ('x', 'y', 'z')
+
+
+def test_boxes_of_the_split_come_before_common_ones(root):
+    own = np.random.default_rng(1).random((3, 3, 4))
+    common = np.random.default_rng(2).random((3, 4)).astype(np.float32)
+    write(root, boxes=common)
+    boxes = precomp.load('train', root=str(root)).boxes
+    np.testing.assert_array_equal(boxes, np.stack([common] * 3), strict=True)
+    write(root, train_boxes=own.astype(np.float16))
+    boxes = precomp.load('train', root=str(root)).boxes
+    np.testing.assert_array_equal(boxes, own.astype(np.float16).astype(np.float32), strict=True)
+
+
+def test_boxes_are_stored_as_often_as_images(root):
+    boxes = np.random.default_rng(1).random((3, 3, 4)).astype(np.float32)
+    write(root, ims=np.repeat(features(3), 2, axis=0), train_boxes=np.repeat(boxes, 2, axis=0))
+    np.testing.assert_array_equal(precomp.load('train', root=str(root)).boxes, boxes)
+
+
+def test_lines_end_at_line_feeds_only(root):
+    write(root, captions=['one\u2028line', 'b\x0cb', 'c\r', 'd', 'e', 'f', '', ''])
+    assert precomp.load('train', root=str(root)).captions == ('one\u2028line', 'b\x0cb', 'c', 'd', 'e', 'f')
+
+
+def test_byte_order_mark_is_no_part_of_the_first_caption(root):
+    write(root, captions=['\ufeffa', 'b', 'c', 'd', 'e', 'f'])
+    assert precomp.load('train', root=str(root)).captions[0] == 'a'
+
+
+def test_splits_are_listed(root):
+    write(root, split='testall')
+    write(root, split='dev')
+    np.save(root / 'dev_ims_bbx.npy', features(1))
+    assert precomp.splits(str(root)) == ('dev', 'testall')
+
+
+# What is refused.
+
+
+def test_missing_folder(tmp_path):
+    assert message(tmp_path / 'nowhere').startswith(f'{tmp_path / "nowhere"} is not a folder')
+
+
+def test_unknown_split_names_the_known_ones(root):
+    write(root, split='dev')
+    write(root, split='train')
+    assert message(root, 'val') == f"{root} has no split 'val': its splits are dev, train."
+
+
+def test_folder_without_features(root):
+    assert message(root) == f"{root} has no split 'train': it holds no *_ims.npy file at all."
+
+
+@pytest.mark.parametrize('name', ['train_ims.npy', 'train_caps.txt'])
+def test_missing_file(root, name):
+    write(root)
+    (root / name).unlink()
+    assert message(root) == f'{root / name} cannot be read (No such file or directory): put the file there.'
+
+
+def test_folder_in_place_of_a_file(root):
+    write(root)
+    (root / 'train_ims.npy').unlink()
+    (root / 'train_ims.npy').mkdir()
+    assert message(root).startswith(f'{root / "train_ims.npy"} cannot be read (Is a directory)')
+
+
+@pytest.mark.parametrize('dtype', [np.float64, np.int8, '>f4', np.complex64, 'U3'])
+def test_other_dtypes(root, dtype):
+    write(root, ims=np.zeros((3, 2, 4), dtype))
+    assert message(root).startswith(f'{root / "train_ims.npy"} has dtype {np.dtype(dtype)}: convert')
+
+
+def test_pickled_objects_are_never_loaded(root, tmp_path):
+    write(root)
+    touched = tmp_path / 'touched'
+    np.save(root / 'train_ims.npy', np.array([Touch(touched)]), allow_pickle=True)
+    assert message(root).startswith(f'{root / "train_ims.npy"} has dtype object')
+    assert not touched.exists()
+    np.load(root / 'train_ims.npy', allow_pickle=True)
+    assert touched.exists()  # so the file would have done it
+
+
+@pytest.mark.parametrize('kept', [0, 5, 60, -1])
+def test_cut_off_features(root, kept):
+    write(root)
+    path = root / 'train_ims.npy'
+    path.write_bytes(path.read_bytes()[:kept])
+    found = message(root)
+    assert found.startswith(f'{path} is cut off, 1 bytes are missing' if kept < 0 else f'{path} is no .npy file')
+
+
+@pytest.mark.parametrize('damage', [(0, b'PK'), (6, b'\x09'), (20, b'"'), (57, b'L'), (60, b'(((')])
+def test_damaged_header(root, damage):
+    write(root)
+    path = root / 'train_ims.npy'
+    data = bytearray(path.read_bytes())
+    data[damage[0] : damage[0] + len(damage[1])] = damage[1]
+    path.write_bytes(data)
+    assert message(root).startswith(f'{path} is no .npy file or its header is damaged')
+
+
+@pytest.mark.parametrize('shape', [(0, 3, 4), (3, 0, 4), (3, 3, 0), (0, 4)])
+def test_nothing_in_the_features(root, shape):
+    write(root, ims=np.zeros(shape, np.float16))
+    assert message(root).startswith(f'{root / "train_ims.npy"} has shape {shape}, so there is nothing in it')
+
+
+@pytest.mark.parametrize('shape', [(), (3,), (3, 1, 2, 4)])
+def test_other_shapes(root, shape):
+    write(root, ims=np.zeros(shape, np.float16))
+    assert message(root).startswith(f'{root / "train_ims.npy"} has shape {shape}: it must be')
+
+
+@pytest.mark.parametrize('value', [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('dtype', [np.float16, np.float32])
+@pytest.mark.parametrize('row', [0, 4, 9])
+def test_features_that_are_not_finite(root, monkeypatch, value, dtype, row):
+    monkeypatch.setattr(precomp, '_CHUNK_BYTES', 100)
+    ims = features(10, dtype)
+    ims[row, 1, 2] = ims[9, 0, 0] = value
+    write(root, ims=ims, captions=[str(n) for n in range(20)])
+    assert message(root).startswith(f'{root / "train_ims.npy"}, row {row} has NaN or infinite features')
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float32])
+def test_the_largest_and_smallest_numbers_are_finite(root, dtype):
+    info = np.finfo(dtype)
+    ims = np.array([info.max, info.min, info.tiny, -info.smallest_subnormal, 0.0, -0.0], dtype).reshape(3, 1, 2)
+    write(root, ims=ims)
+    np.testing.assert_array_equal(precomp.load('train', root=str(root)).regions, ims)
+
+
+def test_row_that_is_not_finite_is_that_of_the_file(root):
+    ims = np.repeat(features(3), 2, axis=0)
+    ims[4:] = np.inf
+    write(root, ims=ims)
+    assert message(root).startswith(f'{root / "train_ims.npy"}, row 4 has NaN or infinite features')
+
+
+def test_what_is_not_kept_is_checked_too(root):
+    ims = features(3)
+    ims[2] = np.nan
+    write(root, split='dev', ims=ims)
+    assert message(root, 'dev', dev_images=1).startswith(f'{root / "dev_ims.npy"}, row 2')
+
+
+@pytest.mark.parametrize('texts', [2, 7])
+def test_captions_that_do_not_fit_the_images(root, texts):
+    write(root, captions=['a'] * texts)
+    assert message(root).startswith(f'{root / "train_caps.txt"} has {texts} captions for the 3 images of train_ims.npy')
+
+
+def test_blank_caption(root):
+    write(root, captions=['a', 'b', ' ', 'd', 'e', 'f'])
+    assert message(root).startswith(f'{root / "train_caps.txt"}, line 3 is blank')
+
+
+def test_no_captions(root):
+    write(root, captions=[''])
+    assert message(root).startswith(f'{root / "train_caps.txt"} is empty')
+
+
+def test_captions_in_another_encoding(root):
+    write(root)
+    (root / 'train_caps.txt').write_bytes('a\nb\nsüß\nd\ne\nf\n'.encode('latin-1'))
+    assert message(root) == f'{root / "train_caps.txt"}, line 3 is not UTF-8: convert the file to UTF-8.'
+
+
+def test_ids_that_do_not_fit(root):
+    write(root, ids=['x', 'y', 'z', 'w'])
+    assert message(root) == (f'{root / "train_ids.txt"} has 4 ids: it needs one per image (3) or one per caption (6).')
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'needed'), [('boxes', (3, 3, 4), (3, 4)), ('train_boxes', (3, 4), (3, 3, 4))]
+)
+def test_boxes_that_do_not_fit(root, name, shape, needed):
+    write(root, **{name: np.zeros(shape, np.float32)})
+    found = f'{root / name}.npy has shape {shape}, but these features need boxes of shape {needed}.'
+    assert message(root) == found
+
+
+@pytest.mark.parametrize('value', [-0.1, 1.1, np.nan])
+def test_boxes_that_are_no_fractions(root, value):
+    boxes = np.zeros((3, 4), np.float32)
+    boxes[1, 2] = value
+    write(root, boxes=boxes)
+    assert message(root).startswith(f'{root / "boxes.npy"} has boxes outside of [0, 1]')
+
+
+def test_dev_cut_to_nothing(root):
+    write(root, split='dev')
+    assert message(root, 'dev', dev_images=0).startswith(f'{root / "dev_ims.npy"} cannot be cut to 0 images')
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
+def test_flickr8k(tmp_path):
+    subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path], check=True, capture_output=True)
+    folder = tmp_path / 'f8k_precomp'
+    assert precomp.splits(str(folder)) == ('dev', 'train')
+    split = precomp.load('dev', root=str(folder))
+    assert split.name == 'f8k_precomp/dev'
+    assert split.regions.shape == (1000, 36, 256)
+    assert split.num_texts == 5000
+    assert split.captions[5] == 'a boy in a blue top is jumping off some rocks in the woods .'
+    assert split.image_ids[0] == '2090545563_a4e66ec76b.jpg'
+    np.testing.assert_allclose(split.boxes[7, 35], [5 / 6, 5 / 6, 1, 1], rtol=1e-6)
+    assert precomp.load('train', root=str(folder)).num_images == 6000

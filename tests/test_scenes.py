@@ -1,0 +1,381 @@
+"""The synthetic data set: what is said of a picture is checked against sentences read anew, boxes and pixels."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from jitm.data import scenes
+from jitm.data.scenes import Object, Phrase, Relation, SceneGraph, Statement, drawing, graphs
+from jitm.errors import UserError
+
+IMAGES = 100
+
+
+@pytest.fixture(scope='module')
+def dev():
+    return scenes.load('dev', dev_images=IMAGES)
+
+
+def boxes_in_pixels(split, image):
+    return np.rint(split.boxes[image, : split.counts[image]] * drawing.PIXELS).astype(int)
+
+
+# A reader of captions that shares nothing with the grammar that wrote them.
+
+WORDS = {word: word for word in (*graphs.SIZES, *graphs.COLOURS, *graphs.SHAPES)} | {
+    'little': 'small', 'tiny': 'small', 'big': 'large', 'disc': 'circle', 'box': 'square', 'rhombus': 'diamond',
+    'hoop': 'ring', 'object': None, 'shape': None,
+}  # fmt: skip
+NUMBERS = {'two': 2, 'three': 3, 'four': 4, 'five': 5}
+NOUN = 'circle|disc|square|box|triangle|diamond|rhombus|cross|ring|hoop|object|shape'
+NOUN_PHRASE = re.compile(rf'\b(an?|two|three|four|five) ((?:\w+ ){{0,2}}?(?:{NOUN}))(?:s|es)?\b')
+WHERE = re.compile(
+    r'\b(?:(?:on the |to the )?(left of|right of)|to its (left|right)|(above|below|under|beneath)(?: it)?)(?!\w)'
+)
+# What each form of sentence means: N are noun phrases from left to right, W the places named; (subject, place, object).
+FORMS = {
+    'N is W N .': [(0, 0, 1)],
+    'N can be seen W N .': [(0, 0, 1)],
+    'there is N W N .': [(0, 0, 1)],
+    'PIC of N W N .': [(0, 0, 1)],
+    'W N there is N .': [(1, 0, 0)],
+    'N with N W .': [(1, 0, 0)],
+    'N is W N in PIC of N .': [(0, 0, 1)],
+    'N is W N and W N .': [(0, 0, 1), (0, 1, 2)],
+    'N is W N , which is W N .': [(0, 0, 1), (1, 1, 2)],
+    'N is W N , and there is also N .': [(0, 0, 1)],
+    'besides N , PIC shows N W N .': [(1, 0, 2)],
+    'there are N , and N is W N .': [(1, 0, 2)],
+    'PIC shows N , N and N .': [],
+    'N and N in PIC of N .': [],
+    'PIC shows N and N .': [],
+    'N , one is N and another is N .': [],
+    'PIC with N , N and N .': [],
+    'we see N , N and N .': [],
+}
+
+
+def read(caption):
+    """Returns (list of (count, set of words), relations between them, total)."""
+    phrases = [
+        (NUMBERS.get(number, 1), {WORDS[w] for w in words.split()}) for number, words in NOUN_PHRASE.findall(caption)
+    ]
+    form = NOUN_PHRASE.sub('N', caption)
+    places = [''.join(found).removesuffix(' of') for found in WHERE.findall(form)]
+    places = [{'under': 'below', 'beneath': 'below'}.get(place, place) for place in places]
+    form = re.sub(r'\b(an?|the) (picture|image|drawing)\b', 'PIC', WHERE.sub('W', form))
+    relations = [(s, places[p], o) for s, p, o in FORMS[form]]
+    # `five shapes` tells how many there are in all; it comes first or last.
+    totals = [i for i, (count, words) in enumerate(phrases) if count > 1 and words == {None}]
+    total = phrases[totals[0]][0] if totals else None
+    if totals == [0]:
+        relations = [(s - 1, place, o - 1) for s, place, o in relations]
+    return [phrase for i, phrase in enumerate(phrases) if i not in totals], relations, total
+
+
+def sees(box, place, other):
+    """Whether `box` lies there as seen from `other`, well apart."""
+    dx, dy = (box[0] + box[2] - other[0] - other[2]) / 2, (box[1] + box[3] - other[1] - other[3]) / 2
+    along, across = (dx, dy) if place in ('left', 'right') else (dy, dx)
+    forward = along if place in ('right', 'below') else -along
+    return forward >= 8 and forward >= 2 * abs(across)
+
+
+def is_true(caption, objects, boxes):
+    phrases, relations, total = read(caption)
+    if total not in (None, len(objects)):
+        return False
+    choices, grouped = [], set()
+    for count, words in phrases:
+        fitting = [i for i, thing in enumerate(objects) if words - {None} <= set(thing)]
+        if count > 1 and len(fitting) != count:
+            return False
+        grouped |= set(fitting) if count > 1 else set()
+        choices.append(fitting if count == 1 else [-1])
+    return any(
+        len(set(choice)) == len(choice)
+        and not grouped & set(choice)
+        and all(sees(boxes[choice[s]], place, boxes[choice[o]]) for s, place, o in relations)
+        for choice in itertools.product(*choices)
+    )
+
+
+def test_reader_reads_by_hand():
+    assert read('to the left of a big box there is an orange object .') == (
+        [(1, {'large', 'square'}), (1, {'orange', None})],
+        [(1, 'left', 0)],
+        None,
+    )
+    assert read('five shapes , one is a tiny red hoop and another is a disc .') == (
+        [(1, {'small', 'red', 'ring'}), (1, {'circle'})],
+        [],
+        5,
+    )
+
+
+# A ring, right of it a square, below the square another red square.
+OBJECTS = (Object('large', 'red', 'ring'), Object('small', 'blue', 'square'), Object('small', 'red', 'square'))
+GRAPH = SceneGraph(
+    OBJECTS,
+    (Relation(0, 'left of', 1), Relation(1, 'right of', 0), Relation(1, 'above', 2), Relation(2, 'below', 1)),
+)
+
+
+@pytest.mark.parametrize(
+    ('truth', 'phrases', 'relations', 'total'),
+    [
+        (True, [Phrase(shape='ring')], [], None),
+        (True, [Phrase(shape='ring')], [], 3),
+        (False, [Phrase(shape='ring')], [], 2),
+        (False, [Phrase('small', shape='ring')], [], None),
+        (False, [Phrase(colour='blue', shape='ring')], [], None),
+        (True, [Phrase(shape='ring'), Phrase(shape='square')], [Relation(0, 'left of', 1)], None),
+        (False, [Phrase(shape='ring'), Phrase(shape='square')], [Relation(1, 'left of', 0)], None),
+        (False, [Phrase(shape='ring'), Phrase(shape='square')], [Relation(0, 'above', 1)], None),
+        (False, [Phrase(shape='ring'), Phrase(colour='red', shape='square')], [Relation(0, 'left of', 1)], None),
+        (True, [Phrase(shape='square'), Phrase(shape='square')], [Relation(0, 'above', 1)], None),
+        (False, [Phrase(shape='ring'), Phrase(shape='ring')], [], None),
+        (True, [Phrase(colour='red', count=2)], [], None),
+        (False, [Phrase(colour='red', count=3)], [], None),
+        (False, [Phrase(count=2)], [], None),
+        (True, [Phrase(shape='ring'), Phrase(shape='square', count=2)], [], None),
+        (False, [Phrase(shape='ring'), Phrase(colour='red', count=2)], [], None),
+        (
+            True,
+            [Phrase(shape='ring'), Phrase(), Phrase(colour='red')],
+            [Relation(0, 'left of', 1), Relation(1, 'above', 2)],
+            3,
+        ),
+        (
+            False,
+            [Phrase(shape='ring'), Phrase(), Phrase(colour='red')],
+            [Relation(0, 'left of', 1), Relation(0, 'left of', 2)],
+            3,
+        ),
+    ],
+)
+def test_holds_by_hand(truth, phrases, relations, total):
+    assert scenes.holds(Statement(tuple(phrases), tuple(relations), total), GRAPH) is truth
+
+
+def test_relations_by_hand():
+    boxes = np.array([[0, 0, 10, 10], [30, 4, 40, 14], [0, 50, 10, 60], [44, 50, 54, 60]])
+    found = graphs.find_relations(boxes)
+    assert set(found) == {
+        *((0, 'left of', 1), (1, 'right of', 0), (0, 'above', 2), (2, 'below', 0)),
+        *((2, 'left of', 3), (3, 'right of', 2), (1, 'above', 3), (3, 'below', 1)),
+    }  # 0 and 3, and 1 and 2, lie diagonally
+    assert not graphs.find_relations(np.array([[0, 0, 9, 9], [7, 0, 16, 9]]))
+
+
+def test_same_seed_same_split_other_seed_other_split(dev):
+    again = scenes.load('dev', dev_images=IMAGES)
+    assert again.captions == dev.captions
+    assert again.graphs == dev.graphs
+    assert again.swaps == dev.swaps
+    assert again.statements == dev.statements
+    for name in ('pixels', 'regions', 'boxes', 'counts'):
+        np.testing.assert_array_equal(getattr(again, name), getattr(dev, name))
+    assert not set(scenes.load('dev', dev_images=20, seed=1).graphs) & set(dev.graphs)
+
+
+def test_fewer_images_are_a_prefix(dev):
+    few = scenes.load('dev', dev_images=7)
+    assert few.num_images == 7
+    assert few.captions == dev.captions[:35]
+    assert few.image_ids == dev.image_ids[:7]
+    assert few.swaps == dev.swaps[:35]
+    np.testing.assert_array_equal(few.pixels, dev.pixels[:7])
+    np.testing.assert_array_equal(few.regions, dev.regions[:7])
+
+
+def test_splits_are_disjoint(dev):
+    others = [scenes.load('train', train_images=IMAGES), scenes.load('test', test_images=IMAGES)]
+    for one, two in itertools.combinations([dev, *others], 2):
+        assert not set(one.graphs) & set(two.graphs)
+        assert not set(one.captions) & set(two.captions)
+        assert not {p.tobytes() for p in one.pixels} & {p.tobytes() for p in two.pixels}
+
+
+def test_layout(dev):
+    assert dev.name == 'scenes/dev'
+    assert dev.image_ids[17] == 'dev-000017'
+    assert (dev.num_images, dev.num_texts) == (IMAGES, 5 * IMAGES)
+    assert len(dev.graphs) == IMAGES
+    assert len(dev.statements) == len(dev.swaps) == 5 * IMAGES
+    assert (dev.pixels.shape, dev.pixels.dtype) == ((IMAGES, 64, 64, 3), np.uint8)
+    assert (dev.regions.shape, dev.regions.dtype) == ((IMAGES, 5, 200), np.float32)
+    assert (dev.boxes.shape, dev.boxes.dtype) == ((IMAGES, 5, 4), np.float32)
+    assert dev.counts.dtype == dev.image_of_text.dtype == np.int32
+    np.testing.assert_array_equal(dev.image_of_text, np.arange(5 * IMAGES) // 5)
+    assert set(dev.counts) == {2, 3, 4, 5}
+    assert [len(graph.objects) for graph in dev.graphs] == dev.counts.tolist()
+    assert all(len(set(graph.objects)) == len(graph.objects) for graph in dev.graphs)
+
+
+def test_padding_is_zero_and_features_are_in_range(dev):
+    padded = np.arange(5) >= dev.counts[:, None]
+    assert not dev.regions[padded].any()
+    assert not dev.boxes[padded].any()
+    assert dev.regions[~padded].any(axis=1).all()
+    assert 0 <= dev.regions.min() < dev.regions.max() <= 1
+
+
+def test_features_are_the_patch_and_the_geometry(dev):
+    for image in range(IMAGES):
+        for r, (x1, y1, x2, y2) in enumerate(boxes_in_pixels(dev, image)):
+            size = x2 - x1
+            at = [int((k + 0.5) * size / 8) for k in range(8)]
+            patch = [[dev.pixels[image, y1 + i, x1 + j] / 255 for j in at] for i in at]
+            geometry = np.array([x1, y1, x2, y2, (x1 + x2) / 2, (y1 + y2) / 2, size, y2 - y1]) / 64
+            np.testing.assert_allclose(dev.regions[image, r], [*np.ravel(patch), *geometry], atol=1e-6)
+
+
+def test_boxes_enclose_the_painted_objects_tightly(dev):
+    for image, graph in enumerate(dev.graphs):
+        picture = dev.pixels[image].astype(int)
+        boxes = boxes_in_pixels(dev, image)
+        nearest = np.full((64, 64), 'nothing', object)
+        for name, colour in drawing.PALETTE.items():
+            nearest[(abs(picture - colour) <= 21).all(axis=-1)] = name
+        claimed = np.zeros((64, 64), bool)
+        for thing, (x1, y1, x2, y2) in zip(graph.objects, boxes, strict=True):
+            inside = nearest[y1:y2, x1:x2] == thing.colour
+            for side in (inside[0], inside[-1], inside[:, 0], inside[:, -1]):
+                assert side.any()
+            assert not claimed[y1:y2, x1:x2].any()
+            claimed[y1:y2, x1:x2] = True
+            assert (x2 - x1 > 11) == (thing.size == 'large')
+        assert (nearest[~claimed] == 'nothing').all()
+
+
+def test_silhouettes_by_hand():
+    def draw(shape, edge):
+        return [''.join('.#'[int(on)] for on in row) for row in drawing.silhouette(shape, edge)]
+
+    assert draw('triangle', 6) == ['..##..', '..##..', '.####.', '.####.', '######', '######']
+    assert draw('diamond', 5) == ['..#..', '.###.', '#####', '.###.', '..#..']
+    assert draw('cross', 6) == ['..##..', '..##..', '######', '######', '..##..', '..##..']
+    assert draw('square', 2) == ['##', '##']
+    assert draw('circle', 4) == ['.##.', '####', '####', '.##.']
+    assert draw('ring', 6) == ['.####.', '##..##', '#....#', '#....#', '##..##', '.####.']
+
+
+def test_index_of_an_object_carries_nothing():
+    split = scenes.load('train', train_images=600)
+    five = split.counts == 5
+    assert five.sum() > 100
+    means = split.boxes[five].mean(axis=0)
+    assert np.ptp(means, axis=0).max() < 0.1
+
+
+def test_relations_agree_with_boxes(dev):
+    for image, graph in enumerate(dev.graphs):
+        boxes = boxes_in_pixels(dev, image)
+        expected = {
+            (i, predicate, j)
+            for i, j in itertools.permutations(range(len(boxes)), 2)
+            for predicate in graphs.INVERSE
+            if sees(boxes[i], predicate.removesuffix(' of'), boxes[j])
+        }
+        assert set(graph.relations) == expected
+        assert len(graph.relations) == len(expected) > 0
+
+
+def test_every_caption_is_true_of_its_image(dev):
+    for text, image in enumerate(dev.image_of_text):
+        graph = dev.graphs[image]
+        assert scenes.holds(dev.statements[text], graph), dev.captions[text]
+        assert is_true(dev.captions[text], graph.objects, boxes_in_pixels(dev, image)), dev.captions[text]
+
+
+def test_statements_say_what_the_captions_say(dev):
+    for caption, statement in zip(dev.captions, dev.statements, strict=True):
+        phrases, relations, total = read(caption)
+        claimed = [(p.count, frozenset(p[:3]) - {None}) for p in statement.phrases]
+        assert sorted(claimed, key=str) == sorted(((n, frozenset(w) - {None}) for n, w in phrases), key=str)
+        assert len(statement.relations) == len(relations)
+        assert statement.total == total
+
+
+def test_every_swap_is_false_of_its_image(dev):
+    for swaps, image in zip(dev.swaps, dev.image_of_text, strict=True):
+        captions = dev.captions[5 * image : 5 * image + 5]
+        boxes = boxes_in_pixels(dev, image)
+        for swap in swaps:
+            assert swap.kind in ('attribute', 'relation')
+            assert swap.caption not in captions
+            assert not is_true(swap.caption, dev.graphs[image].objects, boxes), swap.caption
+
+
+def test_swaps_use_the_words_of_the_caption(dev):
+    def words(caption):
+        singular = re.sub(rf'({NOUN})(es|s)\b', r'\1', caption)
+        return sorted(re.sub(r'\ban\b', 'a', singular).split())
+
+    places = {'left', 'right', 'above', 'below', 'under', 'beneath', 'it', 'its', 'to'}
+    for caption, swaps in zip(dev.captions, dev.swaps, strict=True):
+        assert len({swap.caption for swap in swaps}) == len(swaps)
+        for swap in swaps:
+            if swap.kind == 'attribute':
+                assert words(swap.caption) == words(caption)
+            else:
+                assert set(words(swap.caption)) ^ set(words(caption)) <= places
+
+
+def test_swaps_are_plentiful(dev):
+    kinds = [{swap.kind for swap in swaps} for swaps in dev.swaps]
+    assert np.mean(['attribute' in k for k in kinds]) > 0.85
+    assert np.mean(['relation' in k for k in kinds]) > 0.6
+    assert np.mean([bool(k) for k in kinds]) > 0.9
+
+
+def test_captions_are_english_and_varied(dev):
+    lengths = [len(caption.split()) for caption in dev.captions]
+    assert min(lengths) >= 6
+    assert max(lengths) <= 26
+    for caption in (*dev.captions, *(swap.caption for swaps in dev.swaps for swap in swaps)):
+        assert re.fullmatch(r'[a-z]+( [a-z]+| ,)* \.', caption), caption
+        assert not re.search(r'\ba [aeiou]|\ban [^aeiou]', caption), caption
+        assert not re.search(r'(cross|box|rhombus)s\b', caption), caption
+    for image in range(IMAGES):
+        assert len(set(dev.captions[5 * image : 5 * image + 5])) == 5
+    assert np.mean([bool(statement.relations) for statement in dev.statements]) > 0.6
+    assert len({re.sub(WHERE, 'W', NOUN_PHRASE.sub('N', caption)) for caption in dev.captions}) > 20
+
+
+def test_captions_of_an_image_mention_most_of_it(dev):
+    named = []
+    for image, graph in enumerate(dev.graphs):
+        said = [phrase for caption in dev.captions[5 * image : 5 * image + 5] for _, phrase in read(caption)[0]]
+        named += [any(words - {None} <= set(thing) for words in said) for thing in graph.objects]
+    assert np.mean(named) > 0.97
+
+
+def test_few_captions_fit_another_image_but_their_words_do():
+    dev = scenes.load('dev')
+    relevant, same_words = [], []
+    for statement in dev.statements[:: dev.num_texts // 200]:
+        relevant.append(sum(scenes.holds(statement, graph) for graph in dev.graphs))
+        words = {word for phrase in statement.phrases for word in phrase[:3] if word}
+        same_words.append(sum(words <= set(itertools.chain(*graph.objects)) for graph in dev.graphs))
+    assert np.mean(np.array(relevant) > 1) < 0.25
+    assert np.mean(relevant) < 2
+    assert np.mean(same_words) > 10  # which words occur is not enough: they must be bound to each other
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'split': 'tset'}, "scenes has no split 'tset', did you mean 'test'?."),
+        ({'split': 'train', 'train_images': 0}, 'train_images is 0: set it to 1 or more.'),
+        ({'split': 'test', 'test_images': -3}, 'test_images is -3: set it to 1 or more.'),
+        ({'split': 'dev', 'seed': -1}, 'seed is -1: set it to 0 or more.'),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(UserError) as error:
+        scenes.load(**arguments)
+    assert str(error.value) == message
