@@ -87,11 +87,12 @@ def test_features_stay_in_the_file(root):
     write(root, split='dev', ims=np.repeat(features(3), 2, axis=0))
     regions = precomp.load('dev', root=str(root), dev_images=2).regions
     assert isinstance(regions, np.memmap)
-    base = regions
-    while isinstance(base.base, np.memmap):
-        base = base.base
-    assert base.filename == root / 'dev_ims.npy'
-    assert np.shares_memory(regions, base)
+    assert regions.filename == str(root / 'dev_ims.npy')
+    stored = regions.base
+    while isinstance(stored.base, np.memmap):
+        stored = stored.base
+    assert stored.shape == (6, 3, 4)
+    assert np.shares_memory(regions, stored)
 
 
 @pytest.mark.parametrize('repeats', [1, 2, 5])

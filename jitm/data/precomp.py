@@ -39,7 +39,7 @@ def splits(root: str) -> tuple[str, ...]:
 
 
 def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
-    """Opens one split of a precomp folder, checked from end to end (specs: SCAN's data format).
+    """Opens one split of a precomp folder, in SCAN's data format, checked from end to end.
 
     Args:
       split: `train`, `dev`, `test`, `testall` or whatever else the folder holds.

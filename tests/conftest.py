@@ -1,0 +1,88 @@
+"""Shared fixtures: a tiny run on scenes, and the entry scripts as a user starts them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
+sys.path.insert(0, str(ROOT))
+
+jax.config.update('jax_compilation_cache_dir', CACHE)
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of a subprocess: CPU, and compilations shared with the other tests."""
+    return os.environ | {
+        'PYTHONPATH': str(ROOT),
+        'JAX_PLATFORMS': 'cpu',
+        'JAX_COMPILATION_CACHE_DIR': CACHE,
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        **variables,
+    }
+
+
+def run_script(script: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
+    """Runs train.py or eval.py and waits."""
+    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
+    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
+
+
+TINY = {
+    'epochs': 3,
+    'batch_size': 8,
+    'data': {'source': 'scenes.load', 'seed': 0, 'train_images': 16, 'dev_images': 10, 'test_images': 10},
+    'model': {'embed_dim': 16, 'word_dim': 8},
+    'optimizer': {'learning_rate': 1e-2},
+    'run': {'log_every': 1, 'checkpoint_every': 4},
+}
+
+TINY_FILE = '''
+from configs import default
+
+def get_config():
+    config = default.get_config()
+    for key, value in {tiny!r}.items():
+        if key == 'data':
+            config.data = value
+        elif isinstance(value, dict):
+            config[key].update(value)
+        else:
+            config[key] = value
+    return config
+'''
+
+
+@pytest.fixture
+def tiny_config_file(tmp_path) -> Path:
+    """A config file of a run of 30 steps, 3 epochs, that takes seconds."""
+    path = tmp_path / 'tiny_config.py'
+    path.write_text(TINY_FILE.format(tiny=TINY))
+    return path
+
+
+@pytest.fixture
+def tiny_config() -> dict:
+    """The same config as a nested dict, free to change."""
+    scope: dict = {}
+    exec(TINY_FILE.format(tiny=TINY), scope)
+    return scope['get_config']().to_dict()
+
+
+@pytest.fixture
+def precomp_folder(tmp_path) -> Path:
+    """A small folder in the field's layout: train with 8 images, dev with 4, five captions each."""
+    folder = tmp_path / 'tiny_precomp'
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for split, images in (('train', 8), ('dev', 4)):
+        np.save(folder / f'{split}_ims.npy', rng.normal(size=(images, 3, 6)).astype(np.float32))
+        captions = [f'a dog number {rng.integers(9)} runs past house {n}' for n in range(5 * images)]
+        (folder / f'{split}_caps.txt').write_text('\n'.join(captions) + '\n', encoding='utf-8')
+    return folder

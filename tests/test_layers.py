@@ -1,0 +1,86 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm.layers.normalization import l2_normalize, safe_sqrt
+from jitm.layers.text import GRUCell, GRUEncoder
+from jitm.types import Texts
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def torch_gru(params, x, length, backward):
+    """PyTorch's equations in float64, one text: x [L, D] -> states [L, H]."""
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    state = np.zeros(p['hidden_new']['bias'].shape)
+    states = np.zeros((len(x), len(state)))
+    for t in range(length)[::-1] if backward else range(length):
+        r = sigmoid(x[t] @ p['input_reset']['kernel'] + p['input_reset']['bias'] + state @ p['hidden_reset']['kernel'])
+        z = sigmoid(
+            x[t] @ p['input_update']['kernel'] + p['input_update']['bias'] + state @ p['hidden_update']['kernel']
+        )
+        hidden = state @ p['hidden_new']['kernel'] + p['hidden_new']['bias']
+        n = np.tanh(x[t] @ p['input_new']['kernel'] + p['input_new']['bias'] + r * hidden)
+        state = (1 - z) * n + z * state
+        states[t] = state
+    return states, state
+
+
+@pytest.mark.parametrize('bidirectional', [False, True])
+def test_gru_follows_the_equations_of_pytorch_up_to_each_length(bidirectional):
+    encoder = GRUEncoder(vocab_size=11, word_dim=5, features=7, bidirectional=bidirectional)
+    rng = np.random.default_rng(0)
+    texts = Texts(rng.integers(0, 11, (4, 6)).astype(np.int32), np.array([6, 1, 4, 3], np.int32))
+    variables = encoder.init(jax.random.key(0), texts)
+    states, final = encoder.apply(variables, texts)
+    params = variables['params']
+    words = np.asarray(params['embedding']['embedding'], np.float64)[texts.ids]
+    for n, length in enumerate(texts.lengths):
+        forward, forward_final = torch_gru(params['forward'], words[n], length, backward=False)
+        want, want_final = forward, forward_final
+        if bidirectional:
+            backward, backward_final = torch_gru(params['backward'], words[n], length, backward=True)
+            want, want_final = (forward + backward) / 2, (forward_final + backward_final) / 2
+        np.testing.assert_allclose(states[n], want, atol=1e-6)
+        np.testing.assert_allclose(final[n], want_final, atol=1e-6)
+
+
+def test_gru_is_initialised_like_pytorch():
+    features = 64
+    cell = GRUCell(features)
+    params = cell.init(jax.random.key(0), jnp.zeros((1, features)), jnp.zeros((1, 200)))['params']
+    bound = features**-0.5
+    for name, layer in params.items():
+        assert np.abs(layer['kernel']).max() <= bound
+        np.testing.assert_allclose(np.std(layer['kernel']), bound / 3**0.5, rtol=0.05)
+        if 'bias' in layer:
+            # The gates' two biases are one here: a sum of two uniforms, of twice the variance.
+            biases = 2 if name in ('input_reset', 'input_update') else 1
+            assert np.abs(layer['bias']).max() <= biases * bound
+            np.testing.assert_allclose(np.std(layer['bias']), (biases / 3) ** 0.5 * bound, rtol=0.25)
+    assert {name for name, layer in params.items() if 'bias' not in layer} == {'hidden_reset', 'hidden_update'}
+
+
+def test_embeddings_are_drawn_from_a_tenth():
+    encoder = GRUEncoder(vocab_size=500, word_dim=20, features=4)
+    table = encoder.init(jax.random.key(0), Texts(jnp.zeros((1, 1), int), jnp.ones(1, int)))['params']['embedding']
+    assert 0.099 < np.abs(table['embedding']).max() <= 0.1
+
+
+def test_l2_normalize_is_finite_at_zero_and_one_elsewhere():
+    x = jnp.asarray([[3.0, 4.0], [0.0, 0.0]])
+    np.testing.assert_allclose(l2_normalize(x), [[0.6, 0.8], [0, 0]], atol=1e-7)
+    gradient = jax.grad(lambda x: l2_normalize(x).sum())(x)
+    np.testing.assert_allclose(gradient[1], [1, 1])
+    assert np.isfinite(gradient).all()
+    with jax.enable_x64(True):
+        chex.assert_numerical_grads(lambda x: l2_normalize(x).sum(), (jnp.asarray([[0.3, -1.2, 2.0]]),), order=1)
+
+
+def test_safe_sqrt_has_a_zero_gradient_at_zero():
+    np.testing.assert_allclose(safe_sqrt(jnp.asarray([4.0, 0.0])), [2, 0])
+    np.testing.assert_allclose(jax.vmap(jax.grad(safe_sqrt))(jnp.asarray([4.0, 0.0])), [0.25, 0])

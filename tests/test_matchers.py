@@ -1,0 +1,186 @@
+"""The conformance test every Matcher passes, and what is particular to each."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm.matcher import all_pairs
+from jitm.models import vse
+from jitm.types import Images, Texts
+
+VOCABULARY = 12
+VSE = {
+    'vocab_size': VOCABULARY,
+    'embed_dim': 8,
+    'word_dim': 5,
+    'bidirectional': False,
+    'normalize_images': True,
+    'absolute': False,
+    'measure': 'cosine',
+}
+MATCHERS = {
+    'vsepp': vse.VSE(**VSE),
+    'vse0': vse.VSE(**VSE | {'normalize_images': False}),
+    'bidirectional': vse.VSE(**VSE | {'bidirectional': True}),
+    'order0': vse.VSE(**VSE | {'absolute': True, 'measure': 'order'}),
+    'orderpp': vse.VSE(**VSE | {'measure': 'order'}),
+}
+
+
+def make_inputs(images=5, texts=5, seed=0):
+    rng = np.random.default_rng(seed)
+    regions = rng.normal(size=(images, 4, 6)).astype(np.float32)
+    counts = rng.integers(1, 5, images).astype(np.int32)
+    lengths = rng.integers(2, 7, texts).astype(np.int32)
+    ids = np.where(np.arange(7) < lengths[:, None], rng.integers(1, VOCABULARY, (texts, 7)), 0).astype(np.int32)
+    return Images(regions, counts), Texts(ids, lengths)
+
+
+@pytest.fixture(params=MATCHERS, scope='module')
+def matcher(request):
+    model = MATCHERS[request.param]
+    variables = jax.jit(model.init)(jax.random.key(0), *make_inputs())
+    return model, variables
+
+
+def scores(matcher, images, texts):
+    model, variables = matcher
+    return np.asarray(jax.jit(model.apply)(variables, images, texts))
+
+
+def test_every_leaf_of_an_encoding_has_the_item_on_axis_0(matcher):
+    model, variables = matcher
+    images, texts = make_inputs(images=3, texts=6)
+    for leaf in jax.tree.leaves(model.apply(variables, images, method='encode_image')):
+        assert leaf.shape[0] == 3
+    for leaf in jax.tree.leaves(model.apply(variables, texts, method='encode_text')):
+        assert leaf.shape[0] == 6
+
+
+def test_order_of_images_and_texts_does_not_matter(matcher):
+    images, texts = make_inputs(images=4, texts=6)
+    full = scores(matcher, images, texts)
+    assert full.shape == (4, 6)
+    assert full.dtype == np.float32
+    rows, columns = np.array([2, 0, 3, 1]), np.array([5, 1, 0, 3, 2, 4])
+    permuted = scores(matcher, jax.tree.map(lambda x: x[rows], images), jax.tree.map(lambda x: x[columns], texts))
+    np.testing.assert_allclose(permuted, full[rows][:, columns], atol=1e-6)
+
+
+def test_padding_is_invisible(matcher):
+    images, texts = make_inputs()
+    regions = np.pad(images.regions, [(0, 0), (0, 3), (0, 0)], constant_values=7)
+    beyond = np.arange(regions.shape[1]) >= images.counts[:, None]
+    regions[beyond] = 1e3
+    ids = np.pad(texts.ids, [(0, 0), (0, 4)])
+    ids[np.arange(ids.shape[1]) >= texts.lengths[:, None]] = 3
+    padded = scores(matcher, Images(regions, images.counts), Texts(ids, texts.lengths))
+    np.testing.assert_allclose(padded, scores(matcher, images, texts), atol=1e-6)
+
+
+def test_pairwise_is_the_diagonal(matcher):
+    model, variables = matcher
+    images, texts = make_inputs()
+    encoded = (
+        model.apply(variables, images, method='encode_image'),
+        model.apply(variables, texts, method='encode_text'),
+    )
+    pairwise = model.apply(variables, *encoded, method='similarity_pairwise')
+    np.testing.assert_allclose(pairwise, np.diag(scores(matcher, images, texts)), atol=1e-6)
+
+
+def test_chunks_give_the_whole_matrix(matcher):
+    images, texts = make_inputs(images=4, texts=6)
+    full = scores(matcher, images, texts)
+    for rows in (slice(0, 2), slice(2, 4)):
+        block = scores(
+            matcher, jax.tree.map(lambda x, r=rows: x[r], images), jax.tree.map(lambda x: x[1:5], texts)
+        )
+        np.testing.assert_allclose(block, full[rows, 1:5], atol=1e-6)
+
+
+def test_gradients_are_finite_and_reach_every_parameter(matcher):
+    model, variables = matcher
+    images, texts = make_inputs()
+    weights = np.random.default_rng(1).normal(size=(5, 5))
+
+    def loss(params):
+        return jnp.sum(weights * model.apply({**variables, 'params': params}, images, texts, True))
+
+    gradients = jax.jit(jax.grad(loss))(variables['params'])
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+        assert np.isfinite(leaf).all(), jax.tree_util.keystr(path)
+        assert np.abs(leaf).max() > 0, jax.tree_util.keystr(path)
+
+
+def test_is_traced_once(matcher):
+    model, variables = matcher
+    apply = jax.jit(chex.assert_max_traces(lambda *inputs: model.apply(*inputs), n=1))
+    for seed in range(3):
+        apply(variables, *make_inputs(seed=seed))
+
+
+def test_half_precision_features_are_read_as_float32(matcher):
+    images, texts = make_inputs()
+    half = images.replace(regions=images.regions.astype(np.float16))
+    same = images.replace(regions=half.regions.astype(np.float32))
+    np.testing.assert_array_equal(scores(matcher, half, texts), scores(matcher, same, texts))
+
+
+@pytest.mark.parametrize('measure', ['cosine', 'order'])
+def test_vse_is_its_formula_in_float64(measure):
+    model = vse.VSE(**VSE | {'measure': measure, 'absolute': measure == 'order'})
+    images, texts = make_inputs()
+    variables = model.init(jax.random.key(1), images, texts)
+    fc = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params']['image_fc'])
+    text_vectors = np.asarray(model.apply(variables, texts, method='encode_text'), np.float64)
+    got = scores((model, variables), images, texts)
+    for i in range(5):
+        vector = images.regions[i, : images.counts[i]].astype(np.float64).mean(0) @ fc['kernel'] + fc['bias']
+        vector /= np.linalg.norm(vector)
+        for t in range(5):
+            if measure == 'order':
+                violation = np.maximum(0, text_vectors[t] - np.abs(vector))
+                want = -np.sqrt(np.sum(violation**2))
+            else:
+                want = vector @ text_vectors[t]
+            np.testing.assert_allclose(got[i, t], want, atol=1e-6)
+
+
+def test_vse0_keeps_the_length_of_image_vectors():
+    images, texts = make_inputs()
+    model = MATCHERS['vse0']
+    variables = model.init(jax.random.key(0), images, texts)
+    twice = images.replace(regions=2 * images.regions)
+    np.testing.assert_allclose(
+        scores((model, variables), twice, texts), 2 * scores((model, variables), images, texts), rtol=1e-5
+    )
+
+
+def test_a_perfectly_ordered_pair_has_no_gradient_and_no_nan():
+    image, text = jnp.asarray([1.0, 2.0]), jnp.asarray([0.5, 2.0])
+    value, gradients = jax.value_and_grad(vse.order_similarity, (0, 1))(image, text)
+    assert value == 0
+    np.testing.assert_array_equal(gradients, 0)
+    np.testing.assert_allclose(vse.order_similarity(jnp.zeros(2), jnp.asarray([3.0, 4.0])), -5)
+
+
+def test_order_gradient_is_the_numerical_one():
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        pair = (jnp.asarray(rng.normal(size=6)), jnp.asarray(rng.normal(size=6)))
+        chex.assert_numerical_grads(vse.order_similarity, pair, order=1, atol=1e-6)
+
+
+def test_an_unknown_measure_is_refused():
+    with pytest.raises(ValueError, match="not 'cosine' or 'order'"):
+        vse.VSE(**VSE | {'measure': 'euclid'}).init(jax.random.key(0), *make_inputs())
+
+
+def test_lifted_kernels_score_every_pair():
+    rng = np.random.default_rng(0)
+    images, texts = {'a': rng.normal(size=(3, 4))}, {'b': rng.normal(size=(5, 4))}
+    got = all_pairs(lambda image, text: jnp.sum(image['a'] * text['b'] ** 2), images, texts)
+    np.testing.assert_allclose(got, images['a'] @ (texts['b'] ** 2).T, rtol=1e-5)

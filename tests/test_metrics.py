@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jitm import metrics
+
+
+def sorted_ranks(sims, image_of_text):
+    """The field's protocol: sort each row and column and look the matches up."""
+    i2t = [
+        min(np.flatnonzero(image_of_text[np.argsort(-row, kind='stable')] == image)) for image, row in enumerate(sims)
+    ]
+    t2i = [
+        list(np.argsort(-sims[:, text], kind='stable')).index(image) for text, image in enumerate(image_of_text)
+    ]
+    return i2t, t2i
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(0, 12))
+def test_ranks_are_those_of_sorting_for_any_number_of_texts(seed, images, more_texts):
+    rng = np.random.default_rng(seed)
+    image_of_text = np.concatenate([np.arange(images), rng.integers(0, images, more_texts)])
+    rng.shuffle(image_of_text)
+    sims = rng.permutation(images * len(image_of_text)).reshape(images, -1).astype(np.float32)
+    i2t, t2i = metrics.ranks(sims, image_of_text)
+    want_i2t, want_t2i = sorted_ranks(sims, image_of_text)
+    np.testing.assert_array_equal(i2t, want_i2t)
+    np.testing.assert_array_equal(t2i, want_t2i)
+
+
+def test_ties_count_against_the_query():
+    i2t, t2i = metrics.ranks(np.zeros((3, 6), np.float32), np.repeat(np.arange(3), 2))
+    np.testing.assert_array_equal(i2t, [4, 4, 4])
+    np.testing.assert_array_equal(t2i, [2] * 6)
+
+
+def test_own_texts_never_count_against_an_image():
+    sims = np.array([[0.9, 0.9, 0.1, 0.2], [0.0, 0.5, 0.4, 0.3]], np.float32)
+    i2t, t2i = metrics.ranks(sims, np.array([0, 0, 1, 1]))
+    np.testing.assert_array_equal(i2t, [0, 1])
+    np.testing.assert_array_equal(t2i, [0, 0, 0, 0])
+
+
+def test_metrics_by_hand():
+    # Ranks of the ten queries of each direction: 0 for nine, 9 for one.
+    sims = np.eye(10, dtype=np.float32)
+    sims[3, 3] = -1
+    got = metrics.retrieval_metrics(sims, np.arange(10))
+    for direction in ('i2t', 't2i'):
+        assert [got[f'{direction}/recall@{k}'] for k in (1, 5, 10)] == [90, 90, 100]
+        assert got[f'{direction}/median_rank'] == 1
+        assert got[f'{direction}/mean_rank'] == pytest.approx(1.9)
+    assert got['rsum'] == pytest.approx(560)
+    assert 'rsum 560.0' in metrics.table(got)
+
+
+def test_folds_average_what_each_part_gives_alone():
+    rng = np.random.default_rng(0)
+    image_of_text = np.repeat(np.arange(20), 5)
+    sims = rng.normal(size=(20, 100)).astype(np.float32)
+    got = metrics.retrieval_metrics(sims, image_of_text, folds=4)
+    parts = [
+        metrics.retrieval_metrics(sims[5 * n : 5 * n + 5, 25 * n : 25 * n + 25], np.repeat(np.arange(5), 5))
+        for n in range(4)
+    ]
+    for name in got:
+        assert got[name] == pytest.approx(np.mean([part[name] for part in parts]))
+
+
+@pytest.mark.parametrize(
+    ('sims', 'image_of_text', 'message'),
+    [
+        (np.full((2, 2), np.nan), [0, 1], 'NaN'),
+        (np.zeros((2, 3)), [0, 1], '3 texts'),
+        (np.zeros((2, 2)), [0, 0], 'only 1 of 2 images'),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(sims, image_of_text, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.ranks(sims, np.array(image_of_text))
+
+
+def test_folds_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match='3 images cannot be split into 2 folds'):
+        metrics.retrieval_metrics(np.eye(3), np.arange(3), folds=2)
