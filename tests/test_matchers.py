@@ -117,6 +117,7 @@ def test_gradients_are_finite_and_reach_every_parameter(matcher):
 
 def test_is_traced_once(matcher):
     model, variables = matcher
+    chex.clear_trace_counter()
     apply = jax.jit(chex.assert_max_traces(lambda *inputs: model.apply(*inputs), n=1))
     for seed in range(3):
         apply(variables, *make_inputs(seed=seed))
