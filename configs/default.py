@@ -10,7 +10,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 0  # parameters, order of the examples, dropout
     config.epochs = 30
     config.batch_size = 128  # of all devices together; hard negatives are mined among these
-    config.length_multiple = 8  # texts are padded to a multiple of this many words: a compilation per length
+    config.length_multiple = 4  # texts are padded to a multiple of this many words: a compilation per length
 
     # Where images and texts come from: a `load` function in jitm.data and its arguments.
     config.data = dict(

@@ -43,7 +43,7 @@ TINY = {
     'run': {'log_every': 1, 'checkpoint_every': 4},
 }
 
-TINY_FILE = '''
+TINY_FILE = """
 from configs import default
 
 def get_config():
@@ -56,7 +56,7 @@ def get_config():
         else:
             config[key] = value
     return config
-'''
+"""
 
 
 @pytest.fixture

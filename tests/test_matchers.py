@@ -95,9 +95,7 @@ def test_chunks_give_the_whole_matrix(matcher):
     images, texts = make_inputs(images=4, texts=6)
     full = scores(matcher, images, texts)
     for rows in (slice(0, 2), slice(2, 4)):
-        block = scores(
-            matcher, jax.tree.map(lambda x, r=rows: x[r], images), jax.tree.map(lambda x: x[1:5], texts)
-        )
+        block = scores(matcher, jax.tree.map(lambda x, r=rows: x[r], images), jax.tree.map(lambda x: x[1:5], texts))
         np.testing.assert_allclose(block, full[rows, 1:5], atol=1e-6)
 
 

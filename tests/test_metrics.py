@@ -11,9 +11,7 @@ def sorted_ranks(sims, image_of_text):
     i2t = [
         min(np.flatnonzero(image_of_text[np.argsort(-row, kind='stable')] == image)) for image, row in enumerate(sims)
     ]
-    t2i = [
-        list(np.argsort(-sims[:, text], kind='stable')).index(image) for text, image in enumerate(image_of_text)
-    ]
+    t2i = [list(np.argsort(-sims[:, text], kind='stable')).index(image) for text, image in enumerate(image_of_text)]
     return i2t, t2i
 
 
