@@ -89,6 +89,18 @@ def data_parallel(step: Callable) -> Callable:
     )
 
 
+def _local_sharding(spec: jax.sharding.PartitionSpec) -> jax.sharding.Sharding | None:
+    """How this process' devices share an array; None on one device."""
+    if jax.device_count() == 1:
+        return None
+    return jax.sharding.NamedSharding(jax.sharding.Mesh(jax.local_devices(), (AXIS,)), spec)
+
+
+def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
+    """Copies a state to every device of this process, ready to be donated: nothing else shares its memory."""
+    return jax.device_put(jax.tree.map(np.array, jax.device_get(state)), _local_sharding(jax.P()))
+
+
 def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
     """Moves this process' rows of a batch onto its devices, in the layout `data_parallel` expects.
 
@@ -98,12 +110,11 @@ def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
     if jax.device_count() == 1:
         return jax.device_put(batch)
     devices = jax.local_device_count()
-    sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(jax.local_devices(), (AXIS,)), jax.P(AXIS))
 
     def split(x):
         return np.full(devices, x) if np.ndim(x) == 0 else x.reshape(devices, -1, *x.shape[1:])
 
-    return jax.device_put(jax.tree.map(split, batch), sharding)
+    return jax.device_put(jax.tree.map(split, batch), _local_sharding(jax.P(AXIS)))
 
 
 def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], depth: int) -> Iterator:

@@ -9,6 +9,8 @@ from pathlib import Path
 import tqdm
 from tensorboardX import SummaryWriter
 
+from jitm import parallel
+
 COLLAPSE_PATIENCE = 10
 COLLAPSE_TOLERANCE = 0.05
 
@@ -76,10 +78,12 @@ class Logs:
 
     def __init__(self, workdir: Path, step: int, total_steps: int, batch_size: int):
         """Opens the files, at a step; the progress bar shows only on a terminal."""
+        workdir.mkdir(parents=True, exist_ok=True)
         self._metrics = MetricsFile(workdir / 'metrics.jsonl', step)
         self._timing = MetricsFile(workdir / 'timing.jsonl', step)
         self._board = SummaryWriter(str(workdir / 'tensorboard'), purge_step=step + 1)
-        self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=None, dynamic_ncols=True)
+        disable = None if parallel.is_primary() else True  # None shows it on a terminal only
+        self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=disable, dynamic_ncols=True)
         self._monitor = CollapseMonitor()
         self._batch_size = batch_size
         self._mark = (step, time.perf_counter())
@@ -87,7 +91,8 @@ class Logs:
 
     def say(self, text: str) -> None:
         """Prints a line above the progress bar."""
-        self._bar.write(text)
+        if parallel.is_primary():
+            self._bar.write(text)
 
     def waited(self, seconds: float) -> None:
         """Counts time spent waiting for a batch."""

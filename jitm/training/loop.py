@@ -21,6 +21,7 @@ from jitm.training.logs import Logs, read_metrics
 from jitm.training.members import Member, init_members, make_members
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState, make_train_step
+from jitm.types import Batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Setup:
     def total_steps(self) -> int:
         """Steps of the whole run."""
         return self.config['epochs'] * self.pipeline.steps_per_epoch
+
+    def make_batch(self, step: int) -> Batch:
+        """Makes this process' rows of a step's batch."""
+        return self.pipeline.batch(step, jax.process_index(), jax.process_count())
 
     def initial_state(self) -> TrainState:
         """Draws the state before the first step."""
@@ -146,19 +151,20 @@ class _StopRequest:
         self._restore()
 
 
-def _not_finite(setup: Setup, state: TrainState, values: Mapping[str, float], workdir: Path) -> NotFiniteError:
-    """Writes which batch made the loss or a gradient non-finite."""
+def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError:
+    """Repeats the step that the state refuses, and writes its batch and metrics."""
     step = int(state.step)
+    _, values = setup.train_step(state, parallel.put_batch(setup.make_batch(step)))
     texts = setup.pipeline.text_index(step)
     split = setup.pipeline.split
     report = {
         'step': step,
-        'metrics': values,
+        'metrics': jax.tree.map(float, jax.device_get(values)),
         'texts': texts.tolist(),
         'captions': [split.captions[t] for t in texts],
         'images': [split.image_ids[i] for i in split.image_of_text[texts]],
     }
-    path = workdir / f'not_finite_step_{step}.json'
+    path = folder / f'not_finite_step_{step}.json'
     path.write_text(json.dumps(report, indent=1) + '\n')
     return NotFiniteError(
         f'the loss or a gradient was not finite at step {step}: the state before it is saved, the batch is in {path}'
@@ -175,11 +181,11 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     state = setup.initial_state()
     restored = checkpoints.restore_latest(state)
     if restored is None:
-        return state, run, False
+        return parallel.put_state(state), run, False
     state, saved = restored
     if saved['vocabulary_hash'] != run['vocabulary_hash']:
         raise UserError(f'the run in {workdir} has another vocabulary than its data give now; restore the captions')
-    return jax.device_put(state), run, True
+    return parallel.put_state(state), run, True
 
 
 def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[str, Any]:
@@ -201,6 +207,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     workdir = Path(workdir)
     check_workdir(workdir, config)
     setup = set_up(config)
+    parallel.barrier('set up')  # nobody writes before everybody has checked
     if parallel.is_primary():
         workdir.mkdir(parents=True, exist_ok=True)
         partial = workdir / 'config.json.partial'
@@ -208,9 +215,10 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         partial.rename(workdir / 'config.json')
     with Checkpoints(workdir) as checkpoints, _StopRequest() as stop:
         state, run, resumed = _start(setup, checkpoints, workdir)
-        with Logs(workdir, int(state.step), setup.total_steps, config['batch_size']) as logs:
-            _train(setup, state, run, resumed, checkpoints, stop, logs, workdir)
-    validations = [line for line in read_metrics(workdir) if line['part'] == config['evaluation']['split']]
+        folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
+        with Logs(folder, int(state.step), setup.total_steps, config['batch_size']) as logs:
+            _train(setup, state, run, resumed, checkpoints, stop, logs, folder)
+    validations = [line for line in read_metrics(folder) if line['part'] == config['evaluation']['split']]
     return {'first': validations[0], 'best': max(validations, key=lambda line: (line['rsum'], line['step']))}
 
 
@@ -222,27 +230,23 @@ def _train(
     checkpoints: Checkpoints,
     stop: _StopRequest,
     logs: Logs,
-    workdir: Path,
+    folder: Path,
 ) -> None:
-    config, pipeline = setup.config, setup.pipeline
-    start, total, per_epoch = int(state.step), setup.total_steps, pipeline.steps_per_epoch
+    config = setup.config
+    start, total, per_epoch = int(state.step), setup.total_steps, setup.pipeline.steps_per_epoch
     every, evaluate_every = config['run'], config['evaluation']['every_steps'] or per_epoch
     # Processes agree on stopping, which costs a collective, only where they meet anyway.
     ask_every = 1 if jax.process_count() == 1 else every['log_every']
-
-    def make_batch(step):
-        return pipeline.batch(step, jax.process_index(), jax.process_count())
-
-    batches = parallel.prefetch(make_batch, range(start, total), every['prefetch'])
-    values = {}
+    batches = parallel.prefetch(setup.make_batch, range(start, total), every['prefetch'])
     # The order is fixed: evaluate, save, next batch, step. A resumed run has done the first two.
     for step in range(start, total + 1):
         asked = step % ask_every == 0 and parallel.any_process(stop.asked)
         due = step % per_epoch == 0 or step % evaluate_every == 0
         saving = due or asked or step % every['checkpoint_every'] == 0
         if (saving or step % every['log_every'] == 0) and int(state.step) != step:
-            checkpoints.save(state, int(state.step), run, None)
-            raise _not_finite(setup, state, jax.tree.map(float, values), workdir)
+            if int(state.step) not in checkpoints.steps():
+                checkpoints.save(state, int(state.step), run, None)
+            raise _not_finite(setup, state, folder)
         if saving and not (resumed and step == start):
             scores = None
             if due:

@@ -109,7 +109,7 @@ def make_train_step(
 
         params = {name: member.params for name, member in state.members.items()}
         (total, (statistics, metrics)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
-        norms = {f'{name}/gradient_norm': optax.global_norm(gradients[name]) for name in members}
+        norms = {f'{name}/gradient_norm': optax.tree.norm(gradients[name]) for name in members}
         finite = jnp.isfinite(total + sum(norms.values()))
         updated = {
             name: member.update(member, state.members[name], gradients[name], statistics[name])

@@ -1,0 +1,73 @@
+"""Takes training steps on some virtual devices and saves losses and gradients: run by test_parallel.py."""
+
+import sys
+
+import jax
+
+out, devices, *processes = sys.argv[1:]
+jax.config.update('jax_num_cpu_devices', int(devices))
+
+import warnings  # noqa: E402
+
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from test_matchers import MATCHERS, VOCABULARY  # noqa: E402
+
+from jitm import parallel  # noqa: E402
+from jitm.data.pipeline import Pipeline, Tokens  # noqa: E402
+from jitm.data.splits import Split  # noqa: E402
+from jitm.losses import ranking  # noqa: E402
+from jitm.training import rankings  # noqa: E402
+from jitm.training.members import Member, gradient, init_members  # noqa: E402
+from jitm.training.objective import Term  # noqa: E402
+from jitm.training.step import TrainState, make_train_step  # noqa: E402
+
+
+def make_pipeline(batch_size: int) -> Pipeline:
+    rng = np.random.default_rng(0)
+    image_of_text = np.repeat(np.arange(12), 3).astype(np.int32)
+    regions = rng.normal(size=(12, 4, 6)).astype(np.float32)
+    lengths = rng.integers(3, 9, len(image_of_text))
+    tokens = Tokens(
+        rng.integers(1, VOCABULARY, lengths.sum()).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)])
+    )
+    split = Split('random', regions, rng.integers(1, 5, 12).astype(np.int32), ('',) * 36, image_of_text, ('',) * 12)
+    return Pipeline(split, tokens, batch_size, seed=0, length_multiple=4)
+
+
+def main() -> None:
+    warnings.simplefilter('error')
+    if processes:
+        coordinator, count, index = processes
+        parallel.start_processes(coordinator, int(count), int(index))
+    pipeline, results = make_pipeline(16), {}
+    for name, loss in (('vsepp', ranking.max_of_hinges), ('order0', ranking.sum_of_hinges)):
+        members = {'target': Member(MATCHERS[name], optax.sgd(1.0), gradient)}
+        term = Term(lambda s, p, n, loss=loss: loss(s, p, n, margin=0.2), 1.0, 0, None, 'sum')
+        step = make_train_step(
+            members,
+            {'ranking': term},
+            lambda s, i: rankings.in_batch(s, i, same_image_negatives=False),
+            seed=0,
+            steps_per_epoch=2,
+        )
+        step = parallel.data_parallel(step)
+        whole = pipeline.batch(0)
+        state = parallel.put_state(TrainState(np.int32(0), init_members(members, 0, whole.images, whole.texts)))
+        # With SGD at rate 1 the change of the parameters is the gradient.
+        before = jax.tree.map(np.array, state.members['target'].params)
+        batch = pipeline.batch(0, jax.process_index(), jax.process_count())
+        state, metrics = step(state, parallel.put_batch(batch))
+        after = jax.device_get(state.members['target'].params)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(jax.tree.map(np.subtract, before, after)):
+            results[f'{name}/gradient{jax.tree_util.keystr(path)}'] = leaf
+        for key in ('loss', 'gap', 'active_hinges', 'gradient_norm'):
+            results[f'{name}/{key}'] = np.asarray(jax.device_get(metrics[f'target/{key}']))
+        results[f'{name}/step'] = np.asarray(jax.device_get(state.step))
+    results['devices'] = np.asarray(jax.device_count())
+    if parallel.is_primary():
+        np.savez(out, **results)
+    parallel.barrier('done')
+
+
+main()

@@ -1,0 +1,91 @@
+"""The same loss and gradients on any number of devices and processes."""
+
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from conftest import ROOT, environment
+
+from jitm import parallel
+from jitm.errors import UserError
+
+WORKER = str(ROOT / 'tests' / 'devices_worker.py')
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(('localhost', 0))
+        return s.getsockname()[1]
+
+
+def start(*arguments) -> subprocess.Popen:
+    command = [sys.executable, WORKER, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(*workers: subprocess.Popen) -> None:
+    for worker in workers:
+        output, _ = worker.communicate(timeout=300)
+        assert worker.returncode == 0, output
+
+
+@pytest.fixture(scope='module')
+def one_device(tmp_path_factory):
+    out = tmp_path_factory.mktemp('devices') / 'one.npz'
+    finish(start(out, 1))
+    return dict(np.load(out))
+
+
+def check_same(out, one_device, devices):
+    got = dict(np.load(out))
+    assert got.pop('devices') == devices
+    for name, value in got.items():
+        scale = max(np.abs(one_device[name]).max(), 1e-3)
+        np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=1e-5, err_msg=name)
+    assert got['vsepp/step'] == 1
+
+
+def test_the_one_device_gradient_is_not_trivial(one_device):
+    gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
+    assert len(gradients) == 2 * 13
+    assert all(np.abs(value).max() > 1e-4 for value in gradients.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('devices', [2, 4, 8])
+def test_devices_agree(tmp_path, one_device, devices):
+    out = tmp_path / 'out.npz'
+    finish(start(out, devices))
+    check_same(out, one_device, devices)
+
+
+@pytest.mark.slow
+def test_two_processes_of_two_devices_agree(tmp_path, one_device):
+    out, coordinator = tmp_path / 'out.npz', f'localhost:{free_port()}'
+    finish(*[start(out, 2, coordinator, 2, index) for index in range(2)])
+    check_same(out, one_device, 4)
+
+
+def test_a_batch_that_cannot_be_split_is_refused(monkeypatch):
+    monkeypatch.setattr(jax, 'device_count', lambda: 8)
+    parallel.check_batch_size(128)
+    with pytest.raises(UserError, match='batch_size 100 cannot be split over 8 devices.*104'):
+        parallel.check_batch_size(100)
+
+
+def test_prefetch_keeps_the_order_and_passes_errors_on():
+    made = list(parallel.prefetch(lambda step: {'x': np.full(2, step)}, range(5), depth=2))
+    assert [int(batch['x'][0]) for batch in made] == [0, 1, 2, 3, 4]
+
+    def fail(step):
+        if step == 3:
+            raise UserError('row 3 is broken')
+        return {'x': np.zeros(1)}
+
+    batches = parallel.prefetch(fail, range(5), depth=2)
+    assert [next(batches) for _ in range(3)]
+    with pytest.raises(UserError, match='row 3'):
+        next(batches)
