@@ -42,7 +42,7 @@ def one_device(tmp_path_factory):
 def check_same(out, one_device, devices):
     got = dict(np.load(out))
     assert got.pop('devices') == devices
-    for name, value in got.items():
+    for name in got:
         scale = max(np.abs(one_device[name]).max(), 1e-3)
         np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=1e-5, err_msg=name)
     assert got['vsepp/step'] == 1
@@ -72,7 +72,7 @@ def test_two_processes_of_two_devices_agree(tmp_path, one_device):
 def test_a_batch_that_cannot_be_split_is_refused(monkeypatch):
     monkeypatch.setattr(jax, 'device_count', lambda: 8)
     parallel.check_batch_size(128)
-    with pytest.raises(UserError, match='batch_size 100 cannot be split over 8 devices.*104'):
+    with pytest.raises(UserError, match=r'batch_size 100 cannot be split over 8 devices.*104'):
         parallel.check_batch_size(100)
 
 

@@ -1,0 +1,123 @@
+import runpy
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from jitm import config as config_lib
+from jitm.errors import UserError
+from jitm.training.members import make_members
+from jitm.training.objective import make_terms
+
+CONFIGS = sorted((ROOT / 'configs').glob('*.py'))
+
+
+def load(name):
+    return runpy.run_path(str(ROOT / 'configs' / f'{name}.py'))['get_config']().to_dict()
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+def test_every_config_builds_its_model_terms_and_members(path: Path):
+    config = load(path.stem)
+    assert config.keys() == load('default').keys()
+    model = config_lib.make_model(config['model'], vocab_size=10)
+    make_terms(config['terms'])
+    make_members(config['members'], model, optimizer=None)
+
+
+PUBLISHED = {
+    'vse0_f30k': ('ranking.sum_of_hinges', 0.2, 2e-4, 'cosine', False, False),
+    'vsepp_f30k': ('ranking.max_of_hinges', 0.2, 2e-4, 'cosine', True, False),
+    'vsepp_coco': ('ranking.max_of_hinges', 0.2, 2e-4, 'cosine', True, False),
+    'order0_coco': ('ranking.sum_of_hinges', 0.05, 1e-3, 'order', True, True),
+    'orderpp_coco': ('ranking.max_of_hinges', 0.2, 2e-4, 'order', True, False),
+}
+
+
+@pytest.mark.parametrize('name', PUBLISHED)
+def test_published_settings(name):
+    config = load(name)
+    term, model, optimizer = config['terms']['ranking'], config['model'], config['optimizer']
+    got = (term['loss'], term['margin'], optimizer['learning_rate'])
+    got += (model['measure'], model['normalize_images'], model['absolute'])
+    assert got == PUBLISHED[name]
+    assert (config['epochs'], config['batch_size'], model['embed_dim'], model['word_dim']) == (30, 128, 1024, 300)
+    assert (optimizer['decay_epochs'], optimizer['decay_factor'], optimizer['clip_norm']) == (15, 0.1, 2.0)
+    assert term['reduction'] == 'sum'
+
+
+def test_defaults_are_locked_and_name_the_nearest_key():
+    config = runpy.run_path(str(ROOT / 'configs' / 'default.py'))['get_config']()
+    with pytest.raises(AttributeError, match='Did you mean "batch_size"'):
+        config.batchsize = 3
+    with pytest.raises(AttributeError, match='Did you mean "learning_rate"'):
+        config.optimizer.lerning_rate = 3
+
+
+@pytest.mark.parametrize(
+    ('package', 'name', 'message'),
+    [
+        ('jitm.losses', 'ranking.max_of_hinge', "has no 'max_of_hinge', did you mean 'max_of_hinges'"),
+        ('jitm.losses', 'rankin.max_of_hinges', 'no module jitm.losses.rankin'),
+        ('jitm.losses', 'ranking.jnp', "has no 'jnp'"),
+        ('jitm.models', 'VSE', "jitm.models has no 'VSE'"),
+    ],
+)
+def test_names_that_lead_nowhere_are_refused(package, name, message):
+    with pytest.raises(UserError, match=message):
+        config_lib.resolve(package, name)
+
+
+def term(**changes):
+    keywords = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'since': 0, 'until': None}
+    keywords |= {'reduction': 'sum'} | changes
+    return {'ranking': {key: value for key, value in keywords.items() if value != 'absent'}}
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'margn': 1}, "'terms.ranking.margn' is unknown, did you mean 'margin'"),
+        ({'margin': 'absent'}, "'terms.ranking.margin' is missing"),
+        ({'loss': 'absent'}, "'terms.ranking.loss' is missing"),
+        ({'weight': 'absent'}, "'terms.ranking.weight' is missing"),
+        ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; take 'sum' or 'mean'"),
+    ],
+)
+def test_terms_that_cannot_be_built_name_their_key(changes, message):
+    with pytest.raises(UserError, match=message):
+        make_terms(term(**changes))
+
+
+def test_a_loss_that_needs_an_anchor_says_what_to_add(monkeypatch):
+    from jitm.losses import ranking
+
+    def relative(scores, positives, negatives, *, anchor_scores):
+        return scores
+
+    relative.__module__ = ranking.__name__
+    monkeypatch.setattr(ranking, 'relative', relative, raising=False)
+    with pytest.raises(UserError, match='needs anchor_scores: add an anchor member'):
+        make_terms(term(loss='ranking.relative', margin='absent'))
+
+
+def test_members_that_cannot_be_built_are_refused():
+    with pytest.raises(UserError, match="no 'gradent', did you mean 'gradient'"):
+        make_members({'target': {'update': 'gradent'}}, None, None)
+    with pytest.raises(UserError, match=r"'members.b' has learn_from, but no term"):
+        make_members({'a': {'update': 'gradient'}, 'b': {'update': 'gradient', 'learn_from': ('a',)}}, None, None)
+    with pytest.raises(UserError, match=r"'members.a.momentum' is unknown"):
+        make_members({'a': {'update': 'gradient', 'momentum': 0.9}}, None, None)
+
+
+def test_differences_are_those_that_change_numbers():
+    old, new = load('default'), load('default')
+    new['run']['log_every'] = 1
+    new['data']['root'] = 'elsewhere'
+    assert config_lib.differences(old, new) == []
+    new['optimizer']['learning_rate'] = 1.0
+    del new['model']['measure']
+    assert config_lib.differences(old, new) == [
+        'model.measure: cosine -> absent',
+        'optimizer.learning_rate: 0.0002 -> 1.0',
+    ]

@@ -1,0 +1,124 @@
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from conftest import run_script
+from test_train import finished  # noqa: F401
+
+from jitm import evaluation
+from jitm.data import scenes
+from jitm.data.pipeline import pad_texts, take_images, tokenize_split
+from jitm.errors import UserError
+
+
+@pytest.fixture(scope='module')
+def run(finished):  # noqa: F811
+    return evaluation.load_run(finished[0])
+
+
+@pytest.fixture(scope='module')
+def split():
+    return scenes.load('dev', train_images=16, dev_images=10, test_images=10)
+
+
+@pytest.mark.parametrize(('image_chunk', 'text_chunk'), [(3, 7), (10, 50), (64, 64), (1, 1)])
+def test_chunks_give_the_matrix_of_everything_at_once(run, split, image_chunk, text_chunk):
+    tokens = tokenize_split(split.captions, run.vocabulary)
+    images, texts = take_images(split, np.arange(10)), pad_texts(tokens, np.arange(50), 40)
+    want = jax.jit(run.model.apply)(run.variables, images, texts)
+    chunks = {'image_chunk': image_chunk, 'text_chunk': text_chunk}
+    got = evaluation.similarity_matrix(run.model, run.variables, split, tokens, **chunks)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_any_number_of_captions_per_image(run, split):
+    keep = np.flatnonzero((split.image_of_text != 3) | (np.arange(50) % 5 == 0))
+    uneven = dataclasses.replace(
+        split, captions=tuple(split.captions[n] for n in keep), image_of_text=split.image_of_text[keep]
+    )
+    whole = tokenize_split(split.captions, run.vocabulary)
+    tokens = tokenize_split(uneven.captions, run.vocabulary)
+    chunks = {'image_chunk': 4, 'text_chunk': 16}
+    got = evaluation.similarity_matrix(run.model, run.variables, uneven, tokens, **chunks)
+    want = evaluation.similarity_matrix(run.model, run.variables, split, whole, **chunks)
+    np.testing.assert_allclose(got, want[:, keep], atol=1e-6)
+
+
+def test_encodings_of_different_lengths_are_stacked():
+    parts = [
+        {'words': np.ones((2, 3, 4)), 'vector': np.ones((2, 5))},
+        {'words': np.ones((1, 6, 4)), 'vector': 2 * np.ones((1, 5))},
+    ]
+    stacked = evaluation._concatenate(parts, np.array([2, 0, 1]))
+    assert stacked['words'].shape == (3, 6, 4)
+    np.testing.assert_array_equal(stacked['words'].sum(axis=(1, 2)), [12, 24, 12])
+    np.testing.assert_array_equal(stacked['vector'][:, 0], [1, 2, 1])
+
+
+def test_the_best_checkpoint_gives_the_metrics_of_training(run, finished):  # noqa: F811
+    report, sims = evaluation.evaluate_runs([run], 'dev', folds=1)
+    lines = [json.loads(line) for line in (finished[0] / 'metrics.jsonl').read_text().splitlines()]
+    line = next(line for line in lines if line['step'] == run.step and line['part'] == 'dev')
+    assert {name: line[name] for name in report['metrics']} == report['metrics']
+    assert sims.shape == (10, 50)
+    assert report['protocol']['runs'] == [{'workdir': str(finished[0]), 'step': run.step}]
+
+
+def test_an_ensemble_is_the_mean_of_the_matrices(run, finished):  # noqa: F811
+    other = evaluation.load_run(finished[0], step=30)
+    other = dataclasses.replace(other, variables=jax.tree.map(lambda x: x * 1.1, other.variables))
+    matrices = [evaluation.evaluate_runs([r], 'dev', 1)[1] for r in (run, other)]
+    _, both = evaluation.evaluate_runs([run, other], 'dev', 1)
+    np.testing.assert_allclose(both, np.mean(matrices, axis=0), atol=1e-6)
+
+
+def test_runs_on_other_data_make_no_ensemble(run):
+    config = run.config | {'data': run.config['data'] | {'seed': 5}}
+    with pytest.raises(UserError, match='was trained on other data'):
+        evaluation.evaluate_runs([run, dataclasses.replace(run, config=config)], 'dev', 1)
+
+
+def test_a_broken_model_is_refused(run):
+    broken = dataclasses.replace(run, variables=jax.tree.map(lambda x: x * np.nan, run.variables))
+    with pytest.raises(UserError, match='500 similarities on scenes/dev are not finite'):
+        evaluation.evaluate_runs([broken], 'dev', 1)
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_writes(finished, tmp_path):  # noqa: F811
+    workdir = finished[0]
+    result = run_script(
+        'eval.py', '--workdir', workdir, '--split', 'test', '--folds', 5, '--save_sims', '--output', tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    assert 'scenes/test: 2 images, 10 texts, mean of 5 folds; ties count against the query' in result.stdout
+    report = json.loads((tmp_path / 'metrics.json').read_text())
+    assert f'rsum {report["metrics"]["rsum"]:.1f}' in result.stdout
+    assert np.load(tmp_path / 'sims.npy').shape == (10, 50)
+    result = run_script('eval.py', '--workdir', workdir, '--workdir', workdir, '--output', tmp_path / 'both')
+    assert result.returncode == 0
+    assert len(json.loads((tmp_path / 'both' / 'metrics.json').read_text())['protocol']['runs']) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('flags', 'sentence'),
+    [
+        (['--split', 'val'], "'val'"),
+        (['--folds', '3'], 'has 10 images, which --folds 3 does not divide'),
+        (['--step', '12345'], 'checkpoints/12345 is missing or damaged'),
+    ],
+)
+def test_what_a_user_gets_wrong(finished, flags, sentence):  # noqa: F811
+    result = run_script('eval.py', '--workdir', finished[0], *flags)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert sentence in result.stderr
+
+
+def test_a_directory_that_is_no_run(tmp_path):
+    with pytest.raises(UserError, match='is not a run directory'):
+        evaluation.load_run(tmp_path)

@@ -1,0 +1,150 @@
+"""Rankings, terms, members, and the step they make."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jitm.data import scenes
+from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.text import Vocabulary
+from jitm.losses import ranking
+from jitm.models.vse import VSE
+from jitm.training import rankings
+from jitm.training.logs import CollapseMonitor
+from jitm.training.members import Member, gradient, init_members
+from jitm.training.objective import make_terms, objective
+from jitm.training.optimizer import adam
+from jitm.training.step import TrainState, make_train_step
+
+TERM = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'sum'}
+SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
+
+
+@pytest.mark.parametrize('same_image_negatives', [True, False])
+def test_in_batch_rankings_mine_both_directions(same_image_negatives):
+    image_index = jnp.asarray([4, 7, 4, 1, 0])
+    both = rankings.in_batch(SCORES, image_index, same_image_negatives=same_image_negatives)
+    np.testing.assert_array_equal(both['t2i'].scores, both['i2t'].scores.T)
+    for r in both.values():
+        np.testing.assert_array_equal(r.positives, np.eye(5))
+        assert not (r.positives & r.negatives).any()
+        assert bool(r.negatives[0, 2]) == bool(r.negatives[2, 0]) == same_image_negatives
+        assert int(r.negatives.sum()) == 20 - (0 if same_image_negatives else 2)
+
+
+def test_the_published_value_is_the_sum_of_both_directions():
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
+    total, values = objective(make_terms({'ranking': TERM}), both, epoch=0)
+    s = np.asarray(SCORES, np.float64)
+    want = sum(max(max(0, 0.2 + s[i, j] - s[i, i]) for j in range(5) if j != i) for i in range(5))
+    want += sum(max(max(0, 0.2 + s[i, j] - s[j, j]) for i in range(5) if i != j) for j in range(5))
+    np.testing.assert_allclose(total, want, rtol=1e-6)
+    assert values.keys() == {'ranking'}
+
+
+def test_terms_come_and_go_with_the_epoch_and_have_weights():
+    terms = {
+        'warm_up': TERM | {'loss': 'ranking.sum_of_hinges', 'until': 2, 'reduction': 'mean'},
+        'hard': TERM | {'since': 1, 'weight': 0.5},
+    }
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
+    eye = jnp.eye(5, dtype=bool)
+    warm = sum(ranking.sum_of_hinges(s, eye, margin=0.2).mean() for s in (SCORES, SCORES.T))
+    hard = 0.5 * sum(ranking.max_of_hinges(s, eye, margin=0.2).sum() for s in (SCORES, SCORES.T))
+    for epoch, want in ((0, warm), (1, warm + hard), (2, hard)):
+        np.testing.assert_allclose(objective(make_terms(terms), both, epoch)[0], want, rtol=1e-6)
+
+
+def test_learning_rate_falls_in_steps():
+    _, schedule = adam(learning_rate=1e-3, decay_epochs=2, decay_factor=0.1, clip_norm=2.0, steps_per_epoch=10)
+    np.testing.assert_allclose(
+        [schedule(step) for step in (0, 19, 20, 39, 40)], [1e-3, 1e-3, 1e-4, 1e-4, 1e-5], rtol=1e-5
+    )
+
+
+def test_the_clip_scales_the_whole_gradient():
+    optimizer, _ = adam(learning_rate=1.0, decay_epochs=9, decay_factor=0.1, clip_norm=2.0, steps_per_epoch=1)
+    gradients = {'a': jnp.asarray([30.0]), 'b': jnp.asarray([40.0])}
+    _, (_, (adam_state, _)) = optimizer.update(gradients, optimizer.init(gradients))
+    np.testing.assert_allclose(adam_state.mu['a'], 0.1 * 30 * 2 / 50, rtol=1e-5)
+    np.testing.assert_allclose(adam_state.mu['b'], 0.1 * 40 * 2 / 50, rtol=1e-5)
+
+
+@pytest.fixture(scope='module')
+def parts():
+    split = scenes.load('train', train_images=8)
+    vocabulary = Vocabulary.build(split.captions, 1)
+    pipeline = Pipeline(split, tokenize_split(split.captions, vocabulary), 8, seed=0, length_multiple=32)
+    model = VSE(len(vocabulary), 8, 4, False, True, False, 'cosine')
+    member = Member(model, optax.sgd(0.1), gradient)
+    members = {'target': member, 'other': member}
+    step = make_train_step(
+        members,
+        make_terms({'ranking': TERM}),
+        lambda s, i: rankings.in_batch(s, i, same_image_negatives=True),
+        seed=0,
+        steps_per_epoch=5,
+    )
+    batch = pipeline.batch(0)
+    state = TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
+    return jax.jit(step), state, pipeline
+
+
+def test_members_train_side_by_side_from_their_own_parameters(parts):
+    step, state, pipeline = parts
+    after, metrics = step(state, pipeline.batch(0))
+    assert int(after.step) == 1
+    kernels = [s.members[name].params['image_fc']['kernel'] for s in (state, after) for name in ('target', 'other')]
+    assert not np.allclose(kernels[0], kernels[1])
+    assert not np.allclose(kernels[0], kernels[2])
+    assert metrics['target/loss'] != metrics['other/loss']
+    assert metrics['finite']
+
+
+def test_a_step_is_a_descent_along_the_gradient_of_the_loss(parts):
+    step, state, pipeline = parts
+    losses = []
+    for _ in range(20):
+        state = state.replace(step=jnp.int32(0))
+        state, metrics = step(state, pipeline.batch(0))
+        losses.append(float(metrics['target/loss']))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_non_finite_batch_leaves_the_state_alone_and_so_do_the_next(parts):
+    step, state, pipeline = parts
+    good = pipeline.batch(0)
+    bad = good.replace(images=good.images.replace(regions=np.full_like(good.images.regions, np.nan)))
+    after, metrics = step(state, bad)
+    assert not metrics['finite']
+    after, metrics = step(after, pipeline.batch(1))
+    assert metrics['finite']
+    for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert int(step(after, good)[0].step) == 1
+
+
+def test_instruments_by_hand(parts):
+    step, state, pipeline = parts
+    _, metrics = step(state, pipeline.batch(0))
+    np.testing.assert_allclose(metrics['target/collapsed_loss'], 2 * 8 * 0.2, rtol=1e-6)
+    batch = pipeline.batch(0)
+    model = VSE(len(Vocabulary.build(pipeline.split.captions, 1)), 8, 4, False, True, False, 'cosine')
+    s = np.asarray(model.apply({'params': state.members['target'].params}, batch.images, batch.texts))
+    gaps, active = [], []
+    for matrix in (s, s.T):
+        for n in range(8):
+            gaps.append(matrix[n, n] - np.delete(matrix[n], n).max())
+            active.append(gaps[-1] < 0.2)
+    np.testing.assert_allclose(metrics['target/gap'], np.mean(gaps), atol=1e-6)
+    np.testing.assert_allclose(metrics['target/active_hinges'], np.mean(active))
+
+
+def test_the_monitor_warns_once_per_plateau():
+    monitor = CollapseMonitor()
+    said = [monitor.update(loss, 51.2) for loss in [80] + [51.3] * 15 + [30] + [50.9] * 10]
+    warnings = [n for n, text in enumerate(said) if text]
+    assert warnings == [10, 26]
+    assert 'the loss sits at 51.30, where it is when all scores are equal (51.20)' in said[10]

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+from jitm.data import scenes
+from jitm.data.pipeline import Pipeline, bucket, pad_texts, tokenize_split
+from jitm.data.text import Vocabulary
+
+
+@pytest.fixture(scope='module')
+def pipeline():
+    split = scenes.load('train', train_images=7)
+    vocabulary = Vocabulary.build(split.captions, 1)
+    return Pipeline(split, tokenize_split(split.captions, vocabulary), batch_size=8, seed=3, length_multiple=4)
+
+
+def test_tokens_are_those_of_the_vocabulary(pipeline):
+    vocabulary = Vocabulary.build(pipeline.split.captions, 1)
+    for n, caption in enumerate(pipeline.split.captions):
+        ids = pipeline.tokens.ids[pipeline.tokens.starts[n] : pipeline.tokens.starts[n + 1]]
+        np.testing.assert_array_equal(ids, vocabulary.encode(caption))
+        assert pipeline.tokens.lengths[n] == len(ids)
+
+
+def test_an_epoch_shows_each_text_at_most_once_and_epochs_differ(pipeline):
+    assert pipeline.steps_per_epoch == 35 // 8
+    epochs = [
+        np.concatenate([pipeline.text_index(epoch * 4 + step) for step in range(pipeline.steps_per_epoch)])
+        for epoch in range(3)
+    ]
+    for epoch in epochs:
+        assert len(set(epoch)) == len(epoch) == 32
+    assert not np.array_equal(epochs[0], epochs[1])
+    assert len({t for epoch in epochs for t in epoch}) == 35
+
+
+def test_a_batch_is_a_pure_function_of_seed_and_step(pipeline):
+    again = Pipeline(pipeline.split, pipeline.tokens, 8, seed=3, length_multiple=4)
+    again.batch(5)
+    for step in (0, 6, 2):
+        first, second = pipeline.batch(step), again.batch(step)
+        np.testing.assert_array_equal(first.texts.ids, second.texts.ids)
+        np.testing.assert_array_equal(first.images.regions, second.images.regions)
+        assert first.step == step
+    other = Pipeline(pipeline.split, pipeline.tokens, 8, seed=4, length_multiple=4)
+    assert not np.array_equal(other.text_index(0), pipeline.text_index(0))
+
+
+def test_images_belong_to_their_texts(pipeline):
+    batch, texts = pipeline.batch(1), pipeline.text_index(1)
+    np.testing.assert_array_equal(batch.image_index, pipeline.split.image_of_text[texts])
+    np.testing.assert_array_equal(batch.images.regions, pipeline.split.regions[batch.image_index])
+    np.testing.assert_array_equal(batch.texts.lengths, pipeline.tokens.lengths[texts])
+
+
+def test_shards_are_the_rows_of_the_whole_batch_padded_alike(pipeline):
+    whole = pipeline.batch(2)
+    shards = [pipeline.batch(2, shard, 4) for shard in range(4)]
+    np.testing.assert_array_equal(np.concatenate([s.texts.ids for s in shards]), whole.texts.ids)
+    np.testing.assert_array_equal(np.concatenate([s.image_index for s in shards]), whole.image_index)
+
+
+def test_lengths_are_padded_to_few_values(pipeline):
+    assert [bucket(n, 4) for n in (1, 4, 5, 8, 9)] == [4, 4, 8, 8, 12]
+    for step in range(4):
+        texts = pipeline.batch(step).texts
+        assert texts.ids.shape[1] % 4 == 0
+        assert texts.ids.shape[1] - texts.lengths.max() < 4
+        np.testing.assert_array_equal(texts.ids != 0, np.arange(texts.ids.shape[1]) < texts.lengths[:, None])
+
+
+def test_padding_fills_with_zero(pipeline):
+    texts = pad_texts(pipeline.tokens, np.array([3, 0]), 40)
+    assert texts.ids.shape == (2, 40)
+    for row, n in zip(texts.ids, (3, 0), strict=True):
+        length = pipeline.tokens.lengths[n]
+        np.testing.assert_array_equal(row[:length], pipeline.tokens.ids[pipeline.tokens.starts[n] :][:length])
+        assert not row[length:].any()

@@ -1,0 +1,336 @@
+"""Whole runs: what is written, how they resume, and how they end when something is wrong."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import ROOT, environment, run_script
+from test_parallel import free_port
+
+from jitm.errors import InterruptedRun, NotFiniteError, UserError
+from jitm.training import loop
+from jitm.training.checkpoint import Checkpoints
+from jitm.training.logs import read_metrics
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+    """An uninterrupted run of the tiny config: 30 steps, 3 epochs."""
+    from conftest import TINY, TINY_FILE
+
+    folder = tmp_path_factory.mktemp('finished')
+    (folder / 'config.py').write_text(TINY_FILE.format(tiny=TINY))
+    result = run_script('train.py', '--config', folder / 'config.py', '--workdir', folder / 'run')
+    assert result.returncode == 0, result.stderr
+    return folder / 'run', result.stdout
+
+
+def assert_same_run(workdir: Path, other: Path) -> None:
+    """Parameters, optimizer, best checkpoint and metrics file agree to the last bit."""
+    assert (workdir / 'metrics.jsonl').read_bytes() == (other / 'metrics.jsonl').read_bytes()
+    with Checkpoints(workdir) as a, Checkpoints(other) as b:
+        assert a.best_step() == b.best_step()
+        assert a.steps()[-1] == b.steps()[-1]
+        for step in {a.best_step(), a.steps()[-1]}:
+            one, two = a.read(step), b.read(step)
+            assert one[1] == two[1]
+            assert jax.tree.structure(one[0]) == jax.tree.structure(two[0])
+            jax.tree.map(np.testing.assert_array_equal, one[0], two[0])
+
+
+def test_a_run_leaves_everything_in_its_directory(finished):
+    workdir, output = finished
+    names = {path.name for path in workdir.iterdir()}
+    assert names == {'config.json', 'checkpoints', 'metrics.jsonl', 'timing.jsonl', 'tensorboard'}
+    assert list((workdir / 'tensorboard').glob('events*'))
+    assert json.loads((workdir / 'config.json').read_text())['epochs'] == 3
+    for text in ('image to text', 'rsum', str(workdir), 'metrics.jsonl', 'tensorboard --logdir', 'before training'):
+        assert text in output
+    lines = read_metrics(workdir)
+    assert [line['step'] for line in lines if line['part'] == 'train'] == list(range(1, 31))
+    assert [line['step'] for line in lines if line['part'] == 'dev'] == [0, 10, 20, 30]
+    timing = [json.loads(line) for line in (workdir / 'timing.jsonl').read_text().splitlines()]
+    assert all(0 <= line['data_wait_share'] <= 1 for line in timing)
+
+
+def test_training_learns(finished):
+    losses = [line['target/loss'] for line in read_metrics(finished[0]) if line['part'] == 'train']
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_the_best_is_the_highest_rsum(finished):
+    dev = {line['step']: line['rsum'] for line in read_metrics(finished[0]) if line['part'] == 'dev'}
+    with Checkpoints(finished[0]) as checkpoints:
+        assert dev[checkpoints.best_step()] == max(dev.values())
+        assert checkpoints.steps()[-1] == 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kill_after_lines', [3, 17])
+def test_a_killed_run_goes_on_to_the_same_end(finished, tiny_config_file, tmp_path, kill_after_lines):
+    workdir = tmp_path / 'run'
+    command = [sys.executable, str(ROOT / 'train.py'), '--config', str(tiny_config_file), '--workdir', str(workdir)]
+    worker = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = workdir / 'metrics.jsonl'
+    while not metrics.exists() or metrics.read_bytes().count(b'\n') < kill_after_lines:
+        assert worker.poll() is None, 'the run ended before it could be killed'
+        time.sleep(0.002)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    killed_at = metrics.read_bytes().count(b'\n')
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert killed_at < 34, 'the run was over when it was killed'
+    assert_same_run(workdir, finished[0])
+
+
+def test_a_stop_between_any_two_steps_changes_nothing(finished, tiny_config, tmp_path, monkeypatch):
+    """SIGTERM at every few steps: each start saves, ends with its own exception, and the next goes on."""
+    workdir, starts = tmp_path / 'run', 0
+
+    class StopSoon(loop._StopRequest):
+        """Asks to stop at the third time it is looked at."""
+
+        looks = 0
+
+        @property
+        def asked(self):
+            self.looks += 1
+            return self.looks > 7
+
+        @asked.setter
+        def asked(self, value):
+            pass
+
+    monkeypatch.setattr(loop, '_StopRequest', StopSoon)
+    while True:
+        starts += 1
+        try:
+            loop.train_and_evaluate(tiny_config, workdir)
+            break
+        except InterruptedRun as error:
+            assert 'the same command goes on' in str(error)
+    assert starts > 3
+    assert_same_run(workdir, finished[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_signals_save_and_exit_with_their_own_code(finished, tiny_config_file, tmp_path, number):
+    workdir = tmp_path / 'run'
+    command = [sys.executable, str(ROOT / 'train.py'), '--config', str(tiny_config_file), '--workdir', str(workdir)]
+    worker = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (workdir / 'metrics.jsonl').exists() or not (workdir / 'metrics.jsonl').read_bytes():
+        time.sleep(0.002)
+    worker.send_signal(number)
+    _, error = worker.communicate(timeout=60)
+    assert worker.returncode == 75
+    assert error.splitlines()[-1].startswith('stopped and saved at step')
+    assert 'Traceback' not in error
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0
+    assert_same_run(workdir, finished[0])
+
+
+def test_a_damaged_latest_checkpoint_costs_only_its_steps(finished, tiny_config, tmp_path, caplog):
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished[0], workdir)
+    with Checkpoints(workdir) as checkpoints:
+        last = checkpoints.steps()[-1]
+    data = max((workdir / 'checkpoints' / str(last)).rglob('*'), key=lambda p: p.is_file() and p.stat().st_size)
+    data.write_bytes(data.read_bytes()[:-1])
+    loop.train_and_evaluate(tiny_config, workdir)
+    assert 'falling back to the one before' in caplog.text
+    assert_same_run(workdir, finished[0])
+
+
+def test_a_half_written_metrics_line_is_dropped(finished, tiny_config, tmp_path):
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished[0], workdir)
+    with (workdir / 'metrics.jsonl').open('a') as file:
+        file.write('{"step": 31, "ta')
+    loop.train_and_evaluate(tiny_config, workdir)
+    assert_same_run(workdir, finished[0])
+
+
+def test_a_non_finite_loss_stops_keeps_the_state_and_lists_the_batch(tiny_config, tmp_path, monkeypatch):
+    workdir, make_batch = tmp_path / 'run', loop.Setup.make_batch
+
+    def broken_at_13(self, step):
+        batch = make_batch(self, step)
+        if step == 13:
+            batch.images.regions[0] = np.inf
+        return batch
+
+    monkeypatch.setattr(loop.Setup, 'make_batch', broken_at_13)
+    tiny_config['run']['log_every'] = 5
+    for _ in range(2):  # starting again ends the same way
+        with pytest.raises(NotFiniteError, match='not finite at step 13'):
+            loop.train_and_evaluate(tiny_config, workdir)
+    report = json.loads((workdir / 'not_finite_step_13.json').read_text())
+    assert len(report['captions']) == len(report['images']) == 8
+    assert not np.isfinite(report['metrics']['target/loss'])
+    with Checkpoints(workdir) as checkpoints:
+        assert checkpoints.steps()[-1] == 13
+        state, _ = checkpoints.read(13)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    monkeypatch.setattr(loop.Setup, 'make_batch', make_batch)
+    loop.train_and_evaluate(tiny_config, workdir)
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_run(finished, tiny_config_file, tmp_path):
+    workdir, coordinator = tmp_path / 'run', f'localhost:{free_port()}'
+    workers = []
+    for index in range(2):
+        command = [sys.executable, str(ROOT / 'train.py'), '--config', str(tiny_config_file), '--workdir', str(workdir)]
+        command += ['--coordinator', coordinator, '--num_processes', '2', '--process_id', str(index)]
+        workers.append(
+            subprocess.Popen(
+                command,
+                env=environment(JAX_NUM_CPU_DEVICES='2'),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    assert 'rsum' in outputs[0]
+    assert 'rsum' not in outputs[1]
+    got, want = read_metrics(workdir), read_metrics(finished[0])
+    assert [line['step'] for line in got] == [line['step'] for line in want]
+    np.testing.assert_allclose(got[1]['target/loss'], want[1]['target/loss'], rtol=1e-5)
+    np.testing.assert_allclose(got[-2]['target/loss'], want[-2]['target/loss'], rtol=2e-2)
+    assert run_script('eval.py', '--workdir', workdir).returncode == 0
+
+
+# What a user can get wrong.
+
+
+def check_refused(config, workdir, match):
+    with pytest.raises(UserError, match=match):
+        loop.train_and_evaluate(config, workdir)
+    assert not workdir.exists()
+
+
+def test_wrong_values_are_refused_before_anything_is_written(tiny_config, tmp_path):
+    workdir = tmp_path / 'run'
+    check_refused(tiny_config | {'batch_size': 1000}, workdir, 'scenes/train has 80 texts, fewer than batch_size 1000')
+    check_refused(tiny_config | {'data': tiny_config['data'] | {'sed': 1}}, workdir, "'data.sed' is unknown.*'seed'")
+    evaluation = tiny_config['evaluation'] | {'member': 'x'}
+    check_refused(tiny_config | {'evaluation': evaluation}, workdir, "'evaluation.member' is 'x', not one of")
+    vocabulary = tiny_config['vocabulary'] | {'path': 'nowhere.json'}
+    check_refused(tiny_config | {'vocabulary': vocabulary}, workdir, 'nowhere.json cannot be read')
+
+
+def test_a_directory_with_other_files_is_refused(tiny_config, tmp_path):
+    (tmp_path / 'thesis.tex').write_text('precious')
+    with pytest.raises(UserError, match='exists and is not a run of jitm'):
+        loop.train_and_evaluate(tiny_config, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
+
+
+def test_the_run_of_another_config_is_refused_with_the_difference(finished, tiny_config, tmp_path):
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished[0], workdir)
+    before = {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()}
+    tiny_config['optimizer']['learning_rate'] = 0.5
+    with pytest.raises(UserError, match=r'another config \(optimizer.learning_rate: 0.01 -> 0.5\)'):
+        loop.train_and_evaluate(tiny_config, workdir)
+    assert {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()} == before
+
+
+def test_what_cannot_change_a_number_may_change(finished, tiny_config, tmp_path):
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished[0], workdir)
+    tiny_config['run']['image_chunk'] = 3
+    loop.train_and_evaluate(tiny_config, workdir)
+
+
+@pytest.fixture
+def precomp_flags(tiny_config_file, precomp_folder, tmp_path):
+    """Flags that train the tiny model on the precomp folder."""
+    source = tiny_config_file.read_text()
+    data = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    tiny_config_file.write_text(source.replace('    return config', f'    config.data = {data!r}\n    return config'))
+    return ['--config', tiny_config_file, '--workdir', tmp_path / 'run']
+
+
+def break_nothing(folder):
+    pass
+
+
+def truncate(folder):
+    path = folder / 'train_ims.npy'
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def put_nan(folder):
+    features = np.load(folder / 'train_ims.npy')
+    features[5, 1, 2] = np.nan
+    np.save(folder / 'train_ims.npy', features)
+
+
+def put_objects(folder):
+    np.save(folder / 'train_ims.npy', np.array([{'a': 1}] * 8, object), allow_pickle=True)
+
+
+def drop_caption(folder):
+    path = folder / 'dev_caps.txt'
+    path.write_text('\n'.join(path.read_text().splitlines()[:-1]))
+
+
+def put_latin1(folder):
+    path = folder / 'train_caps.txt'
+    path.write_bytes(path.read_bytes().replace(b'runs', b'r\xe9ns', 1))
+
+
+WRONG = {
+    'missing npy': (lambda folder: (folder / 'train_ims.npy').unlink(), [], 'train_ims.npy'),
+    'truncated npy': (truncate, [], 'train_ims.npy is cut off'),
+    'object array': (put_objects, [], 'train_ims.npy has dtype object'),
+    'NaN': (put_nan, [], 'train_ims.npy, row 5 has NaN'),
+    'caption count': (drop_caption, [], 'dev_caps.txt has 19 captions for the 4 images'),
+    'not UTF-8': (put_latin1, [], 'train_caps.txt, line 1 is not UTF-8'),
+    'unknown key': (break_nothing, ['--config.optimizer.lerning_rate=1'], "did you mean 'learning_rate'"),
+    'wrong type': (break_nothing, ['--config.epochs=many'], 'epochs'),
+    'unknown flag': (break_nothing, ['--wrkdir=x'], 'wrkdir'),
+    'no flag': (break_nothing, ['runs/x'], "'runs/x' is not a flag"),
+    'devices': (break_nothing, ['--config.batch_size=9'], 'batch_size 9 cannot be split over 2 devices'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', WRONG)
+def test_what_a_user_gets_wrong_is_one_sentence_and_exit_code_2(precomp_flags, precomp_folder, tmp_path, name):
+    break_it, flags, sentence = WRONG[name]
+    break_it(precomp_folder)
+    result = run_script('train.py', *precomp_flags, *flags, JAX_NUM_CPU_DEVICES='2')
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ''
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith('error: ')
+    assert sentence in lines[0]
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.slow
+def test_the_same_folder_unharmed_trains(precomp_flags, tmp_path):
+    result = run_script('train.py', *precomp_flags)
+    assert result.returncode == 0, result.stderr
+    assert run_script('eval.py', '--workdir', tmp_path / 'run').returncode == 0
+
+
+def test_a_config_file_that_is_not_there(tmp_path):
+    result = run_script('train.py', '--config', 'configs/vsep.py', '--workdir', tmp_path / 'run')
+    assert result.returncode == 2
+    assert result.stderr.startswith('error: config file configs/vsep.py does not exist')
