@@ -18,7 +18,7 @@ import numpy as np
 
 from configs import default
 from jitm import parallel
-from jitm.training import loop
+from jitm.training.setup import set_up
 
 COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -36,7 +36,7 @@ def write_made_up_data(folder: Path) -> None:
 
 def measure(config: dict, steps: int) -> dict[str, float]:
     """Trains twice so many steps, and times the second half, when every padded length has been compiled or nearly."""
-    setup, compile_seconds = loop.set_up(config), []
+    setup, compile_seconds = set_up(config), []
 
     def listen(event, seconds, **_):
         if event == COMPILED:

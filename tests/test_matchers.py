@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jitm.errors import UserError
 from jitm.matcher import all_pairs
 from jitm.models import vse
 from jitm.types import Images, Texts
@@ -174,7 +175,7 @@ def test_order_gradient_is_the_numerical_one():
 
 
 def test_an_unknown_measure_is_refused():
-    with pytest.raises(ValueError, match="not 'cosine' or 'order'"):
+    with pytest.raises(UserError, match="is 'euclid'; take 'cosine' or 'order'"):
         vse.VSE(**VSE | {'measure': 'euclid'}).init(jax.random.key(0), *make_inputs())
 
 

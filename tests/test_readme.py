@@ -48,7 +48,9 @@ def test_the_first_screen_shows_what_to_type():
 
 
 def test_every_file_it_names_is_there():
-    for name in re.findall(r'\]\((?!http)([^)#]+)', README) + re.findall(r'`((?:configs|docs|jitm)/[\w/.]+\.\w+)`', README):
+    for name in re.findall(r'\]\((?!http)([^)#]+)', README) + re.findall(
+        r'`((?:configs|docs|jitm)/[\w/.]+\.\w+)`', README
+    ):
         assert (ROOT / name).exists(), name
 
 

@@ -110,7 +110,7 @@ def test_a_stop_between_any_two_steps_changes_nothing(finished, tiny_config, tmp
             pass
 
     monkeypatch.setattr(loop, '_StopRequest', StopSoon)
-    for step in (6, 12, 18, 24):
+    for step in (6, 12, 18, 24, 30):
         with pytest.raises(InterruptedRun, match=f'saved at step {step} of 30; the same command goes on'):
             loop.train_and_evaluate(tiny_config, workdir)
     loop.train_and_evaluate(tiny_config, workdir)
@@ -221,6 +221,10 @@ def test_wrong_values_are_refused_before_anything_is_written(tiny_config, tmp_pa
     workdir = tmp_path / 'run'
     check_refused(tiny_config | {'batch_size': 1000}, workdir, 'scenes/train has 80 texts, fewer than batch_size 1000')
     check_refused(tiny_config | {'data': tiny_config['data'] | {'sed': 1}}, workdir, "'data.sed' is unknown.*'seed'")
+    check_refused(tiny_config | {'epochs': 0}, workdir, "'epochs' is 0; it must be at least 1")
+    check_refused(tiny_config | {'seed': -1}, workdir, "'seed' is -1; it must not be negative")
+    check_refused(tiny_config | {'run': tiny_config['run'] | {'log_every': 0}}, workdir, "'run.log_every' is 0")
+    check_refused(tiny_config | {'model': tiny_config['model'] | {'measure': 'x'}}, workdir, "'model.measure' is 'x'")
     evaluation = tiny_config['evaluation'] | {'member': 'x'}
     check_refused(tiny_config | {'evaluation': evaluation}, workdir, "'evaluation.member' is 'x', not one of")
     vocabulary = tiny_config['vocabulary'] | {'path': 'nowhere.json'}

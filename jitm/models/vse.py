@@ -8,6 +8,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm.errors import UserError
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.text import GRUEncoder
 from jitm.matcher import Matcher, all_pairs
@@ -53,7 +54,7 @@ class VSE(Matcher):
     def setup(self):
         """Makes the layers of both sides."""
         if self.measure not in ('cosine', 'order'):
-            raise ValueError(f"measure is '{self.measure}', not 'cosine' or 'order'")
+            raise UserError(f"config key 'model.measure' is '{self.measure}'; take 'cosine' or 'order'")
         self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
         self.text_gru = GRUEncoder(self.vocab_size, self.word_dim, self.embed_dim, self.bidirectional)
 

@@ -1,119 +1,20 @@
 """The training run: evaluate, save, next batch, step."""
 
-import dataclasses
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from jitm import config as config_lib
 from jitm import evaluation, metrics, parallel
-from jitm.data.pipeline import Pipeline, Tokens, tokenize_split
-from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import Logs, read_metrics
-from jitm.training.members import Member, init_members, make_members
-from jitm.training.objective import make_terms
-from jitm.training.step import TrainState, make_train_step
-from jitm.types import Batch
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """Everything a run needs that its config decides, made without writing anything."""
-
-    config: Mapping[str, Any]
-    vocabulary: Vocabulary
-    pipeline: Pipeline
-    validation: Split
-    validation_tokens: Tokens
-    members: dict[str, Member]
-    train_step: Callable
-    schedule: Callable
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole run."""
-        return self.config['epochs'] * self.pipeline.steps_per_epoch
-
-    def make_batch(self, step: int) -> Batch:
-        """Makes this process' rows of a step's batch."""
-        return self.pipeline.batch(step, jax.process_index(), jax.process_count())
-
-    def initial_state(self) -> TrainState:
-        """Draws the state before the first step."""
-        batch = self.pipeline.batch(0, 0, self.config['batch_size'])
-        init = jax.jit(lambda images, texts: init_members(self.members, self.config['seed'], images, texts))
-        return TrainState(jax.numpy.zeros((), jax.numpy.int32), init(batch.images, batch.texts))
-
-
-def set_up(config: Mapping[str, Any]) -> Setup:
-    """Builds every part of a run from its config (a nested dict).
-
-    Raises:
-      UserError: if a key, a name or the data are wrong.
-    """
-    parallel.check_batch_size(config['batch_size'])
-    terms = make_terms(config['terms'])
-    train = config_lib.load_split(config['data'], 'train')
-    if train.num_texts < config['batch_size']:
-        raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
-    validation = config_lib.load_split(config['data'], config['evaluation']['split'])
-    path, min_count = config['vocabulary']['path'], config['vocabulary']['min_count']
-    vocabulary = Vocabulary.load(path) if path else Vocabulary.build(train.captions, min_count)
-    pipeline = Pipeline(
-        train,
-        tokenize_split(train.captions, vocabulary),
-        config['batch_size'],
-        config['seed'],
-        config['length_multiple'],
-    )
-    optimizer = dict(config['optimizer'])
-    make_optimizer = config_lib.resolve('jitm.training.optimizer', optimizer.pop('name'))
-    make_optimizer = config_lib.bind(make_optimizer, optimizer, where='optimizer', later=('steps_per_epoch',))
-    optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
-    members = make_members(config['members'], config_lib.make_model(config['model'], len(vocabulary)), optimizer)
-    if config['evaluation']['member'] not in members:
-        raise UserError(
-            f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {[*members]}"
-        )
-    rankings = dict(config['rankings'])
-    source = config_lib.resolve('jitm.training.rankings', rankings.pop('source'))
-    make_rankings = config_lib.bind(source, rankings, where='rankings', later=('scores', 'image_index'))
-    train_step = make_train_step(
-        members, terms, make_rankings, seed=config['seed'], steps_per_epoch=pipeline.steps_per_epoch
-    )
-    return Setup(
-        config=config,
-        vocabulary=vocabulary,
-        pipeline=pipeline,
-        validation=validation,
-        validation_tokens=tokenize_split(validation.captions, vocabulary),
-        members=members,
-        train_step=parallel.data_parallel(train_step),
-        schedule=schedule,
-    )
-
-
-def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if the directory holds something else, or a run whose config differs where it matters."""
-    path = workdir / 'config.json'
-    if not path.exists():
-        if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
-            raise UserError(f'workdir {workdir} exists and is not a run of jitm; choose an empty or a new one')
-        return
-    changed = config_lib.differences(json.loads(path.read_text()), config)
-    if changed:
-        raise UserError(
-            f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
-            'choose a new workdir, or the old values'
-        )
+from jitm.training.setup import Setup, check_workdir, set_up
+from jitm.training.step import TrainState
 
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
