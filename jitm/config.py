@@ -74,11 +74,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The flattened config without what cannot change a number: the `run` sub-dict and where the data lie."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in flatten(config).items()
-        if not key.startswith('run.') and key != 'data.root'
-    }
+    return {key: value for key, value in flatten(config).items() if not key.startswith('run.') and key != 'data.root'}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -182,6 +182,8 @@ def evaluate_runs(
     for run in runs[1:]:
         if config_lib.differences({'data': data}, {'data': run.config['data']}):
             raise UserError(f'{run.workdir} was trained on other data than {runs[0].workdir}; ensembles need the same')
+    if data_root is not None and 'root' not in data:
+        raise UserError(f"--data_root does not apply: the runs' data source '{data['source']}' reads no folder")
     if data_root is not None:
         data['root'] = data_root
     split = config_lib.load_split(data, split_name)

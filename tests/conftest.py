@@ -34,12 +34,18 @@ def run_script(script: str, *arguments: object, **variables: str) -> subprocess.
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
 
 
+HINGE = {'margin': 0.2, 'until': None, 'reduction': 'sum'}
 TINY = {
     'epochs': 3,
     'batch_size': 8,
     'data': {'source': 'scenes.load', 'seed': 0, 'train_images': 16, 'dev_images': 10, 'test_images': 10},
     'model': {'embed_dim': 16, 'word_dim': 8},
-    'optimizer': {'learning_rate': 1e-2},
+    'terms': {
+        'ranking': {**HINGE, 'loss': 'ranking.max_of_hinges', 'weight': 1.0, 'since': 0},
+        'later': {**HINGE, 'loss': 'ranking.sum_of_hinges', 'weight': 0.01, 'since': 2},
+    },
+    'optimizer': {'learning_rate': 1e-2, 'decay_epochs': 2},
+    'evaluation': {'every_steps': 15},
     'run': {'log_every': 1, 'checkpoint_every': 4},
 }
 
@@ -49,8 +55,8 @@ from configs import default
 def get_config():
     config = default.get_config()
     for key, value in {tiny!r}.items():
-        if key == 'data':
-            config.data = value
+        if key in ('data', 'terms'):
+            config[key] = value
         elif isinstance(value, dict):
             config[key].update(value)
         else:

@@ -52,8 +52,9 @@ def test_the_latest_two_and_the_best_are_kept(tmp_path):
         assert checkpoints.best_step() == 10
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.best_step() == 10
-        save_all(checkpoints, {35: 9.0})
-        assert checkpoints.best_step() == 35, 'of equals the later one'
+        save_all(checkpoints, {35: 9.0, 40: 9.0})
+        assert checkpoints.steps() == [35, 40]
+        assert checkpoints.best_step() == 40, 'of equals the later one'
 
 
 def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path, caplog):
@@ -70,12 +71,14 @@ def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path, caplog):
         assert checkpoints.best_step() == 3
 
 
-@pytest.mark.parametrize('what', ['manifest', 'file', 'everything'])
+@pytest.mark.parametrize('what', ['manifest', 'half a manifest', 'file', 'everything'])
 def test_incomplete_checkpoints_are_passed_over(tmp_path, what):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: None, 2: None})
         folder = checkpoints.folder / '2'
         (folder / 'manifest.json').unlink()
+        if what == 'half a manifest':
+            (folder / 'manifest.json').write_text('{"state')
         if what == 'file':
             next(path for path in (folder / 'state').rglob('*') if path.is_file()).unlink()
         if what == 'everything':

@@ -54,6 +54,13 @@ def test_defaults_are_locked_and_name_the_nearest_key():
         config.optimizer.lerning_rate = 3
 
 
+def test_a_module_that_needs_what_is_not_installed_says_so(tmp_path, monkeypatch):
+    (tmp_path / 'needy.py').write_text('import absent_package\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match='absent_package'):
+        config_lib.resolve('needy', 'loss')
+
+
 @pytest.mark.parametrize(
     ('package', 'name', 'message'),
     [
@@ -116,8 +123,12 @@ def test_differences_are_those_that_change_numbers():
     new['data']['root'] = 'elsewhere'
     assert config_lib.differences(old, new) == []
     new['optimizer']['learning_rate'] = 1.0
+    new['data']['dev_images'] = 500
+    new['members']['other'] = {}
     del new['model']['measure']
     assert config_lib.differences(old, new) == [
+        'data.dev_images: 1000 -> 500',
+        'members.other: absent -> {}',
         'model.measure: cosine -> absent',
         'optimizer.learning_rate: 0.0002 -> 1.0',
     ]

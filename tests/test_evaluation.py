@@ -7,10 +7,12 @@ import pytest
 from conftest import run_script
 from test_train import finished  # noqa: F401
 
-from jitm import evaluation
+from jitm import evaluation, metrics
 from jitm.data import scenes
 from jitm.data.pipeline import pad_texts, take_images, tokenize_split
+from jitm.data.text import Vocabulary
 from jitm.errors import UserError
+from jitm.training.checkpoint import Checkpoints
 
 
 @pytest.fixture(scope='module')
@@ -73,6 +75,57 @@ def test_an_ensemble_is_the_mean_of_the_matrices(run, finished):  # noqa: F811
     matrices = [evaluation.evaluate_runs([r], 'dev', 1)[1] for r in (run, other)]
     _, both = evaluation.evaluate_runs([run, other], 'dev', 1)
     np.testing.assert_allclose(both, np.mean(matrices, axis=0), atol=1e-6)
+
+
+def test_each_run_of_an_ensemble_reads_with_its_own_vocabulary(run):
+    order = np.r_[:4, len(run.vocabulary) - 1 : 3 : -1]
+    variables = jax.tree_util.tree_map_with_path(
+        lambda path, x: x[order] if 'embedding' in jax.tree_util.keystr(path) else x, run.variables
+    )
+    vocabulary = Vocabulary(tuple(run.vocabulary.words[n] for n in order))
+    other = dataclasses.replace(run, variables=variables, vocabulary=vocabulary)
+    np.testing.assert_array_equal(
+        evaluation.evaluate_runs([run, other], 'dev', 1)[1], evaluation.evaluate_runs([run], 'dev', 1)[1]
+    )
+
+
+def test_a_report_is_of_its_folds(run):
+    report, sims = evaluation.evaluate_runs([run], 'dev', folds=5)
+    assert report['metrics'] == metrics.retrieval_metrics(sims, np.repeat(np.arange(10), 5), folds=5)
+    assert {key: report['protocol'][key] for key in ('images', 'texts', 'folds')} == {
+        'images': 2,
+        'texts': 10,
+        'folds': 5,
+    }
+
+
+def test_another_data_folder_is_passed_on_to_the_source(run):
+    with pytest.raises(UserError, match=r"--data_root does not apply: .* 'scenes.load' reads no folder"):
+        evaluation.evaluate_runs([run], 'dev', 1, data_root='elsewhere')
+
+
+def test_the_best_checkpoint_is_read_unless_a_step_is_named(finished, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Checkpoints, 'best_step', lambda self: 28)
+    assert evaluation.load_run(finished[0]).step == 28
+    assert evaluation.load_run(finished[0], step=30).step == 30
+
+
+def test_the_evaluated_member_is_read(run, finished, monkeypatch):  # noqa: F811
+    read = Checkpoints.read
+
+    def with_another(self, step):
+        state, described = read(self, step)
+        another = jax.tree.map(np.zeros_like, state['members']['target'])
+        return state | {'members': {'another': another} | state['members']}, described
+
+    monkeypatch.setattr(Checkpoints, 'read', with_another)
+    jax.tree.map(np.testing.assert_array_equal, evaluation.load_run(finished[0]).variables, run.variables)
+
+
+def test_a_changed_vocabulary_is_refused(finished, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Vocabulary, 'hash', 'another')
+    with pytest.raises(UserError, match='does not have the hash it was saved with'):
+        evaluation.load_run(finished[0])
 
 
 def test_runs_on_other_data_make_no_ensemble(run):

@@ -74,6 +74,7 @@ def test_embeddings_are_drawn_from_a_tenth():
 def test_l2_normalize_is_finite_at_zero_and_one_elsewhere():
     x = jnp.asarray([[3.0, 4.0], [0.0, 0.0]])
     np.testing.assert_allclose(l2_normalize(x), [[0.6, 0.8], [0, 0]], atol=1e-7)
+    np.testing.assert_array_equal(l2_normalize(x.T, axis=0), l2_normalize(x).T)
     gradient = jax.grad(lambda x: l2_normalize(x).sum())(x)
     np.testing.assert_allclose(gradient[1], [1, 1])
     assert np.isfinite(gradient).all()

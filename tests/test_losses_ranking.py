@@ -99,6 +99,12 @@ def test_dropped_negatives_are_not_mined():
     np.testing.assert_allclose(ranking.max_of_hinges(SCORES, EYE, negatives, margin=0.2), [0.1, 0.15, 0.1], atol=1e-6)
 
 
+def test_the_hardest_of_none_is_zero():
+    none = jnp.zeros((3, 3), bool)
+    np.testing.assert_array_equal(ranking.hardest_positive(SCORES, none), 0)
+    np.testing.assert_array_equal(ranking.hardest_negative(SCORES, none), 0)
+
+
 def test_collapsed_scores_cost_twice_batch_times_margin():
     scores, eye = jnp.full((128, 128), 0.3), jnp.eye(128, dtype=bool)
     total = 2 * ranking.max_of_hinges(scores, eye, margin=0.2).sum()

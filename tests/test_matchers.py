@@ -136,6 +136,8 @@ def test_vse_is_its_formula_in_float64(measure):
     variables = model.init(jax.random.key(1), images, texts)
     fc = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params']['image_fc'])
     text_vectors = np.asarray(model.apply(variables, texts, method='encode_text'), np.float64)
+    np.testing.assert_allclose(np.linalg.norm(text_vectors, axis=1), 1, rtol=1e-6)
+    assert (text_vectors >= 0).all() == model.absolute
     got = scores((model, variables), images, texts)
     for i in range(5):
         vector = images.regions[i, : images.counts[i]].astype(np.float64).mean(0) @ fc['kernel'] + fc['bias']

@@ -54,6 +54,20 @@ def test_metrics_by_hand():
     assert 'rsum 560.0' in metrics.table(got)
 
 
+def test_a_median_between_two_ranks_is_the_lower():
+    assert metrics.recalls(np.array([9, 0, 6, 3]))['median_rank'] == 5
+
+
+def test_the_table_has_a_row_for_each_direction():
+    names = ('recall@1', 'recall@5', 'recall@10', 'median_rank', 'mean_rank')
+    values = {'i2t': [1, 2, 3, 4, 5], 't2i': [6, 7, 8, 9, 10]}
+    numbers = {f'{way}/{name}': n for way in values for name, n in zip(names, values[way], strict=True)}
+    _, i2t, t2i, _ = metrics.table(numbers | {'rsum': 27}).splitlines()
+    for line, label, want in ((i2t, 'image to text', values['i2t']), (t2i, 'text to image', values['t2i'])):
+        assert line.startswith(label)
+        assert [float(number) for number in line.removeprefix(label).split()] == want
+
+
 def test_folds_average_what_each_part_gives_alone():
     rng = np.random.default_rng(0)
     image_of_text = np.repeat(np.arange(20), 5)

@@ -13,7 +13,7 @@ from jitm.losses import ranking
 from jitm.models.vse import VSE
 from jitm.training import rankings
 from jitm.training.logs import CollapseMonitor
-from jitm.training.members import Member, gradient, init_members
+from jitm.training.members import Member, MemberState, gradient, init_members
 from jitm.training.objective import make_terms, objective
 from jitm.training.optimizer import adam
 from jitm.training.step import TrainState, make_train_step
@@ -82,14 +82,30 @@ def parts():
     members = {'target': member, 'other': member}
     step = make_train_step(
         members,
-        make_terms({'ranking': TERM}),
-        lambda s, i: rankings.in_batch(s, i, same_image_negatives=True),
+        make_terms({'ranking': TERM, 'later': TERM | {'since': 1}}),
+        lambda s, i: rankings.in_batch(s, i, same_image_negatives=False),
         seed=0,
         steps_per_epoch=5,
     )
     batch = pipeline.batch(0)
     state = TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
     return jax.jit(step), state, pipeline
+
+
+def test_the_gradient_rule_carries_statistics_and_optimizer_on():
+    member = Member(None, optax.trace(0.5), gradient)
+    state = MemberState({'w': jnp.zeros(1)}, {'mean': 0}, member.optimizer.init({'w': jnp.zeros(1)}))
+    for mean in (1, 2):
+        state = gradient(member, state, {'w': jnp.ones(1)}, {'mean': mean})
+    assert state.batch_stats == {'mean': 2}
+    np.testing.assert_allclose(state.params['w'], 1 + 1.5)
+
+
+def test_terms_begin_with_the_first_step_of_their_epoch(parts):
+    step, state, pipeline = parts
+    for n, active in ((4, False), (5, True)):
+        _, metrics = step(state.replace(step=jnp.int32(n)), pipeline.batch(n))
+        assert (metrics['target/terms/later'] > 0) == active
 
 
 def test_members_train_side_by_side_from_their_own_parameters(parts):
@@ -113,6 +129,18 @@ def test_a_step_is_a_descent_along_the_gradient_of_the_loss(parts):
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_an_infinite_gradient_of_a_finite_loss_is_not_followed(parts):
+    step, state, pipeline = parts
+    state = jax.tree_util.tree_map_with_path(
+        lambda path, x: 1e-25 * x if 'image_fc' in jax.tree_util.keystr(path) else x, state
+    )
+    batch = pipeline.batch(0)
+    after, metrics = step(state, batch.replace(images=batch.images.replace(regions=1e25 * batch.images.regions)))
+    assert np.isfinite(metrics['target/loss'])
+    assert not metrics['finite']
+    assert int(after.step) == 0
+
+
 def test_a_non_finite_batch_leaves_the_state_alone_and_so_do_the_next(parts):
     step, state, pipeline = parts
     good = pipeline.batch(0)
@@ -134,9 +162,10 @@ def test_instruments_by_hand(parts):
     model = VSE(len(Vocabulary.build(pipeline.split.captions, 1)), 8, 4, False, True, False, 'cosine')
     s = np.asarray(model.apply({'params': state.members['target'].params}, batch.images, batch.texts))
     gaps, active = [], []
+    assert len(np.unique(batch.image_index)) < 8
     for matrix in (s, s.T):
         for n in range(8):
-            gaps.append(matrix[n, n] - np.delete(matrix[n], n).max())
+            gaps.append(matrix[n, n] - matrix[n, batch.image_index != batch.image_index[n]].max())
             active.append(gaps[-1] < 0.2)
     np.testing.assert_allclose(metrics['target/gap'], np.mean(gaps), atol=1e-6)
     np.testing.assert_allclose(metrics['target/active_hinges'], np.mean(active))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import ROOT, environment
@@ -67,6 +68,11 @@ def test_two_processes_of_two_devices_agree(tmp_path, one_device):
     out, coordinator = tmp_path / 'out.npz', f'localhost:{free_port()}'
     finish(*[start(out, 2, coordinator, 2, index) for index in range(2)])
     check_same(out, one_device, 4)
+
+
+def test_each_device_has_its_own_random_key():
+    keys = jax.vmap(lambda key: parallel.device_key(key, 'x'), axis_name='x')(jnp.stack([jax.random.key(0)] * 3))
+    assert len(np.unique(jax.random.key_data(keys), axis=0)) == 3
 
 
 def test_a_batch_that_cannot_be_split_is_refused(monkeypatch):

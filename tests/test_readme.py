@@ -48,9 +48,9 @@ def test_the_first_screen_shows_what_to_type():
 
 
 def test_every_file_it_names_is_there():
-    for name in re.findall(r'\]\((?!http)([^)#]+)', README) + re.findall(
-        r'`((?:configs|docs|jitm)/[\w/.]+\.\w+)`', README
-    ):
+    links = re.findall(r'\]\((?!http)([^)#]+)', README)
+    names = re.findall(r'`((?:configs|docs|jitm)/[\w/.]+\.\w+)`', README)
+    for name in links + names:
         assert (ROOT / name).exists(), name
 
 
@@ -59,12 +59,10 @@ def test_its_commands_run(copy):
     """One after the other, since they build on each other."""
     ran = 0
     for command in COMMANDS:
-        if command.split()[0] in ('make', 'pip', 'git', 'cd', 'tensorboard'):
+        if command.split()[0] in ('make', 'pip') or '../shared' in command:  # CI runs make; data are replaced
             continue
         if 'train.py' in command:
             command = f'{command} {TINY}'
-        if '../shared' in command and not (ROOT.parent / 'shared').exists():
-            continue
         words = [sys.executable if word == 'python' else word for word in shlex.split(command)]
         env = environment(PYTHONPATH=str(copy))
         result = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True, timeout=300)

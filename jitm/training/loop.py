@@ -72,6 +72,14 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
     )
 
 
+def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
+    if parallel.is_primary():
+        workdir.mkdir(parents=True, exist_ok=True)
+        partial = workdir / 'config.json.partial'
+        partial.write_text(json.dumps(config, indent=2) + '\n')
+        partial.rename(workdir / 'config.json')
+
+
 def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], bool]:
     """Restores the newest whole checkpoint or draws the first state; returns it, the run's description, and which."""
     run = {
@@ -109,13 +117,11 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     check_workdir(workdir, config)
     setup = set_up(config)
     parallel.barrier('set up')  # nobody writes before everybody has checked
-    if parallel.is_primary():
-        workdir.mkdir(parents=True, exist_ok=True)
-        partial = workdir / 'config.json.partial'
-        partial.write_text(json.dumps(config, indent=2) + '\n')
-        partial.rename(workdir / 'config.json')
+    if not (workdir / 'config.json').exists():
+        _write_config(config, workdir)
     with Checkpoints(workdir) as checkpoints, _StopRequest() as stop:
         state, run, resumed = _start(setup, checkpoints, workdir)
+        _write_config(config, workdir)  # what cannot change a number may have changed
         folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
         with Logs(folder, int(state.step), setup.total_steps, config['batch_size']) as logs:
             _train(setup, state, run, resumed, checkpoints, stop, logs, folder)
@@ -156,10 +162,10 @@ def _train(
                 seconds = time.perf_counter() - began
                 logs.validation(step, step / per_epoch, config['evaluation']['split'], scores, seconds)
             checkpoints.save(state, step, run, scores)
-        if asked:
-            raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command goes on from there')
         if step == total:
             return
+        if asked:
+            raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command goes on from there')
         began = time.perf_counter()
         batch = next(batches)
         logs.waited(time.perf_counter() - began)

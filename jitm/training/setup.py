@@ -93,7 +93,7 @@ def set_up(config: Mapping[str, Any]) -> Setup:
     train_step = make_train_step(
         members, terms, make_rankings, seed=config['seed'], steps_per_epoch=pipeline.steps_per_epoch
     )
-    return Setup(
+    setup = Setup(
         config=config,
         vocabulary=vocabulary,
         pipeline=pipeline,
@@ -103,6 +103,8 @@ def set_up(config: Mapping[str, Any]) -> Setup:
         train_step=parallel.data_parallel(train_step),
         schedule=schedule,
     )
+    jax.eval_shape(setup.initial_state)  # a model may refuse its arguments, which Flax asks it only now
+    return setup
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:

@@ -103,7 +103,7 @@ def make_train_step(
                 total += value
                 metrics |= {f'{name}/loss': value}
                 metrics |= {f'{name}/terms/{term}': value for term, value in values.items()}
-                instruments = vanishing_instruments(jax.lax.stop_gradient(rankings), terms, epoch)
+                instruments = vanishing_instruments(rankings, terms, epoch)
                 metrics |= {f'{name}/{what}': value for what, value in instruments.items()}
             return total, (statistics, metrics)
 
