@@ -11,7 +11,7 @@ LEVELS = [
     {'errors', 'types', 'metrics', 'losses'},
     {'config', 'parallel', 'layers', 'data'},
     {'matcher'},
-    {'models', 'training.checkpoint'},
+    {'models', 'training.checkpoint', 'analysis'},
     {'evaluation'},
     {'training'},
     {'cli'},
