@@ -26,4 +26,4 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs/demo

@@ -6,6 +6,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from jitm import cli, parallel
+from jitm.errors import UserError
 from jitm.metrics import table
 from jitm.training.loop import train_and_evaluate
 
@@ -19,8 +20,11 @@ flags.mark_flags_as_required(['config', 'workdir'])
 
 def main() -> None:
     """Trains and says where everything is."""
-    if COORDINATOR.value:
-        parallel.start_processes(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
+    processes = (COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
+    if any(value is not None for value in processes):
+        if None in processes:
+            raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
+        parallel.start_processes(*processes)
     config = CONFIG.value.to_dict()
     result = train_and_evaluate(config, WORKDIR.value)
     if not parallel.is_primary():

@@ -1,7 +1,9 @@
 """How the entry scripts start and end: flags, errors of one sentence, exit codes."""
 
 import logging
+import re
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -19,6 +21,14 @@ from jitm.errors import (
 )
 
 
+def _one_line(error: Exception) -> str:
+    """The error's words on one line; ml_collections' dump of the whole config is left out."""
+    text = re.sub(r'Other fields present: .*?(?=Did you mean|\Z)', '', str(error), flags=re.DOTALL)
+    text = ' '.join(text.replace('\\n', ' ').split())
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in '\'"'
+    return text[1:-1] if quoted else text
+
+
 def _check_config_flags(argv: Sequence[str]) -> None:
     """Raises a UserError for a config file that cannot be read and for `--config.a.b` that it does not have."""
     words = [word for argument in argv for word in argument.split('=', 1)]
@@ -26,13 +36,17 @@ def _check_config_flags(argv: Sequence[str]) -> None:
     if path is None:
         return
     try:
-        config = runpy.run_path(path)['get_config']()
+        scope = runpy.run_path(path)
     except FileNotFoundError:
         raise UserError(f'config file {path} does not exist; configs/ holds the published settings') from None
-    except KeyError:
-        raise UserError(f'config file {path} has no get_config function') from None
-    except AttributeError as error:
-        raise UserError(f'config file {path}: {" ".join(str(error).split())}') from None
+    except Exception as error:  # it is the user's program: anything can come
+        raise UserError(f'config file {path} cannot be run: {type(error).__name__}: {_one_line(error)}') from None
+    if 'get_config' not in scope:
+        raise UserError(f'config file {path} has no get_config function')
+    try:
+        config = scope['get_config']()
+    except Exception as error:
+        raise UserError(f'config file {path}: {_one_line(error)}') from None
     for argument in argv:
         if not argument.startswith('--config.'):
             continue
@@ -50,7 +64,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     except UserError as error:
         _exit(error, EXIT_USER_ERROR)
     except (flags.Error, TypeError, ValueError) as error:
-        _exit(f'{" ".join(str(error).split())} (--help lists the flags)', EXIT_USER_ERROR)
+        _exit(f'{_one_line(error)} (--help lists the flags)', EXIT_USER_ERROR)
 
 
 def _exit(message: object, code: int) -> None:
@@ -70,6 +84,12 @@ def run(main: Callable[[], None]) -> None:
             main()
         except UserError as error:
             _exit(error, EXIT_USER_ERROR)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            _exit(f'{error.filename}: {error.strerror}; choose another path', EXIT_USER_ERROR)
+        except KeyboardInterrupt:
+            _exit('interrupted before anything was saved', 128 + signal.SIGINT)
         except InterruptedRun as error:
             _exit(error, EXIT_INTERRUPTED)
         except NotFiniteError as error:

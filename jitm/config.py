@@ -63,6 +63,28 @@ def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: 
     return functools.partial(function, **keywords)
 
 
+def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[Any, dict[str, Any]]:
+    """Takes the key of a sub-dict that names what it configures; returns it and the other keys.
+
+    Raises:
+      UserError: if the key is missing.
+    """
+    rest = dict(section)
+    if key not in rest:
+        raise UserError(f"config key '{where}.{key}' is missing; see configs/default.py")
+    return rest.pop(key), rest
+
+
+def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
+    """Raises a UserError unless a sub-dict has exactly these keys."""
+    for key in section:
+        if key not in known:
+            raise UserError(f"config key '{where}.{key}' is unknown{did_you_mean(key, known)}")
+    for key in known:
+        if key not in section:
+            raise UserError(f"config key '{where}.{key}' is missing; see configs/default.py")
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     """Writes a nested dict as `a.b.c` -> value."""
     flat = {}
@@ -73,8 +95,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The flattened config without what cannot change a number: the `run` sub-dict and where the data lie."""
-    return {key: value for key, value in flatten(config).items() if not key.startswith('run.') and key != 'data.root'}
+    """The flattened config without what cannot change a number: the `run` sub-dict and where files lie."""
+    irrelevant = ('data.root', 'vocabulary.path')  # what the files hold is compared by itself
+    return {
+        key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
+    }
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -89,13 +114,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def load_split(data: Mapping[str, Any], split: str) -> Any:
     """Loads a split of the data set a config's `data` names: dict(source='precomp.load', ...) -> Split."""
-    keywords = dict(data)
-    source = resolve('jitm.data', keywords.pop('source'))
-    return bind(source, keywords, where='data', later=('split',))(split)
+    source, keywords = choose(data, 'source', where='data')
+    return bind(resolve('jitm.data', source), keywords, where='data', later=('split',))(split)
 
 
 def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
     """Builds the matcher a config's `model` names: dict(name='vse.VSE', ...) -> Matcher."""
-    keywords = dict(model)
-    constructor = resolve('jitm.models', keywords.pop('name'))
-    return bind(constructor, keywords, where='model', later=('vocab_size', 'parent', 'name'))(vocab_size=vocab_size)
+    name, keywords = choose(model, 'name', where='model')
+    constructor = bind(resolve('jitm.models', name), keywords, where='model', later=('vocab_size', 'parent', 'name'))
+    return constructor(vocab_size=vocab_size)

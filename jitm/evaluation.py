@@ -99,6 +99,7 @@ def similarity_matrix(
     Returns:
       float32 [I, T].
     """
+    variables = jax.device_put(variables)
     images = encode_images(model, variables, split, image_chunk)
     texts = encode_texts(model, variables, tokens, text_chunk)
     sims = np.empty((split.num_images, split.num_texts), np.float32)
@@ -123,6 +124,7 @@ class Run:
       variables: its parameters and statistics.
       vocabulary: as trained.
       config: as trained, a nested dict.
+      feature_size: of the regions it was trained on.
     """
 
     workdir: Path
@@ -131,6 +133,7 @@ class Run:
     variables: chex.ArrayTree
     vocabulary: Vocabulary
     config: Mapping[str, Any]
+    feature_size: int
 
 
 def load_run(workdir: str | Path, step: int | None = None) -> Run:
@@ -158,7 +161,8 @@ def load_run(workdir: str | Path, step: int | None = None) -> Run:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     member = state['members'][config['evaluation']['member']]
     variables = {'params': member['params'], 'batch_stats': member['batch_stats']}
-    return Run(workdir, step, config_lib.make_model(config['model'], len(vocabulary)), variables, vocabulary, config)
+    model = config_lib.make_model(config['model'], len(vocabulary))
+    return Run(workdir, step, model, variables, vocabulary, config, run['data']['regions'][2])
 
 
 def evaluate_runs(
@@ -191,6 +195,11 @@ def evaluate_runs(
         raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
     for run in runs:
+        if split.regions.shape[2] != run.feature_size:
+            raise UserError(
+                f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
+                f'{run.feature_size}; evaluate on features of the same extractor'
+            )
         tokens = tokenize_split(split.captions, run.vocabulary)
         chunks = {key: run.config['run'][key] for key in ('image_chunk', 'text_chunk')}
         sims += similarity_matrix(run.model, run.variables, split, tokens, **chunks)

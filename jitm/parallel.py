@@ -15,11 +15,11 @@ from jitm.errors import UserError
 AXIS = 'batch'
 
 
-def start_processes(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
     """Joins a multi-process run (`jax.distributed`); must come before any other use of jax.
 
     Args:
-      coordinator: `host:port` of process 0; the cluster's own settings are used where it is None.
+      coordinator: `host:port` of process 0.
       num_processes: how many processes there are in all.
       process_id: the number of this one, from 0.
     """

@@ -1,3 +1,5 @@
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +64,8 @@ def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path, caplog):
         save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 4.0})
         assert is_whole(checkpoints.folder / '3')
         damage(checkpoints, 3)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.remove_damaged()
         state, _ = checkpoints.restore_latest(make_state(0))
         assert int(state['step']) == 2
         assert 'checkpoints/3 is damaged or incomplete: falling back' in caplog.text
@@ -97,3 +101,35 @@ def test_reading_a_damaged_checkpoint_is_refused(tmp_path):
         tree, run = checkpoints.read(2)
     np.testing.assert_array_equal(tree['params']['kernel'], np.full((3, 2), 2))
     assert run == RUN
+
+
+def test_of_equals_the_later_is_kept_long_after(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {10: 9.0, 15: 9.0, 20: 1.0, 25: None, 30: 2.0})
+        assert checkpoints.steps() == [15, 25, 30]
+        assert checkpoints.best_step() == 15
+
+
+def test_damage_in_any_file_of_a_checkpoint_is_survived(tmp_path):
+    with Checkpoints(tmp_path / 'whole') as checkpoints:
+        save_all(checkpoints, {1: 5.0, 2: 6.0})
+        names = [
+            path.relative_to(checkpoints.folder) for path in (checkpoints.folder / '2').rglob('*') if path.is_file()
+        ]
+    assert len(names) > 8
+    for n, name in enumerate(names):
+        shutil.copytree(tmp_path / 'whole', tmp_path / str(n))
+        with Checkpoints(tmp_path / str(n)) as checkpoints:
+            (checkpoints.folder / name).write_bytes(b'{broken')
+            assert checkpoints.best_step() == 1
+            checkpoints.remove_damaged()
+            assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 1
+            save_all(checkpoints, {2: 7.0})
+            assert checkpoints.best_step() == 2
+
+
+def test_reading_writes_nothing(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.steps() == []
+        assert checkpoints.best_step() is None
+    assert not list(tmp_path.iterdir())

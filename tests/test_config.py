@@ -88,6 +88,7 @@ def term(**changes):
         ({'margin': 'absent'}, "'terms.ranking.margin' is missing"),
         ({'loss': 'absent'}, "'terms.ranking.loss' is missing"),
         ({'weight': 'absent'}, "'terms.ranking.weight' is missing"),
+        ({'since': 2, 'until': 2}, "'terms.ranking' never counts: since 2 is not before until 2"),
         ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; take 'sum' or 'mean'"),
     ],
 )
@@ -132,3 +133,10 @@ def test_differences_are_those_that_change_numbers():
         'model.measure: cosine -> absent',
         'optimizer.learning_rate: 0.0002 -> 1.0',
     ]
+
+
+def test_a_run_needs_a_term_and_a_member():
+    with pytest.raises(UserError, match="'terms' is empty"):
+        make_terms({})
+    with pytest.raises(UserError, match="'members' is empty"):
+        make_members({}, None, None)

@@ -175,3 +175,8 @@ def test_what_a_user_gets_wrong(finished, flags, sentence):  # noqa: F811
 def test_a_directory_that_is_no_run(tmp_path):
     with pytest.raises(UserError, match='is not a run directory'):
         evaluation.load_run(tmp_path)
+
+
+def test_features_of_another_size_are_refused(run):
+    with pytest.raises(UserError, match=r'scenes/dev has 200 features per region, but .* was trained on 7'):
+        evaluation.evaluate_runs([dataclasses.replace(run, feature_size=7)], 'dev', 1)

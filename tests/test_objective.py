@@ -16,7 +16,7 @@ from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Member, MemberState, gradient, init_members
 from jitm.training.objective import make_terms, objective
 from jitm.training.optimizer import adam
-from jitm.training.step import TrainState, make_train_step
+from jitm.training.step import TrainState, collapse_metrics, make_train_step
 
 TERM = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'sum'}
 SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
@@ -96,7 +96,9 @@ def test_the_gradient_rule_carries_statistics_and_optimizer_on():
     member = Member(None, optax.trace(0.5), gradient)
     state = MemberState({'w': jnp.zeros(1)}, {'mean': 0}, member.optimizer.init({'w': jnp.zeros(1)}))
     for mean in (1, 2):
-        state = gradient(member, state, {'w': jnp.ones(1)}, {'mean': mean})
+        state = gradient(
+            state, member=member, gradients={'w': jnp.ones(1)}, batch_stats={'mean': mean}, step=0, updated={}
+        )
     assert state.batch_stats == {'mean': 2}
     np.testing.assert_allclose(state.params['w'], 1 + 1.5)
 
@@ -177,3 +179,11 @@ def test_the_monitor_warns_once_per_plateau():
     warnings = [n for n, text in enumerate(said) if text]
     assert warnings == [10, 26]
     assert 'the loss sits at 51.30, where it is when all scores are equal (51.20)' in said[10]
+
+
+def test_terms_that_do_not_count_are_not_active():
+    terms = {'early': TERM | {'until': 1}, 'late': TERM | {'since': 1, 'margin': -9.0}}
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
+    shares = [float(collapse_metrics(both, make_terms(terms), epoch)['active_hinges']) for epoch in (0, 1)]
+    assert shares[0] > 0
+    assert shares[1] == 0

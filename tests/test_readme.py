@@ -32,10 +32,10 @@ def copy(tmp_path_factory):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     rng = np.random.default_rng(0)
-    for root in ('f30k_precomp', 'f8k_precomp', 'my_precomp'):
+    for root in ('f30k_precomp', 'f8k_precomp', 'coco_precomp', 'my_precomp'):
         data = folder / 'data' / root
         data.mkdir(parents=True)
-        for split, images in (('train', 8), ('dev', 10), ('test', 10)):
+        for split, images in (('train', 8), ('dev', 10), ('test', 10), ('testall', 10)):
             np.save(data / f'{split}_ims.npy', rng.normal(size=(images, 3, 6)).astype(np.float32))
             (data / f'{split}_caps.txt').write_text('a dog runs\n' * 5 * images)
     return folder

@@ -14,6 +14,7 @@ import pytest
 from conftest import ROOT, environment, run_script
 from test_parallel import free_port
 
+from jitm import cli
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.training import loop
@@ -49,7 +50,7 @@ def assert_same_run(workdir: Path, other: Path) -> None:
 def test_a_run_leaves_everything_in_its_directory(finished):
     workdir, output = finished
     names = {path.name for path in workdir.iterdir()}
-    assert names == {'config.json', 'checkpoints', 'metrics.jsonl', 'timing.jsonl', 'tensorboard'}
+    assert names == {'.lock', 'config.json', 'checkpoints', 'metrics.jsonl', 'timing.jsonl', 'tensorboard'}
     assert list((workdir / 'tensorboard').glob('events*'))
     assert json.loads((workdir / 'config.json').read_text())['epochs'] == 3
     for text in ('image to text', 'rsum', str(workdir), 'metrics.jsonl', 'tensorboard --logdir', 'before training'):
@@ -82,7 +83,7 @@ def test_the_best_is_the_highest_rsum(finished):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kill_after_lines', [3, 17])
+@pytest.mark.parametrize('kill_after_lines', [1, 17])
 def test_a_killed_run_goes_on_to_the_same_end(finished, tiny_config_file, tmp_path, kill_after_lines):
     workdir = tmp_path / 'run'
     command = [sys.executable, str(ROOT / 'train.py'), '--config', str(tiny_config_file), '--workdir', str(workdir)]
@@ -154,6 +155,32 @@ def test_a_damaged_latest_checkpoint_costs_only_its_steps(finished, tiny_config,
     loop.train_and_evaluate(tiny_config, workdir)
     assert 'falling back to the one before' in caplog.text
     assert_same_run(workdir, finished[0])
+
+
+@pytest.mark.parametrize('how', ['gone', 'damaged'])
+def test_a_run_without_a_whole_checkpoint_begins_anew(finished, tiny_config, tmp_path, how):
+    """As after a kill during the first save: what was logged before it must not stand twice."""
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished[0], workdir)
+    for folder in (workdir / 'checkpoints').iterdir():
+        if how == 'gone':
+            shutil.rmtree(folder)
+        else:
+            (folder / 'manifest.json').unlink()
+    loop.train_and_evaluate(tiny_config, workdir)
+    assert_same_run(workdir, finished[0])
+
+
+def test_a_start_that_was_killed_at_once_does_not_block_the_next(tiny_config, tmp_path):
+    (tmp_path / 'config.json.partial').write_text('{"half')
+    loop.check_workdir(tmp_path, tiny_config)
+
+
+def test_two_starts_of_a_run_exclude_each_other(finished, tiny_config, tmp_path):
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished[0], workdir)
+    with loop.lock(workdir), pytest.raises(UserError, match='another process trains in'):
+        loop.train_and_evaluate(tiny_config, workdir)
 
 
 def test_a_half_written_metrics_line_is_dropped(finished, tiny_config, tmp_path):
@@ -241,6 +268,52 @@ def test_wrong_values_are_refused_before_anything_is_written(tiny_config, tmp_pa
     check_refused(tiny_config | {'vocabulary': vocabulary}, workdir, 'nowhere.json cannot be read')
 
 
+@pytest.mark.parametrize(
+    ('section', 'change', 'message'),
+    [
+        ('run', {'log_evry': 1}, "'run.log_evry' is unknown, did you mean 'log_every'"),
+        ('run', 'log_every', "'run.log_every' is missing"),
+        ('evaluation', 'member', "'evaluation.member' is missing"),
+        ('evaluation', {'every_steps': 0}, "'evaluation.every_steps' is 0; it must be at least 1"),
+        ('data', 'source', "'data.source' is missing"),
+        ('model', 'name', "'model.name' is missing"),
+        ('model', {'embed_dim': -1}, "'model.embed_dim' and 'model.word_dim' must be at least 1"),
+        ('optimizer', 'name', "'optimizer.name' is missing"),
+        ('optimizer', {'decay_epochs': 0}, "'optimizer.decay_epochs' is 0"),
+        ('rankings', 'source', "'rankings.source' is missing"),
+    ],
+)
+def test_sub_dicts_are_checked_as_a_whole(tiny_config, tmp_path, section, change, message):
+    if isinstance(change, dict):
+        tiny_config[section] = tiny_config[section] | change
+    else:
+        del tiny_config[section][change]
+    check_refused(tiny_config, tmp_path / 'run', message)
+
+
+def test_features_of_another_size_are_refused(tiny_config, precomp_folder, tmp_path):
+    tiny_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    features = np.load(precomp_folder / 'dev_ims.npy')
+    np.save(precomp_folder / 'dev_ims.npy', features[:, :, :5])
+    check_refused(tiny_config, tmp_path / 'run', 'train has 6 features per region and tiny_precomp/dev 5')
+
+
+def test_a_run_goes_on_with_its_own_data_only_wherever_they_lie(tiny_config, precomp_folder, tmp_path):
+    tiny_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    tiny_config['epochs'] = 1
+    tiny_config['evaluation']['split'] = 'train'  # any split may be validated on
+    workdir, moved = tmp_path / 'run', tmp_path / 'moved'
+    loop.train_and_evaluate(tiny_config, workdir)
+    shutil.copytree(precomp_folder, moved)
+    tiny_config['data']['root'] = str(moved)
+    loop.train_and_evaluate(tiny_config, workdir)
+    features = np.load(moved / 'train_ims.npy')
+    features[0] += 1
+    np.save(moved / 'train_ims.npy', features)
+    with pytest.raises(UserError, match='was begun with other data'):
+        loop.train_and_evaluate(tiny_config, workdir)
+
+
 def test_a_directory_with_other_files_is_refused(tiny_config, tmp_path):
     (tmp_path / 'thesis.tex').write_text('precious')
     with pytest.raises(UserError, match='exists and is not a run of jitm'):
@@ -286,7 +359,7 @@ def test_a_run_with_another_vocabulary_does_not_go_on(finished, tiny_config, tmp
     workdir = tmp_path / 'run'
     shutil.copytree(finished[0], workdir)
     monkeypatch.setattr(Vocabulary, 'hash', 'another')
-    with pytest.raises(UserError, match='has another vocabulary than its data give now'):
+    with pytest.raises(UserError, match=r'was begun with other data \(vocabulary_hash'):
         loop.train_and_evaluate(tiny_config, workdir)
 
 
@@ -365,7 +438,46 @@ def test_the_same_folder_unharmed_trains(precomp_flags, tmp_path):
     assert run_script('eval.py', '--workdir', tmp_path / 'run').returncode == 0
 
 
-def test_a_config_file_that_is_not_there(tmp_path):
-    result = run_script('train.py', '--config', 'configs/vsep.py', '--workdir', tmp_path / 'run')
-    assert result.returncode == 2
-    assert result.stderr.startswith('error: config file configs/vsep.py does not exist')
+CHANGED = 'from configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
+CONFIG_FILES = {
+    'absent': (None, 'does not exist; configs/ holds'),
+    'no syntax': ('def get_config(:', 'cannot be run: SyntaxError'),
+    'import fails': ('import no_such_module', "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
+    'no function': ('x = 1', 'has no get_config function'),
+    'unknown key': (
+        CHANGED.format('c.optimzer = 3'),
+        'Did you mean "optimizer" instead of "optimzer"?',
+    ),
+    'unknown item': (
+        CHANGED.format('c["sed"] = 3'),
+        'Did you mean "seed" instead of "sed"?',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', CONFIG_FILES)
+def test_config_files_that_cannot_be_read_are_one_sentence(tmp_path, name):
+    text, sentence = CONFIG_FILES[name]
+    path = tmp_path / 'config.py'
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        cli._check_config_flags(['train.py', '--config', str(path)])
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('flags', 'sentence'),
+    [
+        (['--workdir', '/dev/null/run'], '/dev/null'),
+        (['--workdir', 'x', '--num_processes', '2'], '--coordinator, --num_processes and --process_id go together'),
+    ],
+)
+def test_flags_that_cannot_work(tiny_config_file, flags, sentence):
+    result = run_script('train.py', '--config', tiny_config_file, *flags)
+    assert result.returncode == 2, result.stderr
+    assert sentence in result.stderr
+    assert 'Traceback' not in result.stderr

@@ -1,6 +1,7 @@
 """Batches as a pure function of (seed, step): nothing to save, nothing to restore."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class Tokens:
     ids: np.ndarray
     starts: np.ndarray
 
-    @property
+    @functools.cached_property
     def lengths(self) -> np.ndarray:
         """int32 [T], words of each text, `<start>` and `<end>` included."""
         return np.diff(self.starts).astype(np.int32)
@@ -63,6 +64,11 @@ def take_images(split: Split, index: np.ndarray) -> Images:
     return Images(np.asarray(split.regions[index]), split.counts[index])
 
 
+@functools.lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+    return np.random.Generator(np.random.Philox([seed, epoch])).permutation(size)
+
+
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
     """The training batches of a split.
@@ -92,7 +98,7 @@ class Pipeline:
     def text_index(self, step: int) -> np.ndarray:
         """Which texts are in the batch of a step: int64 [B]."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        order = np.random.Generator(np.random.Philox([self.seed, epoch])).permutation(self.split.num_texts)
+        order = _permutation(self.seed, epoch, self.split.num_texts)
         return order[position * self.batch_size : (position + 1) * self.batch_size]
 
     def batch(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:

@@ -1,6 +1,8 @@
 """One split of an image-text data set, whatever it was read or made from."""
 
 import dataclasses
+import hashlib
+import json
 
 import numpy as np
 
@@ -33,6 +35,17 @@ class Split:
     def num_images(self) -> int:
         """I."""
         return len(self.regions)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells this split from another: shape and dtype of its regions, and a hash.
+
+        The hash is over the captions, their images, and the first and last image's regions.
+        """
+        ends = np.ascontiguousarray(self.regions[[0, -1]]).tobytes()
+        text = json.dumps([self.captions, self.image_of_text.tolist()]).encode()
+        digest = hashlib.sha256(text + ends).hexdigest()
+        return {'regions': list(self.regions.shape), 'dtype': str(self.regions.dtype), 'hash': digest}
 
     @property
     def num_texts(self) -> int:

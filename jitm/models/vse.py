@@ -5,6 +5,7 @@ VSE0 and VSE++ are paper 003 (Faghri et al., 2018), Order0 and Order++ its secti
 
 import chex
 import einops
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -55,6 +56,8 @@ class VSE(Matcher):
         """Makes the layers of both sides."""
         if self.measure not in ('cosine', 'order'):
             raise UserError(f"config key 'model.measure' is '{self.measure}'; take 'cosine' or 'order'")
+        if min(self.embed_dim, self.word_dim) < 1:
+            raise UserError("config keys 'model.embed_dim' and 'model.word_dim' must be at least 1")
         self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
         self.text_gru = GRUEncoder(self.vocab_size, self.word_dim, self.embed_dim, self.bidirectional)
 
@@ -78,7 +81,7 @@ class VSE(Matcher):
         """Scores [I, D] with [T, D]: [I, T]."""
         if self.measure == 'order':
             return all_pairs(order_similarity, images, texts)
-        return jnp.einsum('id,td->it', images, texts)
+        return jnp.einsum('id,td->it', images, texts, precision=jax.lax.Precision.HIGHEST)
 
     def similarity_pairwise(self, images: chex.Array, texts: chex.Array, train: bool = False) -> chex.Array:
         """Scores [N, D] with [N, D]: [N]."""

@@ -1,9 +1,10 @@
 """Checkpoints: Orbax, with a manifest of checksums, because Orbax does not notice a flipped byte.
 
 A checkpoint holds plain nested dicts of numpy arrays (so it can be read on any number of devices) and the run's
-description: its config and vocabulary. It is whole only when its manifest is there and every file agrees with it.
+description: its config, vocabulary and data. It is whole only when its manifest is there and every file agrees with it.
 """
 
+import functools
 import hashlib
 import json
 import logging
@@ -47,22 +48,30 @@ def is_whole(folder: Path) -> bool:
 
 
 class Checkpoints:
-    """The checkpoints of a run: the two latest and the best by rsum are kept."""
+    """The checkpoints of a run: the two latest and the best by rsum are kept.
+
+    Reading writes nothing; the folder is made by the first save.
+    """
 
     def __init__(self, workdir: str | Path):
-        """Opens (and creates, on the first save) `workdir/checkpoints`."""
+        """Looks at `workdir/checkpoints`."""
         self.folder = Path(workdir).absolute() / 'checkpoints'
+
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
         policy = AnyPreservationPolicy(
             [LatestN(2), BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False)]
         )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy, best_fn=_score, enable_async_checkpointing=False
         )
-        self._manager = ocp.CheckpointManager(self.folder, options=options)
+        return ocp.CheckpointManager(self.folder, options=options)
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, whole or not, in ascending order."""
-        return sorted(self._manager.all_steps())
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
     def save(self, state: chex.ArrayTree, step: int, run: dict[str, Any], metrics: dict[str, float] | None) -> None:
         """Writes a checkpoint, atomically; returns when it is whole.
@@ -70,7 +79,7 @@ class Checkpoints:
         Args:
           state: any pytree with numpy or replicated jax arrays.
           step: its name.
-          run: JSON, the run's config, vocabulary and best score.
+          run: JSON, the run's config, vocabulary and data.
           metrics: of the validation at this step, if there was one; they decide which checkpoint is the best.
         """
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
@@ -83,8 +92,19 @@ class Checkpoints:
             partial.write_text(json.dumps(_digests(folder)))
             partial.rename(folder / MANIFEST)
 
+    def remove_damaged(self) -> None:
+        """Removes what is not whole, with a warning; to be called before the first save, by every process."""
+        damaged = [step for step in self.steps() if not is_whole(self.folder / str(step))]
+        parallel.barrier('checked checkpoints')
+        for step in damaged:
+            path = self.folder / str(step)
+            logging.warning('checkpoint %s is damaged or incomplete: falling back to the one before', path)
+            if parallel.is_primary():
+                shutil.rmtree(path)
+        parallel.barrier('removed damaged checkpoints')
+
     def restore_latest(self, template: chex.ArrayTree) -> tuple[chex.ArrayTree, dict[str, Any]] | None:
-        """Reads the newest whole checkpoint and removes damaged ones after it, with a warning.
+        """Reads the newest whole checkpoint.
 
         Args:
           template: a pytree of the same structure, which gives the types.
@@ -92,25 +112,20 @@ class Checkpoints:
         Returns:
           The state with numpy arrays and the run's description; None if there is no whole checkpoint.
         """
-        for step in reversed(self.steps()):
-            if is_whole(self.folder / str(step)):
-                tree, run = self._read(step)
-                return serialization.from_state_dict(template, tree), run
-            logging.warning(
-                'checkpoint %s is damaged or incomplete: falling back to the one before', self.folder / str(step)
-            )
-            parallel.barrier(f'damaged-{step}')
-            if parallel.is_primary():
-                shutil.rmtree(self.folder / str(step))
-            parallel.barrier(f'removed-{step}')
-            self._manager.reload()
-        return None
+        steps = [step for step in self.steps() if is_whole(self.folder / str(step))]
+        if not steps:
+            return None
+        tree, run = self.read(steps[-1])
+        return serialization.from_state_dict(template, tree), run
 
     def best_step(self) -> int | None:
-        """The step with the highest rsum, the later one of equals; None before the first validation."""
-        scored = {step: self._manager.metrics(step) for step in self.steps()}
-        scored = {step: metrics[SELECTED_BY] for step, metrics in scored.items() if metrics}
-        return max(scored, key=lambda step: (scored[step], step)) if scored else None
+        """The whole checkpoint with the highest rsum, the later of equals; None before the first validation."""
+        scores = {}
+        for step in self.steps():
+            path = self.folder / str(step) / 'metrics' / 'metrics'
+            if path.exists() and is_whole(self.folder / str(step)):
+                scores[step] = _score(json.loads(path.read_text()))
+        return max(scores, key=lambda step: (scores[step], step), default=None)
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reads one checkpoint as plain nested dicts of numpy arrays, and the run's description.
@@ -121,19 +136,14 @@ class Checkpoints:
         folder = self.folder / str(step)
         if not is_whole(folder):
             raise UserError(f'checkpoint {folder} is missing or damaged; choose another of steps {self.steps()}')
-        return self._read(step)
-
-    def _read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        items = ocp.args.Composite(state=ocp.args.StandardRestore(), run=ocp.args.JsonRestore())
-        restored = self._manager.restore(step, args=items)
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(), run=ocp.args.JsonRestore())
+            restored = reader.restore(folder, args=items)
         return restored['state'], restored['run']
-
-    def close(self) -> None:
-        """Releases the manager's threads."""
-        self._manager.close()
 
     def __enter__(self) -> 'Checkpoints':
         return self
 
     def __exit__(self, *_) -> None:
-        self.close()
+        if '_manager' in vars(self):
+            self._manager.close()

@@ -76,12 +76,13 @@ class Logs:
     times go to `timing.jsonl`.
     """
 
-    def __init__(self, workdir: Path, step: int, total_steps: int, batch_size: int):
-        """Opens the files, at a step; the progress bar shows only on a terminal."""
+    def __init__(self, workdir: Path, restored: int | None, total_steps: int, batch_size: int):
+        """Opens the files and drops what they say of later than the restored step, everything if none was."""
         workdir.mkdir(parents=True, exist_ok=True)
-        self._metrics = MetricsFile(workdir / 'metrics.jsonl', step)
-        self._timing = MetricsFile(workdir / 'timing.jsonl', step)
-        self._board = SummaryWriter(str(workdir / 'tensorboard'), purge_step=step + 1)
+        step, last = restored or 0, -1 if restored is None else restored
+        self._metrics = MetricsFile(workdir / 'metrics.jsonl', last)
+        self._timing = MetricsFile(workdir / 'timing.jsonl', last)
+        self._board = SummaryWriter(str(workdir / 'tensorboard'), purge_step=last + 1)
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
         self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=disable, dynamic_ncols=True)
         self._monitor = CollapseMonitor()

@@ -13,7 +13,7 @@ from jitm import evaluation, metrics, parallel
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import Logs, read_metrics
-from jitm.training.setup import Setup, check_workdir, set_up
+from jitm.training.setup import Setup, check_workdir, lock, set_up
 from jitm.training.step import TrainState
 
 
@@ -74,27 +74,49 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
 
 def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
     if parallel.is_primary():
-        workdir.mkdir(parents=True, exist_ok=True)
         partial = workdir / 'config.json.partial'
         partial.write_text(json.dumps(config, indent=2) + '\n')
         partial.rename(workdir / 'config.json')
 
 
-def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], bool]:
-    """Restores the newest whole checkpoint or draws the first state; returns it, the run's description, and which."""
+def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], int | None]:
+    """Restores the newest whole checkpoint or draws the first state.
+
+    Returns:
+      The state, the run's description for its checkpoints, and the restored step, None if there was none.
+    """
     run = {
         'config': setup.config,
         'vocabulary': list(setup.vocabulary.words),
         'vocabulary_hash': setup.vocabulary.hash,
+        'data': setup.pipeline.split.identity,
     }
     state = setup.initial_state()
+    checkpoints.remove_damaged()
     restored = checkpoints.restore_latest(state)
     if restored is None:
-        return parallel.put_state(state), run, False
+        return parallel.put_state(state), run, None
     state, saved = restored
-    if saved['vocabulary_hash'] != run['vocabulary_hash']:
-        raise UserError(f'the run in {workdir} has another vocabulary than its data give now; restore the captions')
-    return parallel.put_state(state), run, True
+    for what in ('vocabulary_hash', 'data'):
+        if saved[what] != run[what]:
+            raise UserError(
+                f'the run in {workdir} was begun with other data ({what}: {saved[what]} -> {run[what]}); '
+                'give it its data back, or choose a new workdir'
+            )
+    return parallel.put_state(state), run, int(state.step)
+
+
+def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
+    """Sets up in every process, or in none: nobody may wait for one that has given up."""
+    setup = error = None
+    try:
+        check_workdir(workdir, config)
+        setup = set_up(config)
+    except UserError as caught:
+        error = caught
+    if parallel.any_process(error is not None):
+        raise error or UserError('another process could not start; its message says why')
+    return setup
 
 
 def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[str, Any]:
@@ -114,18 +136,16 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     """
     config = json.loads(json.dumps(config))  # as it will be read from the run directory
     workdir = Path(workdir)
-    check_workdir(workdir, config)
-    setup = set_up(config)
-    parallel.barrier('set up')  # nobody writes before everybody has checked
-    if not (workdir / 'config.json').exists():
-        _write_config(config, workdir)
-    with Checkpoints(workdir) as checkpoints, _StopRequest() as stop:
-        state, run, resumed = _start(setup, checkpoints, workdir)
+    setup = _set_up_everywhere(config, workdir)
+    folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
+    with lock(folder), Checkpoints(workdir) as checkpoints, _StopRequest() as stop:
+        if not (workdir / 'config.json').exists():
+            _write_config(config, workdir)
+        state, run, restored = _start(setup, checkpoints, workdir)
         _write_config(config, workdir)  # what cannot change a number may have changed
-        folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
-        with Logs(folder, int(state.step), setup.total_steps, config['batch_size']) as logs:
-            _train(setup, state, run, resumed, checkpoints, stop, logs, folder)
-    validations = [line for line in read_metrics(folder) if line['part'] == config['evaluation']['split']]
+        with Logs(folder, restored, setup.total_steps, config['batch_size']) as logs:
+            _train(setup, state, run, restored is not None, checkpoints, stop, logs, folder)
+    validations = [line for line in read_metrics(folder) if 'rsum' in line]
     return {'first': validations[0], 'best': max(validations, key=lambda line: (line['rsum'], line['step']))}
 
 
@@ -170,7 +190,7 @@ def _train(
         batch = next(batches)
         logs.waited(time.perf_counter() - began)
         state, values = setup.train_step(state, batch)
-        if (step + 1) % every['log_every'] == 0:
+        if (step + 1) % every['log_every'] == 0 and values['finite']:
             numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
             numbers['learning_rate'] = float(setup.schedule(step))
             logs.train(step + 1, (step + 1) / per_epoch, numbers, config['evaluation']['member'])

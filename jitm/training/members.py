@@ -18,6 +18,8 @@ from jitm.errors import UserError
 from jitm.matcher import Matcher
 from jitm.types import Images, Texts
 
+RULE_ARGUMENTS = ('state', 'member', 'gradients', 'batch_stats', 'step', 'updated')
+
 
 class MemberState(struct.PyTreeNode):
     """What a member carries from step to step."""
@@ -34,7 +36,7 @@ class Member:
     Attributes:
       model: the matcher.
       optimizer: an optax transformation; its norm clip sees this member's gradients only.
-      update: `(member, state, gradients, batch_stats) -> state`.
+      update: a rule of this module, such as `gradient`.
     """
 
     model: Matcher
@@ -48,8 +50,31 @@ class Member:
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params))
 
 
-def gradient(member: Member, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree) -> MemberState:
-    """The rule of a member that trains: one optimizer step along its own gradient."""
+def gradient(
+    state: MemberState,
+    *,
+    member: Member,
+    gradients: chex.ArrayTree,
+    batch_stats: chex.ArrayTree,
+    step: chex.Array,
+    updated: Mapping[str, MemberState],
+) -> MemberState:
+    """The rule of a member that trains: one optimizer step along its own gradient.
+
+    Every rule has this signature and may have keyword arguments of its own, from the config.
+
+    Args:
+      state: before the step.
+      member: the member itself.
+      gradients: of the objective, like `state.params`.
+      batch_stats: after the forward pass of this step.
+      step: int32 [], steps done before this one.
+      updated: the new states of the members listed before this one.
+
+    Returns:
+      The state after the step.
+    """
+    del step, updated
     updates, optimizer = member.optimizer.update(gradients, state.optimizer, state.params)
     return MemberState(optax.apply_updates(state.params, updates), batch_stats, optimizer)
 
@@ -65,16 +90,17 @@ def make_members(
       optimizer: of every member that trains.
 
     Raises:
-      UserError: if an update rule is unknown, or a member learns from one that no term of the objective uses.
+      UserError: if an update rule is unknown, or a member has `learn_from`: no loss here takes anchor scores yet.
     """
+    if not configs:
+        raise UserError("config key 'members' is empty; one member must train")
     members = {}
     for name, keywords in configs.items():
         keywords = dict(keywords)
         if keywords.pop('learn_from', ()):
             raise UserError(f"'members.{name}' has learn_from, but no term of the objective takes anchor_scores")
         rule = config_lib.resolve('jitm.training.members', keywords.pop('update', 'gradient'))
-        later = ('member', 'state', 'gradients', 'batch_stats')
-        update = config_lib.bind(rule, keywords, where=f'members.{name}', later=later)
+        update = config_lib.bind(rule, keywords, where=f'members.{name}', later=RULE_ARGUMENTS)
         members[name] = Member(model, optimizer, update)
     return members
 

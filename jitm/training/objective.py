@@ -37,8 +37,11 @@ class Term:
         """The term's value, a scalar; 0 outside of its epochs."""
         reduce = REDUCTIONS[self.reduction]
         value = sum(reduce(self.loss(r.scores, r.positives, r.negatives)) for r in rankings.values())
-        active = (epoch >= self.since) & (True if self.until is None else epoch < self.until)
-        return jnp.where(active, self.weight * value, 0)
+        return jnp.where(self.active(epoch), self.weight * value, 0)
+
+    def active(self, epoch: chex.Numeric) -> chex.Array:
+        """Whether the term counts in an epoch."""
+        return (epoch >= self.since) & (True if self.until is None else epoch < self.until)
 
 
 def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
@@ -50,6 +53,8 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
     Raises:
       UserError: if a loss is unknown, an argument is unknown or missing, or a loss needs an input nobody supplies.
     """
+    if not configs:
+        raise UserError("config key 'terms' is empty; name at least one loss")
     terms = {}
     for name, keywords in configs.items():
         keywords = dict(keywords)
@@ -65,6 +70,10 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
         if own.get('reduction') not in REDUCTIONS:
             raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
         terms[name] = config_lib.bind(Term, own, where=where, later=('loss',))(loss=loss)
+        if terms[name].until is not None and terms[name].until <= terms[name].since:
+            raise UserError(
+                f"'{where}' never counts: since {terms[name].since} is not before until {terms[name].until}"
+            )
     return terms
 
 

@@ -2,6 +2,8 @@
 
 import optax
 
+from jitm.errors import UserError
+
 
 def step_decay(learning_rate: float, decay_epochs: int, decay_factor: float, steps_per_epoch: int) -> optax.Schedule:
     """learning_rate * decay_factor ** (epoch // decay_epochs), as a function of the step."""
@@ -22,6 +24,11 @@ def adam(
 
     Returns:
       The optimizer and its learning rate as a function of the step.
+
+    Raises:
+      UserError: if decay_epochs is below 1.
     """
+    if decay_epochs < 1:
+        raise UserError(f"config key 'optimizer.decay_epochs' is {decay_epochs}; it must be at least 1")
     schedule = step_decay(learning_rate, decay_epochs, decay_factor, steps_per_epoch)
     return optax.chain(optax.clip_by_global_norm(clip_norm), optax.adam(schedule)), schedule

@@ -1,8 +1,10 @@
 """From a config to the parts of a run, all checked before anything is written."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,13 @@ from jitm.training.objective import make_terms
 from jitm.training.step import TrainState, make_train_step
 from jitm.types import Batch
 
+LOCK = '.lock'
 AT_LEAST_ONE = ('epochs', 'batch_size', 'length_multiple')
+SECTIONS = {
+    'run': ('log_every', 'checkpoint_every', 'prefetch', 'image_chunk', 'text_chunk'),
+    'evaluation': ('split', 'member', 'every_steps'),
+    'vocabulary': ('path', 'min_count'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +65,11 @@ def set_up(config: Mapping[str, Any]) -> Setup:
     Raises:
       UserError: if a key, a name or the data are wrong.
     """
+    for section, keys in SECTIONS.items():
+        config_lib.check_keys(config[section], keys, where=section)
     counts = {key: config[key] for key in AT_LEAST_ONE} | {f'run.{key}': n for key, n in config['run'].items()}
+    if config['evaluation']['every_steps'] is not None:
+        counts['evaluation.every_steps'] = config['evaluation']['every_steps']
     for key, count in counts.items():
         if count < 1:
             raise UserError(f"config key '{key}' is {count}; it must be at least 1")
@@ -69,6 +81,11 @@ def set_up(config: Mapping[str, Any]) -> Setup:
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
     validation = config_lib.load_split(config['data'], config['evaluation']['split'])
+    if train.regions.shape[2] != validation.regions.shape[2]:
+        raise UserError(
+            f'{train.name} has {train.regions.shape[2]} features per region and {validation.name} '
+            f'{validation.regions.shape[2]}; both must come from the same extractor'
+        )
     path, min_count = config['vocabulary']['path'], config['vocabulary']['min_count']
     vocabulary = Vocabulary.load(path) if path else Vocabulary.build(train.captions, min_count)
     pipeline = Pipeline(
@@ -78,18 +95,18 @@ def set_up(config: Mapping[str, Any]) -> Setup:
         config['seed'],
         config['length_multiple'],
     )
-    optimizer = dict(config['optimizer'])
-    make_optimizer = config_lib.resolve('jitm.training.optimizer', optimizer.pop('name'))
-    make_optimizer = config_lib.bind(make_optimizer, optimizer, where='optimizer', later=('steps_per_epoch',))
+    name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
+    make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
+    make_optimizer = config_lib.bind(make_optimizer, keywords, where='optimizer', later=('steps_per_epoch',))
     optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
     members = make_members(config['members'], config_lib.make_model(config['model'], len(vocabulary)), optimizer)
     if config['evaluation']['member'] not in members:
         raise UserError(
             f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {[*members]}"
         )
-    rankings = dict(config['rankings'])
-    source = config_lib.resolve('jitm.training.rankings', rankings.pop('source'))
-    make_rankings = config_lib.bind(source, rankings, where='rankings', later=('scores', 'image_index'))
+    name, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
+    make_rankings = config_lib.resolve('jitm.training.rankings', name)
+    make_rankings = config_lib.bind(make_rankings, keywords, where='rankings', later=('scores', 'image_index'))
     train_step = make_train_step(
         members, terms, make_rankings, seed=config['seed'], steps_per_epoch=pipeline.steps_per_epoch
     )
@@ -111,12 +128,32 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
     """Raises a UserError if the directory holds something else, or a run whose config differs where it matters."""
     path = workdir / 'config.json'
     if not path.exists():
-        if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+        begun = {'config.json.partial', 'processes', LOCK}  # what a start that was killed at once leaves
+        if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - begun):
             raise UserError(f'workdir {workdir} exists and is not a run of jitm; choose an empty or a new one')
         return
-    changed = config_lib.differences(json.loads(path.read_text()), config)
+    try:
+        changed = config_lib.differences(json.loads(path.read_text()), config)
+    except ValueError:
+        raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
     if changed:
         raise UserError(
             f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
             'choose a new workdir, or the old values'
         )
+
+
+@contextlib.contextmanager
+def lock(workdir: Path) -> Iterator[None]:
+    """Makes the workdir and keeps other starts of the same run out of it.
+
+    Raises:
+      UserError: if another process trains there.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    with (workdir / LOCK).open('w') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f'another process trains in {workdir}; wait for it, or choose a new workdir') from None
+        yield

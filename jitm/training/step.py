@@ -47,7 +47,7 @@ def global_scores(
     return parallel.all_gather(rows, axis), changed.get('batch_stats', {})
 
 
-def vanishing_instruments(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
+def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
     """What shows that a model collapses.
 
     Returns:
@@ -57,11 +57,11 @@ def vanishing_instruments(rankings: Mapping[str, Ranking], terms: Mapping[str, T
     """
     both = rankings.values()
     gap = [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both]
-    active = [sum(t.loss(r.scores, r.positives, r.negatives) for t in terms.values()) > 0 for r in both]
+    losses = [sum(t.active(epoch) * t.loss(r.scores, r.positives, r.negatives) for t in terms.values()) for r in both]
     equal = {name: r.replace(scores=jnp.zeros_like(r.scores)) for name, r in rankings.items()}
     return {
         'gap': jnp.mean(jnp.stack(gap)),
-        'active_hinges': jnp.mean(jnp.stack(active)),
+        'active_hinges': jnp.mean(jnp.stack(losses) > 0),
         'collapsed_loss': objective(terms, equal, epoch)[0],
     }
 
@@ -103,7 +103,7 @@ def make_train_step(
                 total += value
                 metrics |= {f'{name}/loss': value}
                 metrics |= {f'{name}/terms/{term}': value for term, value in values.items()}
-                instruments = vanishing_instruments(rankings, terms, epoch)
+                instruments = collapse_metrics(rankings, terms, epoch)
                 metrics |= {f'{name}/{what}': value for what, value in instruments.items()}
             return total, (statistics, metrics)
 
@@ -111,10 +111,16 @@ def make_train_step(
         (total, (statistics, metrics)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
         norms = {f'{name}/gradient_norm': optax.tree.norm(gradients[name]) for name in members}
         finite = jnp.isfinite(total + sum(norms.values()))
-        updated = {
-            name: member.update(member, state.members[name], gradients[name], statistics[name])
-            for name, member in members.items()
-        }
+        updated = {}
+        for name, member in members.items():
+            updated[name] = member.update(
+                state.members[name],
+                member=member,
+                gradients=gradients[name],
+                batch_stats=statistics[name],
+                step=state.step,
+                updated=updated,
+            )
         proceed = finite & (batch.step == state.step)
         new = TrainState(state.step + 1, updated)
         state = jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state)
