@@ -109,6 +109,11 @@ def test_a_loss_that_needs_an_anchor_says_what_to_add(monkeypatch):
         make_terms(term(loss='ranking.relative', margin='absent'))
 
 
+def test_a_loss_that_needs_margins_says_what_to_add():
+    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: no ranking holds them yet; add them to"):
+        make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
+
+
 def test_members_that_cannot_be_built_are_refused():
     with pytest.raises(UserError, match="no 'gradent', did you mean 'gradient'"):
         make_members({'target': {'update': 'gradent'}}, None, None)

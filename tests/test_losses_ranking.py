@@ -1,3 +1,7 @@
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,91 +11,319 @@ from absl.testing import parameterized
 
 from jitm.losses import ranking
 
-LOSSES = {'sum_of_hinges': ranking.sum_of_hinges, 'max_of_hinges': ranking.max_of_hinges}
+
+def hinge(positive, negative, margin):
+    return max(0.0, margin + negative - positive)
 
 
-def oracle(name, scores, positives, negatives, margin):
-    """The formulas as loops over Python floats, which are float64."""
+# The formulas for one query as loops over Python floats, which are float64: the scores of its positives and of its
+# negatives, neither empty, then the loss' keywords, of [Q, C] arrays the values at the query's negatives.
+
+
+def sum_of_hinges(own, others, margin):
+    return sum(hinge(min(own), other, margin) for other in others)
+
+
+def max_of_hinges(own, others, margin):
+    return max(hinge(min(own), other, margin) for other in others)
+
+
+def semi_hard_hinge(own, others, margin):
+    easier = [other for other in others if other < min(own)]
+    return hinge(min(own), max(easier), margin) if easier else 0.0
+
+
+def selective_contrastive(own, others, margin):
+    return hinge(min(own), max(others), margin) if max(others) < min(own) else max(others)
+
+
+def selective_contrastive_original(own, others, hard_weight, temperature=0.1, hard_above=0.8, duplicate_above=0.9999):
+    own, negative = [score for score in own if not score > duplicate_above], max(others)
+    if not own:
+        return 0.0
+    if negative > max(own) or negative > hard_above:
+        return hard_weight * negative
+    powers = [math.exp(score / temperature) for score in (max(own), negative)]
+    return -math.log(powers[0] / sum(powers))
+
+
+def selective_hard_negative(own, others, margin, epsilon, candidates=None):
+    if abs(max(others) - min(own)) > epsilon:
+        return max_of_hinges(own, others, margin)
+    return sum_of_hinges(own, others, margin) / (candidates or len(others))
+
+
+def polynomial(own, others, margin, p=(0.2, -0.7, 0.5), n=(0.9, -0.4, 0.03)):
+    own = [score for score in own if score < 1 - 1e-5]
+    others = [other for other in others if own and other + margin > min(own)]
+    if not others:
+        return 0.0
+    value = max(0.0, p[0] * min(own) ** 2 + p[1] * min(own) + p[2])
+    return value + max(0.0, n[0] * max(others) ** 2 + n[1] * max(others) + n[2])
+
+
+def adaptive_margin(own, others, margins):
+    return sum(hinge(min(own), other, margin) for other, margin in zip(others, margins, strict=True))
+
+
+def projection_matching(own, others, temperature):
+    powers = [math.exp(score / temperature) for score in own + others]
+    truth = [1 / len(own)] * len(own) + [0.0] * len(others)
+    predicted = [power / sum(powers) for power in powers]
+    return sum(p * math.log(1e-8 + p / (q + 1e-8)) for p, q in zip(predicted, truth, strict=True))
+
+
+def softmax_contrastive(own, others, temperature):
+    total = sum(math.exp(score / temperature) for score in own + others)
+    return sum(-math.log(math.exp(score / temperature) / total) for score in own) / len(own)
+
+
+class Case(NamedTuple):
+    loss: Callable
+    keywords: dict[str, Any]
+    oracle: Callable
+    oracle_keywords: dict[str, Any] | None = None
+
+
+QUERIES = CANDIDATES = 7
+MARGINS = np.random.default_rng(100).normal(scale=0.3, size=(QUERIES, CANDIDATES))
+COEFFICIENTS = (-0.3, 0.1, 0.4), (0.5, 0.3, -0.1)
+CASES = {
+    'sum_of_hinges': Case(ranking.sum_of_hinges, {'margin': 0.2}, sum_of_hinges),
+    'max_of_hinges': Case(ranking.max_of_hinges, {'margin': 0.2}, max_of_hinges),
+    'semi_hard_hinge': Case(ranking.semi_hard_hinge, {'margin': 0.4}, semi_hard_hinge),
+    'selective_contrastive': Case(ranking.selective_contrastive, {'margin': 0.4}, selective_contrastive),
+    'selective_contrastive_original': Case(
+        ranking.selective_contrastive_original, {'hard_weight': 0.7}, selective_contrastive_original
+    ),
+    'selective_contrastive_original, other constants': Case(
+        ranking.selective_contrastive_original,
+        {'hard_weight': 0.7, 'temperature': 0.4, 'hard_above': 0.5, 'duplicate_above': 0.7},
+        selective_contrastive_original,
+    ),
+    'selective_hard_negative': Case(
+        ranking.selective_hard_negative, {'margin': 0.2, 'epsilon': 0.4}, selective_hard_negative
+    ),
+    'selective_hard_negative, over candidates': Case(
+        ranking.selective_hard_negative,
+        {'margin': 0.2, 'epsilon': 0.4, 'over_candidates': True},
+        selective_hard_negative,
+        {'margin': 0.2, 'epsilon': 0.4, 'candidates': CANDIDATES},
+    ),
+    'polynomial': Case(ranking.polynomial, {'margin': 0.2}, polynomial),
+    'polynomial, other coefficients': Case(
+        ranking.polynomial,
+        {'margin': 0.2, 'positive_coefficients': COEFFICIENTS[0], 'negative_coefficients': COEFFICIENTS[1]},
+        polynomial,
+        {'margin': 0.2, 'p': COEFFICIENTS[0], 'n': COEFFICIENTS[1]},
+    ),
+    'adaptive_margin': Case(ranking.adaptive_margin, {'margins': MARGINS}, adaptive_margin),
+    'projection_matching': Case(ranking.projection_matching, {'temperature': 0.3}, projection_matching),
+    'softmax_contrastive': Case(ranking.softmax_contrastive, {'temperature': 0.3}, softmax_contrastive),
+}
+
+
+def loss_of(name, dtype=None):
+    """The loss `(scores, positives, negatives) -> [Q]`, its arrays of a dtype."""
+    loss, keywords, *_ = CASES[name]
+    keywords = {
+        key: jnp.asarray(value, dtype) if isinstance(value, np.ndarray) else value for key, value in keywords.items()
+    }
+    return lambda scores, positives, negatives: loss(scores, positives, negatives, **keywords)
+
+
+def expected(name, scores, positives, negatives):
+    """The oracle's value of every query, 0 for those without a positive or a negative."""
+    _, keywords, oracle, oracle_keywords = CASES[name]
     result = []
-    for row, is_positive, is_negative in zip(scores.tolist(), positives, negatives, strict=True):
-        own = [s for s, p in zip(row, is_positive, strict=True) if p]
-        others = [s for s, n in zip(row, is_negative, strict=True) if n]
-        hinges = [max(0.0, margin + other - min(own)) for other in others] if own else []
-        result.append((sum(hinges) if name == 'sum_of_hinges' else max(hinges)) if hinges else 0.0)
+    for row in range(len(scores)):
+        arguments = {
+            key: value[row][negatives[row]].tolist() if isinstance(value, np.ndarray) else value
+            for key, value in (oracle_keywords or keywords).items()
+        }
+        own, others = scores[row][positives[row]].tolist(), scores[row][negatives[row]].tolist()
+        result.append(oracle(own, others, **arguments) if own and others else 0.0)
     return np.array(result)
 
 
-def random_case(seed, queries=7, candidates=7, positives_per_query=1):
+def random_case(seed, positives_per_query=1):
     rng = np.random.default_rng(seed)
-    scores = rng.normal(size=(queries, candidates))
-    positives = np.zeros((queries, candidates), bool)
+    scores = rng.normal(scale=0.7, size=(QUERIES, CANDIDATES))
+    positives = np.zeros((QUERIES, CANDIDATES), bool)
     for row in positives:
-        row[rng.permutation(candidates)[:positives_per_query]] = True
-    return scores, positives, ~positives & (rng.random((queries, candidates)) < 0.8)
+        row[rng.permutation(CANDIDATES)[:positives_per_query]] = True
+    return scores, positives, ~positives & (rng.random((QUERIES, CANDIDATES)) < 0.8)
+
+
+def central_differences(function, x, step=1e-6):
+    """The numerical gradient; chex.assert_numerical_grads takes a wrong stop_gradient for right."""
+    steps = step * jnp.eye(x.size).reshape(-1, *x.shape)
+    return jax.vmap(lambda d: (function(x + d) - function(x - d)) / (2 * step))(steps).reshape(x.shape)
 
 
 class LossesTest(chex.TestCase):
-    @parameterized.product(name=list(LOSSES), several=[1, 2, 3])
+    @parameterized.product(name=list(CASES), several=[1, 2, 3])
     def test_equals_the_formula_in_float64(self, name, several):
         with jax.enable_x64(True):
+            loss = loss_of(name)
             for seed in range(20):
-                scores, positives, negatives = random_case(seed, positives_per_query=several)
-                got = LOSSES[name](jnp.asarray(scores), positives, negatives, margin=0.2)
+                case = random_case(seed, positives_per_query=several)
+                got = loss(jnp.asarray(case[0]), *case[1:])
                 assert got.dtype == jnp.float64
-                np.testing.assert_allclose(got, oracle(name, scores, positives, negatives, 0.2), rtol=1e-12)
+                np.testing.assert_allclose(got, expected(name, *case), rtol=1e-11, atol=1e-13)
+
+    @parameterized.product(name=list(CASES), dtype=[jnp.float32, jnp.bfloat16])
+    def test_keeps_the_dtype_of_the_scores(self, name, dtype):
+        scores, positives, negatives = random_case(0)
+        with jax.enable_x64(True):
+            got = loss_of(name, dtype)(jnp.asarray(scores, dtype), jnp.asarray(positives), jnp.asarray(negatives))
+            assert got.dtype == dtype
 
     @chex.variants(with_jit=True, without_jit=True, with_device=True)
-    @parameterized.product(name=list(LOSSES))
+    @parameterized.product(name=list(CASES))
     def test_variants_agree(self, name):
         scores, positives, negatives = random_case(0)
-        got = self.variant(lambda s: LOSSES[name](s, positives, negatives, margin=0.2))(scores.astype(np.float32))
-        np.testing.assert_allclose(got, oracle(name, scores, positives, negatives, 0.2), rtol=1e-5, atol=1e-6)
+        loss = loss_of(name)
+        got = self.variant(lambda s: loss(s, positives, negatives))(scores.astype(np.float32))
+        np.testing.assert_allclose(got, expected(name, scores, positives, negatives), rtol=1e-5, atol=1e-6)
 
-    @parameterized.product(name=list(LOSSES))
+    @parameterized.product(name=list(CASES))
     def test_vmap_is_a_loop(self, name):
         cases = [random_case(seed) for seed in range(4)]
         stacked = [jnp.stack([jnp.asarray(case[n]) for case in cases]) for n in range(3)]
-        loss = LOSSES[name]
-        got = jax.vmap(lambda s, p, n: loss(s, p, n, margin=0.2))(*stacked)
-        want = [loss(jnp.asarray(s), jnp.asarray(p), jnp.asarray(n), margin=0.2) for s, p, n in cases]
+        loss = loss_of(name)
+        got = jax.vmap(loss)(*stacked)
+        want = [loss(jnp.asarray(s), jnp.asarray(p), jnp.asarray(n)) for s, p, n in cases]
         np.testing.assert_allclose(got, jnp.stack(want), rtol=1e-6)
 
-    @parameterized.product(name=list(LOSSES))
-    def test_gradient_is_the_numerical_one(self, name):
-        scores, positives, negatives = random_case(3)
+    @parameterized.product(name=list(CASES), several=[1, 2])
+    def test_gradient_is_the_numerical_one(self, name, several):
         with jax.enable_x64(True):
-            loss = lambda s: LOSSES[name](s, positives, negatives, margin=0.2).sum()  # noqa: E731
-            chex.assert_numerical_grads(loss, (jnp.asarray(scores),), order=1, atol=1e-6)
+            for seed in range(4):
+                scores, positives, negatives = random_case(seed, positives_per_query=several)
+                loss = lambda s: loss_of(name)(s, positives, negatives).sum()  # noqa: B023, E731
+                want = central_differences(loss, scores)
+                np.testing.assert_allclose(jax.grad(loss)(jnp.asarray(scores)), want, atol=1e-6)
 
-    @parameterized.product(name=list(LOSSES))
+    @parameterized.product(name=list(CASES))
     def test_queries_without_positive_or_negative_give_zero_and_no_nan(self, name):
         scores, positives, negatives = random_case(1)
         positives[0], negatives[1], positives[2], negatives[2] = False, False, False, False
-        scores = jnp.asarray(scores, jnp.float32)
-        value, gradient = jax.value_and_grad(lambda s: LOSSES[name](s, positives, negatives, margin=0.2).sum())(scores)
-        per_query = LOSSES[name](scores, positives, negatives, margin=0.2)
-        np.testing.assert_array_equal(per_query[:3], 0)
+        scores, loss = jnp.asarray(scores, jnp.float32), loss_of(name)
+        value, gradient = jax.value_and_grad(lambda s: loss(s, positives, negatives).sum())(scores)
+        np.testing.assert_array_equal(loss(scores, positives, negatives)[:3], 0)
         np.testing.assert_array_equal(gradient[:3], 0)
         assert np.isfinite(value)
         assert np.isfinite(gradient).all()
 
-    @parameterized.product(name=list(LOSSES))
+    @parameterized.product(name=list(CASES))
     def test_the_shape_is_checked(self, name):
         with pytest.raises(AssertionError):
-            LOSSES[name](jnp.zeros((3, 4)), jnp.zeros((3, 3), bool), margin=0.2)
+            loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 6), bool), None)
+        with pytest.raises(AssertionError):
+            loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 7), bool), jnp.zeros((7, 1), bool))
 
 
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
 EYE = jnp.eye(3, dtype=bool)
-
-
-def test_sum_of_hinges_by_hand():
+BY_HAND = {
     # row 0: .2+.4-.5=.1, .2+.1-.5<0; row 1: .2+.6-.7=.1, .2+.65-.7=.15; row 2: .2+.9-.3=.8, .2+.2-.3=.1
-    np.testing.assert_allclose(ranking.sum_of_hinges(SCORES, EYE, margin=0.2), [0.1, 0.25, 0.9], atol=1e-6)
+    'sum_of_hinges': ({'margin': 0.2}, [0.1, 0.25, 0.9]),
+    'max_of_hinges': ({'margin': 0.2}, [0.1, 0.15, 0.8]),
+    # row 2: .9 is above the positive .3, so .2 is mined
+    'semi_hard_hinge': ({'margin': 0.2}, [0.1, 0.15, 0.1]),
+    'selective_contrastive': ({'margin': 0.2}, [0.1, 0.15, 0.9]),
+    # row 0: log(1+exp((.4-.5)/.1)); row 1: log(1+exp((.65-.7)/.1)); row 2: .5*.9
+    'selective_contrastive_original': ({'hard_weight': 0.5}, [0.31326169, 0.47407698, 0.45]),
+    # the gaps are .1, .05 and .6, so row 1 averages .1 and .15
+    'selective_hard_negative': ({'margin': 0.2, 'epsilon': 0.07}, [0.1, 0.125, 0.8]),
+    # row 0: .2*.25-.7*.5+.5=.2, .9*.16-.4*.4+.03=.014; row 1: .108, .15025; row 2: .308, .399
+    'polynomial': ({'margin': 0.2}, [0.214, 0.25825, 0.707]),
+    # row 0: .3+.4-.5=.2, .5+.1-.5=.1; row 1: .2+.6-.7=.1, .65-.7<0; row 2: -.7+.9-.3<0, .3+.2-.3=.2
+    'adaptive_margin': ({'margins': jnp.asarray([[9, 0.3, 0.5], [0.2, 9, 0], [-0.7, 0.3, 9]])}, [0.3, 0.1, 0.2]),
+}
 
 
-def test_max_of_hinges_by_hand():
-    np.testing.assert_allclose(ranking.max_of_hinges(SCORES, EYE, margin=0.2), [0.1, 0.15, 0.8], atol=1e-6)
+@pytest.mark.parametrize('name', BY_HAND)
+def test_by_hand(name):
+    keywords, want = BY_HAND[name]
+    np.testing.assert_allclose(CASES[name].loss(SCORES, EYE, **keywords), want, atol=1e-6)
+
+
+# With the score .5 log(p) and the temperature .5 the softmax is p.
+HALVES = 0.5 * jnp.log(jnp.asarray([[0.5, 0.25, 0.25]]))
+
+
+@pytest.mark.parametrize(
+    ('loss', 'positives', 'want'),
+    [
+        # q = (1, 0, 0): .5 log .5 + 2 * .25 log(.25 * 1e8)
+        (ranking.projection_matching, [True, False, False], 8.1706204),
+        # q = (.5, .5, 0): .5 log 1 + .25 log .5 + .25 log(.25 * 1e8)
+        (ranking.projection_matching, [True, True, False], 4.0853102),
+        # -log .5
+        (ranking.softmax_contrastive, [True, False, False], 0.6931472),
+        # the mean of -log .5 and -log .25
+        (ranking.softmax_contrastive, [True, True, False], 1.0397208),
+    ],
+)
+def test_softmaxes_by_hand(loss, positives, want):
+    np.testing.assert_allclose(loss(HALVES, jnp.asarray([positives]), temperature=0.5), [want], rtol=1e-6)
+
+
+def one_query(loss, positives, negatives, **keywords):
+    """The loss of one query with these scores, and its gradient."""
+    scores = jnp.asarray([positives + negatives])
+    is_positive = jnp.asarray([[True] * len(positives) + [False] * len(negatives)])
+    value, gradient = jax.value_and_grad(lambda s: loss(s, is_positive, **keywords)[0])(scores)
+    return float(value), gradient[0].tolist()
+
+
+def test_semi_hard_hinge_has_no_loss_where_every_negative_is_hard_or_tied():
+    assert one_query(ranking.semi_hard_hinge, [0.5], [0.5, 0.75], margin=0.25) == (0, [0, 0, 0])
+
+
+def test_selective_contrastive_only_pushes_a_hard_negative():
+    assert one_query(ranking.selective_contrastive, [0.5], [0.75, 0.25], margin=0.25) == (0.75, [0, 1, 0])
+    assert one_query(ranking.selective_contrastive, [0.5], [0.5, 0.25], margin=0.25) == (0.5, [0, 1, 0])
+    assert one_query(ranking.selective_contrastive, [-0.5], [-0.25], margin=0.25) == (-0.25, [0, 1])
+
+
+def test_selective_contrastive_original_cuts_at_a_score_and_leaves_duplicates_out():
+    loss = ranking.selective_contrastive_original
+    assert one_query(loss, [0.96875], [0.875, 0.5], hard_weight=2.0) == (1.75, [0, 2, 0])
+    assert one_query(loss, [1.0], [0.875], hard_weight=2.0) == (0, [0, 0])
+    # the positive .6 is left, then of .6 and .3 the easier: log(1+exp((.5-.6)/.1)), whose slope is sigmoid(-1)/.1
+    value, gradient = one_query(loss, [1.0, 0.6, 0.3], [0.5, 0.1], hard_weight=2.0)
+    np.testing.assert_allclose(value, 0.31326169, rtol=1e-5)
+    np.testing.assert_allclose(gradient, [0, -2.6894142, 0, 2.6894142, 0], rtol=1e-5)
+
+
+def test_selective_hard_negative_averages_at_a_gap_of_epsilon():
+    keywords = {'margin': 0.5, 'epsilon': 0.25}
+    assert one_query(ranking.selective_hard_negative, [0.5], [0.25, 0.125], **keywords) == (0.1875, [-1, 0.5, 0.5])
+    assert one_query(ranking.selective_hard_negative, [0.5], [0.125, 0.0], **keywords) == (0.125, [-1, 1, 0])
+    assert one_query(ranking.selective_hard_negative, [0.5], [1.0, 0.5], **keywords) == (1.0, [-1, 1, 0])
+
+
+def test_polynomial_skips_where_the_released_code_crashes_and_where_no_negative_is_within_the_margin():
+    assert one_query(ranking.polynomial, [1.0], [0.9], margin=0.2) == (0, [0, 0])
+    assert one_query(ranking.polynomial, [0.5], [0.1], margin=0.2) == (0, [0, 0])
+    # between .0955 and .349 a negative costs nothing: .2*.25^2-.7*.25+.5 of the positive, whose slope is .4*.25-.7
+    value, gradient = one_query(ranking.polynomial, [0.25], [0.2], margin=0.2)
+    np.testing.assert_allclose([value, *gradient], [0.3375, -0.6, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['projection_matching', 'softmax_contrastive'])
+def test_softmaxes_bear_a_low_temperature(name):
+    value, gradient = one_query(CASES[name].loss, [-1.0], [1.0, 1.0], temperature=1e-3)
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+def test_adaptive_margin_checks_the_shape_of_the_margins():
+    with pytest.raises(AssertionError):
+        ranking.adaptive_margin(SCORES, EYE, margins=jnp.zeros((3, 1)))
 
 
 def test_dropped_negatives_are_not_mined():

@@ -44,6 +44,22 @@ def test_the_published_value_is_the_sum_of_both_directions():
     assert values.keys() == {'ranking'}
 
 
+def test_the_released_scaling_of_selective_hard_negative_is_half_the_mean_of_both_directions():
+    term = TERM | {'loss': 'ranking.selective_hard_negative', 'epsilon': 0.5, 'weight': 0.5, 'reduction': 'mean'}
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
+    total, _ = objective(make_terms({'ranking': term}), both, epoch=0)
+    want, averaged = 0.0, 0
+    for s in (np.asarray(SCORES, np.float64), np.asarray(SCORES, np.float64).T):
+        for i in range(5):
+            others = [s[i, j] for j in range(5) if j != i]
+            hinges = [max(0, 0.2 + other - s[i, i]) for other in others]
+            vanishing = abs(s[i, i] - max(others)) < 0.5
+            averaged += vanishing
+            want += (sum(hinges) / 4 if vanishing else max(hinges)) / 5 / 2
+    assert 0 < averaged < 10
+    np.testing.assert_allclose(total, want, rtol=1e-6)
+
+
 def test_terms_come_and_go_with_the_epoch_and_have_weights():
     terms = {
         'warm_up': TERM | {'loss': 'ranking.sum_of_hinges', 'until': 2, 'reduction': 'mean'},

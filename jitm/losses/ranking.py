@@ -5,7 +5,10 @@ that is not positive), is unreduced, and is 0 for a query that has no positive o
 the stated reduction of both directions: the loss of S plus the loss of its transpose.
 """
 
+from collections.abc import Sequence
+
 import chex
+import jax
 import jax.numpy as jnp
 
 
@@ -23,6 +26,14 @@ def hardest_negative(scores: chex.Array, negatives: chex.Array) -> chex.Array:
     return jnp.where(negatives.any(axis=1), score, 0)
 
 
+def _prepare(scores: chex.Array, positives: chex.Array, negatives: chex.Array | None) -> tuple[chex.Array, chex.Array]:
+    """Checks the shapes; gives the negatives and which queries [Q] have a positive and a negative."""
+    chex.assert_rank(scores, 2)
+    negatives = ~positives if negatives is None else negatives
+    chex.assert_equal_shape([scores, positives, negatives])
+    return negatives, positives.any(axis=1) & negatives.any(axis=1)
+
+
 def sum_of_hinges(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
 ) -> chex.Array:
@@ -37,12 +48,9 @@ def sum_of_hinges(
     Returns:
       [Q]; published as the sum over both directions of the batch.
     """
-    chex.assert_rank(scores, 2)
-    negatives = ~positives if negatives is None else negatives
-    chex.assert_equal_shape([scores, positives, negatives])
-    valid = negatives & positives.any(axis=1, keepdims=True)
+    negatives, valid = _prepare(scores, positives, negatives)
     hinges = jnp.maximum(margin + scores - hardest_positive(scores, positives)[:, None], 0)
-    return jnp.sum(jnp.where(valid, hinges, 0), axis=1)
+    return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
 
 def max_of_hinges(
@@ -59,8 +67,212 @@ def max_of_hinges(
     Returns:
       [Q]; published as the sum over both directions of the batch.
     """
-    chex.assert_rank(scores, 2)
-    negatives = ~positives if negatives is None else negatives
-    chex.assert_equal_shape([scores, positives, negatives])
+    negatives, valid = _prepare(scores, positives, negatives)
     hinge = margin + hardest_negative(scores, negatives) - hardest_positive(scores, positives)
-    return jnp.where(negatives.any(axis=1) & positives.any(axis=1), jnp.maximum(hinge, 0), 0)
+    return jnp.where(valid, jnp.maximum(hinge, 0), 0)
+
+
+def semi_hard_hinge(
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
+) -> chex.Array:
+    """The hinge [margin + s_n - s_p]_+ of the hardest negative n with s_n < s_p (SelHN eq. 13-14, SHN); else 0.
+
+    Args:
+      scores: [Q, C].
+      positives: bool [Q, C]; of several the hardest is p.
+      negatives: bool [Q, C], default `~positives`.
+      margin: in score units, 0.2 as published.
+
+    Returns:
+      [Q]; published as the sum over both directions of the batch.
+    """
+    negatives, _ = _prepare(scores, positives, negatives)
+    semi_hard = negatives & (scores < hardest_positive(scores, positives)[:, None])
+    return max_of_hinges(scores, positives, semi_hard, margin=margin)
+
+
+def selective_contrastive(
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
+) -> chex.Array:
+    """The hinge [margin + s_n - s_p]_+ of the hardest negative n if s_n < s_p, else s_n (SelHN eq. 15-16, SCT).
+
+    Args:
+      scores: [Q, C].
+      positives: bool [Q, C]; of several the hardest is p.
+      negatives: bool [Q, C], default `~positives`.
+      margin: in score units, 0.2 as published.
+
+    Returns:
+      [Q], below 0 where s_p <= s_n < 0; published as the sum over both directions of the batch.
+    """
+    negatives, valid = _prepare(scores, positives, negatives)
+    negative = hardest_negative(scores, negatives)
+    hard = valid & (negative >= hardest_positive(scores, positives))
+    return jnp.where(hard, negative, max_of_hinges(scores, positives, negatives, margin=margin))
+
+
+def selective_contrastive_original(
+    scores: chex.Array,
+    positives: chex.Array,
+    negatives: chex.Array | None = None,
+    *,
+    hard_weight: float,
+    temperature: float = 0.1,
+    hard_above: float = 0.8,
+    duplicate_above: float = 0.9999,
+) -> chex.Array:
+    """SCT as released for images alone: `hard_weight * s_n` for a hard negative, else -log softmax of (p, n) at p.
+
+    n is the hardest negative, p the easiest positive; n is hard if s_n > s_p or s_n > `hard_above`.
+
+    Args:
+      scores: [Q, C], cosines.
+      positives: bool [Q, C]; those above `duplicate_above` are the query itself and left out.
+      negatives: bool [Q, C], default `~positives`.
+      hard_weight: weight of the hard negatives' scores, the paper's lambda.
+      temperature: divides the scores of the softmax.
+      hard_above: in score units; higher negatives are hard.
+      duplicate_above: in score units.
+
+    Returns:
+      [Q]; published as the mean over the queries that have p and n, in one direction.
+    """
+    negatives, _ = _prepare(scores, positives, negatives)
+    positives = positives & (scores <= duplicate_above)
+    positive = -hardest_positive(-scores, positives)
+    negative = hardest_negative(scores, negatives)
+    hard = (negative > positive) | (negative > hard_above)
+    value = jnp.where(hard, hard_weight * negative, jnp.logaddexp(0, (negative - positive) / temperature))
+    return jnp.where(positives.any(axis=1) & negatives.any(axis=1), value, 0)
+
+
+def selective_hard_negative(
+    scores: chex.Array,
+    positives: chex.Array,
+    negatives: chex.Array | None = None,
+    *,
+    margin: float,
+    epsilon: float,
+    over_candidates: bool = False,
+) -> chex.Array:
+    """`max_of_hinges` where |s_n - s_p| > epsilon, else the average hinge (SelHN eq. 9-12); n is the hardest negative.
+
+    Args:
+      scores: [Q, C].
+      positives: bool [Q, C]; of several the hardest is p.
+      negatives: bool [Q, C], default `~positives`.
+      margin: in score units, 0.2 as published.
+      epsilon: in score units, 0.01 as published; at equality the paper averages and the released code does not.
+      over_candidates: divide the sum of hinges by C, as eq. 12, instead of by the number of negatives, as released.
+
+    Returns:
+      [Q]; the paper sums over both directions (reduction 'sum', weight 1), the released code takes the mean of each
+      direction and halves their sum (reduction 'mean', weight 0.5).
+    """
+    negatives, _ = _prepare(scores, positives, negatives)
+    total = sum_of_hinges(scores, positives, negatives, margin=margin)
+    average = total / (scores.shape[1] if over_candidates else jnp.maximum(negatives.sum(axis=1), 1))
+    gap = jnp.abs(hardest_negative(scores, negatives) - hardest_positive(scores, positives))
+    return jnp.where(gap > epsilon, max_of_hinges(scores, positives, negatives, margin=margin), average)
+
+
+def polynomial(
+    scores: chex.Array,
+    positives: chex.Array,
+    negatives: chex.Array | None = None,
+    *,
+    margin: float,
+    positive_coefficients: Sequence[float] = (0.2, -0.7, 0.5),
+    negative_coefficients: Sequence[float] = (0.9, -0.4, 0.03),
+) -> chex.Array:
+    """[P(s_p)]_+ + [N(s_n)]_+ of polynomials P and N (MPL, also SSP; released PolyLoss).
+
+    0 unless the hardest negative has s_n + margin > s_p and s_p < 1 - 1e-5, where the released code can crash.
+
+    Args:
+      scores: [Q, C], cosines.
+      positives: bool [Q, C]; of several the hardest is p.
+      negatives: bool [Q, C], default `~positives`.
+      margin: in score units.
+      positive_coefficients: of P, highest power first; the defaults were tuned for SCAN i2t-AVG on Flickr30K.
+      negative_coefficients: of N, likewise; with the defaults N is below 0 between 0.0955 and 0.349.
+
+    Returns:
+      [Q]; published as the mean over each direction, added.
+    """
+    negatives, valid = _prepare(scores, positives, negatives)
+    positive, negative = hardest_positive(scores, positives), hardest_negative(scores, negatives)
+    value = jnp.maximum(jnp.polyval(jnp.asarray(positive_coefficients, scores.dtype), positive), 0)
+    value += jnp.maximum(jnp.polyval(jnp.asarray(negative_coefficients, scores.dtype), negative), 0)
+    return jnp.where(valid & (positive < 1 - 1e-5) & (negative + margin > positive), value, 0)
+
+
+def adaptive_margin(
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margins: chex.Array
+) -> chex.Array:
+    """Sum over negatives n of [margin_n + s_n - s_p]_+ (SAM, arXiv 2110.02623, not checked against its text).
+
+    The margin is (phi(p) - phi(n)) / tau of a caption metric phi, such as CIDEr to the query's captions. One
+    negative drawn for each query is a `negatives` with one True a row.
+
+    Args:
+      scores: [Q, C].
+      positives: bool [Q, C]; of several the hardest is p.
+      negatives: bool [Q, C], default `~positives`.
+      margins: [Q, C], in score units; those of positives are ignored.
+
+    Returns:
+      [Q]; an additional term beside `max_of_hinges`, reduced like it.
+    """
+    chex.assert_equal_shape([scores, positives, margins])
+    return sum_of_hinges(scores + jnp.where(positives, 0, margins), positives, negatives, margin=0)
+
+
+def _log_softmax(scores: chex.Array, candidates: chex.Array, valid: chex.Array) -> chex.Array:
+    """Log of the softmax over the candidates, -inf elsewhere; over everything for queries that are not valid."""
+    return jax.nn.log_softmax(jnp.where(candidates | ~valid[:, None], scores, -jnp.inf), axis=1)
+
+
+def projection_matching(
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, temperature: float
+) -> chex.Array:
+    """Sum of p log(1e-8 + p / (q + 1e-8)), about KL(p || q), p = softmax(s / temperature) (CMPM, released).
+
+    q is uniform over the positives, and both are over positives and negatives only.
+
+    Args:
+      scores: [Q, C]; CMPM's are projections x_c . z_q / |z_q| at temperature 1, DBL's are similarities.
+      positives: bool [Q, C]; all that match the query, such as those of the same image.
+      negatives: bool [Q, C], default `~positives`.
+      temperature: in score units; DBL multiplies by 10, which is 0.1.
+
+    Returns:
+      [Q]; published as the mean over each direction, added.
+    """
+    negatives, valid = _prepare(scores, positives, negatives)
+    predicted = jnp.exp(_log_softmax(scores / temperature, positives | negatives, valid))
+    matching = positives / jnp.maximum(positives.sum(axis=1, keepdims=True), 1)
+    divergence = predicted * jnp.log(1e-8 + predicted / (matching.astype(scores.dtype) + 1e-8))
+    return jnp.where(valid, jnp.sum(divergence, axis=1), 0)
+
+
+def softmax_contrastive(
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, temperature: float
+) -> chex.Array:
+    """Mean over positives of -log softmax(s / temperature) (InfoNCE, as in CLIP; of several SupCon's eq. 2).
+
+    The softmax is over positives and negatives, so of several positives the least value is the log of their number.
+
+    Args:
+      scores: [Q, C].
+      positives: bool [Q, C].
+      negatives: bool [Q, C], default `~positives`.
+      temperature: in score units, 0.07 at the start of CLIP, which learns it.
+
+    Returns:
+      [Q]; CLIP takes the mean of each direction and halves their sum (reduction 'mean', weight 0.5).
+    """
+    negatives, valid = _prepare(scores, positives, negatives)
+    logs = _log_softmax(scores / temperature, positives | negatives, valid)
+    total = jnp.sum(jnp.where(positives, logs, 0), axis=1)
+    return jnp.where(valid, -total / jnp.maximum(positives.sum(axis=1), 1), 0)

@@ -14,6 +14,12 @@ from jitm.types import Ranking
 
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
+# Inputs of losses that no ranking holds, and what a user can do about it.
+NOT_SUPPLIED = {
+    'anchor_scores': 'add an anchor member and name it in learn_from',
+    'margins': 'no ranking holds them yet; add them to jitm.types.Ranking and jitm.training.rankings',
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Term:
@@ -64,8 +70,9 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
         if loss_name is None:
             raise UserError(f"config key '{where}.loss' is missing; name a loss, such as 'ranking.max_of_hinges'")
         loss = config_lib.resolve('jitm.losses', loss_name)
-        if 'anchor_scores' in inspect.signature(loss).parameters:
-            raise UserError(f"'{where}' needs anchor_scores: add an anchor member and name it in learn_from")
+        for missing, remedy in NOT_SUPPLIED.items():
+            if missing in inspect.signature(loss).parameters:
+                raise UserError(f"'{where}' needs {missing}: {remedy}")
         loss = config_lib.bind(loss, keywords, where=where, later=('scores', 'positives', 'negatives'))
         if own.get('reduction') not in REDUCTIONS:
             raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
