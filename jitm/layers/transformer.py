@@ -50,7 +50,8 @@ class TransformerBlock(nn.Module):
       heads: of the attention.
       mlp_dim: rows of W_1.
       dropout: rate, of the attention's weights too.
-      dtype: of the computation; parameters, softmax and the statistics of LN are float32.
+      dtype: of the computation; parameters, softmax and its product with the values, and the
+        statistics of LN are float32.
     """
 
     heads: int
