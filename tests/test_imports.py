@@ -12,6 +12,7 @@ LEVELS = [
     {'config', 'parallel', 'layers', 'data'},
     {'matcher'},
     {'models', 'training.checkpoint', 'analysis'},
+    {'importers'},
     {'evaluation'},
     {'training'},
     {'cli'},

@@ -22,7 +22,7 @@ class GRUCell(nn.RNNCellBase):
     """A gated recurrent unit as in `torch.nn.GRU`, which applies the reset gate after the recurrent product.
 
     PyTorch adds two biases to the reset and update gates, each U(-1/sqrt(H), 1/sqrt(H)); here their sum is one
-    parameter, drawn as that sum. The new gate keeps both (specs: r, z, n of the GRU).
+    parameter, drawn as that sum. The new gate keeps both.
 
     Attributes:
       features: H, the size of the state.

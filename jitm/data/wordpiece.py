@@ -1,0 +1,101 @@
+"""Word pieces and their ids: the tokenizer of BERT's lower-casing vocabularies."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Iterable
+
+import numpy as np
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
+
+from jitm.errors import UserError
+
+PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPiece:
+    """The word pieces a BERT knows; stands where a `Vocabulary` can.
+
+    Attributes:
+      words: V distinct pieces, the id of a piece is its position; `[PAD]` is the first, the other `SPECIAL_PIECES` are
+        among them, and pieces within a word begin with `##`. A checkpoint keeps them as a list.
+    """
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def load(cls, path: str) -> 'WordPiece':
+        """Reads a published vocabulary.
+
+        Args:
+          path: a `vocab.txt`, one piece per line.
+
+        Returns:
+          The word pieces.
+
+        Raises:
+          UserError: the file cannot be read, has a piece twice, or lacks a special one; `[PAD]` must stand first.
+        """
+        try:
+            with open(path, encoding='utf-8') as file:
+                words = tuple(line.rstrip('\n') for line in file)
+        except OSError as error:
+            raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocab.txt.') from error
+        except UnicodeDecodeError as error:
+            raise UserError(f'{path} is not UTF-8 text: give the path of a vocab.txt.') from error
+        if missing := [piece for piece in SPECIAL_PIECES if piece not in words]:
+            raise UserError(f'{path} lacks {", ".join(missing)}: give the vocab.txt of a BERT.')
+        if words[0] != PAD:
+            raise UserError(f'{path} has {PAD} at line {words.index(PAD) + 1}, but padding is 0: it must be line 1.')
+        if len(set(words)) < len(words):
+            twice = next(word for n, word in enumerate(words) if word in words[:n])
+            raise UserError(f"{path} has '{twice}' twice: give the vocab.txt of a BERT.")
+        return cls(words)
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Turns a caption into ids, lower-cased and without accents.
+
+        Args:
+          caption: the sentence, as it was written; the name of a special piece in it is text like any other.
+
+        Returns:
+          int32 [L]: `[CLS]`, the longest known pieces of each word, `[UNK]` for a word that has none, `[SEP]`.
+        """
+        pieces = self._tokenizer.encode(caption, add_special_tokens=False).ids
+        return np.array([self._ids[CLS], *pieces, self._ids[SEP]], np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Turns ids into text.
+
+        Args:
+          ids: [L], each below V; `[PAD]`, `[CLS]` and `[SEP]` are left out.
+
+        Returns:
+          The words, put together from their pieces and separated by blanks.
+        """
+        words = (self.words[i] for i in ids)
+        return ' '.join(word for word in words if word not in (PAD, CLS, SEP)).replace(' ##', '')
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the pieces in their order, in hexadecimal: equal hashes mean equal ids."""
+        return hashlib.sha256(json.dumps(['wordpiece', *self.words]).encode()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    @functools.cached_property
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(self._ids, unk_token=UNK, max_input_chars_per_word=100))
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=True, lowercase=True
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return tokenizer

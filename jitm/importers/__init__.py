@@ -1,0 +1,1 @@
+"""Published PyTorch checkpoints as parameters of our models."""

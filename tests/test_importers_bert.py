@@ -1,0 +1,243 @@
+import re
+import sys
+
+import chex
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from jitm.errors import UserError
+from jitm.importers.bert import load_bert
+from jitm.layers.transformer import BERT, BERTSize
+from jitm.types import Texts
+
+H, FFN, V, POSITIONS = 6, 10, 11, 8
+BERT_TINY = BERT(V, BERTSize(hidden=H, layers=2, heads=3, mlp_dim=FFN, max_positions=POSITIONS), 0.1)
+TEXTS = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
+
+
+def published(dtype=np.float32) -> dict[str, np.ndarray]:
+    """Tensors as `BertModel` names them, a linear layer's weight being [out, in]."""
+    shapes = {
+        'embeddings.word_embeddings.weight': (V, H),
+        'embeddings.position_embeddings.weight': (POSITIONS, H),
+        'embeddings.token_type_embeddings.weight': (2, H),
+        'embeddings.LayerNorm.weight': (H,),
+        'embeddings.LayerNorm.bias': (H,),
+        'pooler.dense.weight': (H, H),
+        'pooler.dense.bias': (H,),
+    }
+    for n in range(2):
+        block = f'encoder.layer.{n}'
+        for name in ('self.query', 'self.key', 'self.value', 'output.dense'):
+            shapes |= {f'{block}.attention.{name}.weight': (H, H), f'{block}.attention.{name}.bias': (H,)}
+        for name in ('attention.output.LayerNorm', 'output.LayerNorm'):
+            shapes |= {f'{block}.{name}.weight': (H,), f'{block}.{name}.bias': (H,)}
+        shapes |= {f'{block}.intermediate.dense.weight': (FFN, H), f'{block}.intermediate.dense.bias': (FFN,)}
+        shapes |= {f'{block}.output.dense.weight': (H, FFN), f'{block}.output.dense.bias': (H,)}
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def saved(folder, tensors) -> str:
+    path = folder / 'model.safetensors'
+    save_file(tensors, path)
+    return str(path)
+
+
+def test_tensors_become_the_parameters_of_our_bert(tmp_path):
+    tensors = published()
+    params = load_bert(saved(tmp_path, tensors), BERT_TINY)
+    chex.assert_trees_all_equal_shapes_and_dtypes(
+        params, jax.eval_shape(BERT_TINY.init, jax.random.key(0), TEXTS)['params']
+    )
+    for ours, theirs in (
+        ('words', 'word_embeddings'),
+        ('positions', 'position_embeddings'),
+        ('token_types', 'token_type_embeddings'),
+    ):
+        np.testing.assert_array_equal(params['embeddings'][ours]['embedding'], tensors[f'embeddings.{theirs}.weight'])
+    np.testing.assert_array_equal(params['embeddings']['norm']['scale'], tensors['embeddings.LayerNorm.weight'])
+    np.testing.assert_array_equal(params['embeddings']['norm']['bias'], tensors['embeddings.LayerNorm.bias'])
+    x = np.random.default_rng(1).normal(size=H).astype(np.float32)
+    for n in range(2):
+        block = params['encoder'][f'block_{n}']
+        for ours, theirs in (
+            ('query', 'self.query'),
+            ('key', 'self.key'),
+            ('value', 'self.value'),
+        ):
+            weight, bias = (tensors[f'encoder.layer.{n}.attention.{theirs}.{leaf}'] for leaf in ('weight', 'bias'))
+            # Head 1 of 3 is the second pair of outputs.
+            got = x @ block['attention'][ours]['kernel'][:, 1] + block['attention'][ours]['bias'][1]
+            np.testing.assert_allclose(got, (weight @ x + bias)[2:4], rtol=1e-5)
+        weight = tensors[f'encoder.layer.{n}.attention.output.dense.weight']
+        np.testing.assert_array_equal(block['attention']['out']['kernel'][2, 1], weight[:, 5])
+        np.testing.assert_array_equal(
+            block['mlp_in']['kernel'], tensors[f'encoder.layer.{n}.intermediate.dense.weight'].T
+        )
+        np.testing.assert_array_equal(block['mlp_in']['bias'], tensors[f'encoder.layer.{n}.intermediate.dense.bias'])
+        np.testing.assert_array_equal(block['mlp_out']['kernel'], tensors[f'encoder.layer.{n}.output.dense.weight'].T)
+        for ours, theirs in (('attention_norm', 'attention.output.LayerNorm'), ('mlp_norm', 'output.LayerNorm')):
+            np.testing.assert_array_equal(block[ours]['scale'], tensors[f'encoder.layer.{n}.{theirs}.weight'])
+            np.testing.assert_array_equal(block[ours]['bias'], tensors[f'encoder.layer.{n}.{theirs}.bias'])
+
+
+def test_a_folder_stands_for_its_file(tmp_path):
+    path = saved(tmp_path, published())
+    chex.assert_trees_all_equal(load_bert(str(tmp_path), BERT_TINY), load_bert(path, BERT_TINY))
+
+
+def old_names(tensors):
+    """As files of pre-training have them: prefix, gamma and beta, and heads of which some share our names' ends."""
+    tensors = {f'bert.{name}': tensor for name, tensor in tensors.items()}
+    old = {
+        re.sub(r'LayerNorm\.bias', 'LayerNorm.beta', re.sub(r'LayerNorm\.weight', 'LayerNorm.gamma', name)): tensor
+        for name, tensor in tensors.items()
+    }
+    assert 'bert.encoder.layer.1.output.LayerNorm.gamma' in old
+    heads = ('cls.predictions.transform.LayerNorm.gamma', 'cls.predictions.bias', 'cls.seq_relationship.weight')
+    return old | {name: np.zeros(3, np.float32) for name in heads}
+
+
+def test_old_names_prefix_and_heads(tmp_path):
+    want = load_bert(saved(tmp_path, published()), BERT_TINY)
+    got = load_bert(saved(tmp_path, old_names(published())), BERT_TINY)
+    chex.assert_trees_all_equal(got, want)
+
+
+def test_half_precision_becomes_float32(tmp_path):
+    tensors = published(np.float16)
+    params = load_bert(saved(tmp_path, tensors), BERT_TINY)
+    chex.assert_trees_all_equal_shapes_and_dtypes(
+        params, jax.eval_shape(BERT_TINY.init, jax.random.key(0), TEXTS)['params']
+    )
+    words = params['embeddings']['words']['embedding']
+    np.testing.assert_array_equal(words, tensors['embeddings.word_embeddings.weight'].astype(np.float32))
+
+
+def test_safetensors_take_no_torch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'torch', None)
+    load_bert(saved(tmp_path, published()), BERT_TINY)
+
+
+def test_torch_file_without_torch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'torch', None)
+    path = tmp_path / 'pytorch_model.bin'
+    path.write_bytes(b'')
+    message = f'{path} takes torch, which is not installed: install it or give model.safetensors'
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_bert(str(path), BERT_TINY)
+
+
+@pytest.mark.parametrize('name', ['embeddings.LayerNorm.bias', 'encoder.layer.1.attention.self.value.weight'])
+def test_missing_tensor(tmp_path, name):
+    tensors = published()
+    del tensors[name]
+    path = saved(tmp_path, tensors)
+    with pytest.raises(UserError, match=re.escape(f"{path} has no tensor '{name}': give")):
+        load_bert(path, BERT_TINY)
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'want'),
+    [
+        ('embeddings.word_embeddings.weight', (V + 1, H), (V, H)),
+        ('embeddings.LayerNorm.weight', (1, H), (H,)),
+        ('encoder.layer.0.intermediate.dense.weight', (H, FFN), (FFN, H)),
+        ('encoder.layer.0.attention.self.query.weight', (H + 3, H), (H, H)),
+        ('encoder.layer.0.attention.self.query.bias', (3, 2), (H,)),
+        ('encoder.layer.1.attention.output.dense.weight', (H, 3, 2), (H, H)),
+    ],
+)
+def test_tensor_of_another_shape(tmp_path, name, shape, want):
+    tensors = published() | {name: np.zeros(shape, np.float32)}
+    path = saved(tmp_path, {f'bert.{name}': tensor for name, tensor in tensors.items()})
+    message = f"{path} has a tensor 'bert.{name}' of shape {list(shape)} where the model has {list(want)}: give"
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_bert(path, BERT_TINY)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(UserError, match=r'gone\.safetensors is not there: give'):
+        load_bert(str(tmp_path / 'gone.safetensors'), BERT_TINY)
+    with pytest.raises(UserError, match=r'has neither model\.safetensors nor pytorch_model\.bin: give'):
+        load_bert(str(tmp_path), BERT_TINY)
+
+
+def test_damaged_safetensors(tmp_path):
+    path = tmp_path / 'model.safetensors'
+    save_file(published(), path)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a whole safetensors file (')):
+        load_bert(str(path), BERT_TINY)
+
+
+@pytest.mark.parametrize('content', [b'', b'hello', b'PK\x03\x04', 'list'])
+def test_damaged_torch_file(tmp_path, content):
+    torch = pytest.importorskip('torch')
+    path = tmp_path / 'pytorch_model.bin'
+    if content == 'list':
+        torch.save([1, 2], path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a whole PyTorch file of weights (')):
+        load_bert(str(path), BERT_TINY)
+
+
+def test_torch_files_run_no_code(tmp_path):
+    torch = pytest.importorskip('torch')
+    path = tmp_path / 'pytorch_model.bin'
+    torch.save({'embeddings.LayerNorm.weight': pytest.approx(1.0)}, path)
+    with pytest.raises(UserError, match='UnpicklingError'):
+        load_bert(str(path), BERT_TINY)
+
+
+def test_torch_file_has_the_same_tensors(tmp_path):
+    torch = pytest.importorskip('torch')
+    want = load_bert(saved(tmp_path, published()), BERT_TINY)
+    path = tmp_path / 'weights.bin'
+    tensors = {name: torch.from_numpy(tensor) for name, tensor in old_names(published()).items()}
+    torch.save({**tensors, 'step': 7, 'bert.embeddings.position_ids': torch.arange(3)}, path)
+    chex.assert_trees_all_equal(load_bert(str(path), BERT_TINY), want)
+    torch.save({name: tensor.bfloat16() for name, tensor in tensors.items()}, path)
+    chex.assert_trees_all_close(load_bert(str(path), BERT_TINY), want, rtol=1e-2)
+
+
+@pytest.mark.parametrize('kind', ['model.safetensors', 'pytorch_model.bin', 'pretraining'])
+def test_hidden_states_are_those_of_transformers(tmp_path, kind):
+    torch = pytest.importorskip('torch')
+    transformers = pytest.importorskip('transformers')
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=20,
+        initializer_range=0.3,
+    )
+    assert config.hidden_act == 'gelu'
+    assert config.layer_norm_eps == 1e-12
+    whole = (transformers.BertForPreTraining if kind == 'pretraining' else transformers.BertModel)(config).eval()
+    for parameter in whole.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    if kind == 'pytorch_model.bin':
+        torch.save(whole.state_dict(), tmp_path / kind)
+    else:
+        whole.save_pretrained(tmp_path)
+    rng = np.random.default_rng(0)
+    lengths = np.array([9, 2, 5], np.int32)
+    ids = np.where(np.arange(9) < lengths[:, None], rng.integers(1, 50, (3, 9)), 0).astype(np.int32)
+    mask = np.arange(9) < lengths[:, None]
+    model = whole.bert if kind == 'pretraining' else whole
+    with torch.no_grad():
+        want = model(torch.from_numpy(ids).long(), torch.from_numpy(mask).long()).last_hidden_state.numpy()
+    size = BERTSize(hidden=32, layers=2, heads=4, mlp_dim=64, max_positions=20)
+    bert = BERT(50, size, dropout=0.1)
+    got = np.asarray(jax.jit(bert.apply)({'params': load_bert(str(tmp_path), bert)}, Texts(ids, lengths)))
+    assert np.abs(want[mask]).max() > 1
+    np.testing.assert_allclose(got[mask], want[mask], atol=1e-5)

@@ -1,0 +1,162 @@
+import json
+import pathlib
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+from jitm.data.pipeline import tokenize_split
+from jitm.data.text import Vocabulary
+from jitm.data.wordpiece import WordPiece
+from jitm.errors import UserError
+
+SHARED = pathlib.Path(__file__).parents[2] / 'shared'
+PUBLISHED = SHARED / 'vocab' / 'bert-base-uncased-vocab.txt'
+CAPTIONS = SHARED / 'data' / 'f8k' / 'dev_caps.txt'
+needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason='needs the vocabulary in ../shared/vocab')
+
+NASTY = [
+    '',
+    '  \t ',
+    'A Man in a RED hat.',
+    "it isn't the boys' well-known U.S. flag!?",
+    'CAFÉ naïve Ångström e\u0301 \u01c5 İstanbul Straße',
+    'unaffable skateboarders snowboarding',
+    '我 看見 two狗 人',
+    'zero\u200bwidth\u00adhyphen\x00nul\ufffdbad\u2028line',
+    'no\u00a0break\u3000wide\r\nnew\tline',
+    '“quoted” \u2013 em—dash … 50% $5 #1 a_b ~x^ `y`',
+    '👍🏽 smile 😀dog ∑ ½ ²',
+    'x' * 100 + ' ' + 'y' * 101,
+    'กขค हिन्दी שָׁלוֹם ﬁne ǆ',
+    '##ing a ## b',
+]
+
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+
+
+@pytest.fixture
+def pieces():
+    return WordPiece((*SPECIAL, 'a', 'dog', '##s', 'cafe', '.', '[', ']', 'un', '##do', '##g', '狗'))
+
+
+@pytest.fixture(scope='module')
+def published():
+    return WordPiece.load(str(PUBLISHED))
+
+
+@pytest.mark.parametrize(
+    ('caption', 'words'),
+    [
+        ('', []),
+        ('A dog.', ['a', 'dog', '.']),
+        ('dogs', ['dog', '##s']),
+        ('undog undo', ['un', '##do', '##g', 'un', '##do']),
+        ('undone', ['[UNK]']),
+        ('Café CAFE\u0301', ['cafe', 'cafe']),
+        ('a狗a', ['a', '狗', 'a']),
+        ('a\x00 do\ufffdg\ta', ['a', 'dog', 'a']),
+        ('[a]', ['[', 'a', ']']),
+        ('dog' + 's' * 97, ['dog'] + ['##s'] * 97),
+        ('dog' + 's' * 98, ['[UNK]']),
+    ],
+)
+def test_pieces_of_a_caption(pieces, caption, words):
+    ids = [pieces.words.index(word) for word in ('[CLS]', *words, '[SEP]')]
+    np.testing.assert_array_equal(pieces.encode(caption), np.array(ids, np.int32), strict=True)
+
+
+@pytest.mark.parametrize('name', SPECIAL)
+def test_names_of_special_pieces_are_text(pieces, name):
+    """`[`, a word nobody knows, `]`."""
+    assert pieces.encode(f'a {name}').tolist() == [2, 5, 10, 1, 11, 3]
+
+
+def test_decode_puts_words_together(pieces):
+    ids = np.append(pieces.encode('Dogs undog cats .'), [0, 0])
+    assert pieces.decode(ids) == 'dogs undog [UNK] .'
+
+
+@needs_published
+def test_published_ids(published):
+    assert len(published) == 30522
+    ids = {'[PAD]': 0, '[UNK]': 100, '[CLS]': 101, '[SEP]': 102, '[MASK]': 103, '!': 999}
+    assert {piece: published.words.index(piece) for piece in ids} == ids
+    words = [published.words[i] for i in published.encode('Two unaffable CAFÉ-goers play.')]
+    assert words == ['[CLS]', 'two', 'una', '##ffa', '##ble', 'cafe', '-', 'go', '##ers', 'play', '.', '[SEP]']
+    assert published.encode('a man').tolist() == [101, 1037, 2158, 102]
+
+
+@needs_published
+@pytest.mark.parametrize('kind', ['tokenization_bert_legacy.BertTokenizerLegacy', 'tokenization_bert.BertTokenizer'])
+def test_ids_are_those_of_transformers(published, kind):
+    """The first is written in Python, the second on the library we use as well."""
+    module, name = kind.split('.')
+    theirs = getattr(pytest.importorskip(f'transformers.models.bert.{module}'), name)(str(PUBLISHED))
+    assert len(theirs) == 30522
+    for caption in NASTY:
+        assert published.encode(caption).tolist() == theirs.encode(caption), caption
+
+
+@needs_published
+@pytest.mark.skipif(not CAPTIONS.is_file(), reason='needs the real data in ../shared/data')
+def test_real_captions(published):
+    captions = tuple(CAPTIONS.read_text(encoding='utf-8').splitlines())
+    tokens = tokenize_split(captions, published)
+    assert tokens.ids.dtype == np.int32
+    assert tokens.lengths.max() < 64
+    # The only character it does not know is a damaged one.
+    assert np.mean(tokens.ids == 100) < 1e-4
+    assert published.decode(tokens.ids[: tokens.starts[1]]) == ' '.join(re.findall(r'\w+|[^\w\s]', captions[0].lower()))
+
+
+def test_load_reads_a_line_per_piece(pieces, tmp_path):
+    path = tmp_path / 'vocab.txt'
+    text = '\n'.join((*pieces.words, 'a\u2028b', '\u00a0'))
+    for ending in ('', '\n'):
+        path.write_text(text + ending, encoding='utf-8')
+        assert WordPiece.load(str(path)).words == (*pieces.words, 'a\u2028b', '\u00a0')
+    path.write_bytes(text.replace('\n', '\r\n').encode())
+    assert WordPiece.load(str(path)).words == (*pieces.words, 'a\u2028b', '\u00a0')
+
+
+def test_travels_as_a_list_of_words(pieces):
+    copy = WordPiece(tuple(json.loads(json.dumps(list(pieces.words)))))
+    assert copy == pieces
+    assert copy.hash == pieces.hash
+    np.testing.assert_array_equal(copy.encode('undog 狗'), pieces.encode('undog 狗'))
+    assert len(copy) == 16
+    assert pickle.loads(pickle.dumps(copy)).encode('a').tolist() == [2, 5, 3]
+
+
+def test_hash_depends_on_pieces_order_and_kind(pieces):
+    words = pieces.words
+    assert re.fullmatch('[0-9a-f]{64}', pieces.hash)
+    others = {WordPiece(words[:-1]).hash, WordPiece((*words[:-2], *words[:-3:-1])).hash, Vocabulary(words).hash}
+    assert len({pieces.hash, *others}) == 4
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('[PAD]\n[UNK]\n[CLS]\na\n', 'lacks [SEP]: give the vocab.txt of a BERT'),
+        ('{"word2idx": {}}', 'lacks [PAD], [UNK], [CLS], [SEP]: give'),
+        ('a\n[UNK]\n[CLS]\n[SEP]\n[PAD]\n', 'has [PAD] at line 5, but padding is 0: it must be line 1'),
+        ('[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\nb\n', "has 'a' twice: give"),
+    ],
+)
+def test_files_that_are_no_vocabulary(tmp_path, text, message):
+    path = tmp_path / 'vocab.txt'
+    path.write_text(text)
+    with pytest.raises(UserError, match=re.escape(f'{path} {message}')):
+        WordPiece.load(str(path))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    path = tmp_path / 'vocab.txt'
+    with pytest.raises(UserError, match=re.escape(f'{path} cannot be read (No such file or directory)')):
+        WordPiece.load(str(path))
+    path.write_bytes(b'\xff\xfe')
+    with pytest.raises(UserError, match=re.escape(f'{path} is not UTF-8 text')):
+        WordPiece.load(str(path))
