@@ -23,12 +23,32 @@ def get_config() -> ml_collections.ConfigDict:
         min_count=4,  # rarer words become <unk>
     )
 
-    # A Matcher in jitm.models and its arguments.
+    # What training changes about its examples.
+    config.augmentation = dict(
+        drop_regions=0.0,  # probability that a region is left out
+        change_words=0.0,  # probability that a word is masked, replaced or left out
+        keep_ends=False,  # <start> and <end> are never changed
+        copies=1,  # how often each pair stands in a batch, changed anew: 2 for ESA's self-expanding
+    )
+
+    # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
     config.model = dict(
         name='vse.VSE',
         embed_dim=1024,  # of the joint space
-        word_dim=300,
-        bidirectional=False,
+        image=dict(
+            name='vision.RegionEncoder',
+            mlp='none',  # or 'plain' (VSE(MLP)), 'residual' (RVSE), 'residual_on_input' (VSE-infinity)
+            output_norm=False,  # a second batch normalisation at the end of the MLP
+            norm_padding=False,  # padded regions count in the batch normalisation, as released
+        ),
+        text=dict(
+            name='text.GRUEncoder',
+            word_dim=300,
+            bidirectional=False,
+            dropout=0.0,  # of word embeddings
+        ),
+        image_pooling='mean',  # or 'max', 'last', 'gpo', 'esa'
+        text_pooling='last',
         normalize_images=True,  # False for VSE0: its image vectors keep their length
         absolute=False,  # True for Order0: absolute values of both vectors
         measure='cosine',  # or 'order'
@@ -40,7 +60,7 @@ def get_config() -> ml_collections.ConfigDict:
     # The candidates of each query.
     config.rankings = dict(
         source='in_batch',
-        same_image_negatives=True,  # another caption of the same image is a negative, as published
+        same_image='negative',  # another caption of the same image, as published; or 'positive' (CMPM), 'ignored'
     )
 
     # The objective is the sum of these: name -> loss in jitm.losses, its arguments, and how it counts.
@@ -56,8 +76,10 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     config.optimizer = dict(
-        name='adam',
+        name='adamw',
         learning_rate=2e-4,
+        weight_decay=0.0,  # decoupled; 0 is Adam
+        factors=dict(),  # a module's name -> what its learning rate is multiplied by
         decay_epochs=15,  # the rate is multiplied by decay_factor every so many epochs
         decay_factor=0.1,
         clip_norm=2.0,  # global norm of a member's gradient

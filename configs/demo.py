@@ -12,7 +12,7 @@ def get_config() -> ConfigDict:
     config.batch_size = 64
     config.data = dict(source='scenes.load', seed=0, train_images=2000, dev_images=500, test_images=500)
     config.model.embed_dim = 256
-    config.model.word_dim = 128
+    config.model.text.word_dim = 128
     hinges = config.terms.ranking.to_dict()
     config.terms = dict(
         warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=6),

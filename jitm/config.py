@@ -119,7 +119,21 @@ def load_split(data: Mapping[str, Any], split: str) -> Any:
 
 
 def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
-    """Builds the matcher a config's `model` names: dict(name='vse.VSE', ...) -> Matcher."""
-    name, keywords = choose(model, 'name', where='model')
-    constructor = bind(resolve('jitm.models', name), keywords, where='model', later=('vocab_size', 'parent', 'name'))
-    return constructor(vocab_size=vocab_size)
+    """Builds the matcher a config's `model` names: dict(name='vse.VSE', ...) -> Matcher.
+
+    A sub-dict with a `name` of its own is a module of `jitm.layers`, built likewise. Each gets the vocabulary's size
+    and the model's `embed_dim` if it takes them.
+    """
+    shared = {'vocab_size': vocab_size, 'embed_dim': choose(model, 'embed_dim', where='model')[0]}
+
+    def build(package: str, section: Mapping[str, Any], where: str) -> Any:
+        name, keywords = choose(section, 'name', where=where)
+        function = resolve(package, name)
+        for key, value in keywords.items():
+            if isinstance(value, Mapping):
+                keywords[key] = build('jitm.layers', value, f'{where}.{key}')
+        own = {key: value for key, value in shared.items() if key in inspect.signature(function).parameters}
+        later = {'parent', 'name', *own.keys() - keywords.keys()}
+        return bind(function, keywords, where=where, later=later)(**own | keywords)
+
+    return build('jitm.models', model, 'model')

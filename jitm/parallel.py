@@ -61,6 +61,15 @@ def all_gather(tree: chex.ArrayTree, axis: str | None) -> chex.ArrayTree:
     return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
 
 
+def sum_over_devices(x: chex.Array) -> chex.Array:
+    """Adds up every device's x inside of a `data_parallel` step; x itself elsewhere. For layers, which name no axis."""
+    try:
+        jax.lax.axis_size(AXIS)
+    except NameError:
+        return x
+    return jax.lax.psum(x, AXIS)
+
+
 def value_and_mean_gradient(loss: Callable, axis: str | None) -> Callable:
     """`jax.value_and_grad` (with auxiliary output) of a loss that every device computes for the global batch.
 

@@ -1,6 +1,7 @@
 """The arrays that cross module boundaries, with their shapes.
 
-I images, T texts, R regions, L words, D features; B pairs of a batch; Q queries, C candidates of a ranking.
+I images, T texts, R regions, L words, D features; B pairs of a batch, E copies of each; Q queries, C candidates of a
+ranking.
 """
 
 import chex
@@ -13,10 +14,12 @@ class Images(struct.PyTreeNode):
     Attributes:
       regions: float16 or float32 [I, R, D].
       counts: int32 [I], how many of the R regions are real; the rest is padding.
+      kept: bool [I, E, R], the regions that each of E copies of an image keeps; None for one copy that keeps all.
     """
 
     regions: chex.Array
     counts: chex.Array
+    kept: chex.Array | None = None
 
 
 class Texts(struct.PyTreeNode):
@@ -32,12 +35,12 @@ class Texts(struct.PyTreeNode):
 
 
 class Batch(struct.PyTreeNode):
-    """B matching pairs: text n describes image n.
+    """B matching pairs: text n describes image n. With E copies of each pair, texts n E to n E + E - 1 do.
 
     Attributes:
       step: int32 [], the training step this batch belongs to.
       images: Images with B rows; an image may occur more than once.
-      texts: Texts with B rows.
+      texts: Texts with B E rows.
       image_index: int32 [B], row of each image in its split; equal numbers are the same image.
     """
 

@@ -11,19 +11,30 @@ import warnings  # noqa: E402
 
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
+from conftest import UNCHANGED  # noqa: E402
 from test_matchers import MATCHERS, VOCABULARY  # noqa: E402
 
 from jitm import parallel  # noqa: E402
+from jitm.data.augmentation import Augmentation  # noqa: E402
 from jitm.data.pipeline import Pipeline, Tokens  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
+from jitm.data.text import Vocabulary  # noqa: E402
 from jitm.losses import ranking  # noqa: E402
 from jitm.training import rankings  # noqa: E402
 from jitm.training.members import Member, gradient, init_members  # noqa: E402
 from jitm.training.objective import Term  # noqa: E402
 from jitm.training.step import TrainState, make_train_step  # noqa: E402
 
+CASES = [
+    ('vsepp', ranking.max_of_hinges, {}),
+    ('order0', ranking.sum_of_hinges, {}),
+    # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
+    ('rvse_mlp', ranking.sum_of_hinges, {'drop_regions': 0.4}),
+    ('esa', ranking.max_of_hinges, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
+]
 
-def make_pipeline(batch_size: int) -> Pipeline:
+
+def make_pipeline(batch_size: int, augmentation: Augmentation) -> Pipeline:
     rng = np.random.default_rng(0)
     image_of_text = np.repeat(np.arange(12), 3).astype(np.int32)
     regions = rng.normal(size=(12, 4, 6)).astype(np.float32)
@@ -32,7 +43,8 @@ def make_pipeline(batch_size: int) -> Pipeline:
         rng.integers(1, VOCABULARY, lengths.sum()).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)])
     )
     split = Split('random', regions, rng.integers(1, 5, 12).astype(np.int32), ('',) * 36, image_of_text, ('',) * 12)
-    return Pipeline(split, tokens, batch_size, seed=0, length_multiple=4)
+    vocabulary = Vocabulary(tuple(f'w{n}' for n in range(VOCABULARY - 1))).with_mask()
+    return Pipeline(split, tokens, vocabulary, batch_size, 0, length_multiple=4, augmentation=augmentation)
 
 
 def main() -> None:
@@ -40,14 +52,15 @@ def main() -> None:
     if processes:
         coordinator, count, index = processes
         parallel.start_processes(coordinator, int(count), int(index))
-    pipeline, results = make_pipeline(16), {}
-    for name, loss in (('vsepp', ranking.max_of_hinges), ('order0', ranking.sum_of_hinges)):
+    results = {}
+    for name, loss, changes in CASES:
+        pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes))
         members = {'target': Member(MATCHERS[name], optax.sgd(1.0), gradient)}
         term = Term(lambda s, p, n, loss=loss: loss(s, p, n, margin=0.2), 1.0, 0, None, 'sum')
         step = make_train_step(
             members,
             {'ranking': term},
-            lambda s, i: rankings.in_batch(s, i, same_image_negatives=False),
+            lambda s, i: rankings.in_batch(s, i, same_image='ignored'),
             seed=0,
             steps_per_epoch=2,
         )
@@ -61,8 +74,10 @@ def main() -> None:
         after = jax.device_get(state.members['target'].params)
         for path, leaf in jax.tree_util.tree_leaves_with_path(jax.tree.map(np.subtract, before, after)):
             results[f'{name}/gradient{jax.tree_util.keystr(path)}'] = leaf
-        for key in ('loss', 'gap', 'active_hinges', 'gradient_norm'):
+        for key in ('loss', 'gap', 'active_hinges', 'gradient_norm', 'image_fc_gradient_norm'):
             results[f'{name}/{key}'] = np.asarray(jax.device_get(metrics[f'target/{key}']))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(state.members['target'].batch_stats)):
+            results[f'{name}/statistics{jax.tree_util.keystr(path)}'] = leaf
         results[f'{name}/step'] = np.asarray(jax.device_get(state.step))
     results['devices'] = np.asarray(jax.device_count())
     if parallel.is_primary():

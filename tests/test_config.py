@@ -41,7 +41,12 @@ def test_published_settings(name):
     got = (term['loss'], term['margin'], optimizer['learning_rate'])
     got += (model['measure'], model['normalize_images'], model['absolute'])
     assert got == PUBLISHED[name]
-    assert (config['epochs'], config['batch_size'], model['embed_dim'], model['word_dim']) == (30, 128, 1024, 300)
+    assert (config['epochs'], config['batch_size'], model['embed_dim'], model['text']['word_dim']) == (
+        30,
+        128,
+        1024,
+        300,
+    )
     assert (optimizer['decay_epochs'], optimizer['decay_factor'], optimizer['clip_norm']) == (15, 0.1, 2.0)
     assert term['reduction'] == 'sum'
 

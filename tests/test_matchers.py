@@ -7,26 +7,35 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
+from jitm.layers import text, vision
 from jitm.matcher import all_pairs
 from jitm.models import vse
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
-VSE = {
-    'vocab_size': VOCABULARY,
-    'embed_dim': 8,
-    'word_dim': 5,
-    'bidirectional': False,
-    'normalize_images': True,
-    'absolute': False,
-    'measure': 'cosine',
-}
+DIM = 8
+
+
+def make_vse(mlp='none', bidirectional=False, vocab_size=VOCABULARY, **changes):
+    """VSE++ at a small size, or another model of its kind."""
+    image = vision.RegionEncoder(DIM, mlp=mlp, output_norm=False, norm_padding=False)
+    text_encoder = text.GRUEncoder(vocab_size, DIM, word_dim=5, bidirectional=bidirectional, dropout=0.0)
+    keywords = {'image_pooling': 'mean', 'text_pooling': 'last', 'normalize_images': True, 'absolute': False}
+    return vse.VSE(DIM, image, text_encoder, **keywords | {'measure': 'cosine'} | changes)
+
+
+GPO = {'bidirectional': True, 'image_pooling': 'gpo', 'text_pooling': 'gpo'}
 MATCHERS = {
-    'vsepp': vse.VSE(**VSE),
-    'vse0': vse.VSE(**VSE | {'normalize_images': False}),
-    'bidirectional': vse.VSE(**VSE | {'bidirectional': True}),
-    'order0': vse.VSE(**VSE | {'absolute': True, 'measure': 'order'}),
-    'orderpp': vse.VSE(**VSE | {'measure': 'order'}),
+    'vsepp': make_vse(),
+    'vse0': make_vse(normalize_images=False),
+    'order0': make_vse(absolute=True, measure='order'),
+    'orderpp': make_vse(measure='order'),
+    'vse_fc': make_vse(**GPO),
+    'vse_mlp': make_vse('plain', **GPO),
+    'rvse_mlp': make_vse('residual', **GPO),
+    'vse_infty': make_vse('residual_on_input', **GPO),
+    'esa': make_vse('residual_on_input', **GPO | {'image_pooling': 'esa', 'text_pooling': 'esa'}),
+    'max_pooling': make_vse(image_pooling='max', text_pooling='mean'),
 }
 
 
@@ -106,7 +115,9 @@ def test_gradients_are_finite_and_reach_every_parameter(matcher):
     weights = np.random.default_rng(1).normal(size=(5, 5))
 
     def loss(params):
-        return jnp.sum(weights * model.apply({**variables, 'params': params}, images, texts, True))
+        keywords = {'mutable': ['batch_stats'], 'rngs': {'dropout': jax.random.key(2)}}
+        scores, _ = model.apply({**variables, 'params': params}, images, texts, True, **keywords)
+        return jnp.sum(weights * scores)
 
     gradients = jax.jit(jax.grad(loss))(variables['params'])
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
@@ -131,10 +142,10 @@ def test_half_precision_features_are_read_as_float32(matcher):
 
 @pytest.mark.parametrize('measure', ['cosine', 'order'])
 def test_vse_is_its_formula_in_float64(measure):
-    model = vse.VSE(**VSE | {'measure': measure, 'absolute': measure == 'order'})
+    model = make_vse(measure=measure, absolute=measure == 'order')
     images, texts = make_inputs()
     variables = model.init(jax.random.key(1), images, texts)
-    fc = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params']['image_fc'])
+    fc = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params']['image']['image_fc'])
     text_vectors = np.asarray(model.apply(variables, texts, method='encode_text'), np.float64)
     np.testing.assert_allclose(np.linalg.norm(text_vectors, axis=1), 1, rtol=1e-6)
     assert (text_vectors >= 0).all() == model.absolute
@@ -178,7 +189,7 @@ def test_order_gradient_is_the_numerical_one():
 
 def test_an_unknown_measure_is_refused():
     with pytest.raises(UserError, match="is 'euclid'; take 'cosine' or 'order'"):
-        vse.VSE(**VSE | {'measure': 'euclid'}).init(jax.random.key(0), *make_inputs())
+        make_vse(measure='euclid').init(jax.random.key(0), *make_inputs())
 
 
 def test_lifted_kernels_score_every_pair():

@@ -5,37 +5,64 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import UNCHANGED
+from test_matchers import make_vse
 
 from jitm.data import scenes
+from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
+from jitm.errors import UserError
 from jitm.losses import ranking
-from jitm.models.vse import VSE
 from jitm.training import rankings
 from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Member, MemberState, gradient, init_members
 from jitm.training.objective import make_terms, objective
-from jitm.training.optimizer import adam
-from jitm.training.step import TrainState, collapse_metrics, make_train_step
+from jitm.training.optimizer import adamw, scale_modules
+from jitm.training.step import TrainState, collapse_metrics, gradient_norms, make_train_step
 
 TERM = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'sum'}
+OPTIMIZER = {
+    'learning_rate': 1.0,
+    'weight_decay': 0.0,
+    'factors': {},
+    'decay_epochs': 9,
+    'decay_factor': 0.1,
+    'clip_norm': 2.0,
+    'steps_per_epoch': 1,
+}
 SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
 
 
-@pytest.mark.parametrize('same_image_negatives', [True, False])
-def test_in_batch_rankings_mine_both_directions(same_image_negatives):
-    image_index = jnp.asarray([4, 7, 4, 1, 0])
-    both = rankings.in_batch(SCORES, image_index, same_image_negatives=same_image_negatives)
+@pytest.mark.parametrize('same_image', rankings.SAME_IMAGE)
+def test_in_batch_rankings_mine_both_directions(same_image):
+    both = rankings.in_batch(SCORES, jnp.asarray([4, 7, 4, 1, 0]), same_image=same_image)
     np.testing.assert_array_equal(both['t2i'].scores, both['i2t'].scores.T)
     for r in both.values():
-        np.testing.assert_array_equal(r.positives, np.eye(5))
+        assert r.positives.diagonal().all()
         assert not (r.positives & r.negatives).any()
-        assert bool(r.negatives[0, 2]) == bool(r.negatives[2, 0]) == same_image_negatives
-        assert int(r.negatives.sum()) == 20 - (0 if same_image_negatives else 2)
+        assert r.positives[0, 2] == r.positives[2, 0] == (same_image == 'positive')
+        assert r.negatives[0, 2] == r.negatives[2, 0] == (same_image == 'negative')
+        assert int(r.positives.sum() + r.negatives.sum()) == 25 - (2 if same_image == 'ignored' else 0)
+
+
+def test_copies_of_a_pair_match_each_other():
+    scores = jnp.arange(36.0).reshape(6, 6)
+    both = rankings.in_batch(scores, jnp.asarray([5, 9, 5]), same_image='ignored')
+    blocks = np.kron(np.eye(3), np.ones((2, 2))).astype(bool)
+    np.testing.assert_array_equal(both['i2t'].positives, blocks)
+    np.testing.assert_array_equal(
+        both['i2t'].negatives, np.kron(np.array([5, 9, 5])[:, None] != [5, 9, 5], np.ones((2, 2)))
+    )
+
+
+def test_what_a_pair_of_the_same_image_is_must_be_known():
+    with pytest.raises(UserError, match=r"'rankings.same_image' is 'x'; take one of negative, positive, ignored"):
+        rankings.in_batch(SCORES, jnp.arange(5), same_image='x')
 
 
 def test_the_published_value_is_the_sum_of_both_directions():
-    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image='negative')
     total, values = objective(make_terms({'ranking': TERM}), both, epoch=0)
     s = np.asarray(SCORES, np.float64)
     want = sum(max(max(0, 0.2 + s[i, j] - s[i, i]) for j in range(5) if j != i) for i in range(5))
@@ -46,7 +73,7 @@ def test_the_published_value_is_the_sum_of_both_directions():
 
 def test_the_released_scaling_of_selective_hard_negative_is_half_the_mean_of_both_directions():
     term = TERM | {'loss': 'ranking.selective_hard_negative', 'epsilon': 0.5, 'weight': 0.5, 'reduction': 'mean'}
-    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image='negative')
     total, _ = objective(make_terms({'ranking': term}), both, epoch=0)
     want, averaged = 0.0, 0
     for s in (np.asarray(SCORES, np.float64), np.asarray(SCORES, np.float64).T):
@@ -65,7 +92,7 @@ def test_terms_come_and_go_with_the_epoch_and_have_weights():
         'warm_up': TERM | {'loss': 'ranking.sum_of_hinges', 'until': 2, 'reduction': 'mean'},
         'hard': TERM | {'since': 1, 'weight': 0.5},
     }
-    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image='negative')
     eye = jnp.eye(5, dtype=bool)
     warm = sum(ranking.sum_of_hinges(s, eye, margin=0.2).mean() for s in (SCORES, SCORES.T))
     hard = 0.5 * sum(ranking.max_of_hinges(s, eye, margin=0.2).sum() for s in (SCORES, SCORES.T))
@@ -74,32 +101,47 @@ def test_terms_come_and_go_with_the_epoch_and_have_weights():
 
 
 def test_learning_rate_falls_in_steps():
-    _, schedule = adam(learning_rate=1e-3, decay_epochs=2, decay_factor=0.1, clip_norm=2.0, steps_per_epoch=10)
+    _, schedule = adamw(**OPTIMIZER | {'learning_rate': 1e-3, 'decay_epochs': 2, 'steps_per_epoch': 10})
     np.testing.assert_allclose(
         [schedule(step) for step in (0, 19, 20, 39, 40)], [1e-3, 1e-3, 1e-4, 1e-4, 1e-5], rtol=1e-5
     )
 
 
 def test_the_clip_scales_the_whole_gradient():
-    optimizer, _ = adam(learning_rate=1.0, decay_epochs=9, decay_factor=0.1, clip_norm=2.0, steps_per_epoch=1)
+    optimizer, _ = adamw(**OPTIMIZER)
     gradients = {'a': jnp.asarray([30.0]), 'b': jnp.asarray([40.0])}
-    _, (_, (adam_state, _)) = optimizer.update(gradients, optimizer.init(gradients))
+    _, (_, (adam_state, *_), _) = optimizer.update(gradients, optimizer.init(gradients), gradients)
     np.testing.assert_allclose(adam_state.mu['a'], 0.1 * 30 * 2 / 50, rtol=1e-5)
     np.testing.assert_allclose(adam_state.mu['b'], 0.1 * 40 * 2 / 50, rtol=1e-5)
+
+
+def test_weight_decay_is_decoupled_and_factors_scale_the_rate_of_a_module():
+    params = {'bert': {'w': jnp.asarray([3.0])}, 'fc': {'w': jnp.asarray([3.0])}}
+    optimizer, _ = adamw(**OPTIMIZER | {'learning_rate': 0.5, 'weight_decay': 0.1, 'factors': {'bert': 0.1}})
+    gradients = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    np.testing.assert_allclose(updates['fc']['w'], -0.5 * 0.1 * 3, rtol=1e-6)
+    np.testing.assert_allclose(updates['bert']['w'], 0.1 * updates['fc']['w'], rtol=1e-6)
+
+
+def test_a_factor_of_no_module_is_refused():
+    with pytest.raises(UserError, match=r"'optimizer.factors.bret' names no module of the model, did you mean 'bert'"):
+        scale_modules({'bret': 0.1}).init({'text': {'bert': {'w': 0}}})
 
 
 @pytest.fixture(scope='module')
 def parts():
     split = scenes.load('train', train_images=8)
     vocabulary = Vocabulary.build(split.captions, 1)
-    pipeline = Pipeline(split, tokenize_split(split.captions, vocabulary), 8, seed=0, length_multiple=32)
-    model = VSE(len(vocabulary), 8, 4, False, True, False, 'cosine')
+    tokens = tokenize_split(split.captions, vocabulary)
+    pipeline = Pipeline(split, tokens, vocabulary, 8, 0, length_multiple=32, augmentation=Augmentation(**UNCHANGED))
+    model = make_vse(vocab_size=len(vocabulary))
     member = Member(model, optax.sgd(0.1), gradient)
     members = {'target': member, 'other': member}
     step = make_train_step(
         members,
         make_terms({'ranking': TERM, 'later': TERM | {'since': 1}}),
-        lambda s, i: rankings.in_batch(s, i, same_image_negatives=False),
+        lambda s, i: rankings.in_batch(s, i, same_image='ignored'),
         seed=0,
         steps_per_epoch=5,
     )
@@ -130,7 +172,9 @@ def test_members_train_side_by_side_from_their_own_parameters(parts):
     step, state, pipeline = parts
     after, metrics = step(state, pipeline.batch(0))
     assert int(after.step) == 1
-    kernels = [s.members[name].params['image_fc']['kernel'] for s in (state, after) for name in ('target', 'other')]
+    kernels = [
+        s.members[name].params['image']['image_fc']['kernel'] for s in (state, after) for name in ('target', 'other')
+    ]
     assert not np.allclose(kernels[0], kernels[1])
     assert not np.allclose(kernels[0], kernels[2])
     assert metrics['target/loss'] != metrics['other/loss']
@@ -177,7 +221,7 @@ def test_instruments_by_hand(parts):
     _, metrics = step(state, pipeline.batch(0))
     np.testing.assert_allclose(metrics['target/collapsed_loss'], 2 * 8 * 0.2, rtol=1e-6)
     batch = pipeline.batch(0)
-    model = VSE(len(Vocabulary.build(pipeline.split.captions, 1)), 8, 4, False, True, False, 'cosine')
+    model = make_vse(vocab_size=len(pipeline.vocabulary))
     s = np.asarray(model.apply({'params': state.members['target'].params}, batch.images, batch.texts))
     gaps, active = [], []
     assert len(np.unique(batch.image_index)) < 8
@@ -187,6 +231,30 @@ def test_instruments_by_hand(parts):
             active.append(gaps[-1] < 0.2)
     np.testing.assert_allclose(metrics['target/gap'], np.mean(gaps), atol=1e-6)
     np.testing.assert_allclose(metrics['target/active_hinges'], np.mean(active))
+    np.testing.assert_allclose(metrics['target/absolute_gap'], np.mean(np.abs(gaps)), atol=1e-6)
+    np.testing.assert_allclose(metrics['target/hard_share'], np.mean(np.abs(gaps) > 0.01))
+
+
+def test_the_gradient_that_reaches_the_image_fc_layer_is_told():
+    norms = gradient_norms({'image': {'image_fc': {'w': jnp.asarray([3.0, 4.0])}}, 'text': {'w': jnp.asarray([12.0])}})
+    np.testing.assert_allclose(norms['image_fc_gradient_norm'], 5)
+    np.testing.assert_allclose(norms['gradient_norm'], 13)
+    assert gradient_norms({'w': jnp.ones(1)}).keys() == {'gradient_norm'}
+
+
+def test_the_hard_branch_has_the_epsilon_of_the_loss(parts):
+    _, state, pipeline = parts
+    loss = {'loss': 'ranking.selective_hard_negative'}
+    for epsilon, share in ((3.0, 0.0), (0.0, 1.0)):
+        step = make_train_step(
+            {'target': Member(make_vse(vocab_size=len(pipeline.vocabulary)), optax.sgd(0.1), gradient)},
+            make_terms({'ranking': TERM | loss | {'epsilon': epsilon}}),
+            lambda s, i: rankings.in_batch(s, i, same_image='ignored'),
+            seed=0,
+            steps_per_epoch=5,
+        )
+        one = state.replace(members={'target': state.members['target']})
+        np.testing.assert_allclose(step(one, pipeline.batch(0))[1]['target/hard_share'], share)
 
 
 def test_the_monitor_warns_once_per_plateau():
@@ -199,7 +267,7 @@ def test_the_monitor_warns_once_per_plateau():
 
 def test_terms_that_do_not_count_are_not_active():
     terms = {'early': TERM | {'until': 1}, 'late': TERM | {'since': 1, 'margin': -9.0}}
-    both = rankings.in_batch(SCORES, jnp.arange(5), same_image_negatives=True)
-    shares = [float(collapse_metrics(both, make_terms(terms), epoch)['active_hinges']) for epoch in (0, 1)]
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image='negative')
+    shares = [float(collapse_metrics(both, make_terms(terms), epoch, 0.01)['active_hinges']) for epoch in (0, 1)]
     assert shares[0] > 0
     assert shares[1] == 0

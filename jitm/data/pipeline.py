@@ -2,9 +2,12 @@
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
+from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.types import Batch, Images, Texts
@@ -28,11 +31,15 @@ class Tokens:
         return np.diff(self.starts).astype(np.int32)
 
 
+def join(texts: Sequence[np.ndarray]) -> Tokens:
+    """Puts texts, each int32 [L], end to end."""
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])])
+    return Tokens(np.concatenate(texts), starts)
+
+
 def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary) -> Tokens:
     """Encodes every caption once."""
-    encoded = [vocabulary.encode(caption) for caption in captions]
-    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])])
-    return Tokens(np.concatenate(encoded), starts)
+    return join([vocabulary.encode(caption) for caption in captions])
 
 
 def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
@@ -79,16 +86,21 @@ class Pipeline:
     Attributes:
       split: images and captions.
       tokens: the captions as ids.
+      vocabulary: of these ids.
       batch_size: B of the global batch.
       seed: of the permutations.
-      length_multiple: texts are padded to a multiple of this, the batch's longest deciding.
+      length_multiple: texts are padded to a multiple of this, the batch's longest (before words were left out)
+        deciding.
+      augmentation: what is changed about the examples.
     """
 
     split: Split
     tokens: Tokens
+    vocabulary: Vocabulary
     batch_size: int
     seed: int
     length_multiple: int
+    augmentation: Augmentation
 
     @property
     def steps_per_epoch(self) -> int:
@@ -116,9 +128,25 @@ class Pipeline:
         length = bucket(self.tokens.lengths[text_index].max(), self.length_multiple)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
-        return Batch(
-            step=np.int32(step),
-            images=take_images(self.split, image_index),
-            texts=pad_texts(self.tokens, rows, length),
-            image_index=image_index,
-        )
+        images, texts = take_images(self.split, image_index), pad_texts(self.tokens, rows, length)
+        if self._augments:
+            images, texts = self._augment(step, rows, images, length)
+        return Batch(step=np.int32(step), images=images, texts=texts, image_index=image_index)
+
+    @property
+    def _augments(self) -> bool:
+        changes = self.augmentation
+        return changes.drop_regions > 0 or changes.change_words > 0 or changes.copies > 1
+
+    def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
+        changes, continues = self.augmentation, self.vocabulary.continues
+        kept, texts = np.empty((len(rows), changes.copies, images.regions.shape[1]), bool), []
+        for n, copy in itertools.product(range(len(rows)), range(changes.copies)):
+            rng = example_generator(self.seed, step, int(rows[n]), copy)
+            kept[n, copy] = keep_regions(images.counts[n], images.regions.shape[1], changes.drop_regions, rng)
+            ids = self.tokens.ids[self.tokens.starts[rows[n]] : self.tokens.starts[rows[n] + 1]]
+            if changes.change_words > 0:
+                ids = change_words(ids, continues, self.vocabulary.mask, changes.change_words, changes.keep_ends, rng)
+            texts.append(ids)
+        tokens = join(texts)
+        return drop_regions(images, kept), pad_texts(tokens, np.arange(len(texts)), length)

@@ -15,6 +15,7 @@ from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from jitm.errors import UserError
 
 PAD, START, END, UNK = range(4)
+MASK = '<mask>'
 SPECIAL_WORDS = ('<pad>', '<start>', '<end>', '<unk>')
 
 _ABBREVIATIONS = (
@@ -165,6 +166,20 @@ class Vocabulary:
           The words, separated by blanks.
         """
         return ' '.join(self.words[i] for i in ids if i not in (PAD, START, END))
+
+    def with_mask(self) -> 'Vocabulary':
+        """The vocabulary with `<mask>`, as one more word at its end if it has none."""
+        return self if MASK in self._ids else Vocabulary((*self.words, MASK))
+
+    @property
+    def mask(self) -> int:
+        """The id of `<mask>`, which must be there."""
+        return self._ids[MASK]
+
+    @functools.cached_property
+    def continues(self) -> np.ndarray:
+        """bool [V], whether an id goes on with the word before it: never, these are whole words."""
+        return np.zeros(len(self), bool)
 
     def __len__(self) -> int:
         return len(self.words)

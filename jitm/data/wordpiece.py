@@ -12,6 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from jitm.errors import UserError
 
+MASK = '[MASK]'
 PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
 
 
@@ -78,6 +79,26 @@ class WordPiece:
         """
         words = (self.words[i] for i in ids)
         return ' '.join(word for word in words if word not in (PAD, CLS, SEP)).replace(' ##', '')
+
+    def with_mask(self) -> 'WordPiece':
+        """The word pieces, among which `[MASK]` must be.
+
+        Raises:
+          UserError: it is not.
+        """
+        if MASK not in self._ids:
+            raise UserError(f"the word pieces lack {MASK}, which config key 'augmentation.change_words' needs")
+        return self
+
+    @property
+    def mask(self) -> int:
+        """The id of `[MASK]`, which must be there."""
+        return self._ids[MASK]
+
+    @functools.cached_property
+    def continues(self) -> np.ndarray:
+        """bool [V], whether a piece goes on with the word before it."""
+        return np.array([word.startswith('##') for word in self.words])
 
     def __len__(self) -> int:
         return len(self.words)

@@ -1,7 +1,10 @@
-"""Norms that stay finite, with finite gradients, at zero."""
+"""Norms that stay finite, with finite gradients, at zero; batch normalisation by PyTorch's rule."""
 
 import chex
 import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm import parallel
 
 
 def l2_normalize(x: chex.Array, axis: int = -1) -> chex.Array:
@@ -22,3 +25,53 @@ def safe_sqrt(x: chex.Array) -> chex.Array:
     """Square root of a non-negative array whose gradient at zero is 0, not infinite."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+
+
+class BatchNorm(nn.Module):
+    """(x - mean) / sqrt(variance + 1e-5) * scale + bias over all rows of all devices, as `torch.nn.BatchNorm1d`.
+
+    Training normalises with the biased variance of the batch and keeps the unbiased one, unlike Flax.
+
+    Attributes:
+      scale_init: of the scale.
+      momentum: share of the old running statistics that is kept at each step (PyTorch's 0.1 is 0.9 here).
+      epsilon: added to the variance.
+    """
+
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: chex.Array, mask: chex.Array | None = None, train: bool = False) -> chex.Array:
+        """Normalises the last axis.
+
+        Args:
+          x: [..., D].
+          mask: bool [...], which rows the statistics are made of; None for all.
+          train: uses the statistics of the batch and updates the running ones, in 'batch_stats'.
+
+        Returns:
+          [..., D].
+        """
+        shape = x.shape[-1:]
+        running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
+        running_variance = self.variable('batch_stats', 'variance', jnp.ones, shape)
+        scale = self.param('scale', self.scale_init, shape)
+        bias = self.param('bias', nn.initializers.zeros, shape)
+        mean, variance = running_mean.value, running_variance.value
+        if train:
+            mask = jnp.ones(x.shape[:-1], bool) if mask is None else mask
+            rows = tuple(range(x.ndim - 1))
+
+            def total(values):
+                return parallel.sum_over_devices(jnp.sum(jnp.where(mask[..., None], values, 0), rows))
+
+            count = parallel.sum_over_devices(jnp.sum(mask))
+            mean = total(x) / count
+            variance = total(jnp.square(x - mean)) / count
+            if not self.is_initializing():
+                unbiased = variance * count / jnp.maximum(count - 1, 1)
+                running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
+                running_variance.value = self.momentum * running_variance.value + (1 - self.momentum) * unbiased
+        return (x - mean) * (scale / jnp.sqrt(variance + self.epsilon)) + bias

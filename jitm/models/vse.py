@@ -1,6 +1,7 @@
 """Visual-semantic embeddings: both sides are one vector, and the score is their product or their order violation.
 
-VSE0 and VSE++ are paper 003 (Faghri et al., 2018), Order0 and Order++ its section 3.7.
+VSE0 and VSE++ are paper 003 (Faghri et al., 2018), Order0 and Order++ its section 3.7; RVSE++ is paper 004 (Li et al.,
+2023).
 """
 
 import chex
@@ -11,7 +12,7 @@ from flax import linen as nn
 
 from jitm.errors import UserError
 from jitm.layers.normalization import l2_normalize, safe_sqrt
-from jitm.layers.text import GRUEncoder
+from jitm.layers.pooling import make_pooling
 from jitm.matcher import Matcher, all_pairs
 from jitm.types import Images, Texts
 
@@ -32,49 +33,55 @@ def order_similarity(image: chex.Array, text: chex.Array) -> chex.Array:
 
 
 class VSE(Matcher):
-    """A fully connected layer on the mean region, a GRU on the words, one vector each (sections 2.1 and 3).
+    """Encoded regions pooled to one vector, encoded words pooled to another (paper 003, sections 2.1 and 3).
+
+    VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ are paper 004, section 3.1 and 3.4; VSE-infinity and ESA differ in the MLP
+    and the pooling.
 
     Attributes:
-      vocab_size: V.
       embed_dim: D of the joint space.
-      word_dim: size of the word embeddings.
-      bidirectional: reads the text in both directions.
+      image: from images to [I, R, D] and which regions are real, such as `RegionEncoder`.
+      text: from texts to [T, L, D], such as `GRUEncoder` or `BERTEncoder`.
+      image_pooling: one of `jitm.layers.pooling.POOLINGS`, as is
+      text_pooling: 'last' is the state after the last word.
       normalize_images: L2-normalises the image side; VSE0 does not, its score is then no cosine.
       absolute: takes absolute values of both embeddings (Order0).
       measure: 'cosine' (the inner product) or 'order'.
     """
 
-    vocab_size: int
     embed_dim: int
-    word_dim: int
-    bidirectional: bool
+    image: nn.Module
+    text: nn.Module
+    image_pooling: str
+    text_pooling: str
     normalize_images: bool
     absolute: bool
     measure: str
 
     def setup(self):
-        """Makes the layers of both sides."""
+        """Makes the poolings."""
         if self.measure not in ('cosine', 'order'):
             raise UserError(f"config key 'model.measure' is '{self.measure}'; take 'cosine' or 'order'")
-        if min(self.embed_dim, self.word_dim) < 1:
-            raise UserError("config keys 'model.embed_dim' and 'model.word_dim' must be at least 1")
-        self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
-        self.text_gru = GRUEncoder(self.vocab_size, self.word_dim, self.embed_dim, self.bidirectional)
+        if self.embed_dim < 1:
+            raise UserError(f"config key 'model.embed_dim' is {self.embed_dim}; it must be at least 1")
+        self.image_pool = make_pooling(self.image_pooling, where='model.image_pooling')
+        self.text_pool = make_pooling(self.text_pooling, where='model.text_pooling')
 
     def encode_image(self, images: Images, train: bool = False) -> chex.Array:
-        """Encodes [I, R, F] regions as [I, D]."""
-        mask = jnp.arange(images.regions.shape[1]) < einops.rearrange(images.counts, 'i -> i 1')
-        regions = jnp.where(einops.rearrange(mask, 'i r -> i r 1'), images.regions.astype(jnp.float32), 0)
-        mean = jnp.sum(regions, axis=1) / einops.rearrange(images.counts, 'i -> i 1')
-        embedding = self.image_fc(mean)
+        """Encodes [I, R, F] regions as [I, D], or as [I E, D] where each of E copies keeps other regions."""
+        regions, mask = self.image(images, train)
+        if images.kept is not None:
+            regions = einops.repeat(regions, 'i r d -> (i e) r d', e=images.kept.shape[1])
+            mask = einops.rearrange(mask[:, None] & images.kept, 'i e r -> (i e) r')
+        embedding = self.image_pool(regions, mask)
         if self.normalize_images:
             embedding = l2_normalize(embedding)
         return jnp.abs(embedding) if self.absolute else embedding
 
     def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes [T, L] words as [T, D]."""
-        _, final = self.text_gru(texts)
-        embedding = l2_normalize(final)
+        mask = jnp.arange(texts.ids.shape[1]) < einops.rearrange(texts.lengths, 't -> t 1')
+        embedding = l2_normalize(self.text_pool(self.text(texts, train), mask))
         return jnp.abs(embedding) if self.absolute else embedding
 
     def similarity(self, images: chex.Array, texts: chex.Array, train: bool = False) -> chex.Array:

@@ -31,6 +31,7 @@ class Term:
       since: first epoch in which the term counts.
       until: first epoch in which it no longer does, None for never.
       reduction: 'sum' or 'mean' over the queries of each direction; the two directions are added.
+      keywords: the loss' own arguments, from the config.
     """
 
     loss: Callable
@@ -38,6 +39,7 @@ class Term:
     since: int
     until: int | None
     reduction: str
+    keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """The term's value, a scalar; 0 outside of its epochs."""
@@ -76,7 +78,7 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
         loss = config_lib.bind(loss, keywords, where=where, later=('scores', 'positives', 'negatives'))
         if own.get('reduction') not in REDUCTIONS:
             raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
-        terms[name] = config_lib.bind(Term, own, where=where, later=('loss',))(loss=loss)
+        terms[name] = config_lib.bind(Term, own, where=where, later=('loss', 'keywords'))(loss=loss, keywords=keywords)
         if terms[name].until is not None and terms[name].until <= terms[name].since:
             raise UserError(
                 f"'{where}' never counts: since {terms[name].since} is not before until {terms[name].until}"

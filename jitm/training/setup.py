@@ -12,6 +12,7 @@ import jax
 
 from jitm import config as config_lib
 from jitm import parallel
+from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, Tokens, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
@@ -88,12 +89,17 @@ def set_up(config: Mapping[str, Any]) -> Setup:
         )
     path, min_count = config['vocabulary']['path'], config['vocabulary']['min_count']
     vocabulary = Vocabulary.load(path) if path else Vocabulary.build(train.captions, min_count)
+    augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
+    if augmentation.change_words > 0:
+        vocabulary = vocabulary.with_mask()
     pipeline = Pipeline(
         train,
         tokenize_split(train.captions, vocabulary),
+        vocabulary,
         config['batch_size'],
         config['seed'],
         config['length_multiple'],
+        augmentation,
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)

@@ -15,6 +15,8 @@ from jitm.training.members import Member, MemberState
 from jitm.training.objective import Term, objective
 from jitm.types import Batch, Ranking
 
+SELHN_EPSILON = 0.01  # as published, to look at losses that have none of their own
+
 
 class TrainState(struct.PyTreeNode):
     """Everything that training changes.
@@ -47,11 +49,21 @@ def global_scores(
     return parallel.all_gather(rows, axis), changed.get('batch_stats', {})
 
 
-def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
-    """What shows that a model collapses.
+def collapse_metrics(
+    rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric, epsilon: float
+) -> dict:
+    """What shows that a model collapses or that its gradient vanishes (paper 004, figures 3, 5 and 7).
+
+    Args:
+      rankings: direction -> Ranking.
+      terms: the objective.
+      epoch: for terms that come and go.
+      epsilon: the difference of scores above which SelHN mines the hardest negative.
 
     Returns:
       gap: mean over the queries of both directions of the positive's score less the hardest negative's.
+      absolute_gap: mean of that difference's absolute value.
+      hard_share: share of queries with an absolute difference above epsilon, the hard branch of SelHN.
       active_hinges: share of queries with a loss above 0.
       collapsed_loss: what the objective would be if all scores were equal (2 x batch x margin for max of hinges).
     """
@@ -61,9 +73,22 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
     equal = {name: r.replace(scores=jnp.zeros_like(r.scores)) for name, r in rankings.items()}
     return {
         'gap': jnp.mean(jnp.stack(gap)),
+        'absolute_gap': jnp.mean(jnp.abs(jnp.stack(gap))),
+        'hard_share': jnp.mean(jnp.abs(jnp.stack(gap)) > epsilon),
         'active_hinges': jnp.mean(jnp.stack(losses) > 0),
         'collapsed_loss': objective(terms, equal, epoch)[0],
     }
+
+
+def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:
+    """The norm of a member's gradient before the clip, and that of its image FC layer if it has one."""
+    image_fc = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(gradients)
+        if jax.tree_util.DictKey('image_fc') in path
+    ]
+    norms = {'gradient_norm': optax.tree.norm(gradients)}
+    return norms | ({'image_fc_gradient_norm': optax.tree.norm(image_fc)} if image_fc else {})
 
 
 def make_train_step(
@@ -88,6 +113,9 @@ def make_train_step(
       longer stands at the step the next batch is for; `metrics['finite']` says so.
     """
 
+    epsilons = [term.keywords['epsilon'] for term in terms.values() if 'epsilon' in term.keywords]
+    epsilon = epsilons[0] if epsilons else SELHN_EPSILON
+
     def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
         epoch = state.step // steps_per_epoch
         key = parallel.device_key(jax.random.fold_in(jax.random.key(seed), state.step), axis)
@@ -103,13 +131,13 @@ def make_train_step(
                 total += value
                 metrics |= {f'{name}/loss': value}
                 metrics |= {f'{name}/terms/{term}': value for term, value in values.items()}
-                instruments = collapse_metrics(rankings, terms, epoch)
+                instruments = collapse_metrics(rankings, terms, epoch, epsilon)
                 metrics |= {f'{name}/{what}': value for what, value in instruments.items()}
             return total, (statistics, metrics)
 
         params = {name: member.params for name, member in state.members.items()}
         (total, (statistics, metrics)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
-        norms = {f'{name}/gradient_norm': optax.tree.norm(gradients[name]) for name in members}
+        norms = {f'{name}/{what}': norm for name in members for what, norm in gradient_norms(gradients[name]).items()}
         finite = jnp.isfinite(total + sum(norms.values()))
         updated = {}
         for name, member in members.items():

@@ -1,0 +1,12 @@
+"""VSE(FC) with selectively hard negatives (SelHN) on COCO (paper 004, table 3)."""
+
+from ml_collections import ConfigDict
+
+from configs import vse_fc_selhn_f30k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = vse_fc_selhn_f30k.get_config()
+    config.data.root = 'data/coco_precomp'
+    return config

@@ -1,0 +1,12 @@
+"""VSE(FC) with semi-hard negatives (SHN) on Flickr30K (paper 004, table 3)."""
+
+from ml_collections import ConfigDict
+
+from configs import vse_fc_max_f30k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = vse_fc_max_f30k.get_config()
+    config.terms.ranking.loss = 'ranking.semi_hard_hinge'
+    return config

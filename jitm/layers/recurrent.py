@@ -1,0 +1,86 @@
+"""Gated recurrent units with PyTorch's equations and initialisation."""
+
+import chex
+import einops
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.layers.linear import symmetric_uniform
+
+
+class GRUCell(nn.RNNCellBase):
+    """A gated recurrent unit as in `torch.nn.GRU`, which applies the reset gate after the recurrent product.
+
+    PyTorch adds two biases to the reset and update gates, each U(-1/sqrt(H), 1/sqrt(H)); here their sum is one
+    parameter, drawn as that sum. The new gate keeps both.
+
+    Attributes:
+      features: H, the size of the state.
+    """
+
+    features: int
+
+    @nn.compact
+    def __call__(self, carry: chex.Array, inputs: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """Takes one step: state [..., H] and inputs [..., D] to the new state, twice."""
+        uniform = symmetric_uniform(self.features**-0.5)
+
+        def sum_of_two(key, shape, dtype=jnp.float32):
+            return sum(uniform(k, shape, dtype) for k in jax.random.split(key))
+
+        def dense(name, bias_init=None):
+            return nn.Dense(
+                self.features,
+                use_bias=bias_init is not None,
+                kernel_init=uniform,
+                bias_init=bias_init or nn.initializers.zeros,
+                name=name,
+            )
+
+        reset = nn.sigmoid(dense('input_reset', sum_of_two)(inputs) + dense('hidden_reset')(carry))
+        update = nn.sigmoid(dense('input_update', sum_of_two)(inputs) + dense('hidden_update')(carry))
+        new = nn.tanh(dense('input_new', uniform)(inputs) + reset * dense('hidden_new', uniform)(carry))
+        carry = (1 - update) * new + update * carry
+        return carry, carry
+
+    def initialize_carry(self, rng: chex.PRNGKey, input_shape: tuple[int, ...]) -> chex.Array:
+        """Returns the zero state [..., H]."""
+        return jnp.zeros((*input_shape[:-1], self.features))
+
+    @property
+    def num_feature_axes(self) -> int:
+        """The inputs have one feature axis."""
+        return 1
+
+
+class GRU(nn.Module):
+    """Reads sequences forward, or in both directions and averages them, as the SCAN lineage does.
+
+    Attributes:
+      features: H.
+      bidirectional: also reads backward, from the last real element.
+    """
+
+    features: int
+    bidirectional: bool = False
+
+    @nn.compact
+    def __call__(self, x: chex.Array, lengths: chex.Array) -> chex.Array:
+        """Reads every sequence up to its length.
+
+        Args:
+          x: [N, L, D].
+          lengths: int [N].
+
+        Returns:
+          The state after each element [N, L, H], zero where padded; for two directions their mean.
+        """
+        directions = ('forward', 'backward') if self.bidirectional else ('forward',)
+        states = []
+        for name in directions:
+            cell = GRUCell(self.features, name=name)
+            reader = nn.RNN(cell, reverse=name == 'backward', keep_order=True, name=f'{name}_rnn')
+            states.append(reader(x, seq_lengths=lengths))
+        mask = jnp.arange(x.shape[1]) < einops.rearrange(lengths, 'n -> n 1')
+        return jnp.where(einops.rearrange(mask, 'n l -> n l 1'), sum(states) / len(states), 0)

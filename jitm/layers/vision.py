@@ -1,0 +1,80 @@
+"""Image encoders: a vector for each region of an image."""
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import UserError
+from jitm.layers.linear import Linear
+from jitm.layers.normalization import BatchNorm
+from jitm.types import Images
+
+MLPS = ('none', 'plain', 'residual', 'residual_on_input')
+
+
+class MLP(nn.Module):
+    """W_2 relu(BN(W_1 x)), a bottleneck of half the outputs (SelHN, figure 9; as VSE-infinity released it).
+
+    Figure 9 has a second batch normalisation at the end; the released module holds one and never applies it.
+
+    Attributes:
+      features: outputs.
+      output_norm: applies the second one.
+      norm_padding: counts padded rows in the statistics, as released.
+    """
+
+    features: int
+    output_norm: bool
+    norm_padding: bool
+
+    @nn.compact
+    def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
+        """Maps [N, K, inputs], of which those in mask [N, K] are real, to [N, K, features]."""
+        counted = None if self.norm_padding else mask
+        hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), counted, train)
+        x = Linear(self.features, name='linear_2')(nn.relu(hidden))
+        return BatchNorm(name='output_norm')(x, counted, train) if self.output_norm else x
+
+
+class RegionEncoder(nn.Module):
+    """A fully connected layer on each region, and an MLP or not (SelHN, figure 2).
+
+    Attributes:
+      embed_dim: D.
+      mlp: 'none' (VSE(FC)); 'plain', on the layer's output (VSE(MLP)); 'residual', added to that output (RVSE(MLP));
+        'residual_on_input', reading the raw features and added to the output (VSE-infinity, ESA).
+      output_norm: see `MLP`.
+      norm_padding: see `MLP`.
+    """
+
+    embed_dim: int
+    mlp: str
+    output_norm: bool
+    norm_padding: bool
+
+    def setup(self):
+        """Makes the layers."""
+        if self.mlp not in MLPS:
+            raise UserError(f"config key 'model.image.mlp' is '{self.mlp}'; take one of {', '.join(MLPS)}")
+        self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
+        if self.mlp != 'none':
+            self.image_mlp = MLP(self.embed_dim, self.output_norm, self.norm_padding)
+
+    def __call__(self, images: Images, train: bool = False) -> tuple[chex.Array, chex.Array]:
+        """Encodes every region.
+
+        Args:
+          images: regions [I, R, F] and counts [I].
+          train: normalises with the statistics of the batch.
+
+        Returns:
+          [I, R, D], and which regions are real, bool [I, R].
+        """
+        mask = jnp.arange(images.regions.shape[1]) < einops.rearrange(images.counts, 'i -> i 1')
+        regions = jnp.where(einops.rearrange(mask, 'i r -> i r 1'), images.regions.astype(jnp.float32), 0)
+        linear = self.image_fc(regions)
+        if self.mlp == 'none':
+            return linear, mask
+        nonlinear = self.image_mlp(regions if self.mlp == 'residual_on_input' else linear, mask, train)
+        return nonlinear if self.mlp == 'plain' else linear + nonlinear, mask
