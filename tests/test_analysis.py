@@ -1,49 +1,269 @@
 import json
+import subprocess
+import sys
 
 import pytest
+from conftest import environment
 
-from jitm import analysis
+from jitm.analysis.__main__ import main
+from jitm.analysis.settings import Setting, distinguish, read_run, read_settings
+from jitm.analysis.summary import summary
+from jitm.analysis.training import Curve, arrange, by_window, curve, curves, draw, plateau_end, read_points, training
 from jitm.errors import UserError
 
 
-def write_run(folder, seed, rsums, **changes):
+def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
+    config = {
+        'seed': seed,
+        'model': {'name': 'vse.VSE'} | (model or {}),
+        'terms': {'ranking': {'loss': f'ranking.{loss}', 'margin': 0.2, 'since': 0}},
+        'optimizer': {'name': 'adam', 'learning_rate': 1e-3},
+        'evaluation': {'split': 'dev', 'member': 'target'},
+        'run': {'log_every': seed + 1},
+    }
+    return config | changes
+
+
+def write(folder, config, lines):
     folder.mkdir()
-    config = {'seed': seed, 'evaluation': {'split': 'dev'}, 'run': {'log_every': seed + 1}} | changes
     (folder / 'config.json').write_text(json.dumps(config))
+    (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    return folder
+
+
+def write_run(folder, seed, rsums, **changes):
     recalls = {f'{direction}/recall@{k}': 10 * k for direction in ('i2t', 't2i') for k in (1, 5, 10)}
     lines = [{'step': 3, 'epoch': 0.5, 'part': 'train', 'target/loss': 1.0}]
     lines += [{'step': 6 * n, 'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} | recalls for n, rsum in enumerate(rsums)]
-    (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-    return folder
+    return write(folder, config_of(seed, **changes), lines)
+
+
+def write_training(folder, rsums=(), config=None, **values):
+    """A run of 20 steps an epoch that logs every second step; `values` are those of the lines of training."""
+    lines = [{'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} for n, rsum in enumerate(rsums)]
+    for n in range(len(values['loss'])):
+        line = {f'target/{key}': value[n] for key, value in values.items()}
+        lines.append({'epoch': (2 * n + 2) / 20, 'part': 'train', 'target/collapsed_loss': 8.0} | line)
+    return write(folder, config or config_of(), lines)
 
 
 def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
     runs = [
         write_run(tmp_path / 'a0', 0, [3, 100, 90]),
-        write_run(tmp_path / 'b0', 0, [3, 50], epochs=9),
-        write_run(tmp_path / 'a1', 1, [5, 102, 104]),
+        write_run(tmp_path / 'b0', 0, [3, 50], loss='sum_of_hinges'),
+        write_run(tmp_path / 'a1', 1, [5, 102, 104, 107]),
     ]
-    lines = analysis.summary(runs).splitlines()
+    lines = summary(read_settings(runs)).splitlines()
     recalls = '10.0 ± 0.0 | 50.0 ± 0.0 | 100.0 ± 0.0'
-    assert lines[2] == f'| a0, a1 | {recalls} | {recalls} | 102.0 ± 2.8 | 1, 2 |'
-    assert lines[3] == '| b0 | 10.0 | 50.0 | 100.0 | 10.0 | 50.0 | 100.0 | 50.0 | 1 |'
+    assert lines[2] == f'| max_of_hinges | {recalls} | {recalls} | 103.5 ± 4.9 | 1, 3 | a0, a1 |'
+    assert lines[3] == '| sum_of_hinges | 10.0 | 50.0 | 100.0 | 10.0 | 50.0 | 100.0 | 50.0 | 1 | b0 |'
     assert lines[5:] == [
-        '| rsum after epoch | 0 | 1 | 2 |',
-        '| --- | --- | --- | --- |',
-        '| a0, a1 | 4.0 ± 1.4 | 101.0 ± 1.4 | 97.0 ± 9.9 |',
-        '| b0 | 3.0 | 50.0 |  |',
+        '| rsum after epoch | 0 | 1 | 2 | 3 |',
+        '| --- | --- | --- | --- | --- |',
+        '| max_of_hinges | 4.0 ± 1.4 | 101.0 ± 1.4 | 97.0 ± 9.9 | 107.0 |',
+        '| sum_of_hinges | 3.0 | 50.0 | - | - |',
     ]
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):
     with pytest.raises(UserError, match='nowhere is not a run directory'):
-        analysis.summary([tmp_path / 'nowhere'])
+        read_run(tmp_path / 'nowhere')
+    empty = write(tmp_path / 'empty', config_of(), [])
     with pytest.raises(UserError, match='empty has no validation yet'):
-        analysis.summary([write_run(tmp_path / 'empty', 0, [])])
-    assert analysis.main(['summary', str(tmp_path / 'nowhere')]) == 2
-    assert capsys.readouterr().err.startswith('error: ')
+        summary(read_settings([empty]))
+    with pytest.raises(UserError, match='empty has no line of training yet'):
+        training(read_settings([empty]))
+    for report in ('summary', 'training'):
+        assert main([report, str(tmp_path / 'nowhere')]) == 2
+        assert capsys.readouterr().err.startswith('error: ')
 
 
 def test_the_command_prints(tmp_path, capsys):
-    assert analysis.main(['summary', str(write_run(tmp_path / 'a', 0, [1]))]) == 0
+    assert main(['summary', str(write_run(tmp_path / 'a', 0, [1]))]) == 0
     assert '| a | 10.0 |' in capsys.readouterr().out
+
+
+def nested(**flat):
+    config = config_of()
+    for key, value in flat.items():
+        *path, last = key.split('__')
+        section = config
+        for part in path:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return config
+
+
+HINGES = 'ranking.sum_of_hinges'
+
+
+@pytest.mark.parametrize(
+    ('configs', 'names'),
+    [
+        ([{}], ['']),
+        # What the loss tells apart needs no further words, whatever else differs.
+        (
+            [{}, {'terms__ranking__loss': HINGES, 'optimizer__learning_rate': 2e-3, 'model__absolute': True}],
+            ['max_of_hinges', 'sum_of_hinges'],
+        ),
+        (
+            [{}, {'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': 0.01}],
+            ['max_of_hinges', 'selective'],
+        ),
+        # Two keys are named where it takes both.
+        (
+            [{}, {'terms__ranking__loss': HINGES}, {'model__name': 'scan.SCAN', 'batch_size': 8}],
+            ['max_of_hinges, VSE', 'sum_of_hinges, VSE', 'max_of_hinges, SCAN'],
+        ),
+        ([{}, {'optimizer__learning_rate': 2e-3}], ['learning_rate=0.001', 'learning_rate=0.002']),
+        ([{}, {'terms__ranking__epsilon': 0.01}], ['no epsilon', 'epsilon=0.01']),
+        # The loss is named although its argument alone would do.
+        (
+            [{}, *({'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': n} for n in (1, 2))],
+            ['max_of_hinges, no epsilon', 'selective, epsilon=1', 'selective, epsilon=2'],
+        ),
+        # The shortest ends of keys and values that are not ambiguous.
+        ([{}, {'model__name': 'other.VSE'}], ['vse.VSE', 'other.VSE']),
+        ([{'other__margin': 1}, {'other__margin': 2}], ['other.margin=1', 'other.margin=2']),
+        ([{'model__weights': ''}, {'model__weights': 'a/b.npz'}], ['weights=', 'weights=a/b.npz']),
+        # A loss of two would not say which of them it is.
+        (
+            [{'terms__late__loss': 'ranking.' + name} for name in ('polynomial', 'sum_of_hinges')],
+            ['late.loss=ranking.polynomial', 'late.loss=ranking.sum_of_hinges'],
+        ),
+        ([{}, {'terms__late__loss': HINGES}], ['no late.loss', f'late.loss={HINGES}']),
+    ],
+)
+def test_settings_are_named_by_what_tells_them_apart(configs, names):
+    words = distinguish([nested(**config) for config in configs])
+    assert [', '.join(word.values()) for word in words] == names
+
+
+def test_log_intervals_are_no_settings(tmp_path):
+    runs = [write_run(tmp_path / f'a{seed}', seed, [1]) for seed in (0, 1)]
+    (setting,) = read_settings(runs)
+    assert setting.words == {}
+    assert setting.name == 'a0, a1'
+
+
+def test_models_have_columns_where_something_else_differs_too():
+    def settings(*configs):
+        return [Setting(words, []) for words in distinguish([nested(**config) for config in configs])]
+
+    losses = settings({'model__mlp': 1}, {'model__mlp': 2, 'terms__ranking__loss': HINGES})
+    assert arrange(losses) == [('', 'max_of_hinges'), ('', 'sum_of_hinges')]
+    models = settings({'model__mlp': 1}, {'model__mlp': 2})
+    assert arrange(models) == [('', 'mlp=1'), ('', 'mlp=2')]
+    both = settings(
+        {'model__mlp': 1},
+        {'model__mlp': 2},
+        {'model__mlp': 2, 'terms__ranking__loss': HINGES},
+    )
+    assert arrange(both) == [('mlp=1', 'max_of_hinges'), ('mlp=2', 'max_of_hinges'), ('mlp=2', 'sum_of_hinges')]
+
+
+def test_a_window_holds_the_step_that_ends_it():
+    points = [(step / 234, step) for step in range(1, 469)]
+    assert by_window(points, 1) == {0: list(range(1, 235)), 1: list(range(235, 469))}
+    assert by_window([(0.1 + 0.2, 5)], 10) == {2: [5]}
+
+
+def test_the_plateau_ends_with_a_tenth_of_an_epoch_below():
+    assert plateau_end([(0.05, 1.2), (0.15, 0.94), (0.2, 0.98), (0.25, 0.94), (0.3, 0.95), (0.4, 0.5)]) == '0.3'
+    assert plateau_end([(0.1, 1.0), (0.2, 0.95)]) == '-'
+
+
+def test_points_are_those_of_the_member_that_counts(tmp_path):
+    config = config_of(evaluation={'split': 'val', 'member': 'b'})
+    lines = [
+        {'epoch': 0.0, 'part': 'val', 'rsum': 7.0},
+        {'epoch': 0.5, 'part': 'train', 'b/loss': 3.0, 'b/collapsed_loss': 6.0, 'a/hard_share': 1.0},
+        {'epoch': 1.0, 'part': 'train', 'b/loss': 3.0, 'b/collapsed_loss': 0.0, 'b/absolute_gap': 0.2},
+        {'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
+    ]
+    assert read_points(read_run(write(tmp_path / 'run', config, lines))) == {
+        'loss': [(0.5, 0.5)],
+        'image_fc_gradient_norm': [],
+        'absolute_gap': [(1.0, 0.2)],
+        'hard_share': [],
+        'rsum': [(0.0, 7.0)],
+    }
+
+
+def test_a_curve_ends_where_its_first_seed_does():
+    joined = curve([{1: 3.0, 0: 1.0, 2: 5.0}, {0: 2.0, 1: 9.0}, {0: 6.0, 1: 3.0}])
+    assert joined == Curve([0, 1], [3.0, 5.0], [1.0, 3.0], [6.0, 9.0])
+
+
+def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
+    runs = [
+        write_training(tmp_path / 'a', [1, 30], loss=[8, 4, 2], absolute_gap=[0.1, 0.2, 0.3]),
+        write_training(tmp_path / 'b', [3, 20], loss=[4, 8, 6, 1]),
+    ]
+    fine = [{'epoch': step / 20, 'part': 'train', 'target/loss': step, 'target/collapsed_loss': 4} for step in (1, 2)]
+    (fast,) = read_settings([write(tmp_path / 'c', config_of(), fine)])
+    assert curves(fast.runs) == {'loss': Curve([0.05], [0.375], [0.375], [0.375])}
+    (setting,) = read_settings(runs)
+    joined = curves(setting.runs)
+    assert joined.keys() == {'loss', 'absolute_gap', 'rsum'}
+    assert joined['loss'] == Curve([0.05, 0.15, 0.25], [0.75, 0.75, 0.5], [0.5, 0.5, 0.25], [1.0, 1.0, 0.75])
+    assert joined['absolute_gap'] == Curve([0.05, 0.15, 0.25], *3 * [[0.1, 0.2, 0.3]])
+    assert joined['rsum'] == Curve([0, 1], [2, 25], [1, 20], [3, 30])
+
+
+def test_the_table_of_training(tmp_path):
+    """10 lines an epoch: the medians of the first run are 0.05 and 0.4, of the second 0.3 and 0.1."""
+    runs = [
+        write_training(
+            tmp_path / 'a',
+            [1, 30, 25],
+            loss=[8] * 12 + [7] * 3,
+            image_fc_gradient_norm=[9] + [0.05] * 9 + [0.4] * 3 + [0.1, 5],
+            hard_share=[0] * 10 + [0.5, 0.5, 1, 1, 1],
+        ),
+        write_training(
+            tmp_path / 'b',
+            [2, 34],
+            loss=[8] * 20,
+            image_fc_gradient_norm=[0.3] * 10 + [0.1] * 10,
+            hard_share=[0] * 15 + [1] * 5,
+        ),
+        write_training(tmp_path / 'c', loss=[1], config=config_of(loss='sum_of_hinges')),
+    ]
+    assert training(read_settings(runs)).splitlines()[2:] == [
+        '| max_of_hinges | 1.3, - | 0.075 ± 0.035 | 0.25 ± 0.21 | 0.65 ± 0.21 | 32.0 ± 2.8 | a, b |',
+        '| sum_of_hinges | 0.1 | - | - | - | - | c |',
+    ]
+
+
+def test_the_figure_is_written(tmp_path, capsys):
+    losses, models = ('max_of_hinges', 'sum_of_hinges'), ({'mlp': 1}, {'mlp': 2})
+    configs = [config_of(seed, loss, model) for loss in losses for model in models for seed in (0, 1)]
+    for n, config in enumerate(configs):
+        logged = {'image_fc_gradient_norm': [0.1, 0.0, 10.0]} if n < 4 else {}
+        write_training(tmp_path / f'run{n}', [1, 2], config, loss=[8, 4, 2], **logged)
+    output = tmp_path / 'new' / 'folder' / 'figure.png'
+    assert main(['training', *(str(tmp_path / f'run{n}') for n in range(8)), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    printed = capsys.readouterr().out
+    assert '| max_of_hinges, mlp=2 | 0.2, 0.2 |' in printed
+    assert f'figure written to {output}' in printed
+
+
+def test_gradients_that_are_all_zero_can_be_drawn(tmp_path, monkeypatch):
+    write_training(tmp_path / 'run', loss=[8, 8], image_fc_gradient_norm=[0.0, 0.0])
+    monkeypatch.chdir(tmp_path)
+    assert main(['training', 'run']) == 0
+    assert (tmp_path / 'training.png').exists()
+
+
+def test_what_cannot_be_written_is_said(tmp_path):
+    settings = read_settings([write_training(tmp_path / 'run', loss=[8, 8])])
+    for output in (tmp_path, tmp_path / 'figure.xyz', tmp_path / 'run' / 'config.json' / 'figure.png'):
+        with pytest.raises(UserError, match='the figure cannot be written to'):
+            draw(settings, output)
+
+
+def test_the_drawing_library_is_loaded_for_drawing_only():
+    code = "import jitm.analysis.training, sys; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, '-c', code], env=environment(), check=False).returncode == 0

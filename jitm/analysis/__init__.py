@@ -1,0 +1,1 @@
+"""Reports from the logs of runs, never from a model: `python -m jitm.analysis`."""

@@ -1,0 +1,130 @@
+"""Runs as they lie on disk, put together by setting and named by what tells the settings apart."""
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jitm.config import differences, training_relevant
+from jitm.errors import UserError
+
+ABSENT = object()
+SECTIONS = ('terms', 'model')  # what comparisons are mostly about
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run directory says: its config and the lines of its `metrics.jsonl`."""
+
+    workdir: Path
+    config: Mapping[str, Any]
+    lines: Sequence[Mapping[str, Any]]
+
+    @property
+    def validations(self) -> list[Mapping[str, Any]]:
+        """The lines of the split that training validates on."""
+        return [line for line in self.lines if line['part'] == self.config['evaluation']['split']]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Runs that differ in nothing but the seed, and the words of `distinguish` for them."""
+
+    words: Mapping[str, str]
+    runs: Sequence[Run]
+
+    @property
+    def run_names(self) -> str:
+        """The names of the run directories."""
+        return ', '.join(run.workdir.name for run in self.runs)
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other settings; of an only setting its run directories."""
+        return ', '.join(self.words.values()) or self.run_names
+
+
+def read_run(workdir: Path) -> Run:
+    """Reads a run's config and the lines of its `metrics.jsonl`.
+
+    Raises:
+      UserError: if the directory holds no run.
+    """
+    try:
+        config = json.loads((workdir / 'config.json').read_text())
+        lines = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
+    return Run(workdir, config, lines)
+
+
+def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
+    """Reads runs and puts together those that differ in nothing but the seed, in the order of the first of each.
+
+    Raises:
+      UserError: if a directory holds no run.
+    """
+    groups: list[tuple[Mapping[str, Any], list[Run]]] = []
+    for run in map(read_run, workdirs):
+        config = {**run.config, 'seed': 0}
+        group = next((group for other, group in groups if not differences(other, config)), None)
+        if group is None:
+            groups.append((config, [run]))
+        else:
+            group.append(run)
+    words = distinguish([config for config, _ in groups])
+    return [Setting(named, runs) for named, (_, runs) in zip(words, groups, strict=True)]
+
+
+def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Says in few words what tells configs apart: 'max_of_hinges', 'learning_rate=0.002', 'no epsilon'.
+
+    A key that differs is named if it parts configs that the keys before it leave together. Losses come before models,
+    these before the rest, and in each what has a name before numbers.
+
+    Args:
+      configs: nested dicts, each different from all others where it matters for training.
+
+    Returns:
+      For each config {key: word}, with the same keys in all.
+    """
+    flat = [training_relevant(config) for config in configs]
+    keys = {key for one in flat for key in one}
+    words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys}
+
+    def rank(key: str) -> tuple[int, bool, str]:
+        section = key.partition('.')[0]
+        with_key = any('=' in word for word in words[key])
+        return (*SECTIONS, section).index(section), with_key, key
+
+    def parts(chosen: Sequence[str]) -> int:
+        return len({tuple(words[key][n] for key in chosen) for n in range(len(configs))})
+
+    chosen: list[str] = []
+    for key in sorted(keys, key=rank):
+        if parts([*chosen, key]) > parts(chosen):
+            chosen.append(key)
+    return [{key: words[key][n] for key in chosen} for n in range(len(configs))]
+
+
+def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
+    """A key's values, without the key where they are names and no other key of its section is called the same."""
+
+    def first_and_last(key: str) -> tuple[str, str]:
+        return key.partition('.')[0], key.rpartition('.')[2]
+
+    alike = [other for other in keys if first_and_last(other) == first_and_last(key)]
+    names = all(isinstance(value, str) and value.replace('.', '').isidentifier() for value in values)
+    if names and alike == [key]:
+        return [_shorten(value, values) for value in values]
+    short = _shorten(key, keys)
+    return [f'no {short}' if value is ABSENT else f'{short}={value}' for value in values]
+
+
+def _shorten(path: str, paths: Collection[str]) -> str:
+    """The last parts of a dotted path, as many as it takes to tell it from the others."""
+    parts = path.split('.')
+    ends = ('.'.join(parts[-n:]) for n in range(1, len(parts)))
+    others = {other for other in paths if other != path}
+    return next((end for end in ends if not any(f'.{other}'.endswith(f'.{end}') for other in others)), path)

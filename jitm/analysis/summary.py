@@ -1,0 +1,36 @@
+"""The best validation of each setting, and rsum by epoch."""
+
+from collections.abc import Sequence
+
+from jitm.analysis.settings import Setting
+from jitm.analysis.tables import mean_and_deviation, table
+from jitm.errors import UserError
+
+
+def summary(settings: Sequence[Setting]) -> str:
+    """A Markdown table of the best validation of each setting, over its seeds, and one of rsum by epoch.
+
+    Returns:
+      Markdown: recalls and rsum in percent, mean and sample standard deviation over seeds.
+
+    Raises:
+      UserError: if a run has no validation.
+    """
+    columns = ('i2t/recall@1', 'i2t/recall@5', 'i2t/recall@10', 't2i/recall@1', 't2i/recall@5', 't2i/recall@10', 'rsum')
+    best_rows, by_setting, epochs = [], [], set()
+    for setting in settings:
+        for run in setting.runs:
+            if not run.validations:
+                raise UserError(f'{run.workdir} has no validation yet; leave it out, or wait for the first')
+        best = [max(run.validations, key=lambda line: line['rsum']) for run in setting.runs]
+        cells = [mean_and_deviation([line[column] for line in best]) for column in columns]
+        best_rows.append([setting.name, *cells, ', '.join(f'{line["epoch"]:g}' for line in best), setting.run_names])
+        by_epoch = [{line['epoch']: line['rsum'] for line in run.validations} for run in setting.runs]
+        by_setting.append((setting.name, by_epoch))
+        epochs.update(*by_epoch)
+    epoch_rows = [
+        [name, *(mean_and_deviation([run[epoch] for run in runs if epoch in run]) for epoch in sorted(epochs))]
+        for name, runs in by_setting
+    ]
+    best_table = table(['setting', *columns, 'best epoch', 'runs'], best_rows)
+    return f'{best_table}\n\n{table(["rsum after epoch", *(f"{epoch:g}" for epoch in sorted(epochs))], epoch_rows)}'

@@ -1,0 +1,18 @@
+"""Markdown tables and the numbers in them."""
+
+import statistics
+from collections.abc import Sequence
+
+
+def mean_and_deviation(values: Sequence[float], precision: str = '.1f') -> str:
+    """`mean ± sample standard deviation`, the value alone if there is one, '-' if there is none."""
+    if not values:
+        return '-'
+    mean = format(statistics.mean(values), precision)
+    return mean if len(values) == 1 else f'{mean} ± {format(statistics.stdev(values), precision)}'
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ['---'] * len(header), *rows]
+    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
