@@ -1,6 +1,7 @@
 """The published rows are what the papers print, and are compared with evaluations of the same protocol only."""
 
 import collections
+import dataclasses
 import functools
 import json
 import tomllib
@@ -228,7 +229,8 @@ def protocol(dataset='f30k', split='test', images=1000, texts=5000, folds=1, run
     ],
 )
 def test_rows_of_the_same_protocol_match(ours, dataset, name):
-    rows = published.matching(ROWS, ours)
+    elsewhere = [dataclasses.replace(row, dataset='elsewhere') for row in ROWS]
+    rows = published.matching(elsewhere + ROWS, ours)
     assert rows == [row for row in ROWS if (row.dataset, row.protocol) == (dataset, name)]
     assert len(rows) >= 3
 
@@ -298,8 +300,10 @@ def test_the_table_has_ours_first_and_then_the_best():
 def test_it_is_refused_before_anything_is_encoded(finished, monkeypatch):  # noqa: F811
     run = evaluation.load_run(finished[0])
     monkeypatch.setattr(evaluation, 'similarity_matrix', None)
-    with pytest.raises(UserError, match="scenes/test is of the data set 'scenes'"):
-        evaluation.evaluate_runs([run], 'test', 1, check=functools.partial(published.matching, ROWS))
+    monkeypatch.setitem(published.PROTOCOLS, 'scenes', {'small': published.Protocol(5, 25, 2)})
+    for split, folds, sentence in (('dev', 2, 'scenes/dev is no test split'), ('test', 5, 'with 5 folds of 2 images')):
+        with pytest.raises(UserError, match=sentence):
+            evaluation.evaluate_runs([run], split, folds, check=functools.partial(published.matching, ROWS))
 
 
 @pytest.mark.slow
