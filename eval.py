@@ -1,10 +1,11 @@
 """Evaluates a run, or several as an ensemble: `python eval.py --workdir runs/demo`."""
 
+import functools
 from pathlib import Path
 
 from absl import flags
 
-from jitm import cli
+from jitm import cli, published
 from jitm.evaluation import evaluate_runs, load_run, write_report
 from jitm.metrics import table
 
@@ -15,13 +16,18 @@ STEP = flags.DEFINE_integer('step', None, 'The checkpoint; the best by validatio
 DATA_ROOT = flags.DEFINE_string('data_root', None, 'The data folder, if it has moved since training.')
 SAVE_SIMS = flags.DEFINE_boolean('save_sims', False, 'Also write the similarities, float32 [images, texts].')
 OUTPUT = flags.DEFINE_string('output', None, 'Folder of metrics.json; by default eval/SPLIT in the first run.')
+COMPARE = flags.DEFINE_boolean('compare', False, 'Also print the published results on the same test images.')
+COMPARE_SYSTEMS = flags.DEFINE_list('compare_systems', [], 'Of these only, such as vse,selhn; implies --compare.')
 flags.mark_flag_as_required('workdir')
 
 
 def main() -> None:
     """Prints the table and writes the report."""
     runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
-    report, sims = evaluate_runs(runs, SPLIT.value, FOLDS.value, DATA_ROOT.value)
+    match = None
+    if COMPARE.value or COMPARE_SYSTEMS.value:
+        match = functools.partial(published.matching, published.load(), systems=COMPARE_SYSTEMS.value)
+    report, sims = evaluate_runs(runs, SPLIT.value, FOLDS.value, DATA_ROOT.value, check=match)
     name = SPLIT.value + (f'_{FOLDS.value}folds' if FOLDS.value > 1 else '') + ('_ensemble' if len(runs) > 1 else '')
     folder = Path(OUTPUT.value) if OUTPUT.value else Path(WORKDIR.value[0]) / 'eval' / name
     write_report(report, sims if SAVE_SIMS.value else None, folder)
@@ -31,6 +37,8 @@ def main() -> None:
     for run in protocol['runs']:
         print(f'{run["workdir"]}, step {run["step"]}')
     print(table(report['metrics']))
+    if match:
+        print(f'\n{published.comparison(report, match(protocol))}\n')
     print(f'written to {folder}')
 
 

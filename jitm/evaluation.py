@@ -6,7 +6,7 @@ Runs are read from their directories alone: config and vocabulary travel in the 
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,11 @@ def load_run(workdir: str | Path, step: int | None = None) -> Run:
 
 
 def evaluate_runs(
-    runs: Sequence[Run], split_name: str, folds: int, data_root: str | None = None
+    runs: Sequence[Run],
+    split_name: str,
+    folds: int,
+    data_root: str | None = None,
+    check: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Evaluates one run, or several as the mean of their similarity matrices.
 
@@ -175,6 +179,7 @@ def evaluate_runs(
       split_name: such as 'dev'.
       folds: consecutive parts the images are split into, their metrics being averaged.
       data_root: where the data lie now, if not where the run was trained.
+      check: gets the protocol before anything is encoded, and may raise.
 
     Returns:
       A report of `metrics` and `protocol`, and the similarities float32 [I, T].
@@ -193,6 +198,19 @@ def evaluate_runs(
     split = config_lib.load_split(data, split_name)
     if split.num_images % folds:
         raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
+    protocol = {
+        'data': split.name,
+        'dataset': split.dataset,
+        'split': split_name,
+        'images': split.num_images // folds,
+        'texts': split.num_texts // folds,
+        'folds': folds,
+        'ties': 'count against the query',
+        'runs': [{'workdir': str(run.workdir), 'step': run.step} for run in runs],
+        'vocabulary_hash': [run.vocabulary.hash for run in runs],
+    }
+    if check is not None:
+        check(protocol)
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
     for run in runs:
         if split.regions.shape[2] != run.feature_size:
@@ -208,15 +226,6 @@ def evaluate_runs(
         raise UserError(
             f'{np.sum(~np.isfinite(sims))} similarities on {split.name} are not finite: the model is broken'
         )
-    protocol = {
-        'data': split.name,
-        'images': split.num_images // folds,
-        'texts': split.num_texts // folds,
-        'folds': folds,
-        'ties': 'count against the query',
-        'runs': [{'workdir': str(run.workdir), 'step': run.step} for run in runs],
-        'vocabulary_hash': [run.vocabulary.hash for run in runs],
-    }
     return {'metrics': metrics_lib.retrieval_metrics(sims, split.image_of_text, folds), 'protocol': protocol}, sims
 
 

@@ -1,9 +1,10 @@
 """Region features and captions in the field's `*_precomp` folders.
 
 A folder holds, per split, `{split}_ims.npy`, `{split}_caps.txt` and optionally `{split}_ids.txt` and
-`{split}_boxes.npy`; `boxes.npy` holds the boxes when they are the same for every image. Features stay on disk and are
-memory-mapped. Published folders differ in two ways that are undone here: some store each image once per caption, and
-the dev splits of Flickr30K and COCO are larger than the 1,000 images the field reports on.
+`{split}_boxes.npy`; `boxes.npy` holds the boxes when they are the same for every image. The name of the data set is
+known only where `dataset.txt` tells it. Features stay on disk and are memory-mapped. Published folders differ in two
+ways that are undone here: some store each image once per caption, and the dev splits of Flickr30K and COCO are larger
+than the 1,000 images the field reports on.
 """
 
 import itertools
@@ -72,6 +73,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
         )
     image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, texts)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
+    dataset = _read_dataset(os.path.join(root, 'dataset.txt'))
 
     kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
     if kept < 1:
@@ -87,6 +89,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
         image_of_text=np.repeat(np.arange(kept, dtype=np.int32), per_image),
         image_ids=image_ids[:kept],
         boxes=None if boxes is None else boxes[:kept],
+        dataset=dataset,
     )
 
 
@@ -201,6 +204,15 @@ def _read_ids(path: str, images: int, texts: int) -> tuple[str, ...]:
     if len(ids) not in (images, texts):
         raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts}).')
     return ids[:: len(ids) // images]
+
+
+def _read_dataset(path: str) -> str:
+    if not os.path.exists(path):
+        return ''
+    names = _read_lines(path)
+    if len(names) > 1:
+        raise UserError(f'{path} has {len(names)} lines: it must hold one name, such as f30k.')
+    return names[0]
 
 
 def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) -> np.ndarray | None:

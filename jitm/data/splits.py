@@ -20,6 +20,7 @@ class Split:
       image_ids: I names.
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
       pixels: uint8 [I, H, W, 3], or None.
+      dataset: which data set this is a split of, such as `f30k`; '' if that is not known.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Split:
     image_ids: tuple[str, ...]
     boxes: np.ndarray | None = None
     pixels: np.ndarray | None = None
+    dataset: str = ''
 
     @property
     def num_images(self) -> int:

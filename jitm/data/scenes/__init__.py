@@ -79,6 +79,7 @@ def load(
         boxes[i, :count] = scene.boxes / drawing.PIXELS
     return SceneSplit(
         name=f'scenes/{split}',
+        dataset='scenes',
         regions=regions,
         counts=np.array([len(scene.boxes) for scene in scenes], np.int32),
         captions=tuple(caption.text for caption in captions),
