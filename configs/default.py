@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
         dev_images=1000,  # of a longer dev split the first so many, as the field does
     )
     config.vocabulary = dict(
-        path='',  # a published JSON vocabulary; '' builds one from the training captions
+        path='',  # a published JSON vocabulary, or BERT's vocab.txt; '' builds one from the training captions
         min_count=4,  # rarer words become <unk>
     )
 
@@ -52,6 +52,12 @@ def get_config() -> ml_collections.ConfigDict:
         normalize_images=True,  # False for VSE0: its image vectors keep their length
         absolute=False,  # True for Order0: absolute values of both vectors
         measure='cosine',  # or 'order'
+    )
+
+    # Published weights to start from; '' for none. Read before the first step only.
+    config.initialize = dict(
+        bert='',  # of BERTEncoder: a folder or file of Hugging Face weights
+        word_vectors='',  # of GRUEncoder's word embeddings: a text file such as GloVe's
     )
 
     # Who trains, by which rule, and learning from whom: name -> rule and its arguments.

@@ -19,6 +19,8 @@ from jitm import metrics as metrics_lib
 from jitm.data.pipeline import Tokens, bucket, pad_texts, take_images, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
+from jitm.data.vocabularies import restore_vocabulary
+from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.matcher import Encoding, Matcher
 from jitm.training.checkpoint import Checkpoints
@@ -131,7 +133,7 @@ class Run:
     step: int
     model: Matcher
     variables: chex.ArrayTree
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | WordPiece
     config: Mapping[str, Any]
     feature_size: int
 
@@ -156,7 +158,7 @@ def load_run(workdir: str | Path, step: int | None = None) -> Run:
                 f'{workdir} has no validated checkpoint yet; name one with --step, of {checkpoints.steps()}'
             )
         state, run = checkpoints.read(step)
-    config, vocabulary = run['config'], Vocabulary(tuple(run['vocabulary']))
+    config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     member = state['members'][config['evaluation']['member']]

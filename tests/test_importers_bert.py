@@ -17,6 +17,13 @@ BERT_TINY = BERT(V, BERTSize(hidden=H, layers=2, heads=3, mlp_dim=FFN, max_posit
 TEXTS = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
 
 
+def shapes_of(bert):
+    return jax.eval_shape(bert.init, jax.random.key(0), TEXTS)['params']
+
+
+PARAMS = shapes_of(BERT_TINY)
+
+
 def published(dtype=np.float32) -> dict[str, np.ndarray]:
     """Tensors as `BertModel` names them, a linear layer's weight being [out, in]."""
     shapes = {
@@ -48,10 +55,8 @@ def saved(folder, tensors) -> str:
 
 def test_tensors_become_the_parameters_of_our_bert(tmp_path):
     tensors = published()
-    params = load_bert(saved(tmp_path, tensors), BERT_TINY)
-    chex.assert_trees_all_equal_shapes_and_dtypes(
-        params, jax.eval_shape(BERT_TINY.init, jax.random.key(0), TEXTS)['params']
-    )
+    params = load_bert(saved(tmp_path, tensors), PARAMS)
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, PARAMS)
     for ours, theirs in (
         ('words', 'word_embeddings'),
         ('positions', 'position_embeddings'),
@@ -86,7 +91,7 @@ def test_tensors_become_the_parameters_of_our_bert(tmp_path):
 
 def test_a_folder_stands_for_its_file(tmp_path):
     path = saved(tmp_path, published())
-    chex.assert_trees_all_equal(load_bert(str(tmp_path), BERT_TINY), load_bert(path, BERT_TINY))
+    chex.assert_trees_all_equal(load_bert(str(tmp_path), PARAMS), load_bert(path, PARAMS))
 
 
 def old_names(tensors):
@@ -102,24 +107,22 @@ def old_names(tensors):
 
 
 def test_old_names_prefix_and_heads(tmp_path):
-    want = load_bert(saved(tmp_path, published()), BERT_TINY)
-    got = load_bert(saved(tmp_path, old_names(published())), BERT_TINY)
+    want = load_bert(saved(tmp_path, published()), PARAMS)
+    got = load_bert(saved(tmp_path, old_names(published())), PARAMS)
     chex.assert_trees_all_equal(got, want)
 
 
 def test_half_precision_becomes_float32(tmp_path):
     tensors = published(np.float16)
-    params = load_bert(saved(tmp_path, tensors), BERT_TINY)
-    chex.assert_trees_all_equal_shapes_and_dtypes(
-        params, jax.eval_shape(BERT_TINY.init, jax.random.key(0), TEXTS)['params']
-    )
+    params = load_bert(saved(tmp_path, tensors), PARAMS)
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, PARAMS)
     words = params['embeddings']['words']['embedding']
     np.testing.assert_array_equal(words, tensors['embeddings.word_embeddings.weight'].astype(np.float32))
 
 
 def test_safetensors_take_no_torch(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch', None)
-    load_bert(saved(tmp_path, published()), BERT_TINY)
+    load_bert(saved(tmp_path, published()), PARAMS)
 
 
 def test_torch_file_without_torch(tmp_path, monkeypatch):
@@ -128,7 +131,7 @@ def test_torch_file_without_torch(tmp_path, monkeypatch):
     path.write_bytes(b'')
     message = f'{path} takes torch, which is not installed: install it or give model.safetensors'
     with pytest.raises(UserError, match=re.escape(message)):
-        load_bert(str(path), BERT_TINY)
+        load_bert(str(path), PARAMS)
 
 
 @pytest.mark.parametrize('name', ['embeddings.LayerNorm.bias', 'encoder.layer.1.attention.self.value.weight'])
@@ -137,7 +140,7 @@ def test_missing_tensor(tmp_path, name):
     del tensors[name]
     path = saved(tmp_path, tensors)
     with pytest.raises(UserError, match=re.escape(f"{path} has no tensor '{name}': give")):
-        load_bert(path, BERT_TINY)
+        load_bert(path, PARAMS)
 
 
 @pytest.mark.parametrize(
@@ -156,14 +159,14 @@ def test_tensor_of_another_shape(tmp_path, name, shape, want):
     path = saved(tmp_path, {f'bert.{name}': tensor for name, tensor in tensors.items()})
     message = f"{path} has a tensor 'bert.{name}' of shape {list(shape)} where the model has {list(want)}: give"
     with pytest.raises(UserError, match=re.escape(message)):
-        load_bert(path, BERT_TINY)
+        load_bert(path, PARAMS)
 
 
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(UserError, match=r'gone\.safetensors is not there: give'):
-        load_bert(str(tmp_path / 'gone.safetensors'), BERT_TINY)
+        load_bert(str(tmp_path / 'gone.safetensors'), PARAMS)
     with pytest.raises(UserError, match=r'has neither model\.safetensors nor pytorch_model\.bin: give'):
-        load_bert(str(tmp_path), BERT_TINY)
+        load_bert(str(tmp_path), PARAMS)
 
 
 def test_damaged_safetensors(tmp_path):
@@ -171,7 +174,7 @@ def test_damaged_safetensors(tmp_path):
     save_file(published(), path)
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(UserError, match=re.escape(f'{path} is not a whole safetensors file (')):
-        load_bert(str(path), BERT_TINY)
+        load_bert(str(path), PARAMS)
 
 
 @pytest.mark.parametrize('content', [b'', b'hello', b'PK\x03\x04', 'list'])
@@ -183,7 +186,7 @@ def test_damaged_torch_file(tmp_path, content):
     else:
         path.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f'{path} is not a whole PyTorch file of weights (')):
-        load_bert(str(path), BERT_TINY)
+        load_bert(str(path), PARAMS)
 
 
 def test_torch_files_run_no_code(tmp_path):
@@ -191,18 +194,18 @@ def test_torch_files_run_no_code(tmp_path):
     path = tmp_path / 'pytorch_model.bin'
     torch.save({'embeddings.LayerNorm.weight': pytest.approx(1.0)}, path)
     with pytest.raises(UserError, match='UnpicklingError'):
-        load_bert(str(path), BERT_TINY)
+        load_bert(str(path), PARAMS)
 
 
 def test_torch_file_has_the_same_tensors(tmp_path):
     torch = pytest.importorskip('torch')
-    want = load_bert(saved(tmp_path, published()), BERT_TINY)
+    want = load_bert(saved(tmp_path, published()), PARAMS)
     path = tmp_path / 'weights.bin'
     tensors = {name: torch.from_numpy(tensor) for name, tensor in old_names(published()).items()}
     torch.save({**tensors, 'step': 7, 'bert.embeddings.position_ids': torch.arange(3)}, path)
-    chex.assert_trees_all_equal(load_bert(str(path), BERT_TINY), want)
+    chex.assert_trees_all_equal(load_bert(str(path), PARAMS), want)
     torch.save({name: tensor.bfloat16() for name, tensor in tensors.items()}, path)
-    chex.assert_trees_all_close(load_bert(str(path), BERT_TINY), want, rtol=1e-2)
+    chex.assert_trees_all_close(load_bert(str(path), PARAMS), want, rtol=1e-2)
 
 
 @pytest.mark.parametrize('kind', ['model.safetensors', 'pytorch_model.bin', 'pretraining'])
@@ -238,6 +241,6 @@ def test_hidden_states_are_those_of_transformers(tmp_path, kind):
         want = model(torch.from_numpy(ids).long(), torch.from_numpy(mask).long()).last_hidden_state.numpy()
     size = BERTSize(hidden=32, layers=2, heads=4, mlp_dim=64, max_positions=20)
     bert = BERT(50, size, dropout=0.1)
-    got = np.asarray(jax.jit(bert.apply)({'params': load_bert(str(tmp_path), bert)}, Texts(ids, lengths)))
+    got = np.asarray(jax.jit(bert.apply)({'params': load_bert(str(tmp_path), shapes_of(bert))}, Texts(ids, lengths)))
     assert np.abs(want[mask]).max() > 1
     np.testing.assert_allclose(got[mask], want[mask], atol=1e-5)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.layers.normalization import l2_normalize, safe_sqrt
+from jitm.layers.normalization import BatchNorm, l2_normalize, safe_sqrt
 from jitm.layers.recurrent import GRUCell
 from jitm.layers.text import GRUEncoder
 from jitm.types import Texts
@@ -83,3 +83,43 @@ def test_l2_normalize_is_finite_at_zero_and_one_elsewhere():
 def test_safe_sqrt_has_a_zero_gradient_at_zero():
     np.testing.assert_allclose(safe_sqrt(jnp.asarray([4.0, 0.0])), [2, 0])
     np.testing.assert_allclose(jax.vmap(jax.grad(safe_sqrt))(jnp.asarray([4.0, 0.0])), [0.25, 0])
+
+
+def numpy_batch_norm(x, weights):
+    """Mean, biased and unbiased variance of weighted rows in float64."""
+    x = np.asarray(x, np.float64)
+    count = weights.sum()
+    mean = (weights[:, None] * x).sum(0) / count
+    squares = (weights[:, None] * (x - mean) ** 2).sum(0)
+    return mean, squares / count, squares / (count - 1)
+
+
+@pytest.mark.parametrize('masked', [True, False])
+def test_batch_norm_normalises_with_the_biased_and_keeps_the_unbiased_variance(masked):
+    rng = np.random.default_rng(0)
+    norm = BatchNorm()
+    x = rng.normal(2, 3, size=(4, 5, 3)).astype(np.float32)
+    mask = np.arange(5) < np.array([5, 1, 3, 2])[:, None] if masked else None
+    variables = norm.init(jax.random.key(0), x)
+    variables['params'] = {'scale': jnp.asarray([1.0, 2.0, 0.5]), 'bias': jnp.asarray([0.0, 1.0, -1.0])}
+    mean, variance, unbiased = numpy_batch_norm(x.reshape(-1, 3), (np.ones((4, 5)) if mask is None else mask).ravel())
+    got, changed = norm.apply(variables, x, mask, train=True, mutable=['batch_stats'])
+    want = (x - mean) / np.sqrt(variance + 1e-5) * variables['params']['scale'] + variables['params']['bias']
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    np.testing.assert_allclose(changed['batch_stats']['mean'], 0.1 * mean, rtol=1e-5)
+    np.testing.assert_allclose(changed['batch_stats']['variance'], 0.9 + 0.1 * unbiased, rtol=1e-5)
+    running = {'mean': jnp.asarray([1.0, 0, 0]), 'variance': jnp.asarray([4.0, 1, 1])}
+    got = norm.apply(variables | {'batch_stats': running}, x, mask)
+    np.testing.assert_allclose(got[..., 0], (x[..., 0] - 1) / np.sqrt(4 + 1e-5), rtol=1e-5)
+
+
+def test_what_is_not_counted_does_not_change_the_statistics():
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+    mask = np.array([[True] * 4, [True, True, False, False]])
+    spoiled = np.where(mask[..., None], x, np.nan)
+    norm = BatchNorm()
+    variables = norm.init(jax.random.key(0), x)
+    clean = norm.apply(variables, x, mask, train=True, mutable=['batch_stats'])
+    dirty = norm.apply(variables, spoiled, mask, train=True, mutable=['batch_stats'])
+    chex.assert_trees_all_equal(clean[1], dirty[1])
+    np.testing.assert_array_equal(clean[0][mask], dirty[0][mask])

@@ -16,10 +16,12 @@ VOCABULARY = 12
 DIM = 8
 
 
-def make_vse(mlp='none', bidirectional=False, vocab_size=VOCABULARY, **changes):
+def make_vse(mlp='none', bidirectional=False, vocab_size=VOCABULARY, bert=False, **changes):
     """VSE++ at a small size, or another model of its kind."""
     image = vision.RegionEncoder(DIM, mlp=mlp, output_norm=False, norm_padding=False)
     text_encoder = text.GRUEncoder(vocab_size, DIM, word_dim=5, bidirectional=bidirectional, dropout=0.0)
+    if bert:
+        text_encoder = text.BERTEncoder(vocab_size, DIM, 'tiny', dropout=0.1, output_dropout=0.1, dtype='float32')
     keywords = {'image_pooling': 'mean', 'text_pooling': 'last', 'normalize_images': True, 'absolute': False}
     return vse.VSE(DIM, image, text_encoder, **keywords | {'measure': 'cosine'} | changes)
 
@@ -35,6 +37,7 @@ MATCHERS = {
     'rvse_mlp': make_vse('residual', **GPO),
     'vse_infty': make_vse('residual_on_input', **GPO),
     'esa': make_vse('residual_on_input', **GPO | {'image_pooling': 'esa', 'text_pooling': 'esa'}),
+    'rvsepp': make_vse('residual', bert=True, **GPO),
     'max_pooling': make_vse(image_pooling='max', text_pooling='mean'),
 }
 
@@ -122,7 +125,8 @@ def test_gradients_are_finite_and_reach_every_parameter(matcher):
     gradients = jax.jit(jax.grad(loss))(variables['params'])
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         assert np.isfinite(leaf).all(), jax.tree_util.keystr(path)
-        assert np.abs(leaf).max() > 0, jax.tree_util.keystr(path)
+        if not jax.tree_util.keystr(path).endswith("['key']['bias']"):  # attention does not depend on it
+            assert np.abs(leaf).max() > 0, jax.tree_util.keystr(path)
 
 
 def test_is_traced_once(matcher):
@@ -160,6 +164,55 @@ def test_vse_is_its_formula_in_float64(measure):
             else:
                 want = vector @ text_vectors[t]
             np.testing.assert_allclose(got[i, t], want, atol=1e-6)
+
+
+def test_rvse_adds_the_mlp_of_the_layers_output_and_vse_infinity_that_of_the_features():
+    images, texts = make_inputs()
+    for name, residual, on_input in (('vse_mlp', 0, False), ('rvse_mlp', 1, False), ('vse_infty', 1, True)):
+        model = MATCHERS[name]
+        variables = model.init(jax.random.key(1), images, texts)
+        regions, mask = model.image.apply({c: tree['image'] for c, tree in variables.items()}, images)
+        p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params']['image'])
+        x = np.where(mask[..., None], images.regions, 0).astype(np.float64)
+        linear = x @ p['image_fc']['kernel'] + p['image_fc']['bias']
+        hidden = (x if on_input else linear) @ p['image_mlp']['linear_1']['kernel'] + p['image_mlp']['linear_1']['bias']
+        hidden = np.maximum(hidden / np.sqrt(1 + 1e-5), 0)  # the running statistics are still 0 and 1
+        want = hidden @ p['image_mlp']['linear_2']['kernel'] + p['image_mlp']['linear_2']['bias'] + residual * linear
+        np.testing.assert_allclose(regions[mask], want[mask], atol=1e-5)
+
+
+def test_copies_of_an_image_keep_other_regions():
+    images, _ = make_inputs(images=3)
+    model = MATCHERS['esa']
+    variables = model.init(jax.random.key(0), *make_inputs())
+    kept = np.zeros((3, 2, 4), bool)
+    kept[:, 0, 0], kept[:, 1] = True, True
+    got = model.apply(variables, images.replace(kept=kept), method='encode_image')
+    assert got.shape == (6, DIM)
+    first = images.replace(counts=np.ones(3, np.int32))
+    np.testing.assert_allclose(got[0::2], model.apply(variables, first, method='encode_image'), atol=1e-6)
+    np.testing.assert_allclose(got[1::2], model.apply(variables, images, method='encode_image'), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'message'),
+    [('size', 'huge', 'take one of tiny, base, large'), ('dtype', 'float64', 'take one of float32, bfloat16')],
+)
+def test_berts_of_no_known_kind_are_refused(key, value, message):
+    keywords = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 'float32'} | {key: value}
+    with pytest.raises(UserError, match=f"'model.text.{key}' is '{value}'; {message}"):
+        text.BERTEncoder(VOCABULARY, DIM, **keywords).init(jax.random.key(0), make_inputs()[1])
+
+
+def test_bfloat16_leaves_parameters_and_scores_in_float32():
+    model = make_vse('residual', bert=True, **GPO)
+    half = model.clone(text=model.text.clone(dtype='bfloat16'))
+    inputs = make_inputs()
+    variables = half.init(jax.random.key(0), *inputs)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(variables)} == {'float32'}
+    got, want = scores((half, variables), *inputs), scores((model, variables), *inputs)
+    assert got.dtype == np.float32
+    assert 0 < np.abs(got - want).max() < 0.02
 
 
 def test_vse0_keeps_the_length_of_image_vectors():

@@ -10,6 +10,7 @@ import numpy as np
 from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
+from jitm.data.wordpiece import WordPiece
 from jitm.types import Batch, Images, Texts
 
 
@@ -37,7 +38,7 @@ def join(texts: Sequence[np.ndarray]) -> Tokens:
     return Tokens(np.concatenate(texts), starts)
 
 
-def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary) -> Tokens:
+def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece) -> Tokens:
     """Encodes every caption once."""
     return join([vocabulary.encode(caption) for caption in captions])
 
@@ -96,7 +97,7 @@ class Pipeline:
 
     split: Split
     tokens: Tokens
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | WordPiece
     batch_size: int
     seed: int
     length_multiple: int

@@ -7,14 +7,11 @@ from collections.abc import Callable
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import safetensors
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.layers.transformer import BERT
-from jitm.types import Texts
 
 FILES = ('model.safetensors', 'pytorch_model.bin')
 
@@ -36,17 +33,17 @@ _MODULES = {
 _LEAVES = {'embedding': 'weight', 'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 
 
-def load_bert(path: str, bert: BERT) -> chex.ArrayTree:
+def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     """Reads published weights.
 
     Args:
       path: a `.safetensors` file, a PyTorch file such as `pytorch_model.bin` (which takes torch), or a folder with one
         of the two. Names may have the prefix `bert.` and normalisations the old names gamma and beta; the pooler and
         heads are left out.
-      bert: the model they are for.
+      params: of the `jitm.layers.transformer.BERT` they are for; shapes are enough.
 
     Returns:
-      float32 numpy arrays, the `params` of `bert`.
+      The same tree with float32 numpy arrays.
 
     Raises:
       UserError: the file cannot be read, or a tensor is missing or has another shape than the model's.
@@ -56,8 +53,6 @@ def load_bert(path: str, bert: BERT) -> chex.ArrayTree:
     names = {
         re.sub(r'\.gamma$', '.weight', re.sub(r'\.beta$', '.bias', name.removeprefix('bert.'))): name for name in names
     }
-    texts = Texts(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32))
-    shapes = jax.eval_shape(bert.init, jax.random.key(0), texts)['params']
 
     def convert(ours: tuple[str, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         theirs = _their_name(ours)
@@ -73,7 +68,7 @@ def load_bert(path: str, bert: BERT) -> chex.ArrayTree:
         tensor = tensor.T if ours[-1] == 'kernel' else tensor
         return np.ascontiguousarray(tensor, np.float32).reshape(leaf.shape)
 
-    flat = traverse_util.flatten_dict(shapes)
+    flat = traverse_util.flatten_dict(params)
     return traverse_util.unflatten_dict({ours: convert(ours, leaf) for ours, leaf in flat.items()})
 
 

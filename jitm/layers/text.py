@@ -1,12 +1,17 @@
 """Text encoders: a vector for each word of a text."""
 
 import chex
+import einops
+import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import UserError
-from jitm.layers.linear import symmetric_uniform
+from jitm.layers.linear import Linear, symmetric_uniform
 from jitm.layers.recurrent import GRU
+from jitm.layers.transformer import BERT, SIZES
 from jitm.types import Texts
+
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
 class GRUEncoder(nn.Module):
@@ -42,3 +47,45 @@ class GRUEncoder(nn.Module):
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=symmetric_uniform(0.1), name='embedding')
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
+
+
+class BERTEncoder(nn.Module):
+    """BERT's last hidden states through a linear layer (VSE-infinity; RVSE++, paper 004, section 3.4).
+
+    Attributes:
+      vocab_size: V, of word pieces.
+      embed_dim: D, of the result.
+      size: 'tiny', 'base' or 'large'.
+      dropout: rate inside of BERT, 0.1 as published.
+      output_dropout: rate after the linear layer, 0.1 in ESA.
+      dtype: of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
+    """
+
+    vocab_size: int
+    embed_dim: int
+    size: str
+    dropout: float
+    output_dropout: float
+    dtype: str
+
+    @nn.compact
+    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
+        """Reads every text up to its length, `[CLS]` and `[SEP]` included.
+
+        Args:
+          texts: ids [T, L] and lengths [T].
+          train: drops out, from the stream 'dropout'.
+
+        Returns:
+          float32 [T, L, D], zero where padded.
+        """
+        for key, known in (('size', SIZES), ('dtype', DTYPES)):
+            if getattr(self, key) not in known:
+                raise UserError(
+                    f"config key 'model.text.{key}' is '{getattr(self, key)}'; take one of {', '.join(known)}"
+                )
+        bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
+        words = Linear(self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
+        words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
+        mask = jnp.arange(texts.ids.shape[1]) < einops.rearrange(texts.lengths, 't -> t 1')
+        return jnp.where(einops.rearrange(mask, 't l -> t l 1'), words, 0)

@@ -34,8 +34,10 @@ class BERTSize:
     token_types: int = 2
 
 
+TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512)
 BASE = BERTSize(hidden=768, layers=12, heads=12, mlp_dim=3072)
 LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
+SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
 
 
 def _layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None) -> nn.LayerNorm:

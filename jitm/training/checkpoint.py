@@ -24,6 +24,7 @@ from jitm.errors import UserError
 
 MANIFEST = 'manifest.json'
 SELECTED_BY = 'rsum'
+FORMAT = 2  # of what a checkpoint holds; to be raised when older ones can no longer be read
 
 
 def _score(metrics: dict[str, float]) -> float:
@@ -83,7 +84,7 @@ class Checkpoints:
           metrics: of the validation at this step, if there was one; they decide which checkpoint is the best.
         """
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
-        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(run))
+        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(run | {'format': FORMAT}))
         self._manager.save(step, args=items, metrics=metrics, force=True)
         self._manager.wait_until_finished()
         if parallel.is_primary():
@@ -139,6 +140,8 @@ class Checkpoints:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
             items = ocp.args.Composite(state=ocp.args.StandardRestore(), run=ocp.args.JsonRestore())
             restored = reader.restore(folder, args=items)
+        if restored['run'].pop('format', None) != FORMAT:
+            raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')
         return restored['state'], restored['run']
 
     def __enter__(self) -> 'Checkpoints':

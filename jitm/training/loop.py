@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jitm import evaluation, metrics, parallel
+from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import Logs, read_metrics
@@ -87,15 +88,14 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     """
     run = {
         'config': setup.config,
-        'vocabulary': list(setup.vocabulary.words),
+        'vocabulary': describe_vocabulary(setup.vocabulary),
         'vocabulary_hash': setup.vocabulary.hash,
         'data': setup.pipeline.split.identity,
     }
-    state = setup.initial_state()
     checkpoints.remove_damaged()
-    restored = checkpoints.restore_latest(state)
+    restored = checkpoints.restore_latest(jax.eval_shape(setup.draw_state))
     if restored is None:
-        return parallel.put_state(state), run, None
+        return parallel.put_state(setup.initial_state()), run, None
     state, saved = restored
     for what in ('vocabulary_hash', 'data'):
         if saved[what] != run[what]:

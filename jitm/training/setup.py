@@ -16,7 +16,10 @@ from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, Tokens, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
+from jitm.data.vocabularies import load_vocabulary
+from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
+from jitm.importers.pretrained import Replacements, load_pretrained, replace
 from jitm.training.members import Member, init_members, make_members
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState, make_train_step
@@ -36,13 +39,14 @@ class Setup:
     """Everything a run needs that its config decides, made without writing anything."""
 
     config: Mapping[str, Any]
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | WordPiece
     pipeline: Pipeline
     validation: Split
     validation_tokens: Tokens
     members: dict[str, Member]
     train_step: Callable
     schedule: Callable
+    pretrained: Replacements
 
     @property
     def total_steps(self) -> int:
@@ -54,6 +58,15 @@ class Setup:
         return self.pipeline.batch(step, jax.process_index(), jax.process_count())
 
     def initial_state(self) -> TrainState:
+        """The state before the first step: drawn, with the weights that the config names in their places."""
+        state = self.draw_state()
+        members = {
+            name: member.replace(params=replace(member.params, self.pretrained))
+            for name, member in state.members.items()
+        }
+        return state.replace(members=members)
+
+    def draw_state(self) -> TrainState:
         """Draws the state before the first step."""
         batch = self.pipeline.batch(0, 0, self.config['batch_size'])
         init = jax.jit(lambda images, texts: init_members(self.members, self.config['seed'], images, texts))
@@ -88,7 +101,7 @@ def set_up(config: Mapping[str, Any]) -> Setup:
             f'{validation.regions.shape[2]}; both must come from the same extractor'
         )
     path, min_count = config['vocabulary']['path'], config['vocabulary']['min_count']
-    vocabulary = Vocabulary.load(path) if path else Vocabulary.build(train.captions, min_count)
+    vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, min_count)
     augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
     if augmentation.change_words > 0:
         vocabulary = vocabulary.with_mask()
@@ -125,9 +138,12 @@ def set_up(config: Mapping[str, Any]) -> Setup:
         members=members,
         train_step=parallel.data_parallel(train_step),
         schedule=schedule,
+        pretrained={},
     )
-    jax.eval_shape(setup.initial_state)  # a model may refuse its arguments, which Flax asks it only now
-    return setup
+    drawn = jax.eval_shape(setup.draw_state)  # a model may refuse its arguments, which Flax asks it only now
+    load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('params', 'words'))
+    pretrained = load(drawn.members[config['evaluation']['member']].params, vocabulary.words)
+    return dataclasses.replace(setup, pretrained=pretrained)
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:

@@ -1,0 +1,12 @@
+"""ESA with a bi-GRU on COCO."""
+
+from ml_collections import ConfigDict
+
+from configs import esa_bigru_f30k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = esa_bigru_f30k.get_config()
+    config.data.root = 'data/coco_precomp'
+    return config

@@ -1,0 +1,12 @@
+"""VSE-infinity with a bi-GRU on COCO (Chen et al., 2021; regions)."""
+
+from ml_collections import ConfigDict
+
+from configs import vse_infty_bigru_f30k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = vse_infty_bigru_f30k.get_config()
+    config.data.root = 'data/coco_precomp'
+    return config

@@ -1,0 +1,57 @@
+"""Word vectors from a plain text file, such as GloVe's."""
+
+import collections
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from jitm.errors import UserError
+
+
+def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
+    """Reads the vectors of a vocabulary's words.
+
+    A word without one is looked up again without `-`, `.` and `'` and up to a `/`, as ESA does.
+
+    Args:
+      path: a text file with a word and its numbers on each line, separated by blanks; a first line with their
+        counts is passed over.
+      words: V of them.
+      dim: D, how many numbers a vector has.
+
+    Returns:
+      float32 [V, D], NaN in the rows of words that have no vector.
+
+    Raises:
+      UserError: the file cannot be read, or has vectors of another size.
+    """
+    wanted = collections.defaultdict(list)
+    for n, word in enumerate(words):
+        wanted[word].append((0, n))
+        wanted[_simplify(word)].append((1, n))
+    vectors = np.full((len(words), dim), np.nan, np.float32)
+    priority = np.full(len(words), 2)
+    try:
+        with open(path, encoding='utf-8', errors='replace') as file:
+            first = file.readline()
+            lines = file if len(first.split()) == 2 else itertools.chain([first], file)
+            for number, line in enumerate(lines, 1):
+                word, *values = line.rstrip().rsplit(' ', dim)
+                if number == 1 and (len(values) != dim or ' ' in word):
+                    size = len(line.split()) - 1
+                    raise UserError(
+                        f"{path} has vectors of {size} numbers, but config key 'model.text.word_dim' is {dim}"
+                    )
+                for rank, n in wanted.get(word, ()):
+                    if rank < priority[n]:
+                        vectors[n], priority[n] = values, rank
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of word vectors') from error
+    except ValueError as error:
+        raise UserError(f'{path} is not a text file of words and numbers ({error}): give one such as GloVe') from error
+    return vectors
+
+
+def _simplify(word: str) -> str:
+    return word.replace('-', '').replace('.', '').replace("'", '').split('/')[0]
