@@ -1,5 +1,6 @@
 """Takes training steps on some virtual devices and saves losses and gradients: run by test_parallel.py."""
 
+import functools
 import sys
 
 import jax
@@ -22,6 +23,12 @@ from jitm.training.members import Member, gradient, init_members  # noqa: E402
 from jitm.training.objective import Term  # noqa: E402
 from jitm.training.step import TrainState, make_train_step  # noqa: E402
 
+LOSSES = {
+    'vsepp': functools.partial(ranking.max_of_hinges, margin=0.2),
+    'order0': functools.partial(ranking.sum_of_hinges, margin=0.2),
+    'vse0': ranking.adaptive_margin,
+}
+
 
 def make_pipeline(batch_size: int) -> Pipeline:
     rng = np.random.default_rng(0)
@@ -32,7 +39,8 @@ def make_pipeline(batch_size: int) -> Pipeline:
         rng.integers(1, VOCABULARY, lengths.sum()).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)])
     )
     split = Split('random', regions, rng.integers(1, 5, 12).astype(np.int32), ('',) * 36, image_of_text, ('',) * 12)
-    return Pipeline(split, tokens, batch_size, seed=0, length_multiple=4)
+    phi = rng.normal(size=(12, 36)).astype(np.float32)
+    return Pipeline(split, tokens, batch_size, 0, 4, lambda images, texts: phi[np.ix_(images, texts)])
 
 
 def main() -> None:
@@ -41,13 +49,13 @@ def main() -> None:
         coordinator, count, index = processes
         parallel.start_processes(coordinator, int(count), int(index))
     pipeline, results = make_pipeline(16), {}
-    for name, loss in (('vsepp', ranking.max_of_hinges), ('order0', ranking.sum_of_hinges)):
+    for name, loss in LOSSES.items():
         members = {'target': Member(MATCHERS[name], optax.sgd(1.0), gradient)}
-        term = Term(lambda s, p, n, loss=loss: loss(s, p, n, margin=0.2), 1.0, 0, None, 'sum')
+        term = Term(loss, 1.0, 0, None, 'sum')
         step = make_train_step(
             members,
             {'ranking': term},
-            lambda s, i: rankings.in_batch(s, i, same_image_negatives=False),
+            functools.partial(rankings.in_batch, same_image_negatives=False),
             seed=0,
             steps_per_epoch=2,
         )

@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 
+from jitm.data.cider import Relevance
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.types import Batch, Images, Texts
@@ -82,6 +83,7 @@ class Pipeline:
       batch_size: B of the global batch.
       seed: of the permutations.
       length_multiple: texts are padded to a multiple of this, the batch's longest deciding.
+      relevance: phi of any texts for any images of the split, for the batches to carry; None for batches without.
     """
 
     split: Split
@@ -89,6 +91,7 @@ class Pipeline:
     batch_size: int
     seed: int
     length_multiple: int
+    relevance: Relevance | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -121,4 +124,5 @@ class Pipeline:
             images=take_images(self.split, image_index),
             texts=pad_texts(self.tokens, rows, length),
             image_index=image_index,
+            relevance=None if self.relevance is None else self.relevance(image_index, text_index),
         )
