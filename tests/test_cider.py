@@ -85,6 +85,11 @@ def test_a_text_is_left_out_of_its_own_references_but_its_equal_is_not():
     np.testing.assert_allclose(everything(cider.from_captions(split), split), [[10, 10, 0, 0], [0, 0, 0, 0]], atol=1e-6)
 
 
+def test_pairs_of_the_first_and_last_word_are_not_confused():
+    split = make_split(['a b c d', 'a b c d', 'd a', 'd a', 'b', 'b'], [0, 0, 1, 1, 2, 2])
+    np.testing.assert_allclose(everything(cider.from_captions(split), split), oracle(split), atol=2e-6)
+
+
 def test_words_of_every_image_are_worth_nothing():
     split = make_split(['a', 'a', 'a', 'a'], [0, 0, 1, 1])
     np.testing.assert_array_equal(everything(cider.from_captions(split), split), 0)
