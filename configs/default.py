@@ -31,6 +31,10 @@ def get_config() -> ml_collections.ConfigDict:
         copies=1,  # how often each pair stands in a batch, changed anew: 2 for ESA's self-expanding
     )
 
+    # How well each text would do as a caption of each image, for losses with `margins`: a function in jitm.data and its
+    # arguments, dict(source='cider.from_captions') or dict(source='cider.from_file', path=a .npy of [images, texts]).
+    config.relevance = dict(source='')  # '' for none
+
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
     config.model = dict(
         name='vse.VSE',
@@ -67,6 +71,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.rankings = dict(
         source='in_batch',
         same_image='negative',  # another caption of the same image, as published; or 'positive' (CMPM), 'ignored'
+        margin_temperature=5.0,  # tau: margins are differences in relevance by tau; of CIDEr on Flickr8k 0.2 on average
     )
 
     # The objective is the sum of these: name -> loss in jitm.losses, its arguments, and how it counts.

@@ -119,6 +119,15 @@ def load_split(data: Mapping[str, Any], split: str) -> Any:
     return bind(resolve('jitm.data', source), keywords, where='data', later=('split',))(split)
 
 
+def load_relevance(relevance: Mapping[str, Any], split: Any) -> Any:
+    """Makes what a config's `relevance` names: dict(source='cider.from_captions') -> Relevance; None for source ''."""
+    source, keywords = choose(relevance, 'source', where='relevance')
+    if not source:
+        check_keys(keywords, (), where='relevance')
+        return None
+    return bind(resolve('jitm.data', source), keywords, where='relevance', later=('split',))(split)
+
+
 def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
     """Builds the matcher a config's `model` names: dict(name='vse.VSE', ...) -> Matcher.
 

@@ -42,12 +42,14 @@ class Batch(struct.PyTreeNode):
       images: Images with B rows; an image may occur more than once.
       texts: Texts with B E rows.
       image_index: int32 [B], row of each image in its split; equal numbers are the same image.
+      relevance: float32 [B, C], a metric phi of all C texts of the global batch for each image; None if not asked for.
     """
 
     step: chex.Array
     images: Images
     texts: Texts
     image_index: chex.Array
+    relevance: chex.Array | None = None
 
 
 class Ranking(struct.PyTreeNode):
@@ -57,8 +59,10 @@ class Ranking(struct.PyTreeNode):
       scores: float32 [Q, C], query by candidate.
       positives: bool [Q, C], the matching candidates.
       negatives: bool [Q, C], the candidates a loss may push away.
+      margins: float32 [Q, C], by how much the positive shall be ahead of each candidate; None without a relevance.
     """
 
     scores: chex.Array
     positives: chex.Array
     negatives: chex.Array
+    margins: chex.Array | None = None

@@ -1,5 +1,6 @@
 """Takes training steps on some virtual devices and saves losses and gradients: run by test_parallel.py."""
 
+import functools
 import sys
 
 import jax
@@ -25,12 +26,14 @@ from jitm.training.members import Member, gradient, init_members  # noqa: E402
 from jitm.training.objective import Term  # noqa: E402
 from jitm.training.step import TrainState, make_train_step  # noqa: E402
 
+HINGE = {'margin': 0.2}
 CASES = [
-    ('vsepp', ranking.max_of_hinges, {}),
-    ('order0', ranking.sum_of_hinges, {}),
+    ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
+    ('order0', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
+    ('vse0', ranking.adaptive_margin, {}),
     # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
-    ('rvse_mlp', ranking.sum_of_hinges, {'drop_regions': 0.4}),
-    ('esa', ranking.max_of_hinges, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
+    ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
+    ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
 ]
 
 
@@ -44,7 +47,8 @@ def make_pipeline(batch_size: int, augmentation: Augmentation) -> Pipeline:
     )
     split = Split('random', regions, rng.integers(1, 5, 12).astype(np.int32), ('',) * 36, image_of_text, ('',) * 12)
     vocabulary = Vocabulary(tuple(f'w{n}' for n in range(VOCABULARY - 1))).with_mask()
-    return Pipeline(split, tokens, vocabulary, batch_size, 0, length_multiple=4, augmentation=augmentation)
+    phi = rng.normal(size=(12, 36)).astype(np.float32)
+    return Pipeline(split, tokens, vocabulary, batch_size, 0, 4, augmentation, lambda i, t: phi[np.ix_(i, t)])
 
 
 def main() -> None:
@@ -56,11 +60,11 @@ def main() -> None:
     for name, loss, changes in CASES:
         pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes))
         members = {'target': Member(MATCHERS[name], optax.sgd(1.0), gradient)}
-        term = Term(lambda s, p, n, loss=loss: loss(s, p, n, margin=0.2), 1.0, 0, None, 'sum')
+        term = Term(loss, 1.0, 0, None, 'sum')
         step = make_train_step(
             members,
             {'ranking': term},
-            lambda s, i: rankings.in_batch(s, i, same_image='ignored'),
+            functools.partial(rankings.in_batch, same_image='ignored'),
             seed=0,
             steps_per_epoch=2,
         )

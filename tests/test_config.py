@@ -115,8 +115,21 @@ def test_a_loss_that_needs_an_anchor_says_what_to_add(monkeypatch):
 
 
 def test_a_loss_that_needs_margins_says_what_to_add():
-    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: no ranking holds them yet; add them to"):
+    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, such as 'cider.from_c"):
         make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
+    make_terms(term(loss='ranking.adaptive_margin', margin='absent'), supplied=('margins',))
+    make_terms(term(), supplied=('margins',))
+
+
+def test_what_a_ranking_supplies_cannot_be_configured():
+    with pytest.raises(UserError, match=r"'terms.ranking.margins' is unknown"):
+        make_terms(term(loss='ranking.adaptive_margin', margin='absent', margins=0.2), supplied=('margins',))
+
+
+def test_without_a_source_there_is_no_relevance():
+    assert config_lib.load_relevance({'source': ''}, None) is None
+    with pytest.raises(UserError, match=r"'relevance.path' is unknown"):
+        config_lib.load_relevance({'source': '', 'path': 'cider.npy'}, None)
 
 
 def test_members_that_cannot_be_built_are_refused():

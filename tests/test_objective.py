@@ -1,5 +1,7 @@
 """Rankings, terms, members, and the step they make."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +61,35 @@ def test_copies_of_a_pair_match_each_other():
 def test_what_a_pair_of_the_same_image_is_must_be_known():
     with pytest.raises(UserError, match=r"'rankings.same_image' is 'x'; take one of negative, positive, ignored"):
         rankings.in_batch(SCORES, jnp.arange(5), same_image='x')
+
+
+def test_margins_are_differences_in_relevance_to_the_query():
+    phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
+    both = rankings.in_batch(SCORES, jnp.arange(5), phi, same_image='negative', margin_temperature=4.0)
+    for i in range(5):
+        for j in range(5):
+            np.testing.assert_allclose(both['i2t'].margins[i, j], (phi[i, i] - phi[i, j]) / 4, rtol=1e-6)
+            np.testing.assert_allclose(both['t2i'].margins[i, j], (phi[i, i] - phi[j, i]) / 4, rtol=1e-6)
+    plain = rankings.in_batch(SCORES, jnp.arange(5), same_image='negative')
+    assert all(r.margins is None for r in plain.values())
+
+
+def test_a_loss_is_given_the_margins_it_asks_for():
+    phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
+    both = rankings.in_batch(SCORES, jnp.arange(5), phi, same_image='negative', margin_temperature=4.0)
+    adaptive = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'ranking.adaptive_margin'}
+    terms = make_terms({'hard': TERM, 'sam': adaptive}, supplied=('margins',))
+    total, values = objective(terms, both, epoch=0)
+    s, want = np.asarray(SCORES, np.float64), 0.0
+    for i in range(5):
+        for j in range(5):
+            if i != j:
+                want += max(0, (phi[i, i] - phi[i, j]) / 4 + s[i, j] - s[i, i])
+                want += max(0, (phi[i, i] - phi[j, i]) / 4 + s[j, i] - s[i, i])
+    np.testing.assert_allclose(values['sam'], want, rtol=1e-5)
+    np.testing.assert_allclose(total, values['hard'] + values['sam'], rtol=1e-6)
+    positive = [(terms['hard'].per_query(r) + terms['sam'].per_query(r)) > 0 for r in both.values()]
+    np.testing.assert_allclose(collapse_metrics(both, terms, 0, 0.01)['active_hinges'], np.mean(positive))
 
 
 def test_the_published_value_is_the_sum_of_both_directions():
@@ -141,7 +172,7 @@ def parts():
     step = make_train_step(
         members,
         make_terms({'ranking': TERM, 'later': TERM | {'since': 1}}),
-        lambda s, i: rankings.in_batch(s, i, same_image='ignored'),
+        functools.partial(rankings.in_batch, same_image='ignored'),
         seed=0,
         steps_per_epoch=5,
     )

@@ -51,7 +51,7 @@ def check_same(out, one_device, devices):
 
 def test_the_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    assert len(gradients) == 2 * 13
+    assert len(gradients) == 3 * 13
     assert all(np.abs(value).max() > 1e-4 for value in gradients.values())
 
 

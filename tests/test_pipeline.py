@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import UNCHANGED
 
-from jitm.data import scenes
+from jitm.data import cider, scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, bucket, pad_texts, tokenize_split
 from jitm.data.text import Vocabulary
@@ -63,6 +63,17 @@ def test_shards_are_the_rows_of_the_whole_batch_padded_alike(pipeline):
     shards = [pipeline.batch(2, shard, 4) for shard in range(4)]
     np.testing.assert_array_equal(np.concatenate([s.texts.ids for s in shards]), whole.texts.ids)
     np.testing.assert_array_equal(np.concatenate([s.image_index for s in shards]), whole.image_index)
+
+
+def test_relevance_is_of_a_shards_images_and_all_texts(pipeline):
+    assert pipeline.batch(2).relevance is None
+    phi = cider.from_captions(pipeline.split)
+    pipeline = dataclasses.replace(pipeline, relevance=phi)
+    texts, whole = pipeline.text_index(2), pipeline.batch(2)
+    np.testing.assert_array_equal(whole.relevance, phi(whole.image_index, texts))
+    assert whole.relevance.shape == (8, 8)
+    shards = [pipeline.batch(2, shard, 4) for shard in range(4)]
+    np.testing.assert_array_equal(np.concatenate([s.relevance for s in shards]), whole.relevance)
 
 
 def test_lengths_are_padded_to_few_values(pipeline):

@@ -15,6 +15,7 @@ from conftest import ROOT, environment, run_script
 from test_parallel import free_port
 
 from jitm import cli
+from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.training import loop
@@ -365,6 +366,60 @@ def test_a_run_with_another_vocabulary_does_not_go_on(finished, tiny_config, tmp
     monkeypatch.setattr(Vocabulary, 'hash', 'another')
     with pytest.raises(UserError, match=r'was begun with other data \(vocabulary_hash'):
         loop.train_and_evaluate(tiny_config, workdir)
+
+
+@pytest.fixture
+def sam_config(tiny_config):
+    """Five epochs of max of hinges and adaptive margins; `relevance` is to be chosen."""
+    hinges = tiny_config['terms']['ranking']
+    adaptive = {key: value for key, value in hinges.items() if key != 'margin'} | {'loss': 'ranking.adaptive_margin'}
+    tiny_config['terms'] = {'ranking': hinges, 'sam': adaptive}
+    tiny_config['epochs'] = tiny_config['optimizer']['decay_epochs'] = 5
+    tiny_config['length_multiple'] = 64  # one compilation
+    return tiny_config
+
+
+def test_adaptive_margins_train_alike_with_our_cider_and_a_given_one(sam_config, tmp_path):
+    sam_config['relevance'] = {'source': 'cider.from_captions'}
+    loop.train_and_evaluate(sam_config, tmp_path / 'ours')
+    train = [line for line in read_metrics(tmp_path / 'ours') if line['part'] == 'train']
+    shares = [line['target/loss'] / line['target/collapsed_loss'] for line in train]  # the margins differ by batch
+    assert len(shares) == 50
+    assert np.mean(shares[-10:]) < 0.9 < np.mean(shares[:10])
+    for line in train:
+        assert line['target/terms/sam'] > 0
+        np.testing.assert_allclose(line['target/loss'], line['target/terms/ranking'] + line['target/terms/sam'], 1e-5)
+
+    split = scenes.load('train', train_images=16)
+    phi = cider.from_captions(split)(np.arange(split.num_images), np.arange(split.num_texts))
+    np.save(tmp_path / 'cider.npy', phi)
+    sam_config['relevance'] = {'source': 'cider.from_file', 'path': str(tmp_path / 'cider.npy')}
+    loop.train_and_evaluate(sam_config, tmp_path / 'given')
+    ours, given = ((tmp_path / name / 'metrics.jsonl').read_bytes() for name in ('ours', 'given'))
+    assert given == ours
+
+
+@pytest.mark.parametrize(
+    ('relevance', 'sentence'),
+    [
+        ({'source': ''}, "'terms.sam' needs margins: set relevance.source, such as 'cider.from_captions'"),
+        ({'path': 'x.npy'}, "'relevance.source' is missing"),
+        ({'source': 'cider.from_capitons'}, "has no 'from_capitons', did you mean 'from_captions'"),
+        ({'source': 'cider.from_file'}, "'relevance.path' is missing"),
+        ({'source': 'cider.from_file', 'path': 'absent.npy'}, 'absent.npy cannot be read'),
+        (
+            {'source': 'cider.from_file', 'path': 'small.npy'},
+            r'small.npy has shape \(3, 15\), but scenes/train has 16 im',
+        ),
+    ],
+)
+def test_margins_that_cannot_be_had_are_one_sentence(sam_config, tmp_path, monkeypatch, relevance, sentence):
+    monkeypatch.chdir(tmp_path)
+    np.save('small.npy', np.zeros((3, 15), np.float32))
+    sam_config['relevance'] = relevance
+    with pytest.raises(UserError, match=sentence):
+        loop.train_and_evaluate(sam_config, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
 
 
 @pytest.fixture

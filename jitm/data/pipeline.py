@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
+from jitm.data.cider import Relevance
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
@@ -93,6 +94,7 @@ class Pipeline:
       length_multiple: texts are padded to a multiple of this, the batch's longest (before words were left out)
         deciding.
       augmentation: what is changed about the examples.
+      relevance: phi of any texts for any images of the split, for the batches to carry; None for batches without.
     """
 
     split: Split
@@ -102,6 +104,7 @@ class Pipeline:
     seed: int
     length_multiple: int
     augmentation: Augmentation
+    relevance: Relevance | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -132,7 +135,13 @@ class Pipeline:
         images, texts = take_images(self.split, image_index), pad_texts(self.tokens, rows, length)
         if self._augments:
             images, texts = self._augment(step, rows, images, length)
-        return Batch(step=np.int32(step), images=images, texts=texts, image_index=image_index)
+        return Batch(
+            step=np.int32(step),
+            images=images,
+            texts=texts,
+            image_index=image_index,
+            relevance=None if self.relevance is None else self.relevance(image_index, text_index),
+        )
 
     @property
     def _augments(self) -> bool:

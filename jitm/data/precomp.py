@@ -113,7 +113,7 @@ def _read_lines(path: str) -> tuple[str, ...]:
     return lines
 
 
-def _open_npy(path: str) -> np.memmap:
+def open_npy(path: str) -> np.memmap:
     """Memory-maps a float array; only the header is parsed, so that nothing is ever unpickled."""
     try:
         with open(path, 'rb') as file:
@@ -140,7 +140,7 @@ def _read_header(file) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def _open_features(path: str) -> np.ndarray:
-    features = _open_npy(path)
+    features = open_npy(path)
     if features.ndim == 2:  # one global vector per image is one region
         features = features[:, None]
     if features.ndim != 3:
@@ -224,7 +224,7 @@ def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) ->
         shape = shape[1:]
     if not os.path.exists(path):
         return None
-    boxes = _open_npy(path)
+    boxes = open_npy(path)
     if boxes.shape != shape:
         raise UserError(f'{path} has shape {boxes.shape}, but these features need boxes of shape {shape}.')
     if not (boxes.min() >= 0 and boxes.max() <= 1):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import chex
@@ -14,11 +14,16 @@ from jitm.types import Ranking
 
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
-# Inputs of losses that no ranking holds, and what a user can do about it.
-NOT_SUPPLIED = {
+# What a loss may ask for besides scores and masks, by an argument of this name: fields that not every Ranking has, and
+# what a user does to have them.
+INPUTS = {
     'anchor_scores': 'add an anchor member and name it in learn_from',
-    'margins': 'no ranking holds them yet; add them to jitm.types.Ranking and jitm.training.rankings',
+    'margins': "set relevance.source, such as 'cider.from_captions'",
 }
+
+
+def _inputs(loss: Callable) -> list[str]:
+    return [name for name in inspect.signature(loss).parameters if name in INPUTS]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Term:
     """One term of the objective.
 
     Attributes:
-      loss: `(scores, positives, negatives) -> [Q]`.
+      loss: `(scores, positives, negatives) -> [Q]`, and by keyword those of `INPUTS` it has as arguments.
       weight: factor.
       since: first epoch in which the term counts.
       until: first epoch in which it no longer does, None for never.
@@ -44,19 +49,25 @@ class Term:
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """The term's value, a scalar; 0 outside of its epochs."""
         reduce = REDUCTIONS[self.reduction]
-        value = sum(reduce(self.loss(r.scores, r.positives, r.negatives)) for r in rankings.values())
+        value = sum(reduce(self.per_query(r)) for r in rankings.values())
         return jnp.where(self.active(epoch), self.weight * value, 0)
+
+    def per_query(self, ranking: Ranking) -> chex.Array:
+        """The loss of each query, [Q], without weight and epochs."""
+        inputs = {name: getattr(ranking, name) for name in _inputs(self.loss)}
+        return self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs)
 
     def active(self, epoch: chex.Numeric) -> chex.Array:
         """Whether the term counts in an epoch."""
         return (epoch >= self.since) & (True if self.until is None else epoch < self.until)
 
 
-def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
+def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[str] = ()) -> dict[str, Term]:
     """Builds the terms of a config.
 
     Args:
       configs: name -> dict(loss='ranking.max_of_hinges', weight=, since=, until=, reduction=, and the loss' own).
+      supplied: those of `INPUTS` that the rankings will hold.
 
     Raises:
       UserError: if a loss is unknown, an argument is unknown or missing, or a loss needs an input nobody supplies.
@@ -72,10 +83,10 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
         if loss_name is None:
             raise UserError(f"config key '{where}.loss' is missing; name a loss, such as 'ranking.max_of_hinges'")
         loss = config_lib.resolve('jitm.losses', loss_name)
-        for missing, remedy in NOT_SUPPLIED.items():
-            if missing in inspect.signature(loss).parameters:
-                raise UserError(f"'{where}' needs {missing}: {remedy}")
-        loss = config_lib.bind(loss, keywords, where=where, later=('scores', 'positives', 'negatives'))
+        inputs = _inputs(loss)
+        if missing := [name for name in inputs if name not in supplied]:
+            raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
+        loss = config_lib.bind(loss, keywords, where=where, later=('scores', 'positives', 'negatives', *inputs))
         if own.get('reduction') not in REDUCTIONS:
             raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
         terms[name] = config_lib.bind(Term, own, where=where, later=('loss', 'keywords'))(loss=loss, keywords=keywords)

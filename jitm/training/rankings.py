@@ -9,14 +9,36 @@ from jitm.types import Ranking
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 
 
-def in_batch(scores: chex.Array, image_index: chex.Array, *, same_image: str) -> dict[str, Ranking]:
+def relevance_margins(relevance: chex.Array, temperature: float) -> chex.Array:
+    """The margins (phi(p) - phi(n)) / tau of SAM (arXiv 2110.02623, not checked against its text).
+
+    Args:
+      relevance: phi [Q, C] of each candidate n for each query; the positive p of query q is candidate q.
+      temperature: tau, what a difference in phi is divided by to be one in scores.
+
+    Returns:
+      [Q, C], below 0 where a candidate is the more relevant one.
+    """
+    return (jnp.diagonal(relevance)[:, None] - relevance) / temperature
+
+
+def in_batch(
+    scores: chex.Array,
+    image_index: chex.Array,
+    relevance: chex.Array | None = None,
+    *,
+    same_image: str,
+    margin_temperature: float = 5.0,
+) -> dict[str, Ranking]:
     """Ranks the batch's texts for each image and its images for each text.
 
     Args:
       scores: [E B, E B], image i with text j; a pair's E copies stand together, and all match each other.
       image_index: int [B], equal numbers are the same image.
+      relevance: [B, B], phi of text j for image i, if there are to be margins.
       same_image: what another pair of the same image is: a 'negative', as published; a 'positive', as in CMPM; or
         'ignored'.
+      margin_temperature: tau of the margins.
 
     Returns:
       `i2t` and `t2i`, each a Ranking [E B, E B].
@@ -32,4 +54,9 @@ def in_batch(scores: chex.Array, image_index: chex.Array, *, same_image: str) ->
     same_pair, same = pair[:, None] == pair, image[:, None] == image
     positives = same if same_image == 'positive' else same_pair
     negatives = ~same_pair if same_image == 'negative' else ~same
-    return {'i2t': Ranking(scores, positives, negatives), 't2i': Ranking(scores.T, positives, negatives)}
+    i2t, t2i = Ranking(scores, positives, negatives), Ranking(scores.T, positives, negatives)
+    if relevance is not None:
+        relevance = jnp.repeat(jnp.repeat(relevance, copies, axis=0), copies, axis=1)
+        i2t = i2t.replace(margins=relevance_margins(relevance, margin_temperature))
+        t2i = t2i.replace(margins=relevance_margins(relevance.T, margin_temperature))
+    return {'i2t': i2t, 't2i': t2i}

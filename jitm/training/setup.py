@@ -90,7 +90,8 @@ def set_up(config: Mapping[str, Any]) -> Setup:
     if config['seed'] < 0:
         raise UserError(f"config key 'seed' is {config['seed']}; it must not be negative")
     parallel.check_batch_size(config['batch_size'])
-    terms = make_terms(config['terms'])
+    source, _ = config_lib.choose(config['relevance'], 'source', where='relevance')
+    terms = make_terms(config['terms'], supplied=('margins',) if source else ())
     train = config_lib.load_split(config['data'], 'train')
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
@@ -113,6 +114,7 @@ def set_up(config: Mapping[str, Any]) -> Setup:
         config['seed'],
         config['length_multiple'],
         augmentation,
+        config_lib.load_relevance(config['relevance'], train),
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
@@ -125,7 +127,9 @@ def set_up(config: Mapping[str, Any]) -> Setup:
         )
     name, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
     make_rankings = config_lib.resolve('jitm.training.rankings', name)
-    make_rankings = config_lib.bind(make_rankings, keywords, where='rankings', later=('scores', 'image_index'))
+    make_rankings = config_lib.bind(
+        make_rankings, keywords, where='rankings', later=('scores', 'image_index', 'relevance')
+    )
     train_step = make_train_step(
         members, terms, make_rankings, seed=config['seed'], steps_per_epoch=pipeline.steps_per_epoch
     )

@@ -69,7 +69,7 @@ def collapse_metrics(
     """
     both = rankings.values()
     gap = [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both]
-    losses = [sum(t.active(epoch) * t.loss(r.scores, r.positives, r.negatives) for t in terms.values()) for r in both]
+    losses = [sum(t.active(epoch) * t.per_query(r) for t in terms.values()) for r in both]
     equal = {name: r.replace(scores=jnp.zeros_like(r.scores)) for name, r in rankings.items()}
     return {
         'gap': jnp.mean(jnp.stack(gap)),
@@ -104,7 +104,7 @@ def make_train_step(
     Args:
       members: who trains.
       terms: the objective.
-      make_rankings: `(scores [B, B], image_index [B]) -> {direction: Ranking}`.
+      make_rankings: `(scores [B, B], image_index [B], relevance [B, B] or None) -> {direction: Ranking}`.
       seed: of dropout.
       steps_per_epoch: turns the step into the epoch the terms ask for.
 
@@ -119,14 +119,14 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
         epoch = state.step // steps_per_epoch
         key = parallel.device_key(jax.random.fold_in(jax.random.key(seed), state.step), axis)
-        image_index = parallel.all_gather(batch.image_index, axis)
+        image_index, relevance = parallel.all_gather((batch.image_index, batch.relevance), axis)
 
         def loss(params):
             total, statistics, metrics = 0.0, {}, {}
             for name, member in members.items():
                 variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
                 scores, statistics[name] = global_scores(member.model, variables, batch, key, axis)
-                rankings = make_rankings(scores, image_index)
+                rankings = make_rankings(scores, image_index, relevance)
                 value, values = objective(terms, rankings, epoch)
                 total += value
                 metrics |= {f'{name}/loss': value}

@@ -1,0 +1,112 @@
+"""How well a text would do as a caption of an image: CIDEr, computed from the captions or read from a file."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from scipy import sparse
+
+from jitm.data.precomp import open_npy
+from jitm.data.splits import Split
+from jitm.data.text import tokenize
+from jitm.errors import UserError
+
+MAX_N = 4
+SCALE = 10  # of the released code; the paper's values are a tenth
+
+# `(images int [M], texts int [N]) -> float32 [M, N]`: images and texts of a split by number, to phi.
+Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _ngrams(captions: tuple[str, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields for n = 1 to MAX_N the text and the id from 0 of every n-gram there is."""
+    tokens = [tokenize(caption) for caption in captions]
+    texts = np.repeat(np.arange(len(tokens)), [len(words) for words in tokens])
+    known: dict[str, int] = {}
+    grams = np.array([known.setdefault(word, len(known)) for words in tokens for word in words], np.int64)
+    for n in range(1, MAX_N + 1):
+        yield texts, grams
+        if n < MAX_N:
+            # Two n-grams in succession are one of n + 1 words.
+            follows = texts[1:] == texts[:-1]
+            pairs = grams[:-1][follows] * (grams.max(initial=0) + 1) + grams[1:][follows]
+            texts, grams = texts[1:][follows], np.unique(pairs, return_inverse=True)[1]
+
+
+def _unit_tfidf(texts: np.ndarray, grams: np.ndarray, captions_of: sparse.csr_array) -> sparse.csr_array:
+    """Each text's counts of n-grams times log(I / images whose captions have it), at length 1: [T, n-grams]."""
+    images, size = captions_of.shape
+    counts = sparse.csr_array((np.ones(len(grams)), (texts, grams)), shape=(size, grams.max(initial=0) + 1))
+    documents = ((captions_of @ counts) > 0).sum(axis=0)
+    weighted = counts @ sparse.diags_array(np.log(images / np.maximum(documents, 1)))
+    lengths = np.sqrt(weighted.power(2).sum(axis=1))
+    return sparse.diags_array(1 / np.where(lengths > 0, lengths, 1)) @ weighted
+
+
+def from_captions(split: Split) -> Relevance:
+    """CIDEr of a text against the captions of an image (Vedantam et al., 2015, eq. 1 to 3; not CIDEr-D).
+
+    Cosines of tf-idf vectors of n-grams, mean over the captions and n = 1 to 4, times 10. The idf counts images, those
+    of the split. A text is not compared with itself: for its own image the other captions are the references. Words
+    are the tokenizer's, not stemmed.
+
+    Args:
+      split: whose captions are both the texts and the references.
+
+    Returns:
+      `relevance(images, texts)`, 0 to 10.
+
+    Raises:
+      UserError: an image has fewer than two captions.
+    """
+    references = np.bincount(split.image_of_text, minlength=split.num_images)
+    if references.min() < 2:
+        raise UserError(
+            f'{split.name}, image {references.argmin()} has {references.min()} captions, but CIDEr compares one with '
+            "the others: give a matrix instead, with relevance.source 'cider.from_file'."
+        )
+    entries = np.ones(split.num_texts), (split.image_of_text, np.arange(split.num_texts))
+    captions_of = sparse.csr_array(entries, shape=(split.num_images, split.num_texts))
+    vectors = [_unit_tfidf(texts, grams, captions_of) for texts, grams in _ngrams(split.captions)]
+    of_text = sparse.hstack(vectors, format='csr', dtype=np.float32)
+    of_image = captions_of.astype(np.float32) @ of_text  # a sum of cosines is the product with the sum
+    with_itself = of_text.power(2).sum(axis=1)
+
+    def relevance(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        own = images[:, None] == split.image_of_text[texts]
+        cosines = (of_image[images] @ of_text[texts].T).toarray() - own * with_itself[texts]
+        return (SCALE / MAX_N * cosines / (references[images][:, None] - own)).astype(np.float32)
+
+    return relevance
+
+
+def from_file(split: Split, *, path: str) -> Relevance:
+    """A given metric of every text for every image, such as SPICE, or the published `{dataset}_cider.npy`.
+
+    Args:
+      split: whose images and texts the matrix is about.
+      path: a .npy file, float16 or float32 [I, T], memory-mapped; [T, I] is transposed, and a square one is [I, T].
+
+    Returns:
+      `relevance(images, texts)`.
+
+    Raises:
+      UserError: the file is missing or damaged or has another shape; later, where a value asked for is not finite.
+    """
+    matrix, shape = open_npy(path), (split.num_images, split.num_texts)
+    if matrix.shape not in (shape, shape[::-1]):
+        raise UserError(
+            f'{path} has shape {matrix.shape}, but {split.name} has {shape[0]} images and {shape[1]} texts: '
+            f'it must be {shape} or {shape[::-1]}.'
+        )
+    matrix = matrix if matrix.shape == shape else matrix.T
+
+    def relevance(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        values = matrix[np.ix_(images, texts)].astype(np.float32)
+        if not np.isfinite(values).all():
+            row, column = np.argwhere(~np.isfinite(values))[0]
+            raise UserError(
+                f'{path} has no finite value for image {images[row]} and text {texts[column]}: write it again.'
+            )
+        return values
+
+    return relevance
