@@ -280,7 +280,7 @@ def test_the_hard_branch_has_the_epsilon_of_the_loss(parts):
         step = make_train_step(
             {'target': Member(make_vse(vocab_size=len(pipeline.vocabulary)), optax.sgd(0.1), gradient)},
             make_terms({'ranking': TERM | loss | {'epsilon': epsilon}}),
-            lambda s, i: rankings.in_batch(s, i, same_image='ignored'),
+            functools.partial(rankings.in_batch, same_image='ignored'),
             seed=0,
             steps_per_epoch=5,
         )

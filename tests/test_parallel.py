@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import ROOT, environment
+from test_matchers import WITHOUT_GRADIENT
 
 from jitm import parallel
 from jitm.errors import UserError
@@ -44,6 +45,8 @@ def check_same(out, one_device, devices):
     got = dict(np.load(out))
     assert got.pop('devices') == devices
     for name in got:
+        if name.endswith(WITHOUT_GRADIENT):
+            continue
         scale = max(np.abs(one_device[name]).max(), 1e-3)
         np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=1e-5, err_msg=name)
     assert got['vsepp/step'] == 1
@@ -51,8 +54,10 @@ def check_same(out, one_device, devices):
 
 def test_the_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    assert len(gradients) == 3 * 13
-    assert all(np.abs(value).max() > 1e-4 for value in gradients.values())
+    assert {name.split('/')[0] for name in gradients} == {'vsepp', 'order0', 'vse0', 'rvse_mlp', 'esa'}
+    assert len(gradients) >= 5 * 13
+    for name, value in gradients.items():
+        assert np.abs(value).max() > 1e-4 or name.endswith(WITHOUT_GRADIENT), name
 
 
 @pytest.mark.slow

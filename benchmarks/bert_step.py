@@ -1,0 +1,102 @@
+"""Times the training step of RVSE++ with BERT-base (configs/rvsepp_f30k.py) in float32 and bfloat16, and its memory.
+
+    python -m benchmarks.bert_step
+    python -m benchmarks.bert_step --batch_size 32 --length 32 --steps 3
+
+Features, word pieces and weights are drawn; their number and sizes are those of the config. Memory is what the compiled
+step needs besides the state that it updates in place, as the compiler says.
+"""
+
+import argparse
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs import rvsepp_f30k
+from jitm import config as config_lib
+from jitm import parallel
+from jitm.training import rankings
+from jitm.training.members import Member, gradient, init_members
+from jitm.training.objective import make_terms
+from jitm.training.optimizer import adamw
+from jitm.training.step import TrainState, make_train_step
+from jitm.types import Batch, Images, Texts
+
+WORD_PIECES = 30522
+GIGABYTE = 1e9
+
+
+def made_up_batch(batch_size: int, length: int) -> Batch:
+    """36 regions of 2048 features and texts of half to the whole length."""
+    rng = np.random.default_rng(0)
+    regions = rng.random((batch_size, 36, 2048), np.float32).astype(np.float16)
+    lengths = rng.integers(length // 2, length + 1, batch_size).astype(np.int32)
+    ids = np.where(np.arange(length) < lengths[:, None], rng.integers(1, WORD_PIECES, (batch_size, length)), 0)
+    images = Images(regions, np.full(batch_size, 36, np.int32))
+    return Batch(np.int32(0), images, Texts(ids.astype(np.int32), lengths), np.arange(batch_size, dtype=np.int32))
+
+
+def measure(dtype: str, batch: Batch, steps: int) -> dict[str, float]:
+    """Compiles the step and takes it some times."""
+    config = rvsepp_f30k.get_config()
+    config.model.text.dtype = dtype
+    config = config.to_dict()
+    model = config_lib.make_model(config['model'], WORD_PIECES)
+    optimizer = {key: value for key, value in config['optimizer'].items() if key != 'name'}
+    members = {'target': Member(model, adamw(**optimizer, steps_per_epoch=1000)[0], gradient)}
+    step = make_train_step(
+        members,
+        make_terms(config['terms']),
+        lambda scores, image_index, relevance: rankings.in_batch(scores, image_index, same_image='negative'),
+        seed=0,
+        steps_per_epoch=1000,
+    )
+    init = jax.jit(lambda: init_members(members, 0, batch.images, batch.texts))
+    state = parallel.put_state(TrainState(jnp.int32(0), init()))
+    parameters = jax.tree.leaves(state.members['target'].params)
+    began = time.perf_counter()
+    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+    compile_seconds = time.perf_counter() - began
+    times = []
+    for n in range(steps + 1):
+        began = time.perf_counter()
+        state, metrics = jax.block_until_ready(compiled(state, batch.replace(step=np.int32(n))))
+        times.append(time.perf_counter() - began)
+        assert metrics['finite']
+    return {
+        'parameters': sum(leaf.size for leaf in parameters),
+        'parameter_types': ', '.join(sorted({str(leaf.dtype) for leaf in parameters})),
+        'state': sum(leaf.nbytes for leaf in jax.tree.leaves(state)),
+        'memory': compiled.memory_analysis().temp_size_in_bytes,
+        'compile_seconds': compile_seconds,
+        'step_seconds': statistics.median(times[1:]),
+        'loss': float(metrics['target/loss']),
+    }
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--batch_size', type=int, default=128)
+    parser.add_argument('--length', type=int, default=32, help='word pieces of the longest text')
+    parser.add_argument('--steps', type=int, default=3)
+    parser.add_argument('--dtypes', nargs='+', default=['float32', 'bfloat16'])
+    args = parser.parse_args()
+    batch = made_up_batch(args.batch_size, args.length)
+    print(f'RVSE++ with BERT-base, batch {args.batch_size}, {args.length} word pieces: {jax.devices()}')
+    print('computed in  parameters in  parameters  state  besides  compiling  s/step  pairs/s  loss')
+    for dtype in args.dtypes:
+        r = measure(dtype, batch, args.steps)
+        print(
+            f'{dtype:11}  {r["parameter_types"]:13}  {r["parameters"] / 1e6:8.1f} M {r["state"] / GIGABYTE:3.1f} GB'
+            f' {r["memory"] / GIGABYTE:5.1f} GB {r["compile_seconds"]:8.0f} s {r["step_seconds"]:7.2f}'
+            f' {args.batch_size / r["step_seconds"]:8.1f} {r["loss"]:6.3f}',
+            flush=True,
+        )
+
+
+if __name__ == '__main__':
+    main()
