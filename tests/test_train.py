@@ -12,15 +12,22 @@ import jax
 import numpy as np
 import pytest
 from conftest import ROOT, environment, run_script
+from flax import traverse_util
+from safetensors.numpy import load_file, save_file
 from test_parallel import free_port
 
 from jitm import cli
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
-from jitm.training import loop
+from jitm.evaluation import evaluate_runs, load_run
+from jitm.importers.bert import _their_name
+from jitm.layers import transformer
+from jitm.training import checkpoint, loop
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import read_metrics
+from jitm.training.setup import set_up
+from jitm.types import Texts
 
 
 @pytest.fixture(scope='module')
@@ -366,6 +373,56 @@ def test_a_run_with_another_vocabulary_does_not_go_on(finished, tiny_config, tmp
     monkeypatch.setattr(Vocabulary, 'hash', 'another')
     with pytest.raises(UserError, match=r'was begun with other data \(vocabulary_hash'):
         loop.train_and_evaluate(tiny_config, workdir)
+
+
+@pytest.fixture
+def bert_config(tiny_config, tmp_path):
+    """A tiny RVSE++ with a drawn BERT that starts from saved weights; two changed copies of each pair; one epoch."""
+    split = scenes.load('train', train_images=16)
+    words = sorted({word.strip('.,') for caption in split.captions for word in caption.lower().split()})
+    pieces = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words)
+    (tmp_path / 'vocab.txt').write_text('\n'.join(pieces) + '\n')
+    params = transformer.BERT(len(pieces), transformer.TINY, 0.1).init(jax.random.key(5), Texts(np.ones((1, 2), int), np.ones(1, int)))
+    names = {'kernel': lambda x: np.reshape(x, (x.shape[0], -1)).T, 'scale': np.ravel, 'embedding': np.asarray}
+    tensors = {}
+    for path, leaf in traverse_util.flatten_dict(params['params']).items():
+        tensor = names.get(path[-1], np.ravel)(np.asarray(leaf))
+        if path[-2:] == ('out', 'kernel'):
+            tensor = np.asarray(leaf).reshape(-1, leaf.shape[-1]).T
+        tensors[_their_name(path)] = np.ascontiguousarray(tensor)
+    save_file(tensors, tmp_path / 'model.safetensors')
+    tiny_config['vocabulary']['path'] = str(tmp_path / 'vocab.txt')
+    tiny_config['initialize']['bert'] = str(tmp_path / 'model.safetensors')
+    tiny_config['augmentation'] = {'drop_regions': 0.2, 'change_words': 0.2, 'keep_ends': True, 'copies': 2}
+    tiny_config['model'] |= {'image_pooling': 'gpo', 'text_pooling': 'gpo'}
+    tiny_config['model']['image']['mlp'] = 'residual'
+    text = {'name': 'text.BERTEncoder', 'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 'float32'}
+    tiny_config['model']['text'] = text
+    tiny_config['optimizer'] |= {'factors': {'bert': 0.1}, 'learning_rate': 1e-3, 'weight_decay': 0.01}
+    tiny_config['terms']['later']['since'] = 1
+    return tiny_config | {'epochs': 2, 'length_multiple': 64}
+
+
+def test_a_bert_trains_from_its_weights_and_evaluates_from_the_checkpoint_alone(bert_config, tmp_path):
+    setup = set_up(bert_config)
+    table = setup.initial_state().members['target'].params['text']['bert']['embeddings']['words']['embedding']
+    saved = load_file(tmp_path / 'model.safetensors')['embeddings.word_embeddings.weight']
+    np.testing.assert_array_equal(table, saved)
+    workdir = tmp_path / 'run'
+    result = loop.train_and_evaluate(bert_config, workdir)
+    (tmp_path / 'vocab.txt').unlink()
+    (tmp_path / 'model.safetensors').unlink()
+    report, _ = evaluate_runs([load_run(workdir, result['best']['step'])], 'dev', folds=1)
+    np.testing.assert_allclose(report['metrics']['rsum'], result['best']['rsum'], atol=1e-3)
+    trained = load_run(workdir, 20).variables['params']['text']
+    moved = np.abs(trained['bert']['embeddings']['words']['embedding'] - saved).max()
+    assert 1e-5 < moved < 20 * 1e-4 * 1.01  # at most a tenth of the rate a step
+
+
+def test_a_run_of_another_version_is_refused(finished, monkeypatch):
+    monkeypatch.setattr(checkpoint, 'FORMAT', 99)
+    with pytest.raises(UserError, match='was written by another version of jitm; train it again'):
+        load_run(finished[0])
 
 
 @pytest.fixture
