@@ -382,7 +382,8 @@ def bert_config(tiny_config, tmp_path):
     words = sorted({word.strip('.,') for caption in split.captions for word in caption.lower().split()})
     pieces = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words)
     (tmp_path / 'vocab.txt').write_text('\n'.join(pieces) + '\n')
-    params = transformer.BERT(len(pieces), transformer.TINY, 0.1).init(jax.random.key(5), Texts(np.ones((1, 2), int), np.ones(1, int)))
+    texts = Texts(np.ones((1, 2), int), np.ones(1, int))
+    params = transformer.BERT(len(pieces), transformer.TINY, 0.1).init(jax.random.key(5), texts)
     names = {'kernel': lambda x: np.reshape(x, (x.shape[0], -1)).T, 'scale': np.ravel, 'embedding': np.asarray}
     tensors = {}
     for path, leaf in traverse_util.flatten_dict(params['params']).items():
