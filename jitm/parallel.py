@@ -61,6 +61,17 @@ def all_gather(tree: chex.ArrayTree, axis: str | None) -> chex.ArrayTree:
     return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
 
 
+def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Adds up every device's arrays inside of `data_parallel`; on one device the arrays themselves.
+
+    For layers with statistics of the global batch, which do not know where they run.
+    """
+    try:
+        return jax.lax.psum(tree, AXIS)
+    except NameError:  # the axis is bound on several devices only
+        return tree
+
+
 def value_and_mean_gradient(loss: Callable, axis: str | None) -> Callable:
     """`jax.value_and_grad` (with auxiliary output) of a loss that every device computes for the global batch.
 

@@ -9,7 +9,8 @@ from conftest import ROOT
 # A module may import from its own level's folder and from lower levels.
 LEVELS = [
     {'errors', 'types', 'metrics', 'losses'},
-    {'config', 'parallel', 'layers', 'data'},
+    {'parallel'},
+    {'config', 'layers', 'data'},
     {'matcher'},
     {'models', 'training.checkpoint', 'analysis'},
     {'importers'},
