@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
+from jitm.losses import tokens
 from jitm.matcher import all_pairs
-from jitm.models import vse
+from jitm.models import vse, vsrn
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
@@ -21,12 +22,26 @@ VSE = {
     'absolute': False,
     'measure': 'cosine',
 }
+VSRN = {
+    'vocab_size': VOCABULARY,
+    'embed_dim': 8,
+    'word_dim': 5,
+    'graph_layers': 2,
+    'normalize_before_graph': False,
+    'batch_norm': True,
+    'caption': True,
+    'caption_dim': 6,
+    'caption_dropout': 0.2,
+    'caption_length': 5,
+}
 MATCHERS = {
     'vsepp': vse.VSE(**VSE),
     'vse0': vse.VSE(**VSE | {'normalize_images': False}),
     'bidirectional': vse.VSE(**VSE | {'bidirectional': True}),
     'order0': vse.VSE(**VSE | {'absolute': True, 'measure': 'order'}),
     'orderpp': vse.VSE(**VSE | {'measure': 'order'}),
+    'vsrn_f30k': vsrn.VSRN(**VSRN),
+    'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
 }
 
 
@@ -39,11 +54,18 @@ def make_inputs(images=5, texts=5, seed=0):
     return Images(regions, counts), Texts(ids, lengths)
 
 
+def perturb(params):
+    """Moves every parameter: one that begins at zero would hide what it multiplies."""
+    leaves, treedef = jax.tree.flatten(params)
+    rng = np.random.default_rng(0)
+    return treedef.unflatten([leaf + rng.normal(scale=0.1, size=leaf.shape).astype(np.float32) for leaf in leaves])
+
+
 @pytest.fixture(params=MATCHERS, scope='module')
 def matcher(request):
     model = MATCHERS[request.param]
     variables = jax.jit(model.init)(jax.random.key(0), *make_inputs())
-    return model, variables
+    return model, {**variables, 'params': perturb(variables['params'])}
 
 
 def scores(matcher, images, texts):
@@ -54,8 +76,10 @@ def scores(matcher, images, texts):
 def test_every_leaf_of_an_encoding_has_the_item_on_axis_0(matcher):
     model, variables = matcher
     images, texts = make_inputs(images=3, texts=6)
-    for leaf in jax.tree.leaves(model.apply(variables, images, method='encode_image')):
-        assert leaf.shape[0] == 3
+    for train in (False, True):
+        encoded, _ = model.apply(variables, images, train, method='encode_image', mutable=['batch_stats'])
+        for leaf in jax.tree.leaves(encoded):
+            assert leaf.shape[0] == 3
     for leaf in jax.tree.leaves(model.apply(variables, texts, method='encode_text')):
         assert leaf.shape[0] == 6
 
@@ -105,8 +129,16 @@ def test_gradients_are_finite_and_reach_every_parameter(matcher):
     images, texts = make_inputs()
     weights = np.random.default_rng(1).normal(size=(5, 5))
 
+    def value(model):
+        encoded = model.encode_image(images, True)
+        scores = model.similarity(encoded, model.encode_text(texts, True), True)
+        predictions = model.predict_tokens(encoded, texts, True)
+        losses = [getattr(tokens, name)(p.logits, p.labels, p.mask) for name, p in predictions.items()]
+        return jnp.sum(weights * scores) + sum(map(jnp.sum, losses))
+
     def loss(params):
-        return jnp.sum(weights * model.apply({**variables, 'params': params}, images, texts, True))
+        trained = {**variables, 'params': params}
+        return model.apply(trained, method=value, mutable=['batch_stats'], rngs={'dropout': jax.random.key(0)})[0]
 
     gradients = jax.jit(jax.grad(loss))(variables['params'])
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
