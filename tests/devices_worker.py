@@ -11,12 +11,12 @@ import warnings  # noqa: E402
 
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
-from test_matchers import MATCHERS, VOCABULARY  # noqa: E402
+from test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
 
 from jitm import parallel  # noqa: E402
 from jitm.data.pipeline import Pipeline, Tokens  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
-from jitm.losses import ranking  # noqa: E402
+from jitm.losses import ranking, tokens  # noqa: E402
 from jitm.training import rankings  # noqa: E402
 from jitm.training.members import Member, gradient, init_members  # noqa: E402
 from jitm.training.objective import Term  # noqa: E402
@@ -41,19 +41,27 @@ def main() -> None:
         coordinator, count, index = processes
         parallel.start_processes(coordinator, int(count), int(index))
     pipeline, results = make_pipeline(16), {}
-    for name, loss in (('vsepp', ranking.max_of_hinges), ('order0', ranking.sum_of_hinges)):
-        members = {'target': Member(MATCHERS[name], optax.sgd(1.0), gradient)}
+    caption = {'caption': Term(tokens.captioning, 0.1, 0, None, 'mean', 'captioning')}
+    for name, model, loss, token_terms in (
+        ('vsepp', MATCHERS['vsepp'], ranking.max_of_hinges, {}),
+        ('order0', MATCHERS['order0'], ranking.sum_of_hinges, {}),
+        # Devices drop out different values.
+        ('vsrn', MATCHERS['vsrn_f30k'].clone(caption_dropout=0.0), ranking.max_of_hinges, caption),
+    ):
+        members = {'target': Member(model, optax.sgd(1.0), gradient)}
         term = Term(lambda s, p, n, loss=loss: loss(s, p, n, margin=0.2), 1.0, 0, None, 'sum')
         step = make_train_step(
             members,
-            {'ranking': term},
+            {'ranking': term, **token_terms},
             lambda s, i: rankings.in_batch(s, i, same_image_negatives=False),
             seed=0,
             steps_per_epoch=2,
         )
         step = parallel.data_parallel(step)
         whole = pipeline.batch(0)
-        state = parallel.put_state(TrainState(np.int32(0), init_members(members, 0, whole.images, whole.texts)))
+        first = init_members(members, 0, whole.images, whole.texts)
+        first = {'target': first['target'].replace(params=perturb(first['target'].params))}
+        state = parallel.put_state(TrainState(np.int32(0), first))
         # With SGD at rate 1 the change of the parameters is the gradient.
         before = jax.tree.map(np.array, state.members['target'].params)
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
@@ -61,8 +69,10 @@ def main() -> None:
         after = jax.device_get(state.members['target'].params)
         for path, leaf in jax.tree_util.tree_leaves_with_path(jax.tree.map(np.subtract, before, after)):
             results[f'{name}/gradient{jax.tree_util.keystr(path)}'] = leaf
-        for key in ('loss', 'gap', 'active_hinges', 'gradient_norm'):
-            results[f'{name}/{key}'] = np.asarray(jax.device_get(metrics[f'target/{key}']))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(state.members['target'].batch_stats)):
+            results[f'{name}/statistics{jax.tree_util.keystr(path)}'] = leaf
+        for key, value in jax.device_get(metrics).items():
+            results[f'{name}/{key.removeprefix("target/")}'] = np.asarray(value)
         results[f'{name}/step'] = np.asarray(jax.device_get(state.step))
     results['devices'] = np.asarray(jax.device_count())
     if parallel.is_primary():

@@ -51,8 +51,14 @@ def check_same(out, one_device, devices):
 
 def test_the_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    assert len(gradients) == 2 * 13
+    assert len(gradients) == 2 * 13 + 72
     assert all(np.abs(value).max() > 1e-4 for value in gradients.values())
+    statistics = {name: value for name, value in one_device.items() if 'statistics[' in name}
+    assert len(statistics) == 3 * 2
+    assert all(np.abs(value - name.endswith("'var']")).max() > 1e-4 for name, value in statistics.items())
+    parts = one_device['vsrn/ranking_loss'], one_device['vsrn/terms/caption']
+    assert min(parts) > 0.1
+    np.testing.assert_allclose(one_device['vsrn/loss'], sum(parts), rtol=1e-6)
 
 
 @pytest.mark.slow
