@@ -41,14 +41,14 @@ def main() -> None:
         coordinator, count, index = processes
         parallel.start_processes(coordinator, int(count), int(index))
     pipeline, results = make_pipeline(16), {}
-    caption = {'caption': Term(tokens.captioning, 0.1, 0, None, 'mean', 'captioning')}
+    caption = {'caption': Term(tokens.captioning, 1.0, 0, None, 'sum', 'captioning')}
     for name, model, loss, token_terms in (
         ('vsepp', MATCHERS['vsepp'], ranking.max_of_hinges, {}),
         ('order0', MATCHERS['order0'], ranking.sum_of_hinges, {}),
         # Devices drop out different values.
         ('vsrn', MATCHERS['vsrn_f30k'].clone(caption_dropout=0.0), ranking.max_of_hinges, caption),
     ):
-        members = {'target': Member(model, optax.sgd(1.0), gradient)}
+        members = {'target': Member(model, optax.trace(0.0), gradient)}
         term = Term(lambda s, p, n, loss=loss: loss(s, p, n, margin=0.2), 1.0, 0, None, 'sum')
         step = make_train_step(
             members,
@@ -62,15 +62,13 @@ def main() -> None:
         first = init_members(members, 0, whole.images, whole.texts)
         first = {'target': first['target'].replace(params=perturb(first['target'].params))}
         state = parallel.put_state(TrainState(np.int32(0), first))
-        # With SGD at rate 1 the change of the parameters is the gradient.
-        before = jax.tree.map(np.array, state.members['target'].params)
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
         state, metrics = step(state, parallel.put_batch(batch))
-        after = jax.device_get(state.members['target'].params)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(jax.tree.map(np.subtract, before, after)):
-            results[f'{name}/gradient{jax.tree_util.keystr(path)}'] = leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(state.members['target'].batch_stats)):
-            results[f'{name}/statistics{jax.tree_util.keystr(path)}'] = leaf
+        target = jax.device_get(state.members['target'])
+        # A trace without memory is the gradient.
+        for what, tree in (('gradient', target.optimizer.trace), ('statistics', target.batch_stats)):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+                results[f'{name}/{what}{jax.tree_util.keystr(path)}'] = leaf
         for key, value in jax.device_get(metrics).items():
             results[f'{name}/{key.removeprefix("target/")}'] = np.asarray(value)
         results[f'{name}/step'] = np.asarray(jax.device_get(state.step))

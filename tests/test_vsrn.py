@@ -10,7 +10,7 @@ from test_objective import CAPTION
 
 from jitm.data.text import END
 from jitm.errors import UserError
-from jitm.layers.captioning import next_words
+from jitm.layers.captioning import Captioner, next_words
 from jitm.losses import tokens
 from jitm.models import vse, vsrn
 from jitm.training.members import Member
@@ -227,24 +227,42 @@ def test_evaluation_keeps_the_image_vector_only(matcher):
     assert set(model.apply(variables, images, method='encode_image')) == {'vector'}
 
 
-def test_dropout_follows_its_key():
-    model, (images, texts) = MATCHERS['vsrn_coco'], make_pairs()
-    variables = jax.jit(model.init)(jax.random.key(0), images, texts)
+def captioned(rate):
+    """A captioner's logits, a function of its parameters, what it reads, and the key of its dropout if it is to."""
+    captioner = Captioner(vocab_size=9, word_dim=5, features=6, dropout=rate)
+    counts = np.array([3, 2], np.int32)
+    params = jax.jit(captioner.init)(jax.random.key(0), np.zeros((2, 3, 4)), counts, np.zeros((2, 4), int))['params']
 
-    def predict(model, train):
-        return model.predict_tokens(model.encode_image(images, True), texts, train)['captioning'].logits
+    def logits(params, regions, words, key=None):
+        rngs = None if key is None else {'dropout': jax.random.key(key)}
+        return captioner.apply({'params': params}, regions, counts, words, key is not None, rngs=rngs)
 
-    @jax.jit
-    def logits(seed):
-        rngs = {'dropout': jax.random.key(seed)}
-        return model.apply(variables, True, method=predict, mutable=['batch_stats'], rngs=rngs)[0]
+    return params, jax.jit(logits, static_argnums=3)
 
-    np.testing.assert_array_equal(logits(0), logits(0))
-    assert not np.allclose(logits(0), logits(1))
-    whole, _ = model.clone(caption_dropout=0.0).apply(variables, True, method=predict, mutable=['batch_stats'])
-    still, _ = model.apply(variables, False, method=predict, mutable=['batch_stats'])
-    np.testing.assert_allclose(whole, still, atol=1e-6)
-    assert not np.allclose(whole, logits(0), atol=1e-3)
+
+REGIONS = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+WORDS = np.full((2, 4), 3, np.int32)
+
+
+def test_all_that_the_captioner_reads_is_dropped_out():
+    params, logits = captioned(rate=1.0)
+    for regions, words in ((REGIONS + 1, WORDS), (REGIONS, WORDS + 1)):
+        assert not np.allclose(logits(params, regions, words), logits(params, REGIONS, WORDS))
+        np.testing.assert_array_equal(logits(params, regions, words, 0), logits(params, REGIONS, WORDS, 0))
+
+
+def test_the_captioner_drops_out_anew_at_each_word():
+    params, logits = captioned(rate=0.5)
+    # A decoder without memory: each of the equal words gives the same, but for what is dropped out.
+    decoder = jax.tree.map(np.zeros_like, params['decoder'])
+    decoder['gru']['input_new'] = params['decoder']['gru']['input_new']
+    decoder['gru']['input_update']['bias'] -= 100
+    params = params | {'decoder': decoder}
+    kept, dropped, again = (np.asarray(logits(params, REGIONS, WORDS, key)) for key in (None, 0, 1))
+    np.testing.assert_allclose(kept, np.repeat(kept[:, :1], 4, axis=1), atol=1e-6)
+    for one, other in ((0, 1), (1, 2), (2, 3)):
+        assert not np.allclose(dropped[:, one], dropped[:, other])
+    assert not np.allclose(dropped, again)
 
 
 def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
