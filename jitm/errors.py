@@ -21,7 +21,9 @@ class NotFiniteError(Exception):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `, did you mean 'x'?` for the nearest known name, or the known names where none is near."""
+    """Returns `, did you mean 'x'?` for the nearest known name, the known names where none is near, '' without any."""
     known = sorted(known)
+    if not known:
+        return ''
     nearest = difflib.get_close_matches(name, known, n=1)
     return f", did you mean '{nearest[0]}'?" if nearest else f'; known are {", ".join(known)}'

@@ -6,7 +6,7 @@ import chex
 import jax
 from flax import linen as nn
 
-from jitm.types import Images, Texts
+from jitm.types import Images, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
 
@@ -19,7 +19,10 @@ class Matcher(nn.Module):
     """
 
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
-        """Encodes I images; every leaf of the result is [I, ...]."""
+        """Encodes I images; every leaf of the result is [I, ...].
+
+        In training there may be more leaves than `similarity` needs, for `predict_tokens`.
+        """
         raise NotImplementedError
 
     def encode_text(self, texts: Texts, train: bool = False) -> Encoding:
@@ -34,8 +37,26 @@ class Matcher(nn.Module):
         """Scores image n with text n: float32 [N]."""
         raise NotImplementedError
 
+    def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
+        """Predicts words of matching pairs, for the token terms of the objective.
+
+        Args:
+          images: N images as `encode_image` encodes them in training.
+          texts: N texts; text n describes image n.
+          train: drops out.
+
+        Returns:
+          The name of a loss in `jitm.losses.tokens` -> what it takes.
+        """
+        return {}
+
     def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
-        """Encodes and scores every image with every text: float32 [I, T]; touches every parameter."""
+        """Encodes and scores every image with every text: float32 [I, T].
+
+        At initialisation, which takes matching pairs, it touches every parameter.
+        """
+        if self.is_initializing():
+            self.predict_tokens(self.encode_image(images, train=True), texts)
         return self.similarity(self.encode_image(images, train), self.encode_text(texts, train), train)
 
 

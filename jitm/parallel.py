@@ -61,13 +61,15 @@ def all_gather(tree: chex.ArrayTree, axis: str | None) -> chex.ArrayTree:
     return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
 
 
-def sum_over_devices(x: chex.Array) -> chex.Array:
-    """Adds up every device's x inside of a `data_parallel` step; x itself elsewhere. For layers, which name no axis."""
+def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Adds up every device's arrays inside of `data_parallel`; on one device the arrays themselves.
+
+    For layers with statistics of the global batch, which do not know where they run.
+    """
     try:
-        jax.lax.axis_size(AXIS)
-    except NameError:
-        return x
-    return jax.lax.psum(x, AXIS)
+        return jax.lax.psum(tree, AXIS)
+    except NameError:  # the axis is bound on several devices only
+        return tree
 
 
 def value_and_mean_gradient(loss: Callable, axis: str | None) -> Callable:

@@ -1,7 +1,7 @@
 """The arrays that cross module boundaries, with their shapes.
 
 I images, T texts, R regions, L words, D features; B pairs of a batch, E copies of each; Q queries, C candidates of a
-ranking.
+ranking; N pairs of an image with a text; V words of the vocabulary.
 """
 
 import chex
@@ -66,3 +66,17 @@ class Ranking(struct.PyTreeNode):
     positives: chex.Array
     negatives: chex.Array
     margins: chex.Array | None = None
+
+
+class TokenPredictions(struct.PyTreeNode):
+    """What a model predicts at each place of N texts, and what it should.
+
+    Attributes:
+      logits: float [N, L, V], before the softmax.
+      labels: int32 [N, L], below V where the mask is True.
+      mask: bool [N, L], the places that count.
+    """
+
+    logits: chex.Array
+    labels: chex.Array
+    mask: chex.Array

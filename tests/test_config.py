@@ -51,6 +51,33 @@ def test_published_settings(name):
     assert term['reduction'] == 'sum'
 
 
+VSRN = {
+    'vsrn_f30k': ('data/f30k_precomp', False, True, 10),
+    'vsrn_coco': ('data/coco_precomp', True, False, 15),
+}
+
+
+@pytest.mark.parametrize('name', VSRN)
+def test_published_settings_of_vsrn(name):
+    config = load(name)
+    terms, model, optimizer = config['terms'], config['model'], config['optimizer']
+    got = (config['data']['root'], model['normalize_before_graph'], model['batch_norm'], optimizer['decay_epochs'])
+    assert got == VSRN[name]
+    assert (config['epochs'], config['batch_size'], config['evaluation']['every_steps']) == (30, 128, 500)
+    assert (model['embed_dim'], model['word_dim'], model['graph_layers']) == (2048, 300, 4)
+    assert (model['caption_dim'], model['caption_dropout'], model['caption_length']) == (512, 0.2, 60)
+    assert (optimizer['learning_rate'], optimizer['decay_factor'], optimizer['clip_norm']) == (2e-4, 0.1, 2.0)
+    ranking = {key: terms['ranking'][key] for key in ('loss', 'margin', 'weight', 'reduction')}
+    assert ranking == {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'reduction': 'sum'}
+    assert terms['caption'] == {
+        'loss': 'tokens.captioning',
+        'weight': 1.0,
+        'since': 0,
+        'until': None,
+        'reduction': 'mean',
+    }
+
+
 def test_defaults_are_locked_and_name_the_nearest_key():
     config = runpy.run_path(str(ROOT / 'configs' / 'default.py'))['get_config']()
     with pytest.raises(AttributeError, match='Did you mean "batch_size"'):
@@ -95,6 +122,9 @@ def term(**changes):
         ({'weight': 'absent'}, "'terms.ranking.weight' is missing"),
         ({'since': 2, 'until': 2}, "'terms.ranking' never counts: since 2 is not before until 2"),
         ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; take 'sum' or 'mean'"),
+        ({'loss': 'tokens.captionin'}, "has no 'captionin', did you mean 'captioning'"),
+        ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown$"),
+        ({'predictions': 'captioning'}, "'terms.ranking.predictions' is unknown"),
     ],
 )
 def test_terms_that_cannot_be_built_name_their_key(changes, message):

@@ -9,8 +9,8 @@ from conftest import ROOT
 # A module may import from its own level's folder and from lower levels.
 LEVELS = [
     {'errors', 'types', 'metrics', 'losses'},
-    {'config', 'parallel', 'data', 'published'},
-    {'layers'},
+    {'parallel'},
+    {'config', 'layers', 'data', 'published'},
     {'matcher'},
     {'models', 'training.checkpoint', 'analysis'},
     {'importers'},

@@ -8,8 +8,9 @@ import pytest
 
 from jitm.errors import UserError
 from jitm.layers import text, vision
+from jitm.losses import tokens
 from jitm.matcher import all_pairs
-from jitm.models import vse
+from jitm.models import vse, vsrn
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
@@ -27,6 +28,18 @@ def make_vse(mlp='none', bidirectional=False, vocab_size=VOCABULARY, bert=False,
 
 
 GPO = {'bidirectional': True, 'image_pooling': 'gpo', 'text_pooling': 'gpo'}
+VSRN = {
+    'vocab_size': VOCABULARY,
+    'embed_dim': 8,
+    'word_dim': 5,
+    'graph_layers': 2,
+    'normalize_before_graph': False,
+    'batch_norm': True,
+    'caption': True,
+    'caption_dim': 6,
+    'caption_dropout': 0.2,
+    'caption_length': 5,
+}
 MATCHERS = {
     'vsepp': make_vse(),
     'vse0': make_vse(normalize_images=False),
@@ -39,6 +52,8 @@ MATCHERS = {
     'esa': make_vse('residual_on_input', **GPO | {'image_pooling': 'esa', 'text_pooling': 'esa'}),
     'rvsepp': make_vse('residual', bert=True, **GPO),
     'max_pooling': make_vse(image_pooling='max', text_pooling='mean'),
+    'vsrn_f30k': vsrn.VSRN(**VSRN),
+    'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
 }
 
 # A softmax undoes a constant of all scores, and batch normalisation one of what it normalises.
@@ -54,11 +69,18 @@ def make_inputs(images=5, texts=5, seed=0):
     return Images(regions, counts), Texts(ids, lengths)
 
 
+def perturb(params):
+    """Moves every parameter: one that begins at zero would hide what it multiplies."""
+    leaves, treedef = jax.tree.flatten(params)
+    rng = np.random.default_rng(0)
+    return treedef.unflatten([leaf + rng.normal(scale=0.1, size=leaf.shape).astype(np.float32) for leaf in leaves])
+
+
 @pytest.fixture(params=MATCHERS, scope='module')
 def matcher(request):
     model = MATCHERS[request.param]
     variables = jax.jit(model.init)(jax.random.key(0), *make_inputs())
-    return model, variables
+    return model, {**variables, 'params': perturb(variables['params'])}
 
 
 def scores(matcher, images, texts):
@@ -69,8 +91,10 @@ def scores(matcher, images, texts):
 def test_every_leaf_of_an_encoding_has_the_item_on_axis_0(matcher):
     model, variables = matcher
     images, texts = make_inputs(images=3, texts=6)
-    for leaf in jax.tree.leaves(model.apply(variables, images, method='encode_image')):
-        assert leaf.shape[0] == 3
+    for train in (False, True):
+        encoded, _ = model.apply(variables, images, train, method='encode_image', mutable=['batch_stats'])
+        for leaf in jax.tree.leaves(encoded):
+            assert leaf.shape[0] == 3
     for leaf in jax.tree.leaves(model.apply(variables, texts, method='encode_text')):
         assert leaf.shape[0] == 6
 
@@ -120,10 +144,16 @@ def test_gradients_are_finite_and_reach_every_parameter(matcher):
     images, texts = make_inputs()
     weights = np.random.default_rng(1).normal(size=(5, 5))
 
+    def value(model):
+        encoded = model.encode_image(images, True)
+        scores = model.similarity(encoded, model.encode_text(texts, True), True)
+        predictions = model.predict_tokens(encoded, texts, True)
+        losses = [getattr(tokens, name)(p.logits, p.labels, p.mask) for name, p in predictions.items()]
+        return jnp.sum(weights * scores) + sum(map(jnp.sum, losses))
+
     def loss(params):
-        keywords = {'mutable': ['batch_stats'], 'rngs': {'dropout': jax.random.key(2)}}
-        scores, _ = model.apply({**variables, 'params': params}, images, texts, True, **keywords)
-        return jnp.sum(weights * scores)
+        trained = {**variables, 'params': params}
+        return model.apply(trained, method=value, mutable=['batch_stats'], rngs={'dropout': jax.random.key(0)})[0]
 
     gradients = jax.jit(jax.grad(loss))(variables['params'])
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):

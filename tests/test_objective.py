@@ -22,8 +22,10 @@ from jitm.training.members import Member, MemberState, gradient, init_members
 from jitm.training.objective import make_terms, objective
 from jitm.training.optimizer import adamw, scale_modules
 from jitm.training.step import TrainState, collapse_metrics, gradient_norms, make_train_step
+from jitm.types import TokenPredictions
 
 TERM = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'sum'}
+CAPTION = {'loss': 'tokens.captioning', 'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'mean'}
 OPTIMIZER = {
     'learning_rate': 1.0,
     'weight_decay': 0.0,
@@ -129,6 +131,28 @@ def test_terms_come_and_go_with_the_epoch_and_have_weights():
     hard = 0.5 * sum(ranking.max_of_hinges(s, eye, margin=0.2).sum() for s in (SCORES, SCORES.T))
     for epoch, want in ((0, warm), (1, warm + hard), (2, hard)):
         np.testing.assert_allclose(objective(make_terms(terms), both, epoch)[0], want, rtol=1e-6)
+
+
+def test_token_terms_reduce_the_losses_of_the_texts():
+    terms = make_terms({'ranking': TERM, 'caption': CAPTION | {'weight': 0.5, 'since': 1}})
+    assert [term.predictions for term in terms.values()] == [None, 'captioning']
+    both = rankings.in_batch(SCORES, jnp.arange(5), same_image='negative')
+    losses = {'caption': jnp.asarray([1.0, 2.0, 6.0, 0.0, 1.0])}
+    for epoch, want in ((0, 0), (1, 1)):
+        total, values = objective(terms, both, epoch, losses)
+        np.testing.assert_allclose(values['caption'], want)
+        np.testing.assert_allclose(total, values['ranking'] + want, rtol=1e-6)
+
+
+def test_a_token_term_takes_the_predictions_of_its_name():
+    rng = np.random.default_rng(0)
+    other, own = (
+        TokenPredictions(jnp.asarray(rng.normal(size=(3, 2, 4))), jnp.zeros((3, 2), int), jnp.ones((3, 2), bool))
+        for _ in range(2)
+    )
+    term = make_terms({'any_name': CAPTION})['any_name']
+    want = -jax.nn.log_softmax(own.logits)[:, :, 0].sum(1)
+    np.testing.assert_allclose(term.per_text({'other': other, 'captioning': own}), want, rtol=1e-6)
 
 
 def test_learning_rate_falls_in_steps():
@@ -251,6 +275,7 @@ def test_instruments_by_hand(parts):
     step, state, pipeline = parts
     _, metrics = step(state, pipeline.batch(0))
     np.testing.assert_allclose(metrics['target/collapsed_loss'], 2 * 8 * 0.2, rtol=1e-6)
+    np.testing.assert_allclose(metrics['target/ranking_loss'], metrics['target/loss'], rtol=1e-6)
     batch = pipeline.batch(0)
     model = make_vse(vocab_size=len(pipeline.vocabulary))
     s = np.asarray(model.apply({'params': state.members['target'].params}, batch.images, batch.texts))

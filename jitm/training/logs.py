@@ -102,7 +102,7 @@ class Logs:
     def train(self, step: int, epoch: float, metrics: Mapping[str, float], member: str) -> None:
         """Takes the metrics of one training step, after `step` steps."""
         self._write(step, 'train', metrics, epoch)
-        warning = self._monitor.update(metrics[f'{member}/loss'], metrics[f'{member}/collapsed_loss'])
+        warning = self._monitor.update(metrics[f'{member}/ranking_loss'], metrics[f'{member}/collapsed_loss'])
         if warning:
             self.say(f'WARNING step {step}: {warning}')
         shown = {'loss': metrics[f'{member}/loss'], 'gap': metrics[f'{member}/gap']}

@@ -16,7 +16,7 @@ from flax import struct
 from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.matcher import Matcher
-from jitm.types import Images, Texts
+from jitm.types import Images, Texts, TokenPredictions
 
 RULE_ARGUMENTS = ('state', 'member', 'gradients', 'batch_stats', 'step', 'updated')
 
@@ -48,6 +48,15 @@ class Member:
         variables = dict(self.model.init(key, images, texts))
         params = variables.pop('params')
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params))
+
+    def predicted_tokens(self, images: Images, texts: Texts) -> set[str]:
+        """Names what the model predicts of matching pairs, for token terms; the arrays give shapes only."""
+
+        def predict(model: Matcher) -> dict[str, TokenPredictions]:
+            return model.predict_tokens(model.encode_image(images, train=True), texts, train=True)
+
+        predictions, _ = jax.eval_shape(lambda key: self.model.init_with_output(key, method=predict), jax.random.key(0))
+        return set(predictions)
 
 
 def gradient(

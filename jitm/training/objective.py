@@ -1,8 +1,8 @@
-"""The objective: a weighted sum of terms, each a loss of both rankings, reduced."""
+"""The objective: a weighted sum of terms, each a loss of both rankings or of the texts' tokens, reduced."""
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import chex
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jitm import config as config_lib
 from jitm.errors import UserError
-from jitm.types import Ranking
+from jitm.types import Ranking, TokenPredictions
 
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
@@ -31,12 +31,14 @@ class Term:
     """One term of the objective.
 
     Attributes:
-      loss: `(scores, positives, negatives) -> [Q]`, and by keyword those of `INPUTS` it has as arguments.
+      loss: `(scores, positives, negatives) -> [Q]`, and by keyword those of `INPUTS` it has as arguments; of a token term
+        `(logits, labels, mask) -> [N]`.
       weight: factor.
       since: first epoch in which the term counts.
       until: first epoch in which it no longer does, None for never.
-      reduction: 'sum' or 'mean' over the queries of each direction; the two directions are added.
+      reduction: 'sum' or 'mean' over the queries of each direction, the two directions being added, or over the texts.
       keywords: the loss' own arguments, from the config.
+      predictions: of a token term the name of the model's predictions it takes; None for a loss of rankings.
     """
 
     loss: Callable
@@ -45,11 +47,20 @@ class Term:
     until: int | None
     reduction: str
     keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    predictions: str | None = None
 
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
-        """The term's value, a scalar; 0 outside of its epochs."""
-        reduce = REDUCTIONS[self.reduction]
-        value = sum(reduce(self.per_query(r)) for r in rankings.values())
+        """The value of a term of rankings, a scalar; 0 outside of its epochs."""
+        return self.reduce(map(self.per_query, rankings.values()), epoch)
+
+    def per_text(self, predictions: Mapping[str, TokenPredictions]) -> chex.Array:
+        """The loss [N] of a token term, unreduced."""
+        taken = predictions[self.predictions]
+        return self.loss(taken.logits, taken.labels, taken.mask)
+
+    def reduce(self, losses: Iterable[chex.Array], epoch: chex.Numeric) -> chex.Array:
+        """Weighs and adds up unreduced losses, one array per direction; 0 outside of the term's epochs."""
+        value = sum(map(REDUCTIONS[self.reduction], losses))
         return jnp.where(self.active(epoch), self.weight * value, 0)
 
     def per_query(self, ranking: Ranking) -> chex.Array:
@@ -66,7 +77,8 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[st
     """Builds the terms of a config.
 
     Args:
-      configs: name -> dict(loss='ranking.max_of_hinges', weight=, since=, until=, reduction=, and the loss' own).
+      configs: name -> dict(loss='ranking.max_of_hinges', weight=, since=, until=, reduction=, and the loss' own); a
+        loss in `tokens` takes the model's predictions of that name.
       supplied: those of `INPUTS` that the rankings will hold.
 
     Raises:
@@ -86,10 +98,14 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[st
         inputs = _inputs(loss)
         if missing := [name for name in inputs if name not in supplied]:
             raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
-        loss = config_lib.bind(loss, keywords, where=where, later=('scores', 'positives', 'negatives', *inputs))
+        module, _, function = loss_name.rpartition('.')
+        predictions = function if module == 'tokens' else None
+        later = ('logits', 'labels', 'mask') if predictions else ('scores', 'positives', 'negatives', *inputs)
+        loss = config_lib.bind(loss, keywords, where=where, later=later)
         if own.get('reduction') not in REDUCTIONS:
             raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
-        terms[name] = config_lib.bind(Term, own, where=where, later=('loss', 'keywords'))(loss=loss, keywords=keywords)
+        make_term = config_lib.bind(Term, own, where=where, later=('loss', 'keywords', 'predictions'))
+        terms[name] = make_term(loss=loss, keywords=keywords, predictions=predictions)
         if terms[name].until is not None and terms[name].until <= terms[name].since:
             raise UserError(
                 f"'{where}' never counts: since {terms[name].since} is not before until {terms[name].until}"
@@ -98,7 +114,10 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[st
 
 
 def objective(
-    terms: Mapping[str, Term], rankings: Mapping[str, Ranking], epoch: chex.Numeric
+    terms: Mapping[str, Term],
+    rankings: Mapping[str, Ranking],
+    epoch: chex.Numeric,
+    token_losses: Mapping[str, chex.Array] | None = None,
 ) -> tuple[chex.Array, dict[str, chex.Array]]:
     """Sums the terms.
 
@@ -106,9 +125,13 @@ def objective(
       terms: name -> Term.
       rankings: direction -> Ranking.
       epoch: int [], for terms that come and go.
+      token_losses: of each token term by name the loss of every text [B].
 
     Returns:
       The total, a scalar, and each term's value by name.
     """
-    values = {name: term(rankings, epoch) for name, term in terms.items()}
+    values = {
+        name: term(rankings, epoch) if term.predictions is None else term.reduce([token_losses[name]], epoch)
+        for name, term in terms.items()
+    }
     return sum(values.values()), values

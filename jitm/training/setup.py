@@ -21,7 +21,7 @@ from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained, replace
 from jitm.training.members import Member, init_members, make_members
-from jitm.training.objective import make_terms
+from jitm.training.objective import Term, make_terms
 from jitm.training.step import TrainState, make_train_step
 from jitm.types import Batch
 
@@ -71,6 +71,17 @@ class Setup:
         batch = self.pipeline.batch(0, 0, self.config['batch_size'])
         init = jax.jit(lambda images, texts: init_members(self.members, self.config['seed'], images, texts))
         return TrainState(jax.numpy.zeros((), jax.numpy.int32), init(batch.images, batch.texts))
+
+
+def check_token_terms(terms: Mapping[str, Term], members: Mapping[str, Member], batch: Batch) -> None:
+    """Raises a UserError if a term takes predictions of tokens that a member's model does not make."""
+    for name, term in terms.items():
+        for member in members.values():
+            if term.predictions and term.predictions not in member.predicted_tokens(batch.images, batch.texts):
+                raise UserError(
+                    f"'terms.{name}' needs predictions for '{term.predictions}', which {type(member.model).__name__} "
+                    "as configured does not make: change config key 'model', or leave the term out"
+                )
 
 
 def set_up(config: Mapping[str, Any]) -> Setup:
@@ -130,6 +141,7 @@ def set_up(config: Mapping[str, Any]) -> Setup:
     make_rankings = config_lib.bind(
         make_rankings, keywords, where='rankings', later=('scores', 'image_index', 'relevance')
     )
+    check_token_terms(terms, members, pipeline.batch(0, 0, config['batch_size']))
     train_step = make_train_step(
         members, terms, make_rankings, seed=config['seed'], steps_per_epoch=pipeline.steps_per_epoch
     )

@@ -13,7 +13,7 @@ from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.matcher import Matcher
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import Term, objective
-from jitm.types import Batch, Ranking
+from jitm.types import Batch, Ranking, TokenPredictions
 
 SELHN_EPSILON = 0.01  # as published, to look at losses that have none of their own
 
@@ -30,23 +30,32 @@ class TrainState(struct.PyTreeNode):
     members: dict[str, MemberState]
 
 
-def global_scores(
-    model: Matcher, variables: chex.ArrayTree, batch: Batch, key: chex.PRNGKey, axis: str | None
-) -> tuple[chex.Array, chex.ArrayTree]:
+def forward(
+    model: Matcher,
+    variables: chex.ArrayTree,
+    batch: Batch,
+    key: chex.PRNGKey,
+    axis: str | None,
+    token_terms: Mapping[str, Term],
+) -> tuple[chex.Array, dict[str, chex.Array], chex.ArrayTree]:
     """Scores every image of the global batch with every text of it, on every device.
 
-    Each device encodes its rows, scores its images against all texts, and the rows are gathered.
+    Each device encodes its rows, scores its images against all texts, predicts the tokens of its own pairs, and rows
+    and losses are gathered.
 
     Returns:
-      float32 [B, B] and the batch statistics after this batch.
+      float32 [B, B], of each token term the loss of every text [B], and the batch statistics after this batch.
     """
 
-    def score(matcher: Matcher) -> chex.Array:
+    def score(matcher: Matcher) -> tuple[chex.Array, dict[str, TokenPredictions]]:
         texts = parallel.all_gather(matcher.encode_text(batch.texts, train=True), axis)
-        return matcher.similarity(matcher.encode_image(batch.images, train=True), texts, train=True)
+        images = matcher.encode_image(batch.images, train=True)
+        predictions = matcher.predict_tokens(images, batch.texts, train=True) if token_terms else {}
+        return matcher.similarity(images, texts, train=True), predictions
 
-    rows, changed = model.apply(variables, method=score, mutable=['batch_stats'], rngs={'dropout': key})
-    return parallel.all_gather(rows, axis), changed.get('batch_stats', {})
+    (rows, predictions), changed = model.apply(variables, method=score, mutable=['batch_stats'], rngs={'dropout': key})
+    losses = {name: term.per_text(predictions) for name, term in token_terms.items()}
+    return *parallel.all_gather((rows, losses), axis), changed.get('batch_stats', {})
 
 
 def collapse_metrics(
@@ -56,7 +65,7 @@ def collapse_metrics(
 
     Args:
       rankings: direction -> Ranking.
-      terms: the objective.
+      terms: the terms of rankings.
       epoch: for terms that come and go.
       epsilon: the difference of scores above which SelHN mines the hardest negative.
 
@@ -65,7 +74,8 @@ def collapse_metrics(
       absolute_gap: mean of that difference's absolute value.
       hard_share: share of queries with an absolute difference above epsilon, the hard branch of SelHN.
       active_hinges: share of queries with a loss above 0.
-      collapsed_loss: what the objective would be if all scores were equal (2 x batch x margin for max of hinges).
+      ranking_loss: sum of the terms.
+      collapsed_loss: what it would be if all scores were equal (2 x batch x margin for max of hinges).
     """
     both = rankings.values()
     gap = [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both]
@@ -76,6 +86,7 @@ def collapse_metrics(
         'absolute_gap': jnp.mean(jnp.abs(jnp.stack(gap))),
         'hard_share': jnp.mean(jnp.abs(jnp.stack(gap)) > epsilon),
         'active_hinges': jnp.mean(jnp.stack(losses) > 0),
+        'ranking_loss': objective(terms, rankings, epoch)[0],
         'collapsed_loss': objective(terms, equal, epoch)[0],
     }
 
@@ -115,6 +126,8 @@ def make_train_step(
 
     epsilons = [term.keywords['epsilon'] for term in terms.values() if 'epsilon' in term.keywords]
     epsilon = epsilons[0] if epsilons else SELHN_EPSILON
+    token_terms = {name: term for name, term in terms.items() if term.predictions}
+    ranking_terms = {name: term for name, term in terms.items() if not term.predictions}
 
     def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
         epoch = state.step // steps_per_epoch
@@ -125,13 +138,13 @@ def make_train_step(
             total, statistics, metrics = 0.0, {}, {}
             for name, member in members.items():
                 variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
-                scores, statistics[name] = global_scores(member.model, variables, batch, key, axis)
+                scores, token_losses, statistics[name] = forward(member.model, variables, batch, key, axis, token_terms)
                 rankings = make_rankings(scores, image_index, relevance)
-                value, values = objective(terms, rankings, epoch)
+                value, values = objective(terms, rankings, epoch, token_losses)
                 total += value
                 metrics |= {f'{name}/loss': value}
                 metrics |= {f'{name}/terms/{term}': value for term, value in values.items()}
-                instruments = collapse_metrics(rankings, terms, epoch, epsilon)
+                instruments = collapse_metrics(rankings, ranking_terms, epoch, epsilon)
                 metrics |= {f'{name}/{what}': value for what, value in instruments.items()}
             return total, (statistics, metrics)
 

@@ -1,0 +1,126 @@
+"""Writing the sentence of an image, word after word (Venugopalan et al., 2015, with attention)."""
+
+import chex
+import einops
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.layers.linear import Linear, symmetric_uniform
+from jitm.layers.pooling import last
+from jitm.layers.recurrent import GRU, GRUCell
+from jitm.types import Texts
+
+XAVIER_NORMAL = nn.initializers.variance_scaling(1.0, 'fan_avg', 'normal')
+
+
+def next_words(texts: Texts, max_length: int, end: int) -> tuple[chex.Array, chex.Array, chex.Array]:
+    """Makes of every text its words and, at each, the word that follows; one padding follows the last.
+
+    Args:
+      texts: ids [N, L] and lengths [N].
+      max_length: longer texts are cut to so many ids, the last of which becomes `end`; their padding is not asked for.
+      end: the id of `<end>`.
+
+    Returns:
+      Words and labels int32 [N, K] and mask bool [N, K] of the labels that count, with K = min(L, max_length - 1).
+    """
+    position = jnp.arange(min(texts.ids.shape[1] + 1, max_length))
+    lengths = einops.rearrange(texts.lengths, 'n -> n 1')
+    ids = jnp.pad(texts.ids, [(0, 0), (0, 1)])[:, : len(position)]
+    ids = jnp.where(position < lengths, ids, 0)
+    ids = jnp.where((position == max_length - 1) & (lengths > max_length), end, ids)
+    return ids[:, :-1], ids[:, 1:], position[1:] <= lengths
+
+
+class DecoderStep(nn.Module):
+    """One word: a GRU reads it and the regions it attends to, e_r = w . tanh(W1 [region_r; state]).
+
+    Attributes:
+      features: of the state.
+      dropout: rate, of what the GRU reads.
+      train: drops out, from the stream 'dropout'.
+    """
+
+    features: int
+    dropout: float
+    train: bool
+
+    @nn.compact
+    def __call__(
+        self, state: chex.Array, word: chex.Array, regions: chex.Array, keys: chex.Array, mask: chex.Array
+    ) -> tuple[chex.Array, chex.Array]:
+        """Takes the step.
+
+        Args:
+          state: [N, H].
+          word: [N, E], embedded.
+          regions: [N, R, H].
+          keys: [N, R, H], the part of W1 [region; state] that is the region's.
+          mask: bool [N, R], the regions that are real.
+
+        Returns:
+          The new state, twice.
+        """
+        uniform = symmetric_uniform((2 * self.features) ** -0.5)
+        query = nn.Dense(self.features, use_bias=False, kernel_init=uniform, name='query')(state)
+        hidden = nn.tanh(keys + einops.rearrange(query, 'n h -> n 1 h'))
+        energy = Linear(1, use_bias=False, name='energy')(hidden)
+        weights = jax.nn.softmax(energy[..., 0], axis=1, where=mask)
+        context = jnp.einsum('nr,nrh->nh', weights, regions)
+        inputs = nn.Dropout(self.dropout, deterministic=not self.train)(jnp.concatenate([word, context], axis=-1))
+        return GRUCell(self.features, name='gru')(state, inputs)
+
+
+class Captioner(nn.Module):
+    """A GRU reads the regions, another writes the sentence, attending to them (VSRN, section 3.4).
+
+    Attributes:
+      vocab_size: V.
+      word_dim: size of the word embeddings, which are not those of the text encoder.
+      features: H of both GRUs.
+      dropout: rate, of what both GRUs read; the stream is 'dropout'.
+    """
+
+    vocab_size: int
+    word_dim: int
+    features: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, regions: chex.Array, counts: chex.Array, words: chex.Array, train: bool = False) -> chex.Array:
+        """Predicts at each word of a text the next one, given the words so far (teacher forcing).
+
+        Args:
+          regions: [N, R, D].
+          counts: int [N], how many of the regions are real.
+          words: int [N, L].
+          train: drops out.
+
+        Returns:
+          Logits [N, L, V].
+        """
+        narrow = nn.Dense(
+            self.features,
+            kernel_init=XAVIER_NORMAL,
+            bias_init=symmetric_uniform(regions.shape[-1] ** -0.5),
+            name='region_fc',
+        )(regions)
+        narrow = nn.Dropout(self.dropout, deterministic=not train)(narrow)
+        read = GRU(self.features, name='encoder')(narrow, counts)
+        uniform = symmetric_uniform((2 * self.features) ** -0.5)
+        keys = nn.Dense(self.features, kernel_init=uniform, bias_init=uniform, name='key')(read)
+        mask = jnp.arange(regions.shape[1]) < einops.rearrange(counts, 'n -> n 1')
+        embed = nn.Embed(self.vocab_size, self.word_dim, embedding_init=nn.initializers.normal(1.0), name='embedding')
+        write = nn.scan(
+            DecoderStep,
+            variable_broadcast='params',
+            split_rngs={'params': False, 'dropout': True},
+            in_axes=(1, nn.broadcast, nn.broadcast, nn.broadcast),
+            out_axes=1,
+        )
+        _, states = write(self.features, self.dropout, train, name='decoder')(
+            last(read, mask), embed(words), read, keys, mask
+        )
+        bias_init = symmetric_uniform(self.features**-0.5)
+        return nn.Dense(self.vocab_size, kernel_init=XAVIER_NORMAL, bias_init=bias_init, name='word_fc')(states)

@@ -1,0 +1,37 @@
+"""Reasoning on the relations of regions."""
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.layers.linear import Linear
+from jitm.layers.normalization import BatchNorm
+
+
+class RegionGraph(nn.Module):
+    """V + BN(W R g(V)) with R_ij = theta(v_i) . phi(v_j) / N over N regions (VSRN, section 3.2).
+
+    The paper normalises the rows of R; the released code, which made the published numbers, divides by N, and so does
+    this. The scale of BN begins at 0, so that the layer begins as the identity. W has no bias: BN takes it away.
+    """
+
+    @nn.compact
+    def __call__(self, regions: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
+        """Lets every region look at the real ones.
+
+        Args:
+          regions: [I, R, D].
+          mask: bool [I, R], the regions that are real.
+          train: normalises with the statistics of the batch, see `BatchNorm`.
+
+        Returns:
+          [I, R, D]; whatever comes out for padded regions is to be ignored.
+        """
+        size = regions.shape[-1]
+        query, key, value = (Linear(size, name=name)(regions) for name in ('theta', 'phi', 'g'))
+        relations = jnp.einsum('ird,isd->irs', query, key) / einops.reduce(mask, 'i r -> i 1 1', 'sum')
+        relations = jnp.where(einops.rearrange(mask, 'i s -> i 1 s'), relations, 0)
+        mixed = jnp.einsum('irs,isd->ird', relations, value)
+        update = Linear(size, use_bias=False, name='w')(mixed)
+        return regions + BatchNorm(nn.initializers.zeros, name='norm')(update, mask, train)
