@@ -33,7 +33,7 @@ def write(folder, config, lines):
 
 def write_run(folder, seed, rsums, **changes):
     recalls = {f'{direction}/recall@{k}': 10 * k for direction in ('i2t', 't2i') for k in (1, 5, 10)}
-    lines = [{'step': 3, 'epoch': 0.5, 'part': 'train', 'target/loss': 1.0}]
+    lines = [{'step': 3, 'epoch': 0.5, 'part': 'train', 'target/ranking_loss': 1.0}]
     lines += [{'step': 6 * n, 'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} | recalls for n, rsum in enumerate(rsums)]
     return write(folder, config_of(seed, **changes), lines)
 
@@ -42,7 +42,7 @@ def write_training(folder, rsums=(), config=None, **values):
     """A run of 20 steps an epoch that logs every second step; `values` are those of the lines of training."""
     lines = [{'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} for n, rsum in enumerate(rsums)]
     for n in range(len(values['loss'])):
-        line = {f'target/{key}': value[n] for key, value in values.items()}
+        line = {f'target/{"ranking_loss" if key == "loss" else key}': value[n] for key, value in values.items()}
         lines.append({'epoch': (2 * n + 2) / 20, 'part': 'train', 'target/collapsed_loss': 8.0} | line)
     return write(folder, config or config_of(), lines)
 
@@ -177,8 +177,8 @@ def test_points_are_those_of_the_member_that_counts(tmp_path):
     config = config_of(evaluation={'split': 'val', 'member': 'b'})
     lines = [
         {'epoch': 0.0, 'part': 'val', 'rsum': 7.0},
-        {'epoch': 0.5, 'part': 'train', 'b/loss': 3.0, 'b/collapsed_loss': 6.0, 'a/hard_share': 1.0},
-        {'epoch': 1.0, 'part': 'train', 'b/loss': 3.0, 'b/collapsed_loss': 0.0, 'b/absolute_gap': 0.2},
+        {'epoch': 0.5, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 6.0, 'a/hard_share': 1.0},
+        {'epoch': 1.0, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 0.0, 'b/absolute_gap': 0.2},
         {'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
     ]
     assert read_points(read_run(write(tmp_path / 'run', config, lines))) == {
@@ -200,7 +200,10 @@ def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
         write_training(tmp_path / 'a', [1, 30], loss=[8, 4, 2], absolute_gap=[0.1, 0.2, 0.3]),
         write_training(tmp_path / 'b', [3, 20], loss=[4, 8, 6, 1]),
     ]
-    fine = [{'epoch': step / 20, 'part': 'train', 'target/loss': step, 'target/collapsed_loss': 4} for step in (1, 2)]
+    fine = [
+        {'epoch': step / 20, 'part': 'train', 'target/ranking_loss': step, 'target/collapsed_loss': 4}
+        for step in (1, 2)
+    ]
     (fast,) = read_settings([write(tmp_path / 'c', config_of(), fine)])
     assert curves(fast.runs) == {'loss': Curve([0.05], [0.375], [0.375], [0.375])}
     (setting,) = read_settings(runs)

@@ -78,6 +78,74 @@ def test_published_settings_of_vsrn(name):
     }
 
 
+# Paper 004, tables 1 and 3, and section A: the image side and the loss; the rest is common.
+ABLATIONS = {
+    'vse_fc_sum': ('none', 'sum_of_hinges'),
+    'vse_fc_max': ('none', 'max_of_hinges'),
+    'vse_fc_shn': ('none', 'semi_hard_hinge'),
+    'vse_fc_sct': ('none', 'selective_contrastive'),
+    'vse_fc_selhn': ('none', 'selective_hard_negative'),
+    'vse_mlp_sum': ('plain', 'sum_of_hinges'),
+    'vse_mlp_max': ('plain', 'max_of_hinges'),
+    'vse_mlp_selhn': ('plain', 'selective_hard_negative'),
+    'rvse_mlp_sum': ('residual', 'sum_of_hinges'),
+    'rvse_mlp_max': ('residual', 'max_of_hinges'),
+    'rvse_mlp_selhn': ('residual', 'selective_hard_negative'),
+}
+
+
+@pytest.mark.parametrize('name', ABLATIONS)
+def test_settings_of_the_selhn_paper(name):
+    config = load(f'{name}_f30k')
+    term, model, optimizer = config['terms']['ranking'], config['model'], config['optimizer']
+    assert (model['image']['mlp'], term['loss'].removeprefix('ranking.')) == ABLATIONS[name]
+    assert term['margin'] == 0.2
+    if name.endswith('selhn'):
+        assert (term['epsilon'], term['weight'], term['reduction']) == (0.01, 0.5, 'mean')
+    else:
+        assert (term['weight'], term['reduction']) == (1.0, 'sum')
+    assert (model['image_pooling'], model['text_pooling'], model['embed_dim']) == ('gpo', 'gpo', 1024)
+    assert (model['text']['name'], model['text']['bidirectional']) == ('text.GRUEncoder', True)
+    assert (config['epochs'], config['batch_size'], optimizer['learning_rate']) == (20, 128, 5e-4)
+    assert optimizer['decay_epochs'] >= config['epochs']
+    assert (optimizer['weight_decay'], optimizer['clip_norm']) == (0.01, 2.0)
+    assert (config['augmentation']['drop_regions'], config['augmentation']['change_words']) == (0.2, 0.2)
+    twin = load(f'{name}_f8k')
+    assert (twin['epochs'], twin['model']['embed_dim']) == (8, 512)
+    assert twin['terms'] == config['terms']
+    assert twin['model']['image'] == model['image']
+
+
+@pytest.mark.parametrize('data', ['f30k', 'coco'])
+def test_settings_of_rvsepp_vse_infinity_and_esa(data):
+    for name, mlp, epochs, pooling, copies in (
+        ('rvsepp', 'residual', 30, 'gpo', 1),
+        ('vse_infty', 'residual_on_input', 25, 'gpo', 1),
+        ('vse_infty_bigru', 'residual_on_input', 25, 'gpo', 1),
+        ('esa', 'residual_on_input', 25, 'esa', 2),
+        ('esa_bigru', 'residual_on_input', 25, 'esa', 2),
+    ):
+        config = load(f'{name}_{data}')
+        model, optimizer, bert = config['model'], config['optimizer'], not name.endswith('bigru')
+        assert config['data']['root'] == f'data/{data}_precomp'
+        assert (model['image']['mlp'], model['image']['norm_padding'], config['epochs']) == (mlp, True, epochs)
+        assert (model['image_pooling'], model['text_pooling'], config['augmentation']['copies']) == (
+            pooling,
+            pooling,
+            copies,
+        )
+        assert (optimizer['learning_rate'], optimizer['decay_epochs']) == (5e-4, 15)
+        assert optimizer['weight_decay'] == (1e-4 if bert else 0.01)
+        assert optimizer['factors'] == ({'bert': 0.1} if bert else {})
+        assert model['text']['name'] == ('text.BERTEncoder' if bert else 'text.GRUEncoder')
+        assert config['augmentation']['keep_ends'] == bert
+        if name == 'rvsepp':
+            assert config['terms']['ranking']['loss'] == 'ranking.selective_hard_negative'
+        else:
+            epochs_of_terms = {term['loss']: (term['since'], term['until']) for term in config['terms'].values()}
+            assert epochs_of_terms == {'ranking.sum_of_hinges': (0, 1), 'ranking.max_of_hinges': (1, None)}
+
+
 def test_defaults_are_locked_and_name_the_nearest_key():
     config = runpy.run_path(str(ROOT / 'configs' / 'default.py'))['get_config']()
     with pytest.raises(AttributeError, match='Did you mean "batch_size"'):

@@ -50,7 +50,7 @@ def read_points(run: Run) -> dict[str, Points]:
         key: [(line['epoch'], line[f'{member}/{key}']) for line in lines if f'{member}/{key}' in line]
         for key in ('image_fc_gradient_norm', 'absolute_gap', 'hard_share')
     }
-    pairs = [(line['epoch'], line[f'{member}/loss'], line[f'{member}/collapsed_loss']) for line in lines]
+    pairs = [(line['epoch'], line[f'{member}/ranking_loss'], line[f'{member}/collapsed_loss']) for line in lines]
     loss = [(epoch, value / collapsed) for epoch, value, collapsed in pairs if collapsed > 0]
     return {'loss': loss, **logged, 'rsum': [(line['epoch'], line['rsum']) for line in run.validations]}
 

@@ -31,8 +31,8 @@ class Term:
     """One term of the objective.
 
     Attributes:
-      loss: `(scores, positives, negatives) -> [Q]`, and by keyword those of `INPUTS` it has as arguments; of a token term
-        `(logits, labels, mask) -> [N]`.
+      loss: `(scores, positives, negatives) -> [Q]`, and by keyword those of `INPUTS` it has as arguments; of a token
+        term `(logits, labels, mask) -> [N]`.
       weight: factor.
       since: first epoch in which the term counts.
       until: first epoch in which it no longer does, None for never.
