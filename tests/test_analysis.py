@@ -270,3 +270,10 @@ def test_what_cannot_be_written_is_said(tmp_path):
 def test_the_drawing_library_is_loaded_for_drawing_only():
     code = "import jitm.analysis.training, sys; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code], env=environment(), check=False).returncode == 0
+
+
+def test_a_value_that_says_little_is_named_with_its_key():
+    configs = [{'model': {'name': 'vse.VSE', 'image': {'mlp': mlp}}} for mlp in ('none', 'residual')]
+    assert [[*words.values()] for words in distinguish(configs)] == [['mlp=none'], ['mlp=residual']]
+    configs = [{'model': {'name': name}} for name in ('vse.VSE', 'vsrn.VSRN')]
+    assert [[*words.values()] for words in distinguish(configs)] == [['VSE'], ['VSRN']]

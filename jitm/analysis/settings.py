@@ -11,6 +11,7 @@ from jitm.errors import UserError
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # what comparisons are mostly about
+SELF_EVIDENT = ('loss', 'name', 'source')  # keys whose values speak for themselves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,14 +110,13 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
-    """A key's values, without the key where they are names and no other key of its section is called the same."""
+    """A key's values, without the key where they speak for themselves and no other of its section is called the same."""
 
     def first_and_last(key: str) -> tuple[str, str]:
         return key.partition('.')[0], key.rpartition('.')[2]
 
     alike = [other for other in keys if first_and_last(other) == first_and_last(key)]
-    names = all(isinstance(value, str) and value.replace('.', '').isidentifier() for value in values)
-    if names and alike == [key]:
+    if key.rpartition('.')[2] in SELF_EVIDENT and ABSENT not in values and alike == [key]:
         return [_shorten(value, values) for value in values]
     short = _shorten(key, keys)
     return [f'no {short}' if value is ABSENT else f'{short}={value}' for value in values]
