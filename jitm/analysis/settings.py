@@ -110,7 +110,7 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
-    """A key's values, without the key where they speak for themselves and no other of its section is called the same."""
+    """A key's values, without the key where they speak for themselves and none of its section is called the same."""
 
     def first_and_last(key: str) -> tuple[str, str]:
         return key.partition('.')[0], key.rpartition('.')[2]
