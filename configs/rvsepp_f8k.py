@@ -1,4 +1,4 @@
-"""RVSE++ on Flickr8k grid features (smaller): a tiny BERT from scratch, since no weights of it come with the data."""
+"""RVSE++ on Flickr8k grid features (smaller): a tiny BERT from scratch; set vocabulary.path to a vocab.txt of BERT."""
 
 from ml_collections import ConfigDict
 

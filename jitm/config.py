@@ -27,7 +27,8 @@ def resolve(package: str, name: str) -> Callable:
         if not path.startswith(error.name or ' '):
             raise
         raise UserError(f"the config names '{name}', but there is no module {path}") from None
-    known = [key for key, value in vars(module).items() if callable(value) and value.__module__ == path]
+    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
+    known = [key for key, value in public.items() if callable(value) and value.__module__ == path]
     if attribute not in known:
         raise UserError(f"the config names '{name}', but {path} has no '{attribute}'{did_you_mean(attribute, known)}")
     return getattr(module, attribute)
@@ -139,6 +140,9 @@ def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
         function = resolve(package, name)
+        for key in ('image', 'text'):
+            if key in keywords and not isinstance(keywords[key], Mapping):
+                raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")
         for key, value in keywords.items():
             if isinstance(value, Mapping):
                 keywords[key] = build('jitm.layers', value, f'{where}.{key}')

@@ -20,6 +20,12 @@ class NotFiniteError(Exception):
     """The loss or a gradient is NaN or infinite; the message names the step and the file with the batch."""
 
 
+def check_rate(rate: float, key: str) -> None:
+    """Raises a UserError unless a rate of dropout is in [0, 1)."""
+    if not 0 <= rate < 1:
+        raise UserError(f"config key '{key}' is {rate}; it must be in [0, 1)")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `, did you mean 'x'?` for the nearest known name, the known names where none is near, '' without any."""
     known = sorted(known)

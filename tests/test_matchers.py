@@ -227,6 +227,17 @@ def test_copies_of_an_image_keep_other_regions():
     np.testing.assert_allclose(got[1::2], model.apply(variables, images, method='encode_image'), atol=1e-6)
 
 
+def test_what_cannot_be_is_refused():
+    images, texts = make_inputs()
+    with pytest.raises(UserError, match=r"'model.embed_dim' is 1; with an MLP it must be at least 2"):
+        vision.RegionEncoder(1, 'plain', False, False).init(jax.random.key(0), images)
+    with pytest.raises(UserError, match=r"'model.text.dropout' is 1.0; it must be in \[0, 1\)"):
+        text.GRUEncoder(VOCABULARY, DIM, 5, False, 1.0).init(jax.random.key(0), texts)
+    copies = images.replace(kept=np.ones((5, 2, 4), bool))
+    with pytest.raises(UserError, match=r"'augmentation.copies' must be 1 for VSRN"):
+        MATCHERS['vsrn_f30k'].init(jax.random.key(0), copies, texts)
+
+
 @pytest.mark.parametrize(
     ('key', 'value', 'message'),
     [('size', 'huge', 'take one of tiny, base, large'), ('dtype', 'float64', 'take one of float32, bfloat16')],

@@ -31,6 +31,21 @@ def test_the_order_of_the_file_does_not_decide_between_spellings(tmp_path):
     np.testing.assert_array_equal(load_word_vectors(write(tmp_path, text), WORDS, 2), WANT)
 
 
+def test_a_file_that_was_cut_off_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"has 1 numbers for 'cat', not 2: download it again"):
+        load_word_vectors(write(tmp_path, 'dogs 7 8\ncat 1'), WORDS, 2)
+    with pytest.raises(UserError, match='has vectors of 0 numbers'):
+        load_word_vectors(write(tmp_path, ''), WORDS, 2)
+    with pytest.raises(UserError, match='has no vector of any word of the vocabulary'):
+        load_word_vectors(write(tmp_path, 'chat 7 8\n'), WORDS, 2)
+
+
+def test_the_words_of_the_text_encoder_get_the_vectors_and_not_those_of_a_captioner(tmp_path):
+    params = drawn() | {'captioner': drawn()['text']}
+    replacements = load_pretrained(params, WORDS, bert='', word_vectors=write(tmp_path, VECTORS))
+    assert replacements.keys() == {('text', 'embedding', 'embedding')}
+
+
 def test_vectors_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"has vectors of 2 numbers, but config key 'model.text.word_dim' is 3"):
         load_word_vectors(write(tmp_path, VECTORS), WORDS, 3)

@@ -290,6 +290,9 @@ def test_wrong_values_are_refused_before_anything_is_written(tiny_config, tmp_pa
         ('augmentation', {'copies': 0}, "'augmentation.copies' is 0; it must be at least 1"),
         ('augmentation', {'drop_regions': 1}, r"'augmentation.drop_regions' is 1; it must be in \[0, 1\)"),
         ('augmentation', 'copies', "'augmentation.copies' is missing"),
+        ('model', {'image': 'vision.RegionEncoder'}, "'model.image' must be a dict with the name of a module"),
+        ('optimizer', {'weight_decay': -1.0}, "'optimizer.weight_decay' is -1.0; it must not be negative"),
+        ('optimizer', {'factors': {'text': 'x'}}, "'optimizer.factors.text' is 'x'; it must be a number"),
         ('optimizer', 'name', "'optimizer.name' is missing"),
         ('optimizer', {'decay_epochs': 0}, "'optimizer.decay_epochs' is 0"),
         ('rankings', 'source', "'rankings.source' is missing"),
@@ -411,8 +414,9 @@ def test_a_bert_trains_from_its_weights_and_evaluates_from_the_checkpoint_alone(
     np.testing.assert_array_equal(table, saved)
     workdir = tmp_path / 'run'
     result = loop.train_and_evaluate(bert_config, workdir)
-    (tmp_path / 'vocab.txt').unlink()
     (tmp_path / 'model.safetensors').unlink()
+    assert loop.train_and_evaluate(bert_config, workdir) == result  # they are read before the first step only
+    (tmp_path / 'vocab.txt').unlink()
     report, _ = evaluate_runs([load_run(workdir, result['best']['step'])], 'dev', folds=1)
     np.testing.assert_allclose(report['metrics']['rsum'], result['best']['rsum'], atol=1e-3)
     trained = load_run(workdir, 20).variables['params']['text']

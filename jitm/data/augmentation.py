@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from jitm.errors import UserError
+from jitm.errors import UserError, check_rate
 from jitm.types import Images
 
 
@@ -27,8 +27,7 @@ class Augmentation:
 
     def __post_init__(self):
         for key in ('drop_regions', 'change_words'):
-            if not 0 <= getattr(self, key) < 1:
-                raise UserError(f"config key 'augmentation.{key}' is {getattr(self, key)}; it must be in [0, 1)")
+            check_rate(getattr(self, key), f'augmentation.{key}')
         if self.copies < 1:
             raise UserError(f"config key 'augmentation.copies' is {self.copies}; it must be at least 1")
 

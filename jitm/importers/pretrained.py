@@ -55,6 +55,7 @@ def replace(params: chex.ArrayTree, replacements: Replacements) -> chex.ArrayTre
 def _module(flat: dict[tuple[str, ...], chex.Array], name: str, key: str | None = None) -> tuple[str, ...]:
     """The path of the module of this name."""
     paths = {path[: path.index(name) + 1] for path in flat if name in path[:-1]}
+    paths = {path for path in paths if path[0] == 'text'} or paths  # VSRN's captioner has word embeddings too
     if not paths:
         raise UserError(f"config key 'initialize.{key or name}' is set, but the model has no module '{name}'")
     return min(paths)

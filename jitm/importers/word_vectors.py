@@ -39,17 +39,21 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
             for number, line in enumerate(lines, 1):
                 word, *values = line.rstrip().rsplit(' ', dim)
                 if number == 1 and (len(values) != dim or ' ' in word):
-                    size = len(line.split()) - 1
+                    size = max(len(line.split()) - 1, 0)
                     raise UserError(
                         f"{path} has vectors of {size} numbers, but config key 'model.text.word_dim' is {dim}"
                     )
                 for rank, n in wanted.get(word, ()):
+                    if len(values) != dim:
+                        raise UserError(f"{path} has {len(values)} numbers for '{word}', not {dim}: download it again")
                     if rank < priority[n]:
                         vectors[n], priority[n] = values, rank
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): give the path of word vectors') from error
     except ValueError as error:
         raise UserError(f'{path} is not a text file of words and numbers ({error}): give one such as GloVe') from error
+    if np.isnan(vectors).all():
+        raise UserError(f'{path} has no vector of any word of the vocabulary: give word vectors of its language')
     return vectors
 
 

@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError
+from jitm.errors import UserError, check_rate
 from jitm.layers.linear import Linear, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, SIZES
@@ -44,6 +44,7 @@ class GRUEncoder(nn.Module):
         """
         if self.word_dim < 1:
             raise UserError(f"config key 'model.text.word_dim' is {self.word_dim}; it must be at least 1")
+        check_rate(self.dropout, 'model.text.dropout')
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=symmetric_uniform(0.1), name='embedding')
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
@@ -84,6 +85,8 @@ class BERTEncoder(nn.Module):
                 raise UserError(
                     f"config key 'model.text.{key}' is '{getattr(self, key)}'; take one of {', '.join(known)}"
                 )
+        check_rate(self.dropout, 'model.text.dropout')
+        check_rate(self.output_dropout, 'model.text.output_dropout')
         bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
         words = Linear(self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)

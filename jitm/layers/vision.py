@@ -57,6 +57,8 @@ class RegionEncoder(nn.Module):
         """Makes the layers."""
         if self.mlp not in MLPS:
             raise UserError(f"config key 'model.image.mlp' is '{self.mlp}'; take one of {', '.join(MLPS)}")
+        if self.mlp != 'none' and self.embed_dim < 2:
+            raise UserError(f"config key 'model.embed_dim' is {self.embed_dim}; with an MLP it must be at least 2")
         self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
         if self.mlp != 'none':
             self.image_mlp = MLP(self.embed_dim, self.output_norm, self.norm_padding)

@@ -94,4 +94,4 @@ class VSE(Matcher):
         """Scores [N, D] with [N, D]: [N]."""
         if self.measure == 'order':
             return order_similarity(images, texts)
-        return jnp.einsum('nd,nd->n', images, texts)
+        return jnp.einsum('nd,nd->n', images, texts, precision=jax.lax.Precision.HIGHEST)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.data.text import END
-from jitm.errors import UserError
+from jitm.errors import UserError, check_rate
 from jitm.layers.captioning import Captioner, next_words
 from jitm.layers.graph import RegionGraph
 from jitm.layers.normalization import BatchNorm, l2_normalize
@@ -54,6 +54,9 @@ class VSRN(Matcher):
         for key in ('embed_dim', 'word_dim', 'caption_dim'):
             if getattr(self, key) < 1:
                 raise UserError(f"config key 'model.{key}' is {getattr(self, key)}; it must be at least 1")
+        check_rate(self.caption_dropout, 'model.caption_dropout')
+        if self.graph_layers < 0:
+            raise UserError(f"config key 'model.graph_layers' is {self.graph_layers}; it must not be negative")
         if self.caption_length < 2:
             raise UserError(f"config key 'model.caption_length' is {self.caption_length}; it must be at least 2")
         self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
@@ -67,6 +70,8 @@ class VSRN(Matcher):
 
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes [I, R, F] regions as `vector` [I, D]; in training, for the captioner, as [I, R, D] `regions` too."""
+        if images.kept is not None:
+            raise UserError("config key 'augmentation.copies' must be 1 for VSRN: it reads regions one by one")
         mask = jnp.arange(images.regions.shape[1]) < einops.rearrange(images.counts, 'i -> i 1')
         real = einops.rearrange(mask, 'i r -> i r 1')
         regions = self.image_fc(images.regions.astype(jnp.float32))
@@ -94,7 +99,7 @@ class VSRN(Matcher):
 
     def similarity_pairwise(self, images: Encoding, texts: chex.Array, train: bool = False) -> chex.Array:
         """Scores [N, D] with [N, D]: [N]."""
-        return jnp.einsum('nd,nd->n', images['vector'], texts)
+        return jnp.einsum('nd,nd->n', images['vector'], texts, precision=jax.lax.Precision.HIGHEST)
 
     def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
         """Predicts every word of a caption from those before it and its image, as `captioning`."""

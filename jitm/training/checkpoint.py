@@ -74,6 +74,10 @@ class Checkpoints:
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
+    def whole_steps(self) -> list[int]:
+        """The steps that have a whole checkpoint, in ascending order."""
+        return [step for step in self.steps() if is_whole(self.folder / str(step))]
+
     def save(self, state: chex.ArrayTree, step: int, run: dict[str, Any], metrics: dict[str, float] | None) -> None:
         """Writes a checkpoint, atomically; returns when it is whole.
 
@@ -113,7 +117,7 @@ class Checkpoints:
         Returns:
           The state with numpy arrays and the run's description; None if there is no whole checkpoint.
         """
-        steps = [step for step in self.steps() if is_whole(self.folder / str(step))]
+        steps = self.whole_steps()
         if not steps:
             return None
         tree, run = self.read(steps[-1])

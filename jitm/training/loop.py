@@ -111,7 +111,7 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
     setup = error = None
     try:
         check_workdir(workdir, config)
-        setup = set_up(config)
+        setup = set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))
     except UserError as caught:
         error = caught
     if parallel.any_process(error is not None):

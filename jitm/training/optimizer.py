@@ -64,10 +64,15 @@ def adamw(
       The optimizer and its learning rate as a function of the step.
 
     Raises:
-      UserError: if decay_epochs is below 1.
+      UserError: if decay_epochs is below 1, or weight_decay or a factor is negative.
     """
     if decay_epochs < 1:
         raise UserError(f"config key 'optimizer.decay_epochs' is {decay_epochs}; it must be at least 1")
+    if weight_decay < 0:
+        raise UserError(f"config key 'optimizer.weight_decay' is {weight_decay}; it must not be negative")
+    for name, factor in factors.items():
+        if not isinstance(factor, int | float) or not factor >= 0:
+            raise UserError(f"config key 'optimizer.factors.{name}' is {factor!r}; it must be a number, not negative")
     schedule = step_decay(learning_rate, decay_epochs, decay_factor, steps_per_epoch)
     optimizer = optax.chain(
         optax.clip_by_global_norm(clip_norm), optax.adamw(schedule, weight_decay=weight_decay), scale_modules(factors)

@@ -44,10 +44,12 @@ def in_batch(
       `i2t` and `t2i`, each a Ranking [E B, E B].
 
     Raises:
-      UserError: same_image is something else.
+      UserError: same_image is something else, or margin_temperature is not above 0.
     """
     if same_image not in SAME_IMAGE:
         raise UserError(f"config key 'rankings.same_image' is '{same_image}'; take one of {', '.join(SAME_IMAGE)}")
+    if not margin_temperature > 0:
+        raise UserError(f"config key 'rankings.margin_temperature' is {margin_temperature}; it must be above 0")
     copies = len(scores) // len(image_index)
     chex.assert_shape(scores, (copies * len(image_index),) * 2)
     pair, image = jnp.repeat(jnp.arange(len(image_index)), copies), jnp.repeat(image_index, copies)

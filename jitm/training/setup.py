@@ -84,8 +84,12 @@ def check_token_terms(terms: Mapping[str, Term], members: Mapping[str, Member], 
                 )
 
 
-def set_up(config: Mapping[str, Any]) -> Setup:
+def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     """Builds every part of a run from its config (a nested dict).
+
+    Args:
+      config: as `configs/default.py`.
+      resuming: the run goes on from a checkpoint, so that the weights to start from are not read.
 
     Raises:
       UserError: if a key, a name or the data are wrong.
@@ -157,6 +161,8 @@ def set_up(config: Mapping[str, Any]) -> Setup:
         pretrained={},
     )
     drawn = jax.eval_shape(setup.draw_state)  # a model may refuse its arguments, which Flax asks it only now
+    if resuming:
+        return setup
     load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('params', 'words'))
     pretrained = load(drawn.members[config['evaluation']['member']].params, vocabulary.words)
     return dataclasses.replace(setup, pretrained=pretrained)
