@@ -1,13 +1,18 @@
 """Evaluates a run, or several as an ensemble: `python eval.py --workdir runs/demo`."""
 
 import functools
+import shutil
+import sys
+import time
 from pathlib import Path
 
 from absl import flags
 
 from jitm import cli, published
+from jitm.errors import InterruptedRun
 from jitm.evaluation import evaluate_runs, load_run, write_report
 from jitm.metrics import table
+from jitm.scoring import DTYPES, Progress
 
 WORKDIR = flags.DEFINE_multi_string('workdir', None, 'A run directory; several are evaluated as one ensemble.')
 SPLIT = flags.DEFINE_string('split', 'dev', 'The split to evaluate on.')
@@ -16,9 +21,34 @@ STEP = flags.DEFINE_integer('step', None, 'The checkpoint; the best by validatio
 DATA_ROOT = flags.DEFINE_string('data_root', None, 'The data folder, if it has moved since training.')
 SAVE_SIMS = flags.DEFINE_boolean('save_sims', False, 'Also write the similarities, float32 [images, texts].')
 OUTPUT = flags.DEFINE_string('output', None, 'Folder of metrics.json; by default eval/SPLIT in the first run.')
+DTYPE = flags.DEFINE_enum('dtype', None, list(DTYPES), 'Of the encodings that are scored, if not as in validation.')
+MEMORY_MB = flags.DEFINE_integer('memory_mb', None, 'MiB for scoring, if not as in the config.', lower_bound=1)
 COMPARE = flags.DEFINE_boolean('compare', False, 'Also print the published results on the same test images.')
 COMPARE_SYSTEMS = flags.DEFINE_list('compare_systems', [], 'Of these only, such as vse,selhn; implies --compare.')
 flags.mark_flag_as_required('workdir')
+
+
+REPORT_EVERY = 10  # seconds
+
+
+class ProgressPrinter:
+    """Says from time to time how far a job is."""
+
+    def __init__(self):
+        """Begins to wait."""
+        self._said = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        """Prints a line, if the last one is long ago."""
+        if time.monotonic() - self._said < REPORT_EVERY:
+            return
+        self._said = time.monotonic()
+        left = time.strftime('%H:%M:%S', time.gmtime(progress.seconds_left))
+        print(
+            f'scored {progress.pairs:,} of {progress.total:,} pairs, {progress.rate:,.0f} pairs/s, {left} left',
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -27,10 +57,25 @@ def main() -> None:
     match = None
     if COMPARE.value or COMPARE_SYSTEMS.value:
         match = functools.partial(published.matching, published.load(), systems=COMPARE_SYSTEMS.value)
-    report, sims = evaluate_runs(runs, SPLIT.value, FOLDS.value, DATA_ROOT.value, check=match)
     name = SPLIT.value + (f'_{FOLDS.value}folds' if FOLDS.value > 1 else '') + ('_ensemble' if len(runs) > 1 else '')
     folder = Path(OUTPUT.value) if OUTPUT.value else Path(WORKDIR.value[0]) / 'eval' / name
+    blocks = folder / 'blocks'
+    try:
+        report, sims = evaluate_runs(
+            runs,
+            SPLIT.value,
+            FOLDS.value,
+            DATA_ROOT.value,
+            check=match,
+            dtype=DTYPE.value,
+            memory_mb=MEMORY_MB.value,
+            keep_blocks=blocks,
+            report=ProgressPrinter(),
+        )
+    except KeyboardInterrupt:
+        raise InterruptedRun(f'stopped; the same command goes on from the scores in {blocks}') from None
     write_report(report, sims if SAVE_SIMS.value else None, folder)
+    shutil.rmtree(blocks)
     protocol = report['protocol']
     fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
     print(f'{protocol["data"]}: {protocol["images"]} images, {protocol["texts"]} texts{fold}; ties {protocol["ties"]}')

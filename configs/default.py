@@ -44,6 +44,7 @@ def get_config() -> ml_collections.ConfigDict:
             mlp='none',  # or 'plain' (VSE(MLP)), 'residual' (RVSE), 'residual_on_input' (VSE-infinity)
             output_norm=False,  # a second batch normalisation at the end of the MLP
             norm_padding=False,  # padded regions count in the batch normalisation, as released
+            weight_norm=False,  # of the fully connected layer
         ),
         text=dict(
             name='text.GRUEncoder',
@@ -100,6 +101,7 @@ def get_config() -> ml_collections.ConfigDict:
         split='dev',  # validated after each epoch; the best checkpoint is the one with the highest rsum
         member='target',  # whose validation counts
         every_steps=ml_collections.config_dict.placeholder(int),  # validate every so many steps as well
+        dtype='float32',  # of the encodings that are scored, or 'bfloat16': less exact, faster, half the memory
     )
 
     # What cannot change a number; the same run may go on with other values.
@@ -107,7 +109,6 @@ def get_config() -> ml_collections.ConfigDict:
         log_every=10,  # steps
         checkpoint_every=500,  # steps, besides each validation
         prefetch=2,  # batches made ahead
-        image_chunk=250,  # images scored at a time in evaluation
-        text_chunk=250,
+        memory_mb=1024,  # that evaluation may take for encodings and blocks of scores
     )
     return config.lock()

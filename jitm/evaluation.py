@@ -1,118 +1,27 @@
-"""Evaluation: encode every image and text once, score in chunks of fixed shape, rank.
+"""Evaluation: score every image with every text, rank.
 
 Runs are read from their directories alone: config and vocabulary travel in the checkpoint.
 """
 
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import chex
-import jax
 import numpy as np
 
 from jitm import config as config_lib
 from jitm import metrics as metrics_lib
-from jitm.data.pipeline import Tokens, bucket, pad_texts, take_images, tokenize_split
-from jitm.data.splits import Split
+from jitm.data.pipeline import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
-from jitm.matcher import Encoding, Matcher
+from jitm.matcher import Matcher
+from jitm.scoring import FinishedBlocks, Progress, Scorer
 from jitm.training.checkpoint import Checkpoints
-
-LENGTH_MULTIPLE = 8
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _encode_image(model, variables, images):
-    return model.apply(variables, images, method='encode_image')
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _encode_text(model, variables, texts):
-    return model.apply(variables, texts, method='encode_text')
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _similarity(model, variables, images, texts):
-    return model.apply(variables, images, texts, method='similarity')
-
-
-def _chunks(index: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Cuts an index into pieces of one size, the last filled up with its first entry; yields how many count."""
-    for start in range(0, len(index), size):
-        piece = index[start : start + size]
-        yield np.pad(piece, (0, size - len(piece)), constant_values=index[0]), len(piece)
-
-
-def _concatenate(parts: Sequence[Encoding], order: np.ndarray) -> Encoding:
-    """Stacks encodings on axis 0, longer ones deciding the other axes (the rest is 0), then undoes the order."""
-
-    def stack(*leaves):
-        shape = np.max([leaf.shape[1:] for leaf in leaves], axis=0, initial=0)
-        pads = ([(0, 0), *((0, int(n - m)) for n, m in zip(shape, x.shape[1:], strict=True))] for x in leaves)
-        stacked = np.concatenate([np.pad(x, pad) for x, pad in zip(leaves, pads, strict=True)])
-        result = np.empty_like(stacked)
-        result[order] = stacked
-        return result
-
-    return jax.tree.map(stack, *parts)
-
-
-def encode_images(model: Matcher, variables: chex.ArrayTree, split: Split, chunk: int) -> Encoding:
-    """Encodes every image of a split once: numpy leaves [I, ...]."""
-    order = np.arange(split.num_images)
-    parts = []
-    for index, count in _chunks(order, chunk):
-        encoded = jax.device_get(_encode_image(model, variables, take_images(split, index)))
-        parts.append(jax.tree.map(lambda x, count=count: x[:count], encoded))
-    return _concatenate(parts, order)
-
-
-def encode_texts(model: Matcher, variables: chex.ArrayTree, tokens: Tokens, chunk: int) -> Encoding:
-    """Encodes every text once, short ones together: numpy leaves [T, ...]."""
-    order = np.argsort(tokens.lengths, kind='stable')
-    parts = []
-    for index, count in _chunks(order, chunk):
-        texts = pad_texts(tokens, index, bucket(tokens.lengths[index].max(), LENGTH_MULTIPLE))
-        encoded = jax.device_get(_encode_text(model, variables, texts))
-        parts.append(jax.tree.map(lambda x, count=count: x[:count], encoded))
-    return _concatenate(parts, order)
-
-
-def similarity_matrix(
-    model: Matcher, variables: chex.ArrayTree, split: Split, tokens: Tokens, *, image_chunk: int, text_chunk: int
-) -> np.ndarray:
-    """Scores every image of a split with every text.
-
-    Args:
-      model: any matcher.
-      variables: its parameters and statistics.
-      split: images.
-      tokens: the split's texts.
-      image_chunk: images encoded and scored at a time.
-      text_chunk: texts encoded and scored at a time.
-
-    Returns:
-      float32 [I, T].
-    """
-    variables = jax.device_put(variables)
-    images = encode_images(model, variables, split, image_chunk)
-    texts = encode_texts(model, variables, tokens, text_chunk)
-    sims = np.empty((split.num_images, split.num_texts), np.float32)
-    for rows, num_rows in _chunks(np.arange(split.num_images), image_chunk):
-        block = jax.tree.map(lambda x, rows=rows: x[rows], images)
-        for columns, num_columns in _chunks(np.arange(split.num_texts), text_chunk):
-            scores = _similarity(model, variables, block, jax.tree.map(lambda x, c=columns: x[c], texts))
-            sims[rows[0] : rows[0] + num_rows, columns[0] : columns[0] + num_columns] = np.asarray(scores)[
-                :num_rows, :num_columns
-            ]
-    return sims
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +82,11 @@ def evaluate_runs(
     folds: int,
     data_root: str | None = None,
     check: Callable[[Mapping[str, Any]], object] | None = None,
+    *,
+    dtype: str | None = None,
+    memory_mb: int | None = None,
+    keep_blocks: Path | None = None,
+    report: Callable[[Progress], None] | None = None,
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Evaluates one run, or several as the mean of their similarity matrices.
 
@@ -182,6 +96,10 @@ def evaluate_runs(
       folds: consecutive parts the images are split into, their metrics being averaged.
       data_root: where the data lie now, if not where the run was trained.
       check: gets the protocol before anything is encoded, and may raise.
+      dtype: of the encodings, if not that of the first run's validation.
+      memory_mb: see `Scorer`, if not that of the first run's config.
+      keep_blocks: a folder for finished blocks, to go on from after an interruption; None to keep none.
+      report: is told after each block.
 
     Returns:
       A report of `metrics` and `protocol`, and the similarities float32 [I, T].
@@ -208,22 +126,33 @@ def evaluate_runs(
         'texts': split.num_texts // folds,
         'folds': folds,
         'ties': 'count against the query',
+        'dtype': runs[0].config['evaluation']['dtype'] if dtype is None else dtype,
         'runs': [{'workdir': str(run.workdir), 'step': run.step} for run in runs],
         'vocabulary_hash': [run.vocabulary.hash for run in runs],
     }
     if check is not None:
         check(protocol)
-    sims = np.zeros((split.num_images, split.num_texts), np.float32)
-    for run in runs:
+    matrices = []
+    for number, run in enumerate(runs):
         if split.regions.shape[2] != run.feature_size:
             raise UserError(
                 f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
                 f'{run.feature_size}; evaluate on features of the same extractor'
             )
         tokens = tokenize_split(split.captions, run.vocabulary)
-        chunks = {key: run.config['run'][key] for key in ('image_chunk', 'text_chunk')}
-        sims += similarity_matrix(run.model, run.variables, split, tokens, **chunks)
-    sims /= len(runs)
+        scorer = Scorer(
+            run.model,
+            run.variables,
+            split,
+            tokens,
+            memory_mb=run.config['run']['memory_mb'] if memory_mb is None else memory_mb,
+            dtype=protocol['dtype'],
+        )
+        finished = None
+        if keep_blocks is not None:
+            finished = FinishedBlocks(keep_blocks / str(number), scorer.job(), (split.num_images, split.num_texts))
+        matrices.append(scorer.score(finished, report))
+    sims = np.mean(matrices, axis=0) if len(runs) > 1 else np.asarray(matrices[0])
     if not np.isfinite(sims).all():
         raise UserError(
             f'{np.sum(~np.isfinite(sims))} similarities on {split.name} are not finite: the model is broken'

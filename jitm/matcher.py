@@ -1,11 +1,15 @@
-"""What every model is, and how a one-pair kernel becomes a similarity matrix."""
+"""What every model is, and how a block of pairs becomes a similarity matrix."""
 
 from collections.abc import Callable
 
 import chex
+import einops
 import jax
+import numpy as np
 from flax import linen as nn
 
+from jitm import parallel
+from jitm.layers.attention import PRODUCT
 from jitm.types import Images, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
@@ -29,13 +33,30 @@ class Matcher(nn.Module):
         """Encodes T texts; every leaf of the result is [T, ...]."""
         raise NotImplementedError
 
+    def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
+        """Scores every image of a small block with every text of it, at once: float32 [I, T].
+
+        What `similarity` and `similarity_pairwise` are made of, unless a model has its own.
+        """
+        raise NotImplementedError
+
+    def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
+        """How many floats the largest array within `score_block` holds for one pair; decides how large blocks are."""
+        raise NotImplementedError
+
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores every image with every text: float32 [I, T]."""
-        raise NotImplementedError
+        edge = tile_edge(self.floats_per_pair(images, texts))
+        return score_in_tiles(self, type(self).score_block, images, texts, edge, edge)
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
-        raise NotImplementedError
+
+        def pair(matcher: Matcher, pair: tuple[Encoding, Encoding]) -> chex.Array:
+            return matcher.score_block(*jax.tree.map(lambda x: x[None], pair))[0, 0]
+
+        pairs = nn.vmap(pair, variable_axes={'params': None, 'batch_stats': None}, split_rngs={'params': False})
+        return in_tiles(self, pairs, (images, texts), tile_edge(self.floats_per_pair(images, texts)) ** 2)
 
     def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
         """Predicts words of matching pairs, for the token terms of the objective.
@@ -60,19 +81,67 @@ class Matcher(nn.Module):
         return self.similarity(self.encode_image(images, train), self.encode_text(texts, train), train)
 
 
-def all_pairs(kernel: Callable[[Encoding, Encoding], chex.Array], images: Encoding, texts: Encoding) -> chex.Array:
-    """Lifts a one-pair kernel to every image with every text.
+def tile_edge(floats_per_pair: int) -> int:
+    """How many images and how many texts are scored at once, a power of two."""
+    return 2 ** int(np.log2(max(1, parallel.tile_floats() / floats_per_pair)) / 2)
 
-    The kernel is vectorised over the texts and mapped over the images one at a time, and its intermediate values are
-    recomputed for the gradient, so memory holds one row of pairs, not the whole block.
+
+def in_tiles(
+    module: nn.Module, function: Callable[[nn.Module, Encoding], chex.ArrayTree], items: Encoding, size: int
+) -> chex.ArrayTree:
+    """Applies a function to so many items at a time, and puts the results together.
+
+    For the gradient, what is not named `PRODUCT` is computed again.
 
     Args:
-      kernel: one image's encoding (no image axis) and one text's to a scalar.
-      images: leaves [I, ...].
-      texts: leaves [T, ...].
+      module: whose parameters and statistics the function reads.
+      function: `(module, tile) -> results`, leaves [size, ...] to leaves [size, ...].
+      items: leaves [N, ...].
+      size: of a tile; the last one is filled up with the first items.
 
     Returns:
-      Scores [I, T].
+      Leaves [N, ...].
     """
-    row = jax.checkpoint(lambda image: jax.vmap(kernel, (None, 0))(image, texts))
-    return jax.lax.map(row, images)
+    count = len(jax.tree.leaves(items)[0])
+    size = min(size, count)
+    if count % size:
+        index = np.arange(-(-count // size) * size) % count
+        items = jax.tree.map(lambda x: x[index], items)
+    tiles = jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), items)
+    policy = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+    scan = nn.scan(
+        nn.remat(lambda module, carry, tile: (carry, function(module, tile)), policy=policy),
+        variable_broadcast=('params', 'batch_stats'),
+        split_rngs={'params': False},
+    )
+    _, results = scan(module, (), tiles)
+    return jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...')[:count], results)
+
+
+def score_in_tiles(
+    module: nn.Module,
+    block: Callable[[nn.Module, Encoding, Encoding], chex.Array],
+    images: Encoding,
+    texts: Encoding,
+    image_tile: int,
+    text_tile: int,
+) -> chex.Array:
+    """Scores every image with every text, few images and few texts at a time.
+
+    Args:
+      module: whose parameters the block reads.
+      block: `(module, images [i, ...], texts [t, ...]) -> scores [i, t, ...]`.
+      images: leaves [I, ...].
+      texts: leaves [T, ...].
+      image_tile: i.
+      text_tile: t.
+
+    Returns:
+      Scores [I, T, ...].
+    """
+
+    def rows(module: nn.Module, images: Encoding) -> chex.Array:
+        columns = in_tiles(module, lambda module, texts: block(module, images, texts).swapaxes(0, 1), texts, text_tile)
+        return columns.swapaxes(0, 1)
+
+    return in_tiles(module, rows, images, image_tile)

@@ -15,6 +15,11 @@ from jitm.errors import UserError
 AXIS = 'batch'
 
 
+# Floats of the largest array while a tile of pairs is scored: on a CPU it shall stay in the cache.
+TILE_FLOATS = {'cpu': 2**20}
+TILE_FLOATS_ELSEWHERE = 2**26
+
+
 def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
     """Joins a multi-process run (`jax.distributed`); must come before any other use of jax.
 
@@ -29,6 +34,11 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
 def is_primary() -> bool:
     """Whether this process is the one that prints and writes logs."""
     return jax.process_index() == 0
+
+
+def tile_floats() -> int:
+    """How many floats the largest array may hold while a tile of pairs is scored."""
+    return TILE_FLOATS.get(jax.default_backend(), TILE_FLOATS_ELSEWHERE)
 
 
 def any_process(flag: bool) -> bool:
@@ -126,6 +136,50 @@ def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
         return np.full(devices, x) if np.ndim(x) == 0 else x.reshape(devices, -1, *x.shape[1:])
 
     return jax.device_put(jax.tree.map(split, batch), _local_sharding(jax.P(AXIS)))
+
+
+def num_local_devices() -> int:
+    """How many devices this process has."""
+    return jax.local_device_count()
+
+
+def map_rows(function: Callable) -> Callable:
+    """Compiles `function(rows, shared)` for all devices of this process, each with an even part of the rows.
+
+    Args:
+      function: from rows, leaves [N, ...], and anything else to results, leaves [N, ...].
+
+    Returns:
+      The same of rows as `put_batch` lays them out, with results for `take_rows`.
+    """
+    if jax.local_device_count() == 1:
+        return jax.jit(function)
+    return jax.pmap(function, in_axes=(0, None), devices=jax.local_devices())
+
+
+def take_rows(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Moves the results of `map_rows` to the host: numpy leaves [N, ...]."""
+    tree = jax.device_get(tree)
+    if jax.local_device_count() == 1:
+        return tree
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+
+def memory_of(mapped: Callable, rows: chex.ArrayTree, shared: chex.ArrayTree) -> int:
+    """Bytes that a call of what `map_rows` compiled takes on all devices of this process, besides what it is given.
+
+    Args:
+      mapped: of `map_rows`.
+      rows: shapes, leaves [N, ...].
+      shared: arrays or shapes.
+    """
+    devices = jax.local_device_count()
+    if devices > 1:
+        rows = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((devices, x.shape[0] // devices, *x.shape[1:]), x.dtype), rows
+        )
+    stats = mapped.lower(rows, shared).compile().memory_analysis()
+    return devices * (stats.temp_size_in_bytes + stats.output_size_in_bytes)
 
 
 def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], depth: int) -> Iterator:

@@ -5,6 +5,7 @@ ranking; N pairs of an image with a text; V words of the vocabulary.
 """
 
 import chex
+import jax.numpy as jnp
 from flax import struct
 
 
@@ -21,6 +22,11 @@ class Images(struct.PyTreeNode):
     counts: chex.Array
     kept: chex.Array | None = None
 
+    @property
+    def mask(self) -> chex.Array:
+        """Which regions are real, bool [I, R]."""
+        return jnp.arange(self.regions.shape[1]) < self.counts[:, None]
+
 
 class Texts(struct.PyTreeNode):
     """Texts as word ids, `<start>` and `<end>` included.
@@ -32,6 +38,25 @@ class Texts(struct.PyTreeNode):
 
     ids: chex.Array
     lengths: chex.Array
+
+    @property
+    def mask(self) -> chex.Array:
+        """Which words are real, bool [T, L]."""
+        return jnp.arange(self.ids.shape[1]) < self.lengths[:, None]
+
+
+class Elements(struct.PyTreeNode):
+    """N images as encoded regions, or N texts as encoded words, for models that compare these.
+
+    Attributes:
+      vectors: float [N, K, D], zero where padded.
+      mask: bool [N, K], which of the K elements are real; at least one is.
+      whole: float [N, D], the image or the text as one vector; None if the model has no use for it.
+    """
+
+    vectors: chex.Array
+    mask: chex.Array
+    whole: chex.Array | None = None
 
 
 class Batch(struct.PyTreeNode):

@@ -8,8 +8,6 @@ from conftest import run_script
 from test_train import finished  # noqa: F401
 
 from jitm import evaluation, metrics
-from jitm.data import scenes
-from jitm.data.pipeline import pad_texts, take_images, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.training.checkpoint import Checkpoints
@@ -18,46 +16,6 @@ from jitm.training.checkpoint import Checkpoints
 @pytest.fixture(scope='module')
 def run(finished):  # noqa: F811
     return evaluation.load_run(finished[0])
-
-
-@pytest.fixture(scope='module')
-def split():
-    return scenes.load('dev', train_images=16, dev_images=10, test_images=10)
-
-
-@pytest.mark.parametrize(('image_chunk', 'text_chunk'), [(3, 7), (10, 50), (64, 64), (1, 1)])
-def test_chunks_give_the_matrix_of_everything_at_once(run, split, image_chunk, text_chunk):
-    tokens = tokenize_split(split.captions, run.vocabulary)
-    images, texts = take_images(split, np.arange(10)), pad_texts(tokens, np.arange(50), 40)
-    want = jax.jit(run.model.apply)(run.variables, images, texts)
-    chunks = {'image_chunk': image_chunk, 'text_chunk': text_chunk}
-    got = evaluation.similarity_matrix(run.model, run.variables, split, tokens, **chunks)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got, want, atol=1e-6)
-
-
-def test_any_number_of_captions_per_image(run, split):
-    keep = np.flatnonzero((split.image_of_text != 3) | (np.arange(50) % 5 == 0))
-    uneven = dataclasses.replace(
-        split, captions=tuple(split.captions[n] for n in keep), image_of_text=split.image_of_text[keep]
-    )
-    whole = tokenize_split(split.captions, run.vocabulary)
-    tokens = tokenize_split(uneven.captions, run.vocabulary)
-    chunks = {'image_chunk': 4, 'text_chunk': 16}
-    got = evaluation.similarity_matrix(run.model, run.variables, uneven, tokens, **chunks)
-    want = evaluation.similarity_matrix(run.model, run.variables, split, whole, **chunks)
-    np.testing.assert_allclose(got, want[:, keep], atol=1e-6)
-
-
-def test_encodings_of_different_lengths_are_stacked():
-    parts = [
-        {'words': np.ones((2, 3, 4)), 'vector': np.ones((2, 5))},
-        {'words': np.ones((1, 6, 4)), 'vector': 2 * np.ones((1, 5))},
-    ]
-    stacked = evaluation._concatenate(parts, np.array([2, 0, 1]))
-    assert stacked['words'].shape == (3, 6, 4)
-    np.testing.assert_array_equal(stacked['words'].sum(axis=(1, 2)), [12, 24, 12])
-    np.testing.assert_array_equal(stacked['vector'][:, 0], [1, 2, 1])
 
 
 def test_the_best_checkpoint_gives_the_metrics_of_training(run, finished):  # noqa: F811

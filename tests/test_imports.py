@@ -13,7 +13,7 @@ LEVELS = [
     {'config', 'layers', 'data', 'published'},
     {'matcher'},
     {'models', 'training.checkpoint', 'analysis'},
-    {'importers'},
+    {'importers', 'scoring'},
     {'evaluation'},
     {'training'},
     {'cli'},

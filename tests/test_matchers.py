@@ -5,12 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from jitm.errors import UserError
-from jitm.layers import text, vision
+from jitm.layers import alignment, text, vision
 from jitm.losses import tokens
-from jitm.matcher import all_pairs
-from jitm.models import vse, vsrn
+from jitm.matcher import score_in_tiles
+from jitm.models import bfan, scan, sgraf, vse, vsrn
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
@@ -19,12 +20,34 @@ DIM = 8
 
 def make_vse(mlp='none', bidirectional=False, vocab_size=VOCABULARY, bert=False, **changes):
     """VSE++ at a small size, or another model of its kind."""
-    image = vision.RegionEncoder(DIM, mlp=mlp, output_norm=False, norm_padding=False)
+    image = vision.RegionEncoder(DIM, mlp=mlp, output_norm=False, norm_padding=False, weight_norm=False)
     text_encoder = text.GRUEncoder(vocab_size, DIM, word_dim=5, bidirectional=bidirectional, dropout=0.0)
     if bert:
         text_encoder = text.BERTEncoder(vocab_size, DIM, 'tiny', dropout=0.1, output_dropout=0.1, dtype='float32')
     keywords = {'image_pooling': 'mean', 'text_pooling': 'last', 'normalize_images': True, 'absolute': False}
     return vse.VSE(DIM, image, text_encoder, **keywords | {'measure': 'cosine'} | changes)
+
+
+ATTENTION = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1, 'lambda_softmax': 9.0}
+
+
+def sides(**changes):
+    """Both sides of a model of SCAN's lineage."""
+    image = vision.RegionEncoder(DIM, mlp='none', output_norm=False, norm_padding=False, weight_norm=False)
+    return {'image': image, 'text': text.GRUEncoder(VOCABULARY, DIM, 5, bidirectional=True, dropout=0.0)} | changes
+
+
+def make_scan(direction, aggregation, **changes):
+    options = ATTENTION | {'direction': direction, 'aggregation': aggregation, 'lambda_lse': 6.0} | changes
+    return scan.SCAN(DIM, **sides() | options)
+
+
+def make_sgraf(reasoning, wholes=True, **changes):
+    image_whole = alignment.SelfAttention(dropout=0.4, slots=7) if wholes else None
+    text_whole = alignment.SelfAttention(dropout=0.4, slots=None) if wholes else None
+    options = {'image_whole': image_whole, 'text_whole': text_whole, 'reasoning': reasoning}
+    options |= ATTENTION | {'normalize_attended': True, 'activation': 'sigmoid'} | changes
+    return sgraf.SGRAF(DIM, alignment_dim=6, **sides() | options)
 
 
 GPO = {'bidirectional': True, 'image_pooling': 'gpo', 'text_pooling': 'gpo'}
@@ -53,6 +76,13 @@ MATCHERS = {
     'rvsepp': make_vse('residual', bert=True, **GPO),
     'max_pooling': make_vse(image_pooling='max', text_pooling='mean'),
     'vsrn_f30k': vsrn.VSRN(**VSRN),
+    'scan_t2i': make_scan('t2i', 'LogSumExp'),
+    'scan_i2t': make_scan('i2t', 'Mean', image=sides()['image'].clone(weight_norm=True)),
+    'bfan_equal': bfan.BFAN(DIM, focal='equal', **sides() | ATTENTION),
+    'bfan_prob': bfan.BFAN(DIM, focal='prob', **sides() | ATTENTION),
+    'sgr': make_sgraf(alignment.GraphReasoning(3)),
+    'saf': make_sgraf(alignment.AttentionFiltration()),
+    'dbl': make_sgraf(alignment.Mean(normalize=True), wholes=False, activation='tanh'),
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
 }
 
@@ -92,7 +122,8 @@ def test_every_leaf_of_an_encoding_has_the_item_on_axis_0(matcher):
     model, variables = matcher
     images, texts = make_inputs(images=3, texts=6)
     for train in (False, True):
-        encoded, _ = model.apply(variables, images, train, method='encode_image', mutable=['batch_stats'])
+        changing = {'mutable': ['batch_stats'], 'rngs': {'dropout': jax.random.key(0)}}
+        encoded, _ = model.apply(variables, images, train, method='encode_image', **changing)
         for leaf in jax.tree.leaves(encoded):
             assert leaf.shape[0] == 3
     for leaf in jax.tree.leaves(model.apply(variables, texts, method='encode_text')):
@@ -230,7 +261,7 @@ def test_copies_of_an_image_keep_other_regions():
 def test_what_cannot_be_is_refused():
     images, texts = make_inputs()
     with pytest.raises(UserError, match=r"'model.embed_dim' is 1; with an MLP it must be at least 2"):
-        vision.RegionEncoder(1, 'plain', False, False).init(jax.random.key(0), images)
+        vision.RegionEncoder(1, 'plain', False, False, False).init(jax.random.key(0), images)
     with pytest.raises(UserError, match=r"'model.text.dropout' is 1.0; it must be in \[0, 1\)"):
         text.GRUEncoder(VOCABULARY, DIM, 5, False, 1.0).init(jax.random.key(0), texts)
     copies = images.replace(kept=np.ones((5, 2, 4), bool))
@@ -289,8 +320,16 @@ def test_an_unknown_measure_is_refused():
         make_vse(measure='euclid').init(jax.random.key(0), *make_inputs())
 
 
-def test_lifted_kernels_score_every_pair():
+@pytest.mark.parametrize(('image_tile', 'text_tile'), [(1, 1), (2, 4), (3, 5), (8, 8)])
+def test_tiles_give_every_pair(image_tile, text_tile):
     rng = np.random.default_rng(0)
     images, texts = {'a': rng.normal(size=(3, 4))}, {'b': rng.normal(size=(5, 4))}
-    got = all_pairs(lambda image, text: jnp.sum(image['a'] * text['b'] ** 2), images, texts)
-    np.testing.assert_allclose(got, images['a'] @ (texts['b'] ** 2).T, rtol=1e-5)
+
+    class Bare(nn.Module):
+        def __call__(self, images, texts):
+            def block(_, images, texts):
+                return jnp.einsum('id,td->it', images['a'], texts['b'] ** 2)
+
+            return score_in_tiles(self, block, images, texts, image_tile, text_tile)
+
+    np.testing.assert_allclose(Bare().apply({}, images, texts), images['a'] @ (texts['b'] ** 2).T, rtol=1e-5)

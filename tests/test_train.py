@@ -349,7 +349,7 @@ def test_the_run_of_another_config_is_refused_with_the_difference(finished, tiny
 def test_what_cannot_change_a_number_may_change(finished, tiny_config, tmp_path):
     workdir = tmp_path / 'run'
     shutil.copytree(finished[0], workdir)
-    tiny_config['run']['image_chunk'] = 3
+    tiny_config['run']['memory_mb'] = 3
     result = loop.train_and_evaluate(tiny_config, workdir)
     lines = [line for line in read_metrics(workdir) if line['part'] == 'dev']
     assert result['first'] == lines[0]

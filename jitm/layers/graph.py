@@ -34,4 +34,4 @@ class RegionGraph(nn.Module):
         relations = jnp.where(einops.rearrange(mask, 'i s -> i 1 s'), relations, 0)
         mixed = jnp.einsum('irs,isd->ird', relations, value)
         update = Linear(size, use_bias=False, name='w')(mixed)
-        return regions + BatchNorm(nn.initializers.zeros, name='norm')(update, mask, train)
+        return regions + BatchNorm(nn.initializers.zeros, name='norm')(update, mask[..., None], train)

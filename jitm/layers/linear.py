@@ -1,4 +1,4 @@
-"""Linear layers with PyTorch's default initialisation."""
+"""Products and linear layers."""
 
 import chex
 import jax
@@ -13,6 +13,13 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
     return init
+
+
+def product(equation: str, x: chex.Array, y: chex.Array) -> chex.Array:
+    """`einsum` of arrays in the precision of the second one, with a float32 result."""
+    return jnp.einsum(
+        equation, x.astype(y.dtype), y, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+    )
 
 
 class Linear(nn.Module):
@@ -33,3 +40,25 @@ class Linear(nn.Module):
         dense = nn.Dense(self.features, self.use_bias, kernel_init=uniform, bias_init=uniform, name='dense')
         nn.share_scope(self, dense)
         return dense(x)
+
+
+class XavierLinear(nn.Module):
+    """x W + b with W from U(-r, r), r = sqrt(6 / (inputs + outputs)), and b = 0, as all of SCAN's lineage has it.
+
+    Attributes:
+      features: outputs.
+      weight_norm: W is g V / |V| with a number g, which begins as |V| (`torch.nn.utils.weight_norm`, dim=None).
+    """
+
+    features: int
+    weight_norm: bool = False
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        """Maps [..., inputs] to float32 [..., features]; a product in half precision if x is."""
+        kernel = self.param('kernel', nn.initializers.xavier_uniform(), (x.shape[-1], self.features))
+        if self.weight_norm:
+            length = self.param('length', lambda _: jnp.linalg.norm(kernel))
+            kernel = kernel * (length / jnp.linalg.norm(kernel))
+        bias = self.param('bias', nn.initializers.zeros, (self.features,))
+        return product('...i,io->...o', x, kernel.astype(x.dtype)) + bias

@@ -1,5 +1,7 @@
 """Norms that stay finite, with finite gradients, at zero; batch normalisation by PyTorch's rule."""
 
+from collections.abc import Sequence
+
 import chex
 import jax.numpy as jnp
 from flax import linen as nn
@@ -27,6 +29,31 @@ def safe_sqrt(x: chex.Array) -> chex.Array:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
+def masked_moments(
+    x: chex.Array, mask: chex.Array, axes: Sequence[int] | None = None
+) -> tuple[chex.Array, chex.Array, chex.Array]:
+    """The mean and the biased variance of the rows of all devices.
+
+    Args:
+      x: [..., D].
+      mask: bool, to be broadcast to x: what counts.
+      axes: over which axes; None for all but the last.
+
+    Returns:
+      Mean, variance and how many values they are made of, each the shape of x without the axes; of nothing they are 0.
+    """
+    axes = tuple(range(x.ndim - 1)) if axes is None else tuple(axes)
+    mask = jnp.broadcast_to(mask, x.shape)
+
+    def total(values):
+        return parallel.sum_over_devices(jnp.sum(values, axes, keepdims=True))
+
+    count = total(mask)
+    mean = total(jnp.where(mask, x, 0)) / jnp.maximum(count, 1)
+    variance = total(jnp.where(mask, jnp.square(x - mean), 0)) / jnp.maximum(count, 1)
+    return jnp.squeeze(mean, axes), jnp.squeeze(variance, axes), jnp.squeeze(count, axes)
+
+
 class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + 1e-5) * scale + bias over all rows of all devices, as `torch.nn.BatchNorm1d`.
 
@@ -48,7 +75,7 @@ class BatchNorm(nn.Module):
 
         Args:
           x: [..., D].
-          mask: bool [...], which rows the statistics are made of; None for all.
+          mask: bool, [..., 1] or [..., D], of what the statistics are made; None for everything.
           train: uses the statistics of the batch and updates the running ones, in 'batch_stats'.
 
         Returns:
@@ -61,15 +88,7 @@ class BatchNorm(nn.Module):
         bias = self.param('bias', nn.initializers.zeros, shape)
         mean, variance = running_mean.value, running_variance.value
         if train:
-            mask = jnp.ones(x.shape[:-1], bool) if mask is None else mask
-            rows = tuple(range(x.ndim - 1))
-
-            def total(values):
-                return parallel.sum_over_devices(jnp.sum(jnp.where(mask[..., None], values, 0), rows))
-
-            count = parallel.sum_over_devices(jnp.sum(mask))
-            mean = total(x) / count
-            variance = total(jnp.square(x - mean)) / count
+            mean, variance, count = masked_moments(x, jnp.ones_like(x, bool) if mask is None else mask)
             if not self.is_initializing():
                 unbiased = variance * count / jnp.maximum(count - 1, 1)
                 running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean

@@ -90,5 +90,5 @@ class BERTEncoder(nn.Module):
         bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
         words = Linear(self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
-        mask = jnp.arange(texts.ids.shape[1]) < einops.rearrange(texts.lengths, 't -> t 1')
+        mask = texts.mask
         return jnp.where(einops.rearrange(mask, 't l -> t l 1'), words, 0)

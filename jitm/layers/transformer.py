@@ -196,6 +196,6 @@ class BERT(nn.Module):
         Returns:
           The last hidden states [T, L, H], zero where padded, of `dtype`.
         """
-        mask = jnp.arange(texts.ids.shape[1]) < einops.rearrange(texts.lengths, 't -> t 1')
+        mask = texts.mask
         states = self.encoder(self.embeddings(texts.ids, train), mask, train)
         return jnp.where(einops.rearrange(mask, 't l -> t l 1'), states, 0)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import UserError
-from jitm.layers.linear import Linear
+from jitm.layers.linear import Linear, XavierLinear
 from jitm.layers.normalization import BatchNorm
 from jitm.types import Images
 
@@ -31,7 +31,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Maps [N, K, inputs], of which those in mask [N, K] are real, to [N, K, features]."""
-        counted = None if self.norm_padding else mask
+        counted = None if self.norm_padding else mask[..., None]
         hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), counted, train)
         x = Linear(self.features, name='linear_2')(nn.relu(hidden))
         return BatchNorm(name='output_norm')(x, counted, train) if self.output_norm else x
@@ -46,12 +46,14 @@ class RegionEncoder(nn.Module):
         'residual_on_input', reading the raw features and added to the output (VSE-infinity, ESA).
       output_norm: see `MLP`.
       norm_padding: see `MLP`.
+      weight_norm: the layer's direction and length are parameters of their own (SCAN's `weight_norm` encoder).
     """
 
     embed_dim: int
     mlp: str
     output_norm: bool
     norm_padding: bool
+    weight_norm: bool
 
     def setup(self):
         """Makes the layers."""
@@ -59,7 +61,7 @@ class RegionEncoder(nn.Module):
             raise UserError(f"config key 'model.image.mlp' is '{self.mlp}'; take one of {', '.join(MLPS)}")
         if self.mlp != 'none' and self.embed_dim < 2:
             raise UserError(f"config key 'model.embed_dim' is {self.embed_dim}; with an MLP it must be at least 2")
-        self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
+        self.image_fc = XavierLinear(self.embed_dim, self.weight_norm)
         if self.mlp != 'none':
             self.image_mlp = MLP(self.embed_dim, self.output_norm, self.norm_padding)
 
@@ -67,13 +69,22 @@ class RegionEncoder(nn.Module):
         """Encodes every region.
 
         Args:
-          images: regions [I, R, F] and counts [I].
+          images: regions [I, R, F] and counts [I]; if they have E copies that keep other regions, there are N = I E
+            images, else N = I.
           train: normalises with the statistics of the batch.
 
         Returns:
-          [I, R, D], and which regions are real, bool [I, R].
+          [N, R, D], and which regions are real and kept, bool [N, R].
         """
-        mask = jnp.arange(images.regions.shape[1]) < einops.rearrange(images.counts, 'i -> i 1')
+        regions, mask = self.encode(images, train)
+        if images.kept is not None:
+            regions = einops.repeat(regions, 'i r d -> (i e) r d', e=images.kept.shape[1])
+            mask = einops.rearrange(mask[:, None] & images.kept, 'i e r -> (i e) r')
+        return regions, mask
+
+    def encode(self, images: Images, train: bool) -> tuple[chex.Array, chex.Array]:
+        """Encodes every region of every image once: [I, R, D] and bool [I, R]."""
+        mask = images.mask
         regions = jnp.where(einops.rearrange(mask, 'i r -> i r 1'), images.regions.astype(jnp.float32), 0)
         linear = self.image_fc(regions)
         if self.mlp == 'none':

@@ -5,15 +5,14 @@ VSE0 and VSE++ are paper 003 (Faghri et al., 2018), Order0 and Order++ its secti
 """
 
 import chex
-import einops
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import UserError
+from jitm.layers.linear import product
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
-from jitm.matcher import Matcher, all_pairs
+from jitm.matcher import Matcher
 from jitm.types import Images, Texts
 
 
@@ -40,7 +39,7 @@ class VSE(Matcher):
 
     Attributes:
       embed_dim: D of the joint space.
-      image: from images to [I, R, D] and which regions are real, such as `RegionEncoder`.
+      image: from images to [I, R, D] and which regions count, such as `RegionEncoder`.
       text: from texts to [T, L, D], such as `GRUEncoder` or `BERTEncoder`.
       image_pooling: one of `jitm.layers.pooling.POOLINGS`, as is
       text_pooling: 'last' is the state after the last word.
@@ -70,9 +69,6 @@ class VSE(Matcher):
     def encode_image(self, images: Images, train: bool = False) -> chex.Array:
         """Encodes [I, R, F] regions as [I, D], or as [I E, D] where each of E copies keeps other regions."""
         regions, mask = self.image(images, train)
-        if images.kept is not None:
-            regions = einops.repeat(regions, 'i r d -> (i e) r d', e=images.kept.shape[1])
-            mask = einops.rearrange(mask[:, None] & images.kept, 'i e r -> (i e) r')
         embedding = self.image_pool(regions, mask)
         if self.normalize_images:
             embedding = l2_normalize(embedding)
@@ -80,18 +76,25 @@ class VSE(Matcher):
 
     def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes [T, L] words as [T, D]."""
-        mask = jnp.arange(texts.ids.shape[1]) < einops.rearrange(texts.lengths, 't -> t 1')
-        embedding = l2_normalize(self.text_pool(self.text(texts, train), mask))
+        embedding = l2_normalize(self.text_pool(self.text(texts, train), texts.mask))
         return jnp.abs(embedding) if self.absolute else embedding
+
+    def score_block(self, images: chex.Array, texts: chex.Array) -> chex.Array:
+        """Order violations of [I, D] with [T, D]: [I, T]."""
+        return order_similarity(images[:, None], texts)
+
+    def floats_per_pair(self, images: chex.Array, texts: chex.Array) -> int:
+        """The differences of two vectors."""
+        return self.embed_dim
 
     def similarity(self, images: chex.Array, texts: chex.Array, train: bool = False) -> chex.Array:
         """Scores [I, D] with [T, D]: [I, T]."""
         if self.measure == 'order':
-            return all_pairs(order_similarity, images, texts)
-        return jnp.einsum('id,td->it', images, texts, precision=jax.lax.Precision.HIGHEST)
+            return super().similarity(images, texts, train)
+        return product('id,td->it', images, texts)
 
     def similarity_pairwise(self, images: chex.Array, texts: chex.Array, train: bool = False) -> chex.Array:
         """Scores [N, D] with [N, D]: [N]."""
         if self.measure == 'order':
             return order_similarity(images, texts)
-        return jnp.einsum('nd,nd->n', images, texts, precision=jax.lax.Precision.HIGHEST)
+        return product('nd,nd->n', images, texts)

@@ -2,7 +2,6 @@
 
 import chex
 import einops
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -10,6 +9,7 @@ from jitm.data.text import END
 from jitm.errors import UserError, check_rate
 from jitm.layers.captioning import Captioner, next_words
 from jitm.layers.graph import RegionGraph
+from jitm.layers.linear import product
 from jitm.layers.normalization import BatchNorm, l2_normalize
 from jitm.layers.pooling import last
 from jitm.layers.recurrent import GRU
@@ -72,7 +72,7 @@ class VSRN(Matcher):
         """Encodes [I, R, F] regions as `vector` [I, D]; in training, for the captioner, as [I, R, D] `regions` too."""
         if images.kept is not None:
             raise UserError("config key 'augmentation.copies' must be 1 for VSRN: it reads regions one by one")
-        mask = jnp.arange(images.regions.shape[1]) < einops.rearrange(images.counts, 'i -> i 1')
+        mask = images.mask
         real = einops.rearrange(mask, 'i r -> i r 1')
         regions = self.image_fc(images.regions.astype(jnp.float32))
         if self.normalize_before_graph:
@@ -90,16 +90,15 @@ class VSRN(Matcher):
 
     def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes [T, L] words as [T, D]."""
-        mask = jnp.arange(texts.ids.shape[1]) < einops.rearrange(texts.lengths, 't -> t 1')
-        return l2_normalize(last(self.text(texts, train), mask))
+        return l2_normalize(last(self.text(texts, train), texts.mask))
 
     def similarity(self, images: Encoding, texts: chex.Array, train: bool = False) -> chex.Array:
         """Scores [I, D] with [T, D]: [I, T]."""
-        return jnp.einsum('id,td->it', images['vector'], texts, precision=jax.lax.Precision.HIGHEST)
+        return product('id,td->it', images['vector'], texts)
 
     def similarity_pairwise(self, images: Encoding, texts: chex.Array, train: bool = False) -> chex.Array:
         """Scores [N, D] with [N, D]: [N]."""
-        return jnp.einsum('nd,nd->n', images['vector'], texts, precision=jax.lax.Precision.HIGHEST)
+        return product('nd,nd->n', images['vector'], texts)
 
     def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
         """Predicts every word of a caption from those before it and its image, as `captioning`."""

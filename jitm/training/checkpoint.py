@@ -24,7 +24,7 @@ from jitm.errors import UserError
 
 MANIFEST = 'manifest.json'
 SELECTED_BY = 'rsum'
-FORMAT = 2  # of what a checkpoint holds; to be raised when older ones can no longer be read
+FORMAT = 3  # of what a checkpoint holds; to be raised when older ones can no longer be read
 
 
 def _score(metrics: dict[str, float]) -> float:

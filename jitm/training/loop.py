@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from jitm import evaluation, metrics, parallel
+from jitm import metrics, parallel
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
+from jitm.scoring import similarity_matrix
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import Logs, read_metrics
 from jitm.training.setup import Setup, check_workdir, lock, set_up
@@ -22,13 +23,13 @@ def validate(setup: Setup, state: TrainState) -> dict[str, float]:
     """Ranks the validation split with the evaluated member."""
     member = setup.config['evaluation']['member']
     variables = jax.device_get(state.members[member])
-    chunks = {key: setup.config['run'][key] for key in ('image_chunk', 'text_chunk')}
-    sims = evaluation.similarity_matrix(
+    sims = similarity_matrix(
         setup.members[member].model,
         {'params': variables.params, 'batch_stats': variables.batch_stats},
         setup.validation,
         setup.validation_tokens,
-        **chunks,
+        memory_mb=setup.config['run']['memory_mb'],
+        dtype=setup.config['evaluation']['dtype'],
     )
     return metrics.retrieval_metrics(sims, setup.validation.image_of_text)
 

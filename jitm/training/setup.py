@@ -20,6 +20,7 @@ from jitm.data.vocabularies import load_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained, replace
+from jitm.scoring import check_dtype
 from jitm.training.members import Member, init_members, make_members
 from jitm.training.objective import Term, make_terms
 from jitm.training.step import TrainState, make_train_step
@@ -28,8 +29,8 @@ from jitm.types import Batch
 LOCK = '.lock'
 AT_LEAST_ONE = ('epochs', 'batch_size', 'length_multiple')
 SECTIONS = {
-    'run': ('log_every', 'checkpoint_every', 'prefetch', 'image_chunk', 'text_chunk'),
-    'evaluation': ('split', 'member', 'every_steps'),
+    'run': ('log_every', 'checkpoint_every', 'prefetch', 'memory_mb'),
+    'evaluation': ('split', 'member', 'every_steps', 'dtype'),
     'vocabulary': ('path', 'min_count'),
 }
 
@@ -104,6 +105,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
             raise UserError(f"config key '{key}' is {count}; it must be at least 1")
     if config['seed'] < 0:
         raise UserError(f"config key 'seed' is {config['seed']}; it must not be negative")
+    check_dtype(config['evaluation']['dtype'])
     parallel.check_batch_size(config['batch_size'])
     source, _ = config_lib.choose(config['relevance'], 'source', where='relevance')
     terms = make_terms(config['terms'], supplied=('margins',) if source else ())

@@ -1,0 +1,174 @@
+"""Vectors of how words and their attended regions differ, and how a score is reasoned from them (SGRAF, DBL)."""
+
+from typing import Protocol
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+
+from jitm.errors import UserError, check_rate
+from jitm.layers.attention import EPSILON, PRODUCT
+from jitm.layers.linear import XavierLinear, product
+from jitm.layers.normalization import BatchNorm, l2_normalize, masked_moments
+
+
+class SelfAttention(nn.Module):
+    """An image's regions or a text's words as one vector: their mean weighted by self-attention (SGRAF, eq. 1 to 3).
+
+    Attributes:
+      dropout: rate, 0.4 as released.
+      slots: how many regions an image has at most. Each of these places has its own batch normalisation, over
+        images and dimensions, as released; None for texts, which have no normalisation.
+    """
+
+    dropout: float
+    slots: int | None
+
+    @nn.compact
+    def __call__(self, vectors: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
+        """Pools [N, K, D] elements, of which those in mask [N, K] are real, to unit vectors [N, D]."""
+        check_rate(self.dropout, 'model.*_whole.dropout')
+        dropout = nn.Dropout(self.dropout, deterministic=not train)
+        real = einops.rearrange(mask, 'n k -> n k 1')
+        mean = jnp.sum(jnp.where(real, vectors, 0), axis=1) / jnp.sum(real, axis=1)
+        local = XavierLinear(vectors.shape[-1], name='local')(vectors)
+        whole = XavierLinear(vectors.shape[-1], name='whole')(mean)
+        if self.slots is not None:
+            local = self._normalize_slots(local, mask, train)
+            whole = BatchNorm(name='whole_norm')(whole, train=train)
+        local, whole = dropout(nn.tanh(local)), dropout(nn.tanh(whole))
+        scores = XavierLinear(1, name='scores')(local * einops.rearrange(whole, 'n d -> n 1 d'))
+        weights = nn.softmax(jnp.where(real, scores, -jnp.inf), axis=1)
+        return l2_normalize(jnp.sum(weights * vectors, axis=1))
+
+    def _normalize_slots(self, local: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+        given = mask.shape[1]
+        if given > self.slots:
+            raise UserError(
+                f"images have up to {given} regions, more than config key 'model.image_whole.slots' = {self.slots}"
+            )
+        padded = jnp.pad(local, [(0, 0), (0, self.slots - given), (0, 0)])
+        mask = jnp.pad(mask, [(0, 0), (0, self.slots - given)])
+        norm = BatchNorm(name='local_norm')
+        normalized = norm(einops.rearrange(padded, 'n k d -> n d k'), einops.rearrange(mask, 'n k -> n 1 k'), train)
+        return einops.rearrange(normalized, 'n d k -> n k d')[:, :given]
+
+
+class Reasoning(Protocol):
+    """From the alignments of a pair, its whole and its words, to one vector.
+
+    Attributes:
+      over_images: in training a text's vectors depend on all images of the batch, which must be given together.
+    """
+
+    over_images: bool
+
+    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+        """Takes nodes [I, T, N, M], of which those in mask [T, N] are real, to [I, T, M]."""
+
+
+class Mean(nn.Module):
+    """The mean of the alignments (DBL, eq. 2).
+
+    Attributes:
+      normalize: gives the mean norm 1, as released; the paper does not.
+    """
+
+    normalize: bool
+    over_images = False
+
+    @nn.compact
+    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+        """See `Reasoning`."""
+        real = mask[..., None]
+        mean = jnp.sum(jnp.where(real, nodes, 0), axis=2) / jnp.sum(real, axis=1)
+        return l2_normalize(mean) if self.normalize else mean
+
+
+class GraphReasoning(nn.Module):
+    """Similarity graph reasoning: every alignment looks at all others, the first node is the result (SGRAF, eq. 7, 8).
+
+    The edge (W_q s_i + b_q) . (W_k s_j + b_k) takes one product with W_q W_k' instead of two; b_k adds the same to all
+    edges of a node, which the softmax undoes, so that there is none. Of the last step only the first node is needed.
+
+    Attributes:
+      steps: 3 as published.
+    """
+
+    steps: int
+    over_images = False
+
+    @nn.compact
+    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+        """See `Reasoning`."""
+        if self.steps < 1:
+            raise UserError(f"config key 'model.reasoning.steps' is {self.steps}; it must be at least 1")
+        size = nodes.shape[-1]
+        xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
+        for n in range(self.steps):
+            query = self.param(f'query_{n}', xavier, (size, size))
+            query_bias = self.param(f'query_bias_{n}', zeros, (size,))
+            key = self.param(f'key_{n}', xavier, (size, size))
+            asking = nodes[:, :, :1] if n == self.steps - 1 else nodes
+            questions = product('itnm,mk->itnk', asking, query @ key.T) + query_bias @ key.T
+            edges = product('itnm,itom->itno', questions, nodes)
+            edges = nn.softmax(jnp.where(mask[:, None], edges, -jnp.inf))
+            mixed = product('itno,itom->itnm', edges, nodes)
+            nodes = nn.relu(XavierLinear(size, name=f'graph_{n}')(mixed))
+        return nodes[:, :, 0]
+
+
+class AttentionFiltration(nn.Module):
+    """Similarity attention filtration: the mean of the alignments weighted by their relevance (SGRAF, eq. 9, 10).
+
+    The batch normalisation of the relevance is the released code's: it has one channel and meets one text at a time,
+    so that in training each text has the statistics of its own alignments with all images, and the running statistics
+    are updated once for each text, in order. `momentum` is the share of the old ones that is kept.
+    """
+
+    over_images = True
+    momentum = 0.9
+    epsilon = 1e-5
+
+    @nn.compact
+    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+        """See `Reasoning`."""
+        relevance = XavierLinear(1, name='relevance')(nodes)[..., 0]
+        scale = self.param('scale', nn.initializers.ones, ())
+        bias = self.param('bias', nn.initializers.zeros, ())
+        running_mean = self.variable('batch_stats', 'mean', jnp.zeros, ())
+        running_variance = self.variable('batch_stats', 'variance', jnp.ones, ())
+        mean, variance = running_mean.value, running_variance.value
+        if train:
+            mean, variance, count = masked_moments(relevance, mask, axes=(0, 2))
+            if not self.is_initializing():
+                shares = (1 - self.momentum) * self.momentum ** jnp.arange(len(mask))[::-1]
+                kept = self.momentum ** len(mask)
+                unbiased = variance * count / jnp.maximum(count - 1, 1)
+                running_mean.value = kept * running_mean.value + jnp.sum(shares * mean)
+                running_variance.value = kept * running_variance.value + jnp.sum(shares * unbiased)
+            mean, variance = mean[:, None], variance[:, None]
+        relevance = (relevance - mean) * (scale / jnp.sqrt(variance + self.epsilon)) + bias
+        weights = jnp.where(mask, nn.sigmoid(relevance), 0)
+        weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + EPSILON)
+        return l2_normalize(product('itn,itnm->itm', weights, nodes))
+
+
+class Alignments(nn.Module):
+    """l2norm(W (x - y)^2 + b): how two vectors differ (SGRAF, eq. 4; DBL, eq. 1; squared as released).
+
+    Attributes:
+      features: M.
+    """
+
+    features: int
+
+    @nn.compact
+    def __call__(self, images: chex.Array, texts: chex.Array) -> chex.Array:
+        """Compares vectors [I, T, ..., D] of every image with [T, ..., D] of every text: [I, T, ..., M]."""
+        # Repeated by a product, whose gradient is a product: on a CPU ten times as fast as a sum over images.
+        repeated = jnp.einsum('i,t...->it...', jnp.ones(len(images), texts.dtype), texts)
+        difference = jnp.square(images - repeated).astype(texts.dtype)
+        return l2_normalize(checkpoint_name(XavierLinear(self.features, name='linear')(difference), PRODUCT))

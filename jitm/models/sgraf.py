@@ -1,0 +1,122 @@
+"""Similarity graph reasoning and attention filtration (SGRAF, Diao et al., 2021), and the network that DBL boosts.
+
+DBL is paper 002 (Diao et al., 2024).
+"""
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import UserError
+from jitm.layers import attention
+from jitm.layers.alignment import Alignments
+from jitm.layers.linear import XavierLinear, product
+from jitm.matcher import Matcher, score_in_tiles, tile_edge
+from jitm.types import Elements, Images, Texts
+
+ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}
+
+
+class SGRAF(Matcher):
+    """Each word is compared with the regions it attends to, and the score is reasoned from these alignments.
+
+    The published SGRAF is the mean of a model with `GraphReasoning` (SGR) and one with `AttentionFiltration` (SAF).
+
+    Attributes:
+      embed_dim: D.
+      alignment_dim: M, 256 as published.
+      image: from images to [I, R, D] and which regions count.
+      text: from texts to [T, L, D].
+      image_whole: from regions to a vector of the image, such as `SelfAttention`; None for no alignment of the wholes,
+        as is
+      text_whole: from words to a vector of the text.
+      reasoning: see `alignment.Reasoning`.
+      raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
+      slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
+      lambda_softmax: temperature of the attention.
+      normalize_attended: gives attended vectors norm 1, as released; SGRAF's paper does not.
+      activation: 'sigmoid' or 'tanh' (DBL), of the score.
+    """
+
+    embed_dim: int
+    alignment_dim: int
+    image: nn.Module
+    text: nn.Module
+    image_whole: nn.Module | None
+    text_whole: nn.Module | None
+    reasoning: nn.Module
+    raw_feature_norm: str
+    slope: float
+    lambda_softmax: float
+    normalize_attended: bool
+    activation: str
+
+    def setup(self):
+        """Makes the layers of the similarity."""
+        if self.activation not in ACTIVATIONS:
+            raise UserError(
+                f"config key 'model.activation' is '{self.activation}'; take one of {', '.join(ACTIVATIONS)}"
+            )
+        if (self.image_whole is None) != (self.text_whole is None):
+            raise UserError("config keys 'model.image_whole' and 'model.text_whole' must both be given, or neither")
+        attention.check_temperature(self.lambda_softmax)
+        self.local = Alignments(self.alignment_dim)
+        if self.image_whole is not None:
+            self.whole = Alignments(self.alignment_dim)
+        self.score = XavierLinear(1)
+
+    def encode_image(self, images: Images, train: bool = False) -> Elements:
+        """Encodes [I, R, F] regions as unit vectors [I, R, D], and the image as one [I, D]."""
+        return self._with_whole(attention.unit_elements(*self.image(images, train)), self.image_whole, train)
+
+    def encode_text(self, texts: Texts, train: bool = False) -> Elements:
+        """Encodes [T, L] words as unit vectors [T, L, D], and the text as one [T, D]."""
+        return self._with_whole(attention.unit_elements(self.text(texts, train), texts.mask), self.text_whole, train)
+
+    def _with_whole(self, elements: Elements, whole: nn.Module | None, train: bool) -> Elements:
+        if whole is None:
+            return elements
+        return elements.replace(whole=whole(elements.vectors, elements.mask, train))
+
+    def weights(self, images: Elements, texts: Elements) -> chex.Array:
+        """Attention of each word over the regions, up to a factor: [I, R, T, L]."""
+        scores = attention.similarities(images, texts)
+        normalized = attention.normalize_over_queries(scores, texts.mask, self.raw_feature_norm, self.slope)
+        return attention.attend(normalized, images.mask, self.lambda_softmax)
+
+    def alignments(self, images: Elements, texts: Elements) -> chex.Array:
+        """How every image and every text differ, [I, T, N, M]: as wholes, if the model has them, and in each word."""
+        weights = self.weights(images, texts)
+        if self.normalize_attended:
+            weights = weights / attention.attended_norm(weights, attention.gram(images))[:, None]
+        else:
+            weights = attention.shares(weights)
+        attended = product('irtl,ird->itld', weights, images.vectors)
+        nodes = self.local(attended, texts.vectors)
+        if self.image_whole is None:
+            return nodes
+        whole = self.whole(images.whole[:, None], texts.whole)
+        return jnp.concatenate([einops.rearrange(whole, 'i t m -> i t 1 m'), nodes], axis=2)
+
+    def reason(self, nodes: chex.Array, texts: Elements, train: bool) -> chex.Array:
+        """From alignments [I, T, N, M] to scores [I, T]."""
+        wholes = nodes.shape[2] - texts.mask.shape[1]
+        mask = jnp.pad(texts.mask, [(0, 0), (wholes, 0)], constant_values=True)
+        return ACTIVATIONS[self.activation](self.score(self.reasoning(nodes, mask, train))[..., 0])
+
+    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+        """Scores every image of a block with every text of it: [I, T]."""
+        return self.reason(self.alignments(images, texts), texts, train=False)
+
+    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
+        """The attended vector of every word."""
+        return texts.mask.shape[1] * self.embed_dim
+
+    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+        """Scores every image with every text: [I, T]; in training, what `reasoning` normalises, by these."""
+        if not (train and self.reasoning.over_images):
+            return super().similarity(images, texts, train)
+        edge = tile_edge(self.floats_per_pair(images, texts))
+        nodes = score_in_tiles(self, SGRAF.alignments, images, texts, edge, edge)
+        return self.reason(nodes, texts, train)
