@@ -1,0 +1,366 @@
+"""Scores and trains cross-attention models in PyTorch the way their published code does: one caption after the other.
+
+    python -m benchmarks.torch_loops --model saf --images 1000 --texts 5000
+    python -m benchmarks.torch_loops --model saf --captions data/f30k_precomp/test_caps.txt --train --batch 128
+
+What the compiled models of jitm are compared with. Each caption, cut to its true length, meets all images of a shard
+at once; attended vectors are formed; captions follow each other in a Python loop. Inputs are unit vectors, regions
+[I, R, D] and words [T, L, D], so that encoders are left out on both sides. A training step is the scores of a batch,
+max of hinges, and its gradients with respect to regions, words and parameters, without the optimizer. NAAF's threshold
+is given, not mined. Takes torch, of the extra `parity`: pip install -e '.[parity]'.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+unit = partial(functional.normalize, dim=-1, eps=1e-8)
+
+
+def attention(query: Tensor, context: Tensor, smooth: float) -> Tensor:
+    """Weights [I, Q, C] of SCAN: leaky cosines, of norm 1 over the query, softmax over the context."""
+    scores = unit(functional.leaky_relu(torch.bmm(context, query.transpose(1, 2)), 0.1))
+    return torch.softmax(smooth * scores.transpose(1, 2), -1)
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine over the last axis; faster here than functional.cosine_similarity."""
+    norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
+    return (a * b).sum(-1) / norms.clamp(min=1e-8)
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """A Linear with Xavier's weights and no bias to begin with."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class CaptionLoop(nn.Module):
+    """Scores images and captions; a model says how one caption meets the images."""
+
+    def encode(self, regions: Tensor) -> tuple[Tensor, ...]:
+        """What all captions need of regions [I, R, D]: arguments of `meet`."""
+        return (regions,)
+
+    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
+        """Scores [I] of regions [I, R, D] and the words [I, n, D] of one caption, the same for all images."""
+        raise NotImplementedError
+
+    def captions(self, regions: Tensor, words: Tensor, lengths: Tensor) -> Iterator[Tensor]:
+        """Scores [I] of one caption after the other."""
+        images = self.encode(regions)
+        for caption, length in zip(words, lengths.tolist(), strict=True):
+            yield self.meet(caption[:length].expand(len(regions), -1, -1), *images)
+
+    def forward(self, regions: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
+        """Scores [I, T] of regions [I, R, D] and words [T, L, D], or a list of [L, D], with lengths [T]."""
+        return torch.stack(list(self.captions(regions, words, lengths)), 1)
+
+
+class SCAN(CaptionLoop):
+    """Stacked cross attention (Lee et al. 2018) with LogSumExp."""
+
+    def __init__(self, direction: str, smooth: float, lse: float) -> None:
+        super().__init__()
+        self.direction, self.smooth, self.lse = direction, smooth, lse
+
+    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
+        """Each word attends to regions (t2i) or each region to words (i2t)."""
+        query, context = (words, regions) if self.direction == 't2i' else (regions, words)
+        attended = torch.bmm(attention(query, context, self.smooth), context)
+        return torch.logsumexp(self.lse * cosine(query, attended), 1) / self.lse
+
+
+class BFAN(CaptionLoop):
+    """Bidirectional focal attention (Liu et al. 2019): fragments below the weighted average are dropped."""
+
+    def __init__(self, focal: str, smooth: float = 20.0) -> None:
+        super().__init__()
+        self.focal, self.smooth = focal, smooth
+
+    def relevance(self, query: Tensor, context: Tensor) -> Tensor:
+        """Mean cosine [I] of the query's elements and what they attend to the second time."""
+        weights = attention(query, context, self.smooth)
+        with torch.no_grad():
+            trust = weights.sqrt() if self.focal == 'prob' else torch.ones_like(weights)
+            kept = weights * trust.sum(-1, keepdim=True) > (weights * trust).sum(-1, keepdim=True)
+        weights = weights * kept
+        weights = weights / weights.sum(-1, keepdim=True)
+        return cosine(query, torch.bmm(weights, context)).mean(1)
+
+    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
+        """The sum of both directions."""
+        return self.relevance(words, regions) + self.relevance(regions, words)
+
+
+class NAAF(CaptionLoop):
+    """Negative-aware attention (Zhang et al. 2022) with a given threshold; what differs at test is in eval mode."""
+
+    def __init__(self, threshold: float = 0.0, smooth: float = 20.0) -> None:
+        super().__init__()
+        self.threshold, self.smooth = threshold, smooth
+
+    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
+        """The mean over words of the mismatch and of the two matching terms."""
+        scores = torch.bmm(words, regions.transpose(1, 2))
+        margins = scores - self.threshold
+        best = margins.amax(-1)
+        decision = best
+        if not self.training:
+            caption = words[0]
+            decision = best @ torch.softmax(5 * caption @ caption.T, -1).T
+        mismatch = best * (decision < 0)
+
+        weights = torch.where(margins > 0, torch.exp(self.smooth * margins), 0.0)
+        attended = torch.bmm(weights / (weights.sum(-1, keepdim=True) + 1e-8), regions)
+        match = (words * attended).sum(-1) / torch.linalg.vector_norm(attended, dim=-1).clamp(min=1e-8)
+
+        relative = functional.normalize(functional.leaky_relu(scores, 0.1), dim=1, eps=1e-8)
+        relevance = (scores * torch.softmax(self.smooth * relative, -1)).sum(-1)
+        return (mismatch + match + relevance).mean(1)
+
+
+class Alignment(nn.Module):
+    """How two vectors differ, as a unit vector: Linear((a - b)^2)."""
+
+    def __init__(self, dim: int, similarity_dim: int) -> None:
+        super().__init__()
+        self.project = linear(dim, similarity_dim)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """[..., D] and [..., D] to [..., M]."""
+        return unit(self.project((a - b).pow(2)))
+
+
+class DBL(CaptionLoop):
+    """The baseline network of deep boosting learning (Diao et al. 2023): the mean of the words' alignments."""
+
+    def __init__(self, dim: int, similarity_dim: int = 256, smooth: float = 9.0) -> None:
+        super().__init__()
+        self.smooth = smooth
+        self.align = Alignment(dim, similarity_dim)
+        self.evaluate = linear(similarity_dim, 1)
+
+    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
+        """tanh of a Linear of the mean alignment."""
+        attended = unit(torch.bmm(attention(words, regions, self.smooth), regions))
+        return torch.tanh(self.evaluate(unit(self.align(attended, words).mean(1)))).squeeze(1)
+
+
+class SelfAttention(nn.Module):
+    """One unit vector of several, weighted by how they fit their mean; SGRAF's global vectors."""
+
+    def __init__(self, dim: int, elements: int | None, dropout: float = 0.4) -> None:
+        super().__init__()
+        norms = (nn.BatchNorm1d(elements), nn.BatchNorm1d(dim)) if elements else (nn.Identity(), nn.Identity())
+        self.local, self.whole = (
+            nn.Sequential(linear(dim, dim), norm, nn.Tanh(), nn.Dropout(dropout)) for norm in norms
+        )
+        self.common = linear(dim, 1)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """[N, E, D] to [N, D]."""
+        fit = self.common(self.local(vectors) * self.whole(vectors.mean(1)).unsqueeze(1))
+        return unit((torch.softmax(fit, 1) * vectors).sum(1))
+
+
+class GraphReasoning(nn.Module):
+    """SGR: alignments exchange what they know along a full graph; the global one answers."""
+
+    def __init__(self, dim: int, steps: int = 3) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(
+            nn.ModuleDict({name: linear(dim, dim) for name in ('query', 'key', 'graph')}) for _ in range(steps)
+        )
+
+    def forward(self, alignments: Tensor) -> Tensor:
+        """[I, 1 + n, M] to [I, M]."""
+        for step in self.steps:
+            edges = torch.softmax(torch.bmm(step['query'](alignments), step['key'](alignments).transpose(1, 2)), -1)
+            alignments = torch.relu(step['graph'](torch.bmm(edges, alignments)))
+        return alignments[:, 0]
+
+
+class AttentionFiltration(nn.Module):
+    """SAF: a weighted mean of the alignments. In training a caption's weights take the statistics of that caption."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weigh = linear(dim, 1)
+        self.norm = nn.BatchNorm1d(1)
+
+    def forward(self, alignments: Tensor) -> Tensor:
+        """[I, 1 + n, M] to [I, M]."""
+        weights = torch.sigmoid(self.norm(self.weigh(alignments).transpose(1, 2)))
+        weights = functional.normalize(weights, p=1, dim=-1, eps=1e-8)
+        return unit(torch.bmm(weights, alignments).squeeze(1))
+
+
+class SGRAF(CaptionLoop):
+    """Similarity graph reasoning or attention filtration (Diao et al. 2021)."""
+
+    def __init__(self, dim: int, regions: int, reason: type[nn.Module], similarity_dim: int = 256) -> None:
+        super().__init__()
+        self.smooth = 9.0
+        self.image_attention, self.text_attention = SelfAttention(dim, regions), SelfAttention(dim, None)
+        self.align_local, self.align_global = Alignment(dim, similarity_dim), Alignment(dim, similarity_dim)
+        self.reason = reason(similarity_dim)
+        self.evaluate = linear(similarity_dim, 1)
+
+    def encode(self, regions: Tensor) -> tuple[Tensor, Tensor]:
+        """Regions and the global vector of each image."""
+        return regions, self.image_attention(regions)
+
+    def meet(self, words: Tensor, regions: Tensor, images: Tensor) -> Tensor:
+        """sigmoid of a Linear of the alignments of words and of the whole, reasoned about."""
+        attended = unit(torch.bmm(attention(words, regions, self.smooth), regions))
+        local = self.align_local(attended, words)
+        whole = self.align_global(images, self.text_attention(words[:1]))
+        reasoned = self.reason(torch.cat([whole.unsqueeze(1), local], 1))
+        return torch.sigmoid(self.evaluate(reasoned)).squeeze(1)
+
+
+# Each makes a model for vectors of dim dimensions and images of so many regions.
+LOOPS = {
+    'scan_t2i': lambda dim, regions: SCAN('t2i', smooth=9.0, lse=6.0),
+    'scan_i2t': lambda dim, regions: SCAN('i2t', smooth=4.0, lse=5.0),
+    'bfan_equal': lambda dim, regions: BFAN('equal'),
+    'bfan_prob': lambda dim, regions: BFAN('prob'),
+    'sgr': lambda dim, regions: SGRAF(dim, regions, GraphReasoning),
+    'saf': lambda dim, regions: SGRAF(dim, regions, AttentionFiltration),
+    'naaf': lambda dim, regions: NAAF(),
+    'dbl': lambda dim, regions: DBL(dim),
+}
+
+
+@torch.inference_mode()
+def score(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, shard: int = 128) -> Tensor:
+    """Scores [I, T] in eval mode, so many images at a time."""
+    model.eval()
+    return torch.cat([model(part, words, lengths) for part in regions.split(shard)])
+
+
+def max_of_hinges(scores: Tensor, margin: float = 0.2) -> Tensor:
+    """The sum of the hardest hinge of each row and of each column of scores [B, B]."""
+    matched = scores.diagonal()
+    same = torch.eye(len(scores), dtype=torch.bool)
+    texts = (margin + scores - matched[:, None]).clamp(min=0).masked_fill(same, 0)
+    images = (margin + scores - matched[None, :]).clamp(min=0).masked_fill(same, 0)
+    return texts.max(1)[0].sum() + images.max(0)[0].sum()
+
+
+def train_step(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
+    """Max of hinges of a batch in train mode; gradients are left in regions, words and parameters."""
+    model.train().zero_grad()
+    regions.grad = words.grad = None
+    loss = max_of_hinges(model(regions.requires_grad_(), words.requires_grad_(), lengths))
+    loss.backward()
+    return loss.detach()
+
+
+def caption_lengths(captions: Path | None, texts: int) -> Tensor:
+    """Words of each caption of a text file, or made up like Flickr's, with `<start>` and `<end>`."""
+    if captions is None:
+        lengths = np.clip(np.random.default_rng(0).gamma(8.0, 1.55, texts), 3, 76).astype(int)
+    else:
+        lengths = np.array([len(line.split()) for line in captions.read_text(encoding='utf-8').splitlines()[:texts]])
+    return torch.from_numpy(lengths + 2)
+
+
+def pairs_per_second(
+    model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, shard: int, seconds: float
+) -> float:
+    """Scores whole captions until the time is over, after the first ten of the first shard."""
+
+    @torch.inference_mode()
+    def captions() -> Iterator[int]:
+        while True:
+            for part in regions.split(shard):
+                yield from (len(scores) for scores in model.captions(part, words, lengths))
+
+    model.eval()
+    done = captions()
+    for _ in range(10):
+        next(done)
+    pairs, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < seconds:
+        pairs += next(done)
+    return pairs / passed
+
+
+def steps_per_second(
+    model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, batch: int, seconds: float
+) -> float:
+    """Takes whole steps until the time is over, after one."""
+    steps, began = -1, 0.0
+    while steps < 1 or time.perf_counter() - began < seconds:
+        texts = torch.arange(batch) + (steps + 1) * batch
+        texts, images = texts % len(words), texts % len(regions)
+        longest = int(lengths[texts].max())
+        train_step(model, regions[images], words[texts, :longest], lengths[texts])
+        steps += 1
+        if steps == 0:
+            began = time.perf_counter()
+    return steps / (time.perf_counter() - began)
+
+
+def matmul_gflops(size: int = 2048, products: int = 5) -> float:
+    """The rate of float32 products of two square matrices, to tell a busy machine from an idle one."""
+    a, b, times = torch.rand(size, size), torch.rand(size, size), []
+    for _ in range(products + 1):
+        began = time.perf_counter()
+        torch.mm(a, b)
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 / statistics.median(times[1:]) / 1e9
+
+
+def main() -> None:
+    """Prints one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--model', choices=LOOPS, required=True)
+    parser.add_argument('--images', type=int, default=1000)
+    parser.add_argument('--texts', type=int, default=5000)
+    parser.add_argument('--dim', type=int, default=1024)
+    parser.add_argument('--regions', type=int, default=36)
+    parser.add_argument('--captions', type=Path, help='a text file, one caption a line; made-up lengths if not given')
+    parser.add_argument('--shard', type=int, default=128, help='images scored at a time')
+    parser.add_argument('--seconds', type=float, default=30.0)
+    parser.add_argument('--train', action='store_true', help='time training steps instead of scoring')
+    parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    lengths = caption_lengths(args.captions, args.texts)
+    if len(lengths) < args.texts:
+        parser.error(f'{args.captions} has {len(lengths)} captions: give --texts {len(lengths)} or fewer')
+    model = LOOPS[args.model](args.dim, args.regions)
+    regions = unit(torch.randn(args.images, args.regions, args.dim))
+    words = unit(torch.randn(args.texts, int(lengths.max()), args.dim))
+    if args.train:
+        speed = {'steps_per_second': steps_per_second(model, regions, words, lengths, args.batch, args.seconds)}
+    else:
+        speed = {'pairs_per_second': pairs_per_second(model, regions, words, lengths, args.shard, args.seconds)}
+    result = {
+        'model': args.model,
+        'mode': 'train' if args.train else 'score',
+        'threads': torch.get_num_threads(),
+        **speed,
+        'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        'matmul_gflops': matmul_gflops(),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == '__main__':
+    main()

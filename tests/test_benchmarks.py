@@ -1,0 +1,57 @@
+import json
+import sys
+
+import pytest
+
+MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
+
+
+@pytest.fixture
+def loops():
+    pytest.importorskip('torch')
+    from benchmarks import torch_loops
+
+    return torch_loops
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_torch_loops_score_whole_captions_and_train(loops, name):
+    assert list(loops.LOOPS) == MODELS
+    torch = loops.torch
+    torch.manual_seed(0)
+    model = loops.LOOPS[name](16, 6)
+    regions, words = loops.unit(torch.randn(5, 6, 16)), loops.unit(torch.randn(5, 7, 16))
+    lengths = torch.tensor([7, 3, 5, 4, 3])
+    padding = torch.arange(7)[:, None] >= lengths[:, None, None]
+    scores = loops.score(model, regions, words, lengths, shard=2)
+    assert scores.shape == (5, 5)
+    torch.testing.assert_close(scores, loops.score(model, regions, words.masked_fill(padding, torch.nan), lengths))
+    loss = loops.train_step(model, regions, words, lengths)
+    assert 0 < loss < 50
+    assert not words.grad[padding.expand_as(words)].any()
+    for tensor in (regions, words, *model.parameters()):
+        assert tensor.grad.isfinite().all()
+    assert regions.grad.any()
+    assert words.grad.any()
+
+
+def test_max_of_hinges_of_the_torch_loops(loops):
+    # Hardest hinges: rows 0.7, 0.2 and 0, columns 0, 0.9 and 0.
+    scores = loops.torch.tensor([[0.5, 1.0, 0.4], [0.3, 0.3, 0.2], [0.1, 0.6, 0.9]])
+    assert loops.max_of_hinges(scores).item() == pytest.approx(1.8)
+
+
+@pytest.mark.parametrize('train', [False, True])
+def test_torch_loops_print_one_line(loops, tmp_path, monkeypatch, capsys, train):
+    captions = tmp_path / 'caps.txt'
+    captions.write_text('a dog\na red house by the sea\n' * 6)
+    sizes = ['--images=5', '--texts=12', '--dim=8', '--regions=4', '--batch=4', '--seconds=0.01']
+    arguments = ['--model=saf', f'--captions={captions}', *sizes, *['--train'] * train]
+    monkeypatch.setattr(sys, 'argv', ['torch_loops', *arguments])
+    loops.main()
+    result = json.loads(capsys.readouterr().out)
+    speed = 'steps_per_second' if train else 'pairs_per_second'
+    assert set(result) == {'model', 'mode', 'threads', speed, 'peak_rss_mb', 'matmul_gflops'}
+    assert (result['model'], result['mode']) == ('saf', 'train' if train else 'score')
+    assert min(result[speed], result['peak_rss_mb'], result['matmul_gflops']) > 0
+    assert loops.caption_lengths(captions, 2).tolist() == [4, 8]
