@@ -329,6 +329,22 @@ def test_a_run_goes_on_with_its_own_data_only_wherever_they_lie(tiny_config, pre
         loop.train_and_evaluate(tiny_config, workdir)
 
 
+def test_a_run_goes_on_with_its_own_relevance_only_wherever_it_lies(tiny_config, tmp_path):
+    workdir, path, moved = tmp_path / 'run', tmp_path / 'cider.npy', tmp_path / 'moved.npy'
+    phi = np.zeros((16, 80), np.float32)
+    np.save(path, phi)
+    tiny_config['epochs'] = 1
+    tiny_config['relevance'] = {'source': 'cider.from_file', 'path': str(path)}
+    loop.train_and_evaluate(tiny_config, workdir)
+    path.rename(moved)
+    tiny_config['relevance']['path'] = str(moved)
+    loop.train_and_evaluate(tiny_config, workdir)
+    phi[7, 40] = 1
+    np.save(moved, phi)
+    with pytest.raises(UserError, match=r'was begun with other data \(data.relevance: \w{64} -> \w{64}\); give it its'):
+        loop.train_and_evaluate(tiny_config, workdir)
+
+
 def test_a_directory_with_other_files_is_refused(tiny_config, tmp_path):
     (tmp_path / 'thesis.tex').write_text('precious')
     with pytest.raises(UserError, match='exists and is not a run of jitm'):

@@ -107,6 +107,12 @@ class Pipeline:
     relevance: Relevance | None = None
 
     @property
+    def identity(self) -> dict[str, object]:
+        """What tells its data from others: the identity of the split, and the hash of a given relevance."""
+        given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
+        return self.split.identity | given
+
+    @property
     def steps_per_epoch(self) -> int:
         """Whole batches in an epoch."""
         return self.split.num_texts // self.batch_size
