@@ -16,7 +16,7 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm import metrics as metrics_lib
-from jitm.data.pipeline import Tokens, bucket, pad_texts, take_images, tokenize_split
+from jitm.data.pipeline import Tokens, bucket, check_lengths, pad_texts, take_images, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
@@ -79,7 +79,8 @@ def encode_texts(model: Matcher, variables: chex.ArrayTree, tokens: Tokens, chun
     order = np.argsort(tokens.lengths, kind='stable')
     parts = []
     for index, count in _chunks(order, chunk):
-        texts = pad_texts(tokens, index, bucket(tokens.lengths[index].max(), LENGTH_MULTIPLE))
+        length = bucket(tokens.lengths[index].max(), LENGTH_MULTIPLE, model.text_format.max_length)
+        texts = pad_texts(tokens, index, length)
         encoded = jax.device_get(_encode_text(model, variables, texts))
         parts.append(jax.tree.map(lambda x, count=count: x[:count], encoded))
     return _concatenate(parts, order)
@@ -221,6 +222,7 @@ def evaluate_runs(
                 f'{run.feature_size}; evaluate on features of the same extractor'
             )
         tokens = tokenize_split(split.captions, run.vocabulary)
+        check_lengths(split, tokens, run.model.text_format)
         chunks = {key: run.config['run'][key] for key in ('image_chunk', 'text_chunk')}
         sims += similarity_matrix(run.model, run.variables, split, tokens, **chunks)
     sims /= len(runs)

@@ -4,6 +4,8 @@ I images, T texts, R regions, L words, D features; B pairs of a batch, E copies 
 ranking; N pairs of an image with a text; V words of the vocabulary.
 """
 
+from typing import NamedTuple
+
 import chex
 from flax import struct
 
@@ -32,6 +34,18 @@ class Texts(struct.PyTreeNode):
 
     ids: chex.Array
     lengths: chex.Array
+
+
+class TextFormat(NamedTuple):
+    """What texts a model reads.
+
+    Attributes:
+      kind: 'words' or 'word pieces'.
+      max_length: ids of the longest, both ends included; None for any length.
+    """
+
+    kind: str
+    max_length: int | None = None
 
 
 class Batch(struct.PyTreeNode):

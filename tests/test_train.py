@@ -16,7 +16,7 @@ from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 from test_parallel import free_port
 
-from jitm import cli
+from jitm import cli, evaluation
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
@@ -438,6 +438,36 @@ def test_a_bert_trains_from_its_weights_and_evaluates_from_the_checkpoint_alone(
     trained = load_run(workdir, 20).variables['params']['text']
     moved = np.abs(trained['bert']['embeddings']['words']['embedding'] - saved).max()
     assert 1e-5 < moved < 20 * 1e-4 * 1.01  # at most a tenth of the rate a step
+
+
+def with_long_caption(folder, split, words):
+    """Makes a caption of a precomp folder so many words long."""
+    captions = (folder / f'{split}_caps.txt').read_text().splitlines()
+    captions[3] = 'house ' * words
+    (folder / f'{split}_caps.txt').write_text('\n'.join(captions))
+
+
+@pytest.mark.parametrize('split', ['train', 'dev'])
+def test_a_text_that_bert_cannot_read_is_refused_before_anything_is_written(
+    bert_config, precomp_folder, tmp_path, split
+):
+    bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    with_long_caption(precomp_folder, split, 511)
+    sentence = f'precomp/{split}, text 3 has 513 word pieces with both ends, but the model reads at most 512: shorten'
+    check_refused(bert_config, tmp_path / 'run', sentence)
+
+
+def test_the_longest_text_that_bert_reads_is_not_padded_beyond(bert_config, precomp_folder, monkeypatch):
+    bert_config |= {'batch_size': 40, 'length_multiple': 100}  # the batch holds every text
+    bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    monkeypatch.setattr(evaluation, 'LENGTH_MULTIPLE', 100)
+    monkeypatch.setattr(evaluation, '_encode_text', lambda model, variables, texts: texts.ids)
+    for split in ('train', 'dev'):
+        with_long_caption(precomp_folder, split, 510)
+    setup = set_up(bert_config)
+    assert setup.make_batch(0).texts.ids.shape[1] == 512
+    model = setup.members['target'].model
+    assert evaluation.encode_texts(model, {}, setup.validation_tokens, chunk=2).shape == (20, 512)
 
 
 def test_a_run_of_another_version_is_refused(finished, monkeypatch):

@@ -13,7 +13,7 @@ import jax
 from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, Tokens, tokenize_split
+from jitm.data.pipeline import Pipeline, Tokens, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import load_vocabulary
@@ -121,21 +121,26 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
     if augmentation.change_words > 0:
         vocabulary = vocabulary.with_mask()
+    model = config_lib.make_model(config['model'], len(vocabulary))
+    train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
+    check_lengths(train, train_tokens, model.text_format)
+    check_lengths(validation, validation_tokens, model.text_format)
     pipeline = Pipeline(
         train,
-        tokenize_split(train.captions, vocabulary),
+        train_tokens,
         vocabulary,
         config['batch_size'],
         config['seed'],
         config['length_multiple'],
         augmentation,
         config_lib.load_relevance(config['relevance'], train),
+        model.text_format.max_length,
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
     make_optimizer = config_lib.bind(make_optimizer, keywords, where='optimizer', later=('steps_per_epoch',))
     optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
-    members = make_members(config['members'], config_lib.make_model(config['model'], len(vocabulary)), optimizer)
+    members = make_members(config['members'], model, optimizer)
     if config['evaluation']['member'] not in members:
         raise UserError(
             f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {[*members]}"
@@ -154,7 +159,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
         vocabulary=vocabulary,
         pipeline=pipeline,
         validation=validation,
-        validation_tokens=tokenize_split(validation.captions, vocabulary),
+        validation_tokens=validation_tokens,
         members=members,
         train_step=parallel.data_parallel(train_step),
         schedule=schedule,
