@@ -14,9 +14,11 @@ import pytest
 from conftest import ROOT, environment, run_script
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
+from test_matchers import VSRN
 from test_parallel import free_port
 
 from jitm import cli, evaluation
+from jitm import config as config_lib
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
@@ -438,6 +440,28 @@ def test_a_bert_trains_from_its_weights_and_evaluates_from_the_checkpoint_alone(
     trained = load_run(workdir, 20).variables['params']['text']
     moved = np.abs(trained['bert']['embeddings']['words']['embedding'] - saved).max()
     assert 1e-5 < moved < 20 * 1e-4 * 1.01  # at most a tenth of the rate a step
+
+
+GRU = {'name': 'text.GRUEncoder', 'word_dim': 8, 'bidirectional': True, 'dropout': 0.0}
+VSRN_MODEL = {'name': 'vsrn.VSRN'} | {key: value for key, value in VSRN.items() if key != 'vocab_size'}
+
+
+@pytest.mark.parametrize('name', ['model.text.name', 'model.name'])
+def test_word_pieces_for_a_model_that_reads_words_are_refused(bert_config, tmp_path, name):
+    bert_config['model'] = VSRN_MODEL if name == 'model.name' else bert_config['model'] | {'text': GRU}
+    value = config_lib.flatten(bert_config)[name]
+    sentence = (
+        f"vocabulary.path' is '.*/vocab.txt', which gives word pieces, but '{name}' is '{value}', which reads words"
+    )
+    check_refused(bert_config, tmp_path / 'run', sentence + ": give a JSON vocabulary, or '' to build one, or change")
+
+
+def test_words_for_a_bert_are_refused(bert_config, tmp_path):
+    bert_config['vocabulary']['path'] = ''
+    sentence = (
+        "'vocabulary.path' is '', which gives words, but 'model.text.name' is 'text.BERTEncoder', which reads word "
+    )
+    check_refused(bert_config, tmp_path / 'run', sentence + 'pieces: give the vocab.txt of a BERT, or change the model')
 
 
 def with_long_caption(folder, split, words):

@@ -16,16 +16,18 @@ from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, Tokens, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
-from jitm.data.vocabularies import load_vocabulary
+from jitm.data.vocabularies import kind_of, load_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained, replace
+from jitm.matcher import Matcher
 from jitm.training.members import Member, init_members, make_members
 from jitm.training.objective import Term, make_terms
 from jitm.training.step import TrainState, make_train_step
 from jitm.types import Batch
 
 LOCK = '.lock'
+GIVE = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 AT_LEAST_ONE = ('epochs', 'batch_size', 'length_multiple')
 SECTIONS = {
     'run': ('log_every', 'checkpoint_every', 'prefetch', 'image_chunk', 'text_chunk'),
@@ -84,6 +86,17 @@ def check_token_terms(terms: Mapping[str, Term], members: Mapping[str, Member], 
                 )
 
 
+def check_kind(vocabulary: Vocabulary | WordPiece, model: Matcher, config: Mapping[str, Any]) -> None:
+    """Raises a UserError if the config's vocabulary is not of the kind that its model reads."""
+    got, wanted = kind_of(vocabulary), model.text_format.kind
+    if got != wanted:
+        key = 'model.text.name' if 'text' in config['model'] else 'model.name'
+        raise UserError(
+            f"config key 'vocabulary.path' is '{config['vocabulary']['path']}', which gives {got}, but '{key}' is "
+            f"'{config_lib.flatten(config)[key]}', which reads {wanted}: give {GIVE[wanted]}, or change the model"
+        )
+
+
 def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     """Builds every part of a run from its config (a nested dict).
 
@@ -122,6 +135,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     if augmentation.change_words > 0:
         vocabulary = vocabulary.with_mask()
     model = config_lib.make_model(config['model'], len(vocabulary))
+    check_kind(vocabulary, model, config)
     train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
     check_lengths(train, train_tokens, model.text_format)
     check_lengths(validation, validation_tokens, model.text_format)
