@@ -86,6 +86,16 @@ def check_token_terms(terms: Mapping[str, Term], members: Mapping[str, Member], 
                 )
 
 
+def check_captioning(terms: Mapping[str, Term]) -> None:
+    """Raises a UserError if a term would teach the words that augmentation has changed."""
+    for name, term in terms.items():
+        if term.predictions == 'captioning':
+            raise UserError(
+                f"'terms.{name}' would learn to write the words that augmentation changes: set config key "
+                "'augmentation.change_words' to 0, or leave the term out"
+            )
+
+
 def check_kind(vocabulary: Vocabulary | WordPiece, model: Matcher, config: Mapping[str, Any]) -> None:
     """Raises a UserError if the config's vocabulary is not of the kind that its model reads."""
     got, wanted = kind_of(vocabulary), model.text_format.kind
@@ -133,6 +143,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, min_count)
     augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
     if augmentation.change_words > 0:
+        check_captioning(terms)
         vocabulary = vocabulary.with_mask()
     model = config_lib.make_model(config['model'], len(vocabulary))
     check_kind(vocabulary, model, config)
