@@ -14,7 +14,7 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm import metrics as metrics_lib
-from jitm.data.pipeline import tokenize_split
+from jitm.data.pipeline import check_lengths, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.data.wordpiece import WordPiece
@@ -140,6 +140,7 @@ def evaluate_runs(
                 f'{run.feature_size}; evaluate on features of the same extractor'
             )
         tokens = tokenize_split(split.captions, run.vocabulary)
+        check_lengths(split, tokens, run.model.text_format)
         scorer = Scorer(
             run.model,
             run.variables,

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from jitm import parallel
 from jitm.layers.attention import PRODUCT
-from jitm.types import Images, Texts, TokenPredictions
+from jitm.types import Images, TextFormat, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
 
@@ -21,6 +21,11 @@ class Matcher(nn.Module):
     Encodings are pytrees whose every leaf has the image (or the text) on axis 0, so that caching, chunking, gathering
     candidates and sharding are the same tree indexing for all models.
     """
+
+    @property
+    def text_format(self) -> TextFormat:
+        """What texts it reads: those that its `text` does, if a model has no `text_format` of its own."""
+        return self.text.text_format
 
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes I images; every leaf of the result is [I, ...].

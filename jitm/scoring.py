@@ -159,7 +159,7 @@ class Scorer:
         self._model, self._variables, self._split, self._tokens = model, jax.device_put(variables), split, tokens
         self._dtype = dtype
         self._by_length = np.argsort(tokens.lengths, kind='stable')
-        longest = bucket(tokens.lengths.max(), LENGTH_MULTIPLE)
+        longest = self._padded(tokens.lengths)
         image = jax.eval_shape(self._function('encode_image'), self._read_images(np.array([0])), (variables,))
         texts = Texts(np.zeros((1, longest), np.int32), np.ones(1, np.int32))
         text = jax.eval_shape(self._function('encode_text'), texts, (variables,))
@@ -189,6 +189,9 @@ class Scorer:
         regions = self._split.regions
         return computed + encoded + IMAGES_ENCODED_AT_A_TIME * 4 * regions.shape[1] * regions.shape[2]
 
+    def _padded(self, lengths: np.ndarray) -> int:
+        return bucket(lengths.max(), LENGTH_MULTIPLE, self._model.text_format.max_length)
+
     def _read_images(self, index: np.ndarray) -> Images:
         return take_images(self._split, index)
 
@@ -206,7 +209,7 @@ class Scorer:
 
     def encode_texts(self, index: np.ndarray) -> Encoding:
         """Encodes some texts: leaves [len(index), ...], as long as the longest of them."""
-        length = bucket(self._tokens.lengths[index].max(), LENGTH_MULTIPLE)
+        length = self._padded(self._tokens.lengths[index])
         padded, count = next(_cut(index, -(-len(index) // parallel.num_local_devices()) * parallel.num_local_devices()))
         encoded = parallel.take_rows(self._apply('encode_text', pad_texts(self._tokens, padded, length)))
         return jax.tree.map(lambda x: x[:count], encoded)

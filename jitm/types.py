@@ -4,6 +4,8 @@ I images, T texts, R regions, L words, D features; B pairs of a batch, E copies 
 ranking; N pairs of an image with a text; V words of the vocabulary.
 """
 
+from typing import NamedTuple
+
 import chex
 import jax.numpy as jnp
 from flax import struct
@@ -57,6 +59,18 @@ class Elements(struct.PyTreeNode):
     vectors: chex.Array
     mask: chex.Array
     whole: chex.Array | None = None
+
+
+class TextFormat(NamedTuple):
+    """What texts a model reads.
+
+    Attributes:
+      kind: 'words' or 'word pieces'.
+      max_length: ids of the longest, both ends included; None for any length.
+    """
+
+    kind: str
+    max_length: int | None = None
 
 
 class Batch(struct.PyTreeNode):

@@ -16,6 +16,7 @@ from conftest import UNCHANGED  # noqa: E402
 from test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
 
 from jitm import parallel  # noqa: E402
+from jitm.data import cider  # noqa: E402
 from jitm.data.augmentation import Augmentation  # noqa: E402
 from jitm.data.pipeline import Pipeline, Tokens  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
@@ -49,7 +50,9 @@ def make_pipeline(batch_size: int, augmentation: Augmentation) -> Pipeline:
     split = Split('random', regions, rng.integers(1, 5, 12).astype(np.int32), ('',) * 36, image_of_text, ('',) * 12)
     vocabulary = Vocabulary(tuple(f'w{n}' for n in range(VOCABULARY - 1))).with_mask()
     phi = rng.normal(size=(12, 36)).astype(np.float32)
-    return Pipeline(split, tokens, vocabulary, batch_size, 0, 4, augmentation, lambda i, t: phi[np.ix_(i, t)])
+    return Pipeline(
+        split, tokens, vocabulary, batch_size, 0, 4, augmentation, cider.Relevance(lambda i, t: phi[np.ix_(i, t)])
+    )
 
 
 def main() -> None:

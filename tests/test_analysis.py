@@ -146,6 +146,26 @@ def test_log_intervals_are_no_settings(tmp_path):
     assert setting.name == 'a0, a1'
 
 
+@pytest.mark.parametrize(
+    ('key', 'names'),
+    [
+        ('data.root', ['root=data/a', 'root=data/b']),
+        ('initialize.bert', ['bert=data/a', 'bert=data/b']),
+        ('relevance.path', ['path=data/a', 'path=data/b']),
+    ],
+)
+def test_paths_are_settings_and_their_names_show_them(tmp_path, key, names):
+    section, _, last = key.partition('.')
+    runs = [
+        write_run(tmp_path / f'{path}{seed}', seed, [1], **{section: {last: f'data/{path}'}})
+        for path in 'ab'
+        for seed in (0, 1)
+    ]
+    settings = read_settings(runs)
+    assert [setting.name for setting in settings] == names
+    assert [setting.run_names for setting in settings] == ['a0, a1', 'b0, b1']
+
+
 def test_models_have_columns_where_something_else_differs_too():
     def settings(*configs):
         return [Setting(words, []) for words in distinguish([nested(**config) for config in configs])]

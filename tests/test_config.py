@@ -21,6 +21,7 @@ def test_every_config_builds_its_model_terms_and_members(path: Path):
     config = load(path.stem)
     assert config.keys() == load('default').keys()
     model = config_lib.make_model(config['model'], vocab_size=10)
+    assert model.text_format.kind == ('word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words')
     make_terms(config['terms'])
     make_members(config['members'], model, optimizer=None)
 

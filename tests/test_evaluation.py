@@ -10,7 +10,9 @@ from test_train import finished  # noqa: F401
 from jitm import evaluation, metrics
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
+from jitm.models import vse
 from jitm.training.checkpoint import Checkpoints
+from jitm.types import TextFormat
 
 
 @pytest.fixture(scope='module')
@@ -133,6 +135,14 @@ def test_what_a_user_gets_wrong(finished, flags, sentence):  # noqa: F811
 def test_a_directory_that_is_no_run(tmp_path):
     with pytest.raises(UserError, match='is not a run directory'):
         evaluation.load_run(tmp_path)
+
+
+def test_texts_longer_than_the_model_reads_are_refused(run, monkeypatch):
+    monkeypatch.setattr(vse.VSE, 'text_format', TextFormat('words', 7))
+    with pytest.raises(
+        UserError, match=r'scenes/dev, text \d+ has \d+ words with both ends, but .* reads at most 7: sh'
+    ):
+        evaluation.evaluate_runs([run], 'dev', 1)
 
 
 def test_features_of_another_size_are_refused(run):

@@ -118,6 +118,11 @@ def scores(matcher, images, texts):
     return np.asarray(jax.jit(model.apply)(variables, images, texts))
 
 
+def test_it_says_what_texts_it_reads(matcher):
+    model, _ = matcher
+    assert model.text_format == (('word pieces', 512) if model is MATCHERS['rvsepp'] else ('words', None))
+
+
 def test_every_leaf_of_an_encoding_has_the_item_on_axis_0(matcher):
     model, variables = matcher
     images, texts = make_inputs(images=3, texts=6)

@@ -78,6 +78,7 @@ def test_relevance_is_of_a_shards_images_and_all_texts(pipeline):
 
 def test_lengths_are_padded_to_few_values(pipeline):
     assert [bucket(n, 4) for n in (1, 4, 5, 8, 9)] == [4, 4, 8, 8, 12]
+    assert [bucket(n, 4, 10) for n in (1, 8, 9, 10)] == [4, 8, 10, 10]
     for step in range(4):
         texts = pipeline.batch(step).texts
         assert texts.ids.shape[1] % 4 == 0

@@ -14,9 +14,11 @@ import pytest
 from conftest import ROOT, environment, run_script
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
+from test_matchers import VSRN
 from test_parallel import free_port
 
-from jitm import cli
+from jitm import cli, evaluation
+from jitm import config as config_lib
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
@@ -329,6 +331,22 @@ def test_a_run_goes_on_with_its_own_data_only_wherever_they_lie(tiny_config, pre
         loop.train_and_evaluate(tiny_config, workdir)
 
 
+def test_a_run_goes_on_with_its_own_relevance_only_wherever_it_lies(tiny_config, tmp_path):
+    workdir, path, moved = tmp_path / 'run', tmp_path / 'cider.npy', tmp_path / 'moved.npy'
+    phi = np.zeros((16, 80), np.float32)
+    np.save(path, phi)
+    tiny_config['epochs'] = 1
+    tiny_config['relevance'] = {'source': 'cider.from_file', 'path': str(path)}
+    loop.train_and_evaluate(tiny_config, workdir)
+    path.rename(moved)
+    tiny_config['relevance']['path'] = str(moved)
+    loop.train_and_evaluate(tiny_config, workdir)
+    phi[7, 40] = 1
+    np.save(moved, phi)
+    with pytest.raises(UserError, match=r'was begun with other data \(data.relevance: \w{64} -> \w{64}\); give it its'):
+        loop.train_and_evaluate(tiny_config, workdir)
+
+
 def test_a_directory_with_other_files_is_refused(tiny_config, tmp_path):
     (tmp_path / 'thesis.tex').write_text('precious')
     with pytest.raises(UserError, match='exists and is not a run of jitm'):
@@ -422,6 +440,71 @@ def test_a_bert_trains_from_its_weights_and_evaluates_from_the_checkpoint_alone(
     trained = load_run(workdir, 20).variables['params']['text']
     moved = np.abs(trained['bert']['embeddings']['words']['embedding'] - saved).max()
     assert 1e-5 < moved < 20 * 1e-4 * 1.01  # at most a tenth of the rate a step
+
+
+GRU = {'name': 'text.GRUEncoder', 'word_dim': 8, 'bidirectional': True, 'dropout': 0.0}
+VSRN_MODEL = {'name': 'vsrn.VSRN'} | {key: value for key, value in VSRN.items() if key != 'vocab_size'}
+
+
+@pytest.mark.parametrize('name', ['model.text.name', 'model.name'])
+def test_word_pieces_for_a_model_that_reads_words_are_refused(bert_config, tmp_path, name):
+    bert_config['model'] = VSRN_MODEL if name == 'model.name' else bert_config['model'] | {'text': GRU}
+    value = config_lib.flatten(bert_config)[name]
+    sentence = (
+        f"vocabulary.path' is '.*/vocab.txt', which gives word pieces, but '{name}' is '{value}', which reads words"
+    )
+    check_refused(bert_config, tmp_path / 'run', sentence + ": give a JSON vocabulary, or '' to build one, or change")
+
+
+def test_words_for_a_bert_are_refused(bert_config, tmp_path):
+    bert_config['vocabulary']['path'] = ''
+    sentence = (
+        "'vocabulary.path' is '', which gives words, but 'model.text.name' is 'text.BERTEncoder', which reads word "
+    )
+    check_refused(bert_config, tmp_path / 'run', sentence + 'pieces: give the vocab.txt of a BERT, or change the model')
+
+
+def test_a_captioner_is_not_trained_on_changed_words(tiny_config, tmp_path):
+    tiny_config['model'] = VSRN_MODEL
+    tiny_config['terms']['caption'] = {'loss': 'tokens.captioning', 'weight': 1.0, 'reduction': 'mean'}
+    tiny_config['terms']['caption'] |= {'since': 0, 'until': None}
+    tiny_config['augmentation']['drop_regions'] = 0.2
+    set_up(tiny_config)
+    tiny_config['augmentation']['change_words'] = 0.2
+    sentence = (
+        r"'terms.caption' would learn to write .*: set config key 'augmentation.change_words' to 0, or leave the te"
+    )
+    check_refused(tiny_config, tmp_path / 'run', sentence)
+
+
+def with_long_caption(folder, split, words):
+    """Makes a caption of a precomp folder so many words long."""
+    captions = (folder / f'{split}_caps.txt').read_text().splitlines()
+    captions[3] = 'house ' * words
+    (folder / f'{split}_caps.txt').write_text('\n'.join(captions))
+
+
+@pytest.mark.parametrize('split', ['train', 'dev'])
+def test_a_text_that_bert_cannot_read_is_refused_before_anything_is_written(
+    bert_config, precomp_folder, tmp_path, split
+):
+    bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    with_long_caption(precomp_folder, split, 511)
+    sentence = f'precomp/{split}, text 3 has 513 word pieces with both ends, but the model reads at most 512: shorten'
+    check_refused(bert_config, tmp_path / 'run', sentence)
+
+
+def test_the_longest_text_that_bert_reads_is_not_padded_beyond(bert_config, precomp_folder, monkeypatch):
+    bert_config |= {'batch_size': 40, 'length_multiple': 100}  # the batch holds every text
+    bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    monkeypatch.setattr(evaluation, 'LENGTH_MULTIPLE', 100)
+    monkeypatch.setattr(evaluation, '_encode_text', lambda model, variables, texts: texts.ids)
+    for split in ('train', 'dev'):
+        with_long_caption(precomp_folder, split, 510)
+    setup = set_up(bert_config)
+    assert setup.make_batch(0).texts.ids.shape[1] == 512
+    model = setup.members['target'].model
+    assert evaluation.encode_texts(model, {}, setup.validation_tokens, chunk=2).shape == (20, 512)
 
 
 def test_a_run_of_another_version_is_refused(finished, monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.config import differences, training_relevant
+from jitm.config import flatten
 from jitm.errors import UserError
 
 ABSENT = object()
@@ -60,22 +60,29 @@ def read_run(workdir: Path) -> Run:
     return Run(workdir, config, lines)
 
 
+def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The flattened config without the seed and the `run` sub-dict, which cannot change a number.
+
+    Paths count: logs do not say whether two of them hold the same data, words or weights.
+    """
+    return {key: value for key, value in flatten(config).items() if key != 'seed' and not key.startswith('run.')}
+
+
 def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
     """Reads runs and puts together those that differ in nothing but the seed, in the order of the first of each.
 
     Raises:
       UserError: if a directory holds no run.
     """
-    groups: list[tuple[Mapping[str, Any], list[Run]]] = []
+    groups: list[list[Run]] = []
     for run in map(read_run, workdirs):
-        config = {**run.config, 'seed': 0}
-        group = next((group for other, group in groups if not differences(other, config)), None)
+        group = next((group for group in groups if decisive(group[0].config) == decisive(run.config)), None)
         if group is None:
-            groups.append((config, [run]))
+            groups.append([run])
         else:
             group.append(run)
-    words = distinguish([config for config, _ in groups])
-    return [Setting(named, runs) for named, (_, runs) in zip(words, groups, strict=True)]
+    words = distinguish([group[0].config for group in groups])
+    return [Setting(named, group) for named, group in zip(words, groups, strict=True)]
 
 
 def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -85,12 +92,12 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     these before the rest, and in each what has a name before numbers.
 
     Args:
-      configs: nested dicts, each different from all others where it matters for training.
+      configs: nested dicts, each different from all others where it is `decisive`.
 
     Returns:
       For each config {key: word}, with the same keys in all.
     """
-    flat = [training_relevant(config) for config in configs]
+    flat = [decisive(config) for config in configs]
     keys = {key for one in flat for key in one}
     words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys}
 

@@ -1,5 +1,7 @@
 """How well a text would do as a caption of an image: CIDEr, computed from the captions or read from a file."""
 
+import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -13,8 +15,22 @@ from jitm.errors import UserError
 MAX_N = 4
 SCALE = 10  # of the released code; the paper's values are a tenth
 
-# `(images int [M], texts int [N]) -> float32 [M, N]`: images and texts of a split by number, to phi.
-Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+@dataclasses.dataclass(frozen=True)
+class Relevance:
+    """How well texts of a split would do as captions of its images, both given by number.
+
+    Attributes:
+      phi: `(images int [M], texts int [N]) -> float32 [M, N]`.
+      hash: SHA-256 of the file that phi is read from, in hexadecimal; '' where the split alone decides it.
+    """
+
+    phi: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    hash: str = ''
+
+    def __call__(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        """Looks up phi of texts [N] for images [M]: float32 [M, N]."""
+        return self.phi(images, texts)
 
 
 def _ngrams(captions: tuple[str, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -71,12 +87,12 @@ def from_captions(split: Split) -> Relevance:
     of_image = captions_of.astype(np.float32) @ of_text  # a sum of cosines is the product with the sum
     with_itself = of_text.power(2).sum(axis=1)
 
-    def relevance(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    def phi(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
         own = images[:, None] == split.image_of_text[texts]
         cosines = (of_image[images] @ of_text[texts].T).toarray() - own * with_itself[texts]
         return (SCALE / MAX_N * cosines / (references[images][:, None] - own)).astype(np.float32)
 
-    return relevance
+    return Relevance(phi)
 
 
 def from_file(split: Split, *, path: str) -> Relevance:
@@ -85,6 +101,7 @@ def from_file(split: Split, *, path: str) -> Relevance:
     Args:
       split: whose images and texts the matrix is about.
       path: a .npy file, float16 or float32 [I, T], memory-mapped; [T, I] is transposed, and a square one is [I, T].
+        It is read once as a whole, for its hash.
 
     Returns:
       `relevance(images, texts)`.
@@ -100,7 +117,7 @@ def from_file(split: Split, *, path: str) -> Relevance:
         )
     matrix = matrix if matrix.shape == shape else matrix.T
 
-    def relevance(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    def phi(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
         values = matrix[np.ix_(images, texts)].astype(np.float32)
         if not np.isfinite(values).all():
             row, column = np.argwhere(~np.isfinite(values))[0]
@@ -109,4 +126,5 @@ def from_file(split: Split, *, path: str) -> Relevance:
             )
         return values
 
-    return relevance
+    with open(path, 'rb') as file:
+        return Relevance(phi, hashlib.file_digest(file, 'sha256').hexdigest())

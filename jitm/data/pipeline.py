@@ -12,7 +12,8 @@ from jitm.data.cider import Relevance
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.types import Batch, Images, Texts
+from jitm.errors import UserError
+from jitm.types import Batch, Images, TextFormat, Texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,17 @@ def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece
     return join([vocabulary.encode(caption) for caption in captions])
 
 
+def check_lengths(split: Split, tokens: Tokens, text_format: TextFormat) -> None:
+    """Raises a UserError if one of a split's texts is longer than a model reads."""
+    kind, most = text_format
+    longest = tokens.lengths.argmax()
+    if most is not None and tokens.lengths[longest] > most:
+        raise UserError(
+            f'{split.name}, text {longest} has {tokens.lengths[longest]} {kind} with both ends, but the model reads at '
+            f'most {most}: shorten this caption'
+        )
+
+
 def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
     """Takes some texts, padded with 0.
 
@@ -63,9 +75,10 @@ def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
     return Texts(ids, lengths)
 
 
-def bucket(length: int, multiple: int) -> int:
-    """The padded length: the next multiple, so that few lengths are compiled."""
-    return -(-int(length) // multiple) * multiple
+def bucket(length: int, multiple: int, most: int | None = None) -> int:
+    """The padded length: the next multiple, so that few lengths are compiled, or the most a model reads if less."""
+    padded = -(-int(length) // multiple) * multiple
+    return padded if most is None else min(padded, most)
 
 
 def take_images(split: Split, index: np.ndarray) -> Images:
@@ -95,6 +108,7 @@ class Pipeline:
         deciding.
       augmentation: what is changed about the examples.
       relevance: phi of any texts for any images of the split, for the batches to carry; None for batches without.
+      max_length: the most a model reads, beyond which nothing is padded; None for any length.
     """
 
     split: Split
@@ -105,6 +119,13 @@ class Pipeline:
     length_multiple: int
     augmentation: Augmentation
     relevance: Relevance | None = None
+    max_length: int | None = None
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells its data from others: the identity of the split, and the hash of a given relevance."""
+        given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
+        return self.split.identity | given
 
     @property
     def steps_per_epoch(self) -> int:
@@ -129,7 +150,7 @@ class Pipeline:
           Numpy arrays with B / num_shards rows, padded alike in every shard.
         """
         text_index = self.text_index(step)
-        length = bucket(self.tokens.lengths[text_index].max(), self.length_multiple)
+        length = bucket(self.tokens.lengths[text_index].max(), self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
         images, texts = take_images(self.split, image_index), pad_texts(self.tokens, rows, length)

@@ -17,10 +17,14 @@ def load_vocabulary(path: str) -> Vocabulary | WordPiece:
     return WordPiece.load(path) if path.endswith('.txt') else Vocabulary.load(path)
 
 
+def kind_of(vocabulary: Vocabulary | WordPiece) -> str:
+    """Names the kind of a vocabulary, as in `KINDS`."""
+    return next(name for name, kind in KINDS.items() if isinstance(vocabulary, kind))
+
+
 def describe_vocabulary(vocabulary: Vocabulary | WordPiece) -> dict[str, str | list[str]]:
     """JSON from which `restore_vocabulary` makes the same vocabulary."""
-    kind = next(name for name, kind in KINDS.items() if isinstance(vocabulary, kind))
-    return {'kind': kind, 'words': list(vocabulary.words)}
+    return {'kind': kind_of(vocabulary), 'words': list(vocabulary.words)}
 
 
 def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Vocabulary | WordPiece:

@@ -8,8 +8,8 @@ from flax import linen as nn
 from jitm.errors import UserError, check_rate
 from jitm.layers.linear import Linear, symmetric_uniform
 from jitm.layers.recurrent import GRU
-from jitm.layers.transformer import BERT, SIZES
-from jitm.types import Texts
+from jitm.layers.transformer import BERT, SIZES, BERTSize
+from jitm.types import TextFormat, Texts
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -30,6 +30,8 @@ class GRUEncoder(nn.Module):
     word_dim: int
     bidirectional: bool
     dropout: float
+
+    text_format = TextFormat('words')
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
@@ -68,6 +70,8 @@ class BERTEncoder(nn.Module):
     dropout: float
     output_dropout: float
     dtype: str
+
+    text_format = TextFormat('word pieces', BERTSize.max_positions)
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:

@@ -49,6 +49,8 @@ class VSRN(Matcher):
     caption_dropout: float
     caption_length: int
 
+    text_format = GRUEncoder.text_format
+
     def setup(self):
         """Makes the layers of both sides and of the captioner."""
         for key in ('embed_dim', 'word_dim', 'caption_dim'):

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jitm import config as config_lib
 from jitm import metrics, parallel
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
@@ -91,19 +92,20 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
         'config': setup.config,
         'vocabulary': describe_vocabulary(setup.vocabulary),
         'vocabulary_hash': setup.vocabulary.hash,
-        'data': setup.pipeline.split.identity,
+        'data': setup.pipeline.identity,
     }
     checkpoints.remove_damaged()
     restored = checkpoints.restore_latest(jax.eval_shape(setup.draw_state))
     if restored is None:
         return parallel.put_state(setup.initial_state()), run, None
     state, saved = restored
-    for what in ('vocabulary_hash', 'data'):
-        if saved[what] != run[what]:
-            raise UserError(
-                f'the run in {workdir} was begun with other data ({what}: {saved[what]} -> {run[what]}); '
-                'give it its data back, or choose a new workdir'
-            )
+    compared = ('vocabulary_hash', 'data')
+    changed = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
+    if changed:
+        raise UserError(
+            f'the run in {workdir} was begun with other data ({"; ".join(changed)}); '
+            'give it its data back, or choose a new workdir'
+        )
     return parallel.put_state(state), run, int(state.step)
 
 

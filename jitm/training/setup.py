@@ -13,13 +13,14 @@ import jax
 from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, Tokens, tokenize_split
+from jitm.data.pipeline import Pipeline, Tokens, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
-from jitm.data.vocabularies import load_vocabulary
+from jitm.data.vocabularies import kind_of, load_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained, replace
+from jitm.matcher import Matcher
 from jitm.scoring import check_dtype
 from jitm.training.members import Member, init_members, make_members
 from jitm.training.objective import Term, make_terms
@@ -27,6 +28,7 @@ from jitm.training.step import TrainState, make_train_step
 from jitm.types import Batch
 
 LOCK = '.lock'
+GIVE = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 AT_LEAST_ONE = ('epochs', 'batch_size', 'length_multiple')
 SECTIONS = {
     'run': ('log_every', 'checkpoint_every', 'prefetch', 'memory_mb'),
@@ -85,6 +87,27 @@ def check_token_terms(terms: Mapping[str, Term], members: Mapping[str, Member], 
                 )
 
 
+def check_captioning(terms: Mapping[str, Term]) -> None:
+    """Raises a UserError if a term would teach the words that augmentation has changed."""
+    for name, term in terms.items():
+        if term.predictions == 'captioning':
+            raise UserError(
+                f"'terms.{name}' would learn to write the words that augmentation changes: set config key "
+                "'augmentation.change_words' to 0, or leave the term out"
+            )
+
+
+def check_kind(vocabulary: Vocabulary | WordPiece, model: Matcher, config: Mapping[str, Any]) -> None:
+    """Raises a UserError if the config's vocabulary is not of the kind that its model reads."""
+    got, wanted = kind_of(vocabulary), model.text_format.kind
+    if got != wanted:
+        key = 'model.text.name' if 'text' in config['model'] else 'model.name'
+        raise UserError(
+            f"config key 'vocabulary.path' is '{config['vocabulary']['path']}', which gives {got}, but '{key}' is "
+            f"'{config_lib.flatten(config)[key]}', which reads {wanted}: give {GIVE[wanted]}, or change the model"
+        )
+
+
 def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     """Builds every part of a run from its config (a nested dict).
 
@@ -122,22 +145,29 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, min_count)
     augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
     if augmentation.change_words > 0:
+        check_captioning(terms)
         vocabulary = vocabulary.with_mask()
+    model = config_lib.make_model(config['model'], len(vocabulary))
+    check_kind(vocabulary, model, config)
+    train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
+    check_lengths(train, train_tokens, model.text_format)
+    check_lengths(validation, validation_tokens, model.text_format)
     pipeline = Pipeline(
         train,
-        tokenize_split(train.captions, vocabulary),
+        train_tokens,
         vocabulary,
         config['batch_size'],
         config['seed'],
         config['length_multiple'],
         augmentation,
         config_lib.load_relevance(config['relevance'], train),
+        model.text_format.max_length,
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
     make_optimizer = config_lib.bind(make_optimizer, keywords, where='optimizer', later=('steps_per_epoch',))
     optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
-    members = make_members(config['members'], config_lib.make_model(config['model'], len(vocabulary)), optimizer)
+    members = make_members(config['members'], model, optimizer)
     if config['evaluation']['member'] not in members:
         raise UserError(
             f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {[*members]}"
@@ -156,7 +186,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
         vocabulary=vocabulary,
         pipeline=pipeline,
         validation=validation,
-        validation_tokens=tokenize_split(validation.captions, vocabulary),
+        validation_tokens=validation_tokens,
         members=members,
         train_step=parallel.data_parallel(train_step),
         schedule=schedule,
