@@ -147,6 +147,42 @@ def test_settings_of_rvsepp_vse_infinity_and_esa(data):
             assert epochs_of_terms == {'ranking.sum_of_hinges': (0, 1), 'ranking.max_of_hinges': (1, None)}
 
 
+# classic.md, sections 3, 4, 7 and 12: epochs, rate and decay on Flickr30K and COCO, and what tells the models apart.
+ATTENTION = {
+    'scan_t2i_avg': ((30, 2e-4, 15), (20, 5e-4, 10), {'direction': 't2i', 'aggregation': 'Mean', 'lambda_softmax': 9}),
+    'scan_t2i_lse': (
+        (30, 2e-4, 15),
+        (20, 5e-4, 10),
+        {'aggregation': 'LogSumExp', 'lambda_softmax': 9, 'lambda_lse': 6},
+    ),
+    'scan_i2t_avg': ((30, 2e-4, 15), (20, 5e-4, 10), {'direction': 'i2t', 'aggregation': 'Mean', 'lambda_softmax': 4}),
+    'scan_i2t_lse': ((30, 2e-4, 15), (20, 5e-4, 10), {'aggregation': 'LogSumExp', 'lambda_softmax': 4}),
+    'bfan_equal': ((15, 2e-4, 15), (20, 5e-4, 15), {'focal': 'equal', 'lambda_softmax': 20}),
+    'bfan_prob': ((15, 2e-4, 15), (20, 5e-4, 15), {'focal': 'prob', 'lambda_softmax': 20}),
+    'sgr': ((40, 2e-4, 30), (20, 2e-4, 10), {'activation': 'sigmoid', 'alignment_dim': 256, 'lambda_softmax': 9}),
+    'saf': ((30, 2e-4, 20), (20, 2e-4, 10), {'activation': 'sigmoid', 'alignment_dim': 256, 'lambda_softmax': 9}),
+    'dbl_baseline': ((40, 2e-4, 30), (20, 2e-4, 10), {'activation': 'tanh', 'image_whole': None, 'lambda_softmax': 9}),
+}
+
+
+@pytest.mark.parametrize('name', ATTENTION)
+def test_settings_of_cross_attention(name):
+    f30k, coco, options = ATTENTION[name]
+    for data, (epochs, rate, decay) in (('f30k', f30k), ('coco', coco)):
+        config = load(f'{name}_{data}')
+        model, optimizer, term = config['model'], config['optimizer'], config['terms']['ranking']
+        assert (config['epochs'], optimizer['learning_rate'], optimizer['decay_epochs']) == (epochs, rate, decay)
+        assert (config['batch_size'], optimizer['clip_norm'], optimizer['weight_decay']) == (128, 2.0, 0.0)
+        assert (term['loss'], term['margin'], term['reduction']) == ('ranking.max_of_hinges', 0.2, 'sum')
+        assert (model['embed_dim'], model['text']['word_dim'], model['text']['bidirectional']) == (1024, 300, True)
+        assert model['text']['dropout'] == (0.4 if model['name'] == 'sgraf.SGRAF' else 0.0)
+        assert (model['raw_feature_norm'], model['slope']) == ('clipped_l2norm', 0.1)
+        assert options.items() <= model.items()
+        assert config['data']['root'] == f'data/{data}_precomp'
+    assert load('scan_i2t_lse_f30k')['model']['lambda_lse'] == 5
+    assert load('scan_i2t_lse_coco')['model']['lambda_lse'] == 20
+
+
 def test_defaults_are_locked_and_name_the_nearest_key():
     config = runpy.run_path(str(ROOT / 'configs' / 'default.py'))['get_config']()
     with pytest.raises(AttributeError, match='Did you mean "batch_size"'):

@@ -112,10 +112,16 @@ def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Arr
     """
     if focal not in FOCALS:
         raise UserError(f"config key 'model.focal' is '{focal}'; take one of {', '.join(FOCALS)}")
-    constant = jax.lax.stop_gradient(weights)
-    by = jnp.sqrt(constant) if focal == 'prob' else einops.rearrange(context_mask, 'c k -> c k 1 1').astype(jnp.float32)
-    others = jnp.sum(constant * by, axis=1, keepdims=True)
-    return jnp.where(constant * jnp.sum(by, axis=1, keepdims=True) > others, weights, 0)
+    constant, mask = jax.lax.stop_gradient(weights), einops.rearrange(context_mask, 'c k -> c k 1 1')
+    total = jnp.sum(constant, axis=1, keepdims=True)
+    if focal == 'equal':
+        return jnp.where(jnp.sum(mask, axis=1, keepdims=True) * constant > total, weights, 0)
+    root = jnp.sqrt(constant)
+    above = constant * jnp.sum(root, axis=1, keepdims=True) > jnp.sum(constant * root, axis=1, keepdims=True)
+    # An element with nearly all of the weight is above the others by less than float32 can tell.
+    top = jnp.max(constant, axis=1, keepdims=True)
+    lowest = jnp.min(jnp.where(mask, constant, jnp.inf), axis=1, keepdims=True)
+    return jnp.where(above | ((constant == top) & (lowest < top)), weights, 0)
 
 
 def attended_norm(weights: chex.Array, gram_matrix: chex.Array) -> chex.Array:

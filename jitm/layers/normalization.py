@@ -91,6 +91,7 @@ class BatchNorm(nn.Module):
             mean, variance, count = masked_moments(x, jnp.ones_like(x, bool) if mask is None else mask)
             if not self.is_initializing():
                 unbiased = variance * count / jnp.maximum(count - 1, 1)
-                running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
-                running_variance.value = self.momentum * running_variance.value + (1 - self.momentum) * unbiased
+                for running, new in ((running_mean, mean), (running_variance, unbiased)):
+                    updated = self.momentum * running.value + (1 - self.momentum) * new
+                    running.value = jnp.where(count > 0, updated, running.value)
         return (x - mean) * (scale / jnp.sqrt(variance + self.epsilon)) + bias

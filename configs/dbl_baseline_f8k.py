@@ -1,0 +1,11 @@
+"""The network that DBL boosts, alone, on Flickr8k grid features, smaller, for a CPU (paper 002, on other data)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f30k, sgr_f8k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = sgr_f8k.shrink(dbl_baseline_f30k.get_config())
+    return config

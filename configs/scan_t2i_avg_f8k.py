@@ -1,0 +1,22 @@
+"""SCAN t-i AVG on Flickr8k grid features, smaller, for a CPU (Lee et al., 2018, on other data)."""
+
+from ml_collections import ConfigDict
+
+from configs import scan_t2i_avg_f30k
+
+
+def shrink(config: ConfigDict) -> ConfigDict:
+    """Makes a cross-attention model its small twin on Flickr8k; the learning rate is VSE++'s there, not tuned."""
+    config.epochs = 6
+    config.data.root = 'data/f8k_precomp'
+    config.model.embed_dim = 256
+    config.model.text.word_dim = 128
+    config.optimizer.learning_rate = 5e-4
+    config.optimizer.decay_epochs = 4
+    return config
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = shrink(scan_t2i_avg_f30k.get_config())
+    return config
