@@ -1,1 +1,10 @@
 """jitm: image-text matching in JAX/Flax."""
+
+
+def __getattr__(name: str) -> object:
+    """`jitm.score`, imported when it is asked for: reading logs needs no model."""
+    if name == 'score':
+        from jitm.inference import score
+
+        return score
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

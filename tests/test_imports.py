@@ -15,7 +15,7 @@ LEVELS = [
     {'models', 'training.checkpoint', 'analysis'},
     {'importers', 'scoring'},
     {'evaluation'},
-    {'training'},
+    {'training', 'inference'},
     {'cli'},
 ]
 PURE = {'types', 'metrics', 'losses'}

@@ -1,0 +1,203 @@
+"""Compares the compiled scoring of cross-attention models with a loop over captions in PyTorch, side by side.
+
+    python -m benchmarks.scoring --captions data/f8k_precomp/dev_caps.txt
+    python -m benchmarks.scoring --models saf sgr --dtype bfloat16
+    python -m benchmarks.scoring --models scan_t2i saf --train
+
+Both sides get 1,000 images and 5,000 captions of random unit vectors, and run one after the other in processes of their
+own, several times; the ratio is the median of the rounds. Blocks of texts are spread evenly over all lengths until the
+time is over. With `--train`, a step is the max of hinges of a batch and its gradient by regions, words and parameters.
+The loop needs torch; another interpreter may have it (`--torch_python`).
+"""
+
+import argparse
+import importlib
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitm import config as config_lib
+from jitm import parallel
+from jitm.data.pipeline import bucket
+from jitm.losses.ranking import max_of_hinges
+from jitm.matcher import Matcher
+from jitm.scoring import DTYPES, LENGTH_MULTIPLE, TEXTS_AT_A_TIME
+from jitm.types import Elements
+
+CONFIGS = {
+    'scan_t2i': 'scan_t2i_lse_f30k',
+    'scan_i2t': 'scan_i2t_lse_f30k',
+    'bfan_equal': 'bfan_equal_f30k',
+    'bfan_prob': 'bfan_prob_f30k',
+    'sgr': 'sgr_f30k',
+    'saf': 'saf_f30k',
+    'dbl': 'dbl_baseline_f30k',
+}
+
+
+def caption_lengths(captions: Path | None, texts: int) -> np.ndarray:
+    """Words of each caption of a text file, or made up like Flickr's, with `<start>` and `<end>`: int [T]."""
+    if captions is None:
+        return np.clip(np.random.default_rng(0).gamma(8.0, 1.55, texts), 3, 76).astype(int)
+    lines = captions.read_text(encoding='utf-8').splitlines()
+    return np.array([len(line.split()) + 2 for line in lines[:texts]])
+
+
+def product_flops(model: str, regions: int, dim: int, length: float) -> float:
+    """Floating-point operations of the matrix products that one pair cannot do without."""
+    similarities = 2 * regions * dim * length
+    if model in ('saf', 'sgr', 'dbl'):
+        nodes, size = length + (model != 'dbl'), 256
+        graph = 2 * 2 * (2 * size * size + 2 * size * nodes) * nodes if model == 'sgr' else 0
+        return 2 * similarities + 2 * dim * size * nodes + graph
+    return similarities
+
+
+def matmul_gflops(size: int = 2048, products: int = 5) -> float:
+    """The rate of float32 products of two square matrices."""
+    a = jnp.ones((size, size))
+    product = jax.jit(jnp.matmul)
+    jax.block_until_ready(product(a, a))
+    times = []
+    for _ in range(products):
+        began = time.perf_counter()
+        jax.block_until_ready(product(a, a))
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 / min(times) / 1e9
+
+
+def make_elements(count: int, lengths: np.ndarray, length: int, dim: int, dtype: str) -> Elements:
+    """Random unit vectors [count, length, dim], zero where padded, and wholes."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(length) < lengths[:, None]
+    vectors = rng.standard_normal((count, length, dim), np.float32) * mask[..., None]
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
+    cast = DTYPES[dtype]
+    return Elements(jnp.asarray(vectors, cast), jnp.asarray(mask), jnp.asarray(vectors[:, 0], cast))
+
+
+def make_model(name: str, dim: int) -> Matcher:
+    """The published model, with another size of vectors."""
+    config = importlib.import_module(f'configs.{CONFIGS[name]}').get_config().to_dict()
+    return config_lib.make_model(config['model'] | {'embed_dim': dim}, vocab_size=8)
+
+
+def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:
+    """Scores blocks as `jitm.scoring` does, and the mean length of the texts scored."""
+    lengths = np.sort(lengths)
+    blocks = [lengths[n : n + TEXTS_AT_A_TIME] for n in range(0, len(lengths), TEXTS_AT_A_TIME)]
+    images = make_elements(args.images, np.full(args.images, args.regions), args.regions, args.dim, args.dtype)
+    few = jax.tree.map(lambda x: x[:2], images)
+    variables = model.init(jax.random.key(0), few, few, method='similarity')
+    score = parallel.map_rows(lambda images, shared: model.apply(shared[0], images, shared[1], method='similarity'))
+    # The golden ratio visits all lengths evenly, however soon the time is over.
+    order = [int(n * 0.618033988749895 * len(blocks)) % len(blocks) for n in range(4 * len(blocks))]
+    spent, pairs, words = 0.0, 0, 0
+    for n in order:
+        length = bucket(blocks[n].max(), LENGTH_MULTIPLE)
+        texts = make_elements(len(blocks[n]), blocks[n], length, args.dim, args.dtype)
+        score.lower(images, (variables, texts)).compile()
+        began = time.perf_counter()
+        jax.block_until_ready(score(images, (variables, texts)))
+        spent += time.perf_counter() - began
+        pairs += args.images * len(blocks[n])
+        words += args.images * blocks[n].sum()
+        if spent > args.seconds:
+            break
+    return pairs / spent, words / pairs
+
+
+def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:
+    """Takes gradients of a batch's max of hinges by everything, and the mean length of its texts."""
+    lengths = lengths[: args.batch]
+    images = make_elements(args.batch, np.full(args.batch, args.regions), args.regions, args.dim, args.dtype)
+    texts = make_elements(args.batch, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), args.dim, args.dtype)
+    variables = model.init(jax.random.key(0), images, texts, method='similarity')
+
+    def loss(params, regions, words):
+        encoded = images.replace(vectors=regions), texts.replace(vectors=words)
+        trained = {**variables, 'params': params}
+        scores, _ = model.apply(trained, *encoded, True, method='similarity', mutable=['batch_stats'])
+        positives = jnp.eye(args.batch, dtype=bool)
+        return sum(jnp.sum(max_of_hinges(s, positives, margin=0.2)) for s in (scores, scores.T))
+
+    step = jax.jit(jax.grad(loss, (0, 1, 2)))
+    given = variables.get('params', {}), images.vectors, texts.vectors
+    jax.block_until_ready(step(*given))
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < args.seconds:
+        jax.block_until_ready(step(*given))
+        steps += 1
+    return steps / (time.perf_counter() - began), float(lengths.mean())
+
+
+def measure(args: argparse.Namespace, name: str) -> dict[str, float]:
+    """One side of a comparison: ours."""
+    gflops = matmul_gflops()
+    run = steps_per_second if args.train else pairs_per_second
+    speed, length = run(args, make_model(name, args.dim), caption_lengths(args.captions, args.texts))
+    result = {'speed': speed, 'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    if not args.train:
+        flops = speed * product_flops(name, args.regions, args.dim, length)
+        result['share_of_products'] = flops / gflops / 1e9
+    return result
+
+
+def measure_elsewhere(args: argparse.Namespace, name: str, ours: bool) -> dict[str, float]:
+    """Runs one side in a process of its own."""
+    python, module = (sys.executable, 'benchmarks.scoring') if ours else (args.torch_python, 'benchmarks.torch_loops')
+    shared = ('images', 'texts', 'regions', 'dim', 'batch', 'seconds')
+    flags = [f'--{key}={getattr(args, key)}' for key in shared] + ['--train'] * args.train
+    flags += [f'--captions={args.captions}'] if args.captions else []
+    flags += ['--models', name, '--ours', f'--dtype={args.dtype}'] if ours else ['--model', name]
+    out = subprocess.run([python, '-m', module, *flags], check=True, capture_output=True, text=True).stdout
+    result = json.loads(out.splitlines()[-1])
+    return result if ours else result | {'speed': result[f'{"steps" if args.train else "pairs"}_per_second']}
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--models', nargs='+', choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument('--images', type=int, default=1000)
+    parser.add_argument('--texts', type=int, default=5000)
+    parser.add_argument('--regions', type=int, default=36)
+    parser.add_argument('--dim', type=int, default=1024)
+    parser.add_argument('--captions', type=Path, help='a text file, one caption a line; made-up lengths if not given')
+    parser.add_argument('--dtype', choices=DTYPES, default='float32', help='of our encodings')
+    parser.add_argument('--train', action='store_true', help='time training steps instead of scoring')
+    parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')
+    parser.add_argument('--seconds', type=float, default=10.0, help='of each measurement')
+    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with torch')
+    parser.add_argument('--ours', action='store_true', help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.ours:
+        print(json.dumps(measure(args, args.models[0])))
+        return
+    unit = 'steps/s' if args.train else 'pairs/s'
+    print(f'{args.dtype}, {jax.devices()}, medians of {args.rounds} rounds')
+    print(f'model       jitm {unit}  loop {unit}  ratio  jitm MiB  loop MiB' + '  share of products' * (not args.train))
+    for name in args.models:
+        rounds = [[measure_elsewhere(args, name, ours) for ours in (True, False)] for _ in range(args.rounds)]
+
+        def median(key, rounds=rounds):
+            return statistics.median(key(*both) for both in rounds)
+
+        line = f'{name:10} {median(lambda a, b: a["speed"]):13.4g} {median(lambda a, b: b["speed"]):13.4g}'
+        line += f' {median(lambda a, b: a["speed"] / b["speed"]):6.1f}'
+        line += ''.join(f' {max(both[n]["peak_rss_mb"] for both in rounds):9.0f}' for n in (0, 1))
+        line += '' if args.train else f' {100 * median(lambda a, b: a["share_of_products"]):16.0f} %'
+        print(line, flush=True)
+
+
+if __name__ == '__main__':
+    main()
