@@ -18,6 +18,7 @@ COMMANDS = [
     for line in block.replace('\\\n', ' ').splitlines()
     if line.strip() and not line.lstrip().startswith('#')
 ]
+EXAMPLES = [block for block in re.findall(r'```python\n(.*?)```', README, flags=re.DOTALL) if 'import jitm' in block]
 TINY = '--config.epochs=1 --config.batch_size=8 --config.model.embed_dim=8 --config.run.log_every=1'
 
 
@@ -69,6 +70,11 @@ def test_its_commands_run(copy):
         assert result.returncode == 0, f'{command}\n{result.stderr}'
         ran += 1
     assert ran >= 5
+    assert EXAMPLES
+    for example in EXAMPLES:
+        command = [sys.executable, '-c', example]
+        result = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, f'{example}\n{result.stderr}'
 
 
 def test_examples_in_the_docs_say_what_happens():
