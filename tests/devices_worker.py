@@ -33,6 +33,7 @@ CASES = [
     ('order0', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
     ('vse0', ranking.adaptive_margin, {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
+    ('saf', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
     # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
@@ -67,6 +68,9 @@ def main() -> None:
         if name == 'vsrn_f30k':
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = Term(tokens.captioning, 1.0, 0, None, 'sum', predictions='captioning')
+        if name == 'saf':
+            still = {side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}
+            model = model.clone(**still)
         members = {'target': Member(model, optax.trace(0.0), gradient)}
         step = make_train_step(
             members,

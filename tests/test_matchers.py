@@ -87,7 +87,13 @@ MATCHERS = {
 }
 
 # A softmax undoes a constant of all scores, and batch normalisation one of what it normalises.
-WITHOUT_GRADIENT = ("['key']['bias']", "['scores']['bias']", "['linear_1']['bias']")
+WITHOUT_GRADIENT = (
+    "['key']['bias']",
+    "['scores']['bias']",
+    "['linear_1']['bias']",
+    "['image_whole']['whole']['bias']",
+    "['relevance']['bias']",
+)
 
 
 def make_inputs(images=5, texts=5, seed=0):

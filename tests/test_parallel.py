@@ -48,18 +48,27 @@ def check_same(out, one_device, devices):
         if name.endswith(WITHOUT_GRADIENT):
             continue
         scale = max(np.abs(one_device[name]).max(), 1e-3)
-        np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=1e-5, err_msg=name)
+        atol = 5e-5 if name.startswith('saf/') else 1e-5  # its chain of norms enlarges what rounding leaves
+        np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=atol, err_msg=name)
     assert got['vsepp/step'] == 1
 
 
 def test_the_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    assert {name.split('/')[0] for name in gradients} == {'vsepp', 'order0', 'vse0', 'vsrn_f30k', 'rvse_mlp', 'esa'}
+    assert {name.split('/')[0] for name in gradients} == {
+        'vsepp',
+        'order0',
+        'vse0',
+        'vsrn_f30k',
+        'saf',
+        'rvse_mlp',
+        'esa',
+    }
     assert len(gradients) >= 5 * 13 + 72
     for name, value in gradients.items():
         assert np.abs(value).max() > 1e-4 or name.endswith(WITHOUT_GRADIENT), name
     statistics = {name: value for name, value in one_device.items() if 'statistics[' in name}
-    assert len(statistics) == 3 * 2 + 2 * 2
+    assert len(statistics) == 3 * 2 + 3 * 2 + 2 * 2
     assert all(np.abs(value - name.endswith("'variance']")).max() > 1e-4 for name, value in statistics.items())
     parts = one_device['vsrn_f30k/ranking_loss'], one_device['vsrn_f30k/terms/caption']
     assert min(parts) > 0.1
