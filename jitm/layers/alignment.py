@@ -29,7 +29,7 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(self, vectors: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Pools [N, K, D] elements, of which those in mask [N, K] are real, to unit vectors [N, D]."""
-        check_rate(self.dropout, 'model.*_whole.dropout')
+        check_rate(self.dropout, f'model.{self.name}.dropout')
         dropout = nn.Dropout(self.dropout, deterministic=not train)
         real = einops.rearrange(mask, 'n k -> n k 1')
         mean = jnp.sum(jnp.where(real, vectors, 0), axis=1) / jnp.sum(real, axis=1)
