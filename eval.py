@@ -1,7 +1,9 @@
 """Evaluates a run, or several as an ensemble: `python eval.py --workdir runs/demo`."""
 
+import datetime
 import functools
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -43,7 +45,7 @@ class ProgressPrinter:
         if time.monotonic() - self._said < REPORT_EVERY:
             return
         self._said = time.monotonic()
-        left = time.strftime('%H:%M:%S', time.gmtime(progress.seconds_left))
+        left = datetime.timedelta(seconds=round(progress.seconds_left))
         print(
             f'scored {progress.pairs:,} of {progress.total:,} pairs, {progress.rate:,.0f} pairs/s, {left} left',
             file=sys.stderr,
@@ -53,6 +55,7 @@ class ProgressPrinter:
 
 def main() -> None:
     """Prints the table and writes the report."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
     match = None
     if COMPARE.value or COMPARE_SYSTEMS.value:
@@ -75,7 +78,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise InterruptedRun(f'stopped; the same command goes on from the scores in {blocks}') from None
     write_report(report, sims if SAVE_SIMS.value else None, folder)
-    shutil.rmtree(blocks)
+    shutil.rmtree(blocks, ignore_errors=True)  # another process may be at it too
     protocol = report['protocol']
     fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
     print(f'{protocol["data"]}: {protocol["images"]} images, {protocol["texts"]} texts{fold}; ties {protocol["ties"]}')

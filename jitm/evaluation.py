@@ -132,8 +132,8 @@ def evaluate_runs(
     }
     if check is not None:
         check(protocol)
-    matrices = []
-    for number, run in enumerate(runs):
+    sims = np.zeros((split.num_images, split.num_texts), np.float32)
+    for run in runs:
         if split.regions.shape[2] != run.feature_size:
             raise UserError(
                 f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
@@ -149,11 +149,9 @@ def evaluate_runs(
             memory_mb=run.config['run']['memory_mb'] if memory_mb is None else memory_mb,
             dtype=protocol['dtype'],
         )
-        finished = None
-        if keep_blocks is not None:
-            finished = FinishedBlocks(keep_blocks / str(number), scorer.job(), (split.num_images, split.num_texts))
-        matrices.append(scorer.score(finished, report))
-    sims = np.mean(matrices, axis=0) if len(runs) > 1 else np.asarray(matrices[0])
+        finished = None if keep_blocks is None else FinishedBlocks(keep_blocks, scorer.job())
+        sims += scorer.score(finished, report)
+    sims /= len(runs)
     if not np.isfinite(sims).all():
         raise UserError(
             f'{np.sum(~np.isfinite(sims))} similarities on {split.name} are not finite: the model is broken'

@@ -110,11 +110,15 @@ def data_parallel(step: Callable) -> Callable:
     )
 
 
+def _local_mesh() -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(jax.local_devices(), (AXIS,))
+
+
 def _local_sharding(spec: jax.sharding.PartitionSpec) -> jax.sharding.Sharding | None:
     """How this process' devices share an array; None on one device."""
     if jax.device_count() == 1:
         return None
-    return jax.sharding.NamedSharding(jax.sharding.Mesh(jax.local_devices(), (AXIS,)), spec)
+    return jax.sharding.NamedSharding(_local_mesh(), spec)
 
 
 def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
@@ -150,36 +154,33 @@ def map_rows(function: Callable) -> Callable:
       function: from rows, leaves [N, ...], and anything else to results, leaves [N, ...].
 
     Returns:
-      The same of rows as `put_batch` lays them out, with results for `take_rows`.
+      The same of rows as `put_rows` lays them out.
     """
-    if jax.local_device_count() == 1:
-        return jax.jit(function)
-    return jax.pmap(function, in_axes=(0, None), devices=jax.local_devices())
+    rows = jax.P(AXIS)
+    return jax.jit(
+        jax.shard_map(function, mesh=_local_mesh(), in_specs=(rows, jax.P()), out_specs=rows, check_vma=False)
+    )
 
 
-def take_rows(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Moves the results of `map_rows` to the host: numpy leaves [N, ...]."""
-    tree = jax.device_get(tree)
-    if jax.local_device_count() == 1:
-        return tree
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+def put_rows(rows: chex.ArrayTree) -> chex.ArrayTree:
+    """Splits rows, numpy leaves [N, ...], evenly over the devices of this process."""
+    return jax.device_put(rows, jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS)))
 
 
 def memory_of(mapped: Callable, rows: chex.ArrayTree, shared: chex.ArrayTree) -> int:
     """Bytes that a call of what `map_rows` compiled takes on all devices of this process, besides what it is given.
+
+    It is compiled for that, and a call with the like of these arguments is not compiled again.
 
     Args:
       mapped: of `map_rows`.
       rows: shapes, leaves [N, ...].
       shared: arrays or shapes.
     """
-    devices = jax.local_device_count()
-    if devices > 1:
-        rows = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((devices, x.shape[0] // devices, *x.shape[1:]), x.dtype), rows
-        )
+    sharding = jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS))
+    rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), rows)
     stats = mapped.lower(rows, shared).compile().memory_analysis()
-    return devices * (stats.temp_size_in_bytes + stats.output_size_in_bytes)
+    return num_local_devices() * (stats.temp_size_in_bytes + stats.output_size_in_bytes)
 
 
 def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], depth: int) -> Iterator:

@@ -1,9 +1,9 @@
-"""Every image of a split with every text: encoded once, scored in blocks of fixed shape, within a budget of memory.
+"""Every image of a split with every text, scored in blocks of fixed shape within a budget of memory.
 
-A long job can keep its finished blocks on disk and go on from there.
+Images are encoded once, texts once for each block of images. A long job can keep its finished blocks on disk and go on
+from there.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -24,11 +24,11 @@ from jitm.data.pipeline import Tokens, bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.matcher import Encoding, Matcher
-from jitm.types import Images, Texts
 
 LENGTH_MULTIPLE = 4
 TEXTS_AT_A_TIME = 128
-IMAGES_ENCODED_AT_A_TIME = 64
+FEWEST_TEXTS = 8
+IMAGES_ENCODED_AT_A_TIME = 64  # on each device
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
@@ -56,50 +56,52 @@ class Progress:
 
 
 class FinishedBlocks:
-    """The blocks of a similarity matrix that are done, in files of a folder: the matrix, and a line for each block.
+    """The blocks of a similarity matrix that are done, each in a file: a checksum and the scores.
 
-    A line holds the block's checksum, so that whatever did not reach the disk is scored again. Files of another job are
-    begun anew.
+    Whatever did not reach the disk as it was is scored again. Each job has its own folder, named by all that its scores
+    depend on, so that several may share a parent.
     """
 
-    def __init__(self, folder: Path, job: Mapping[str, Any], shape: tuple[int, int]):
-        """Opens the files, or begins them.
+    def __init__(self, parent: Path, job: Mapping[str, Any]):
+        """Looks for a job's blocks; the folder is made by the first block.
 
         Args:
-          folder: where they are.
-          job: all that the scores depend on.
-          shape: of the matrix.
+          parent: the folder of this job's folder.
+          job: all that the scores depend on, as JSON.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path, self._lines = folder / 'sims.partial.npy', folder / 'blocks.jsonl'
-        self._checksums: dict[str, int] = {}
-        job = json.loads(json.dumps(job))
-        if not self._read(job, shape):
-            self.sims = np.lib.format.open_memmap(self.path, 'w+', np.float32, shape)
-            self._lines.write_text(json.dumps(job) + '\n')
+        self.folder = parent / hashlib.sha256(json.dumps(job).encode()).hexdigest()[:16]
 
-    def _read(self, job: Mapping[str, Any], shape: tuple[int, int]) -> bool:
-        with contextlib.suppress(OSError, ValueError):
-            first, *lines = self._lines.read_text().splitlines()
-            self.sims = np.lib.format.open_memmap(self.path, 'r+')
-            if json.loads(first) != job or self.sims.shape != shape:
-                return False
-            for line in lines:
-                with contextlib.suppress(ValueError):  # the last one may be cut off
-                    self._checksums |= json.loads(line)
-            return True
-        return False
+    def _path(self, rows: np.ndarray, columns: np.ndarray) -> Path:
+        return self.folder / f'{rows[0]}_{columns[0]}'
 
-    def has(self, rows: np.ndarray, columns: np.ndarray) -> bool:
-        """Whether the block of these rows and columns is done."""
-        known = self._checksums.get(f'{rows[0]},{columns[0]}')
-        return known is not None and known == zlib.crc32(np.ascontiguousarray(self.sims[np.ix_(rows, columns)]))
+    def read(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
+        """The block of these rows and columns, float32; None if it is not there or damaged."""
+        try:
+            checksum, scores = np.split(np.fromfile(self._path(rows, columns), np.uint8), [4])
+        except OSError:
+            return None
+        if len(scores) != 4 * len(rows) * len(columns) or checksum.tobytes() != _checksum(scores):
+            return None
+        return scores.view(np.float32).reshape(len(rows), len(columns))
 
     def write(self, rows: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
-        """Keeps a block."""
-        self.sims[np.ix_(rows, columns)] = block
-        with self._lines.open('a') as file:
-            file.write(json.dumps({f'{rows[0]},{columns[0]}': zlib.crc32(np.ascontiguousarray(block))}) + '\n')
+        """Keeps a block.
+
+        Raises:
+          UserError: if it cannot be written.
+        """
+        path, scores = self._path(rows, columns), np.ascontiguousarray(block, np.float32)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_checksum(scores) + scores.tobytes())
+        except OSError as error:
+            raise UserError(
+                f'{path} cannot be written: {error.strerror}; make room, or choose another folder'
+            ) from None
+
+
+def _checksum(array: np.ndarray) -> bytes:
+    return zlib.crc32(array).to_bytes(4)
 
 
 @functools.lru_cache(maxsize=64)
@@ -110,7 +112,7 @@ def _compiled(model: Matcher, method: str, dtype: str) -> Callable:
         variables, *others = shared
         result = model.apply(variables, rows, *others, method=method)
         if method == 'similarity':
-            return result.astype(jnp.float32)
+            return result
         return jax.tree.map(lambda x: x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x, result)
 
     return parallel.map_rows(apply)
@@ -123,7 +125,8 @@ def _cut(index: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
         yield np.pad(piece, (0, size - len(piece)), constant_values=index[0]), len(piece)
 
 
-def _specs(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:
+def _shapes(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:
+    """The shapes of a tree with so many rows."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), tree)
 
 
@@ -149,82 +152,85 @@ class Scorer:
           variables: its parameters and statistics.
           split: the images.
           tokens: the split's texts.
-          memory_mb: MiB that encodings, blocks and what is computed on the way may take, besides the parameters.
+          memory_mb: MiB that a block may take on host and devices, with its encodings and what is computed on the way:
+            everything but the parameters and the matrix.
           dtype: of the encodings; scores are float32.
 
         Raises:
           UserError: if the smallest block does not fit, or the dtype is unknown.
         """
         check_dtype(dtype)
-        self._model, self._variables, self._split, self._tokens = model, jax.device_put(variables), split, tokens
-        self._dtype = dtype
+        self._model, self._variables, self._dtype = model, parallel.put_state(variables), dtype
+        self._split, self._tokens = split, tokens
         self._by_length = np.argsort(tokens.lengths, kind='stable')
-        longest = self._padded(tokens.lengths)
-        image = jax.eval_shape(self._function('encode_image'), self._read_images(np.array([0])), (variables,))
-        texts = Texts(np.zeros((1, longest), np.int32), np.ones(1, np.int32))
-        text = jax.eval_shape(self._function('encode_text'), texts, (variables,))
+        longest = self._length(tokens.lengths)
         devices, budget = parallel.num_local_devices(), memory_mb * 2**20
-        most = min(split.num_images, budget // (4 * _num_bytes(image)))
-        self.images = max(devices, -(-most // devices) * devices)
-        self.texts = min(TEXTS_AT_A_TIME, split.num_texts)
-        while (needed := self._needed(image, text)) > budget:
-            if self.texts > 8:
-                self.texts //= 2
+        self._read = _shapes(take_images(split, np.array([0])), devices)
+        self._padded = _shapes(pad_texts(tokens, self._by_length[-1:], longest), devices)
+        self._image = jax.eval_shape(self._function('encode_image'), self._read, (variables,))
+        self._text = jax.eval_shape(self._function('encode_text'), self._padded, (variables,))
+        most = max(1, budget * devices // (4 * _num_bytes(self._image)))
+        self.images = bucket(min(split.num_images, most), devices)
+        self.texts = bucket(min(split.num_texts, TEXTS_AT_A_TIME), devices)
+        while (needed := sum(sides := self._needed())) > budget:
+            if self.texts > max(FEWEST_TEXTS, devices) and (sides[1] > sides[0] or self.images == devices):
+                self.texts = bucket(self.texts // 2, devices)
             elif self.images > devices:
-                self.images = max(devices, self.images // 2 // devices * devices)
+                self.images = bucket(self.images // 2, devices)
             else:
                 raise UserError(
                     f"config key 'run.memory_mb' is {memory_mb}, but scoring {self.images} x {self.texts} pairs of "
-                    f'{split.name} takes {-(-needed // 2**20)} MiB'
+                    f'{split.name} at a time takes {-(-needed // 2**20)} MiB; allow that much'
                 )
 
     def _function(self, method: str) -> Callable:
         return _compiled(self._model, method, self._dtype)
 
-    def _needed(self, image: chex.ArrayTree, text: chex.ArrayTree) -> int:
-        """Bytes of the largest block: what is computed, encodings on devices and host, regions about to be encoded."""
-        images, texts = _specs(image, self.images), _specs(text, self.texts)
-        computed = parallel.memory_of(self._function('similarity'), images, (self._variables, texts))
-        encoded = 2 * _num_bytes(images) + (1 + parallel.num_local_devices()) * _num_bytes(texts)
-        regions = self._split.regions
-        return computed + encoded + IMAGES_ENCODED_AT_A_TIME * 4 * regions.shape[1] * regions.shape[2]
-
-    def _padded(self, lengths: np.ndarray) -> int:
+    def _length(self, lengths: np.ndarray) -> int:
         return bucket(lengths.max(), LENGTH_MULTIPLE, self._model.text_format.max_length)
 
-    def _read_images(self, index: np.ndarray) -> Images:
-        return take_images(self._split, index)
+    @property
+    def _encoded_at_a_time(self) -> int:
+        return min(self.images, IMAGES_ENCODED_AT_A_TIME * parallel.num_local_devices())
 
-    def _apply(self, method: str, rows: chex.ArrayTree, *others: chex.ArrayTree) -> chex.ArrayTree:
-        return self._function(method)(parallel.put_batch(rows), (self._variables, *others))
+    def _needed(self) -> tuple[int, int]:
+        """Bytes to encode and hold a block's images, and to encode its longest texts and score; host and devices."""
+        read = _shapes(self._read, self._encoded_at_a_time)
+        images, padded, texts = _shapes(self._image, self.images), *_shapes((self._padded, self._text), self.texts)
+        of_read = parallel.memory_of(self._function('encode_image'), read, (self._variables,))
+        of_padded = parallel.memory_of(self._function('encode_text'), padded, (self._variables,))
+        of_pairs = parallel.memory_of(self._function('similarity'), images, (self._variables, texts))
+        copies_of_texts = 1 + parallel.num_local_devices()
+        return 2 * _num_bytes((read, images)) + of_read, copies_of_texts * _num_bytes(texts) + max(of_padded, of_pairs)
 
-    def encode_images(self, index: np.ndarray) -> Encoding:
-        """Encodes some images: leaves [len(index), ...], in the layout of `parallel.map_rows`."""
-        size = min(len(index), max(IMAGES_ENCODED_AT_A_TIME, parallel.num_local_devices()))
-        parts = []
-        for piece, count in _cut(index, size):
-            encoded = parallel.take_rows(self._apply('encode_image', self._read_images(piece)))
-            parts.append(jax.tree.map(lambda x, count=count: x[:count], encoded))
-        return parallel.put_batch(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+    def _apply(self, method: str, rows: chex.ArrayTree) -> Encoding:
+        return jax.device_get(self._function(method)(parallel.put_rows(rows), (self._variables,)))
 
-    def encode_texts(self, index: np.ndarray) -> Encoding:
-        """Encodes some texts: leaves [len(index), ...], as long as the longest of them."""
-        length = self._padded(self._tokens.lengths[index])
-        padded, count = next(_cut(index, -(-len(index) // parallel.num_local_devices()) * parallel.num_local_devices()))
-        encoded = parallel.take_rows(self._apply('encode_text', pad_texts(self._tokens, padded, length)))
-        return jax.tree.map(lambda x: x[:count], encoded)
+    def _encode_images(self, index: np.ndarray) -> Encoding:
+        """Encodes the images of a block, and puts them on the devices."""
+        encoded = jax.tree.map(lambda x: np.empty((len(index), *x.shape[1:]), x.dtype), self._image)
+        for places, count in _cut(np.arange(len(index)), self._encoded_at_a_time):
+            part = self._apply('encode_image', take_images(self._split, index[places]))
+            for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
+                whole[places[:count]] = leaf[:count]
+        return parallel.put_rows(encoded)
+
+    def _encode_texts(self, index: np.ndarray) -> Encoding:
+        """Encodes the texts of a block, as long as the longest of them."""
+        length = self._length(self._tokens.lengths[index])
+        return self._apply('encode_text', pad_texts(self._tokens, index, length))
 
     def job(self) -> dict[str, Any]:
         """What tells this job from another: data, parameters and shapes."""
         digest = hashlib.sha256()
         for leaf in jax.tree.leaves(jax.device_get(self._variables)):
             digest.update(np.ascontiguousarray(leaf))
-        texts = hashlib.sha256(self._tokens.ids.tobytes() + self._tokens.starts.tobytes())
+        for array in (self._split.counts, self._tokens.ids, self._tokens.starts):
+            digest.update(np.ascontiguousarray(array))
         return {
             'model': repr(self._model),
-            'variables': digest.hexdigest(),
-            'images': self._split.identity,
-            'texts': texts.hexdigest(),
+            'arrays': digest.hexdigest(),
+            'split': self._split.identity,
             'block': [self.images, self.texts],
             'dtype': self._dtype,
         }
@@ -235,36 +241,36 @@ class Scorer:
         """Scores every pair.
 
         Args:
-          finished: where blocks are kept and found; None to keep them in memory alone.
-          report: is told after each block.
+          finished: where blocks are kept and found; None to keep none.
+          report: is told after each block that was scored.
 
         Returns:
-          float32 [I, T]; the matrix of `finished`, if given.
+          float32 [I, T].
         """
-        total = self._split.num_images * self._split.num_texts
-        sims = np.empty((self._split.num_images, self._split.num_texts), np.float32) if finished is None else None
+        sims = np.empty((self._split.num_images, self._split.num_texts), np.float32)
         began, scored, found = time.perf_counter(), 0, 0
         for rows, num_rows in _cut(np.arange(self._split.num_images), self.images):
             images = None
             for columns, num_columns in _cut(self._by_length, self.texts):
                 where = rows[:num_rows], columns[:num_columns]
-                if finished is not None and finished.has(*where):
-                    found += num_rows * num_columns
+                block = None if finished is None else finished.read(*where)
+                if block is not None:
+                    sims[np.ix_(*where)] = block
+                    found += block.size
                     continue
                 if images is None:
-                    images = self.encode_images(rows)
-                texts = self.encode_texts(columns)
-                block = self._function('similarity')(images, (self._variables, texts))
-                block = parallel.take_rows(block)[:num_rows, :num_columns]
-                if finished is None:
-                    sims[np.ix_(*where)] = block
-                else:
+                    images = self._encode_images(rows)
+                texts = self._encode_texts(columns)
+                block = jax.device_get(self._function('similarity')(images, (self._variables, texts)))
+                block = block[:num_rows, :num_columns]
+                if finished is not None:
                     finished.write(*where, block)
+                sims[np.ix_(*where)] = block
                 scored += block.size
                 if report is not None:
                     rate = scored / (time.perf_counter() - began)
-                    report(Progress(found + scored, total, rate, (total - found - scored) / rate))
-        return sims if finished is None else finished.sims
+                    report(Progress(found + scored, sims.size, rate, (sims.size - found - scored) / rate))
+        return sims
 
 
 def similarity_matrix(

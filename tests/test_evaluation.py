@@ -1,16 +1,22 @@
 import dataclasses
+import functools
 import json
+import signal
+import subprocess
+import sys
+import types
 
 import jax
 import numpy as np
 import pytest
-from conftest import run_script
+from conftest import ROOT, environment, run_script
 from test_train import finished  # noqa: F401
 
-from jitm import evaluation, metrics
+from jitm import evaluation, metrics, scoring
 from jitm.data.text import Vocabulary
-from jitm.errors import UserError
+from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.models import vse
+from jitm.scoring import Progress
 from jitm.training.checkpoint import Checkpoints
 from jitm.types import TextFormat
 
@@ -35,6 +41,47 @@ def test_an_ensemble_is_the_mean_of_the_matrices(run, finished):  # noqa: F811
     matrices = [evaluation.evaluate_runs([r], 'dev', 1)[1] for r in (run, other)]
     _, both = evaluation.evaluate_runs([run, other], 'dev', 1)
     np.testing.assert_allclose(both, np.mean(matrices, axis=0), atol=1e-6)
+
+
+class Stop(Exception):
+    """Ends a job after its first block."""
+
+
+def test_an_interrupted_ensemble_goes_on_in_any_order(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(scoring, 'TEXTS_AT_A_TIME', 16)
+    other = dataclasses.replace(run, variables=jax.tree.map(lambda x: x * 1.1, run.variables))
+    seen = []
+
+    def stop_in_the_second_run(progress):
+        seen.append(progress.pairs)
+        if len(seen) == 5:
+            raise Stop
+
+    evaluate = functools.partial(evaluation.evaluate_runs, split_name='dev', folds=1)
+    with pytest.raises(Stop):
+        evaluate([run, other], keep_blocks=tmp_path, report=stop_in_the_second_run)
+    assert seen == [160, 320, 480, 500, 160]
+    seen.clear()
+    _, sims = evaluate([other, run], keep_blocks=tmp_path, report=stop_in_the_second_run)
+    assert seen == [320, 480, 500]
+    np.testing.assert_array_equal(sims, evaluate([other, run])[1])
+
+
+def test_the_precision_and_the_budget_are_those_of_the_config_unless_named(run, monkeypatch):
+    asked = []
+
+    class Asked(scoring.Scorer):
+        def __init__(self, *arguments, **keywords):
+            asked.append(keywords)
+            super().__init__(*arguments, **keywords)
+
+    monkeypatch.setattr(evaluation, 'Scorer', Asked)
+    report, exact = evaluation.evaluate_runs([run], 'dev', 1)
+    half_report, half = evaluation.evaluate_runs([run], 'dev', 1, dtype='bfloat16', memory_mb=77)
+    assert asked == [{'memory_mb': 1024, 'dtype': 'float32'}, {'memory_mb': 77, 'dtype': 'bfloat16'}]
+    assert [r['protocol']['dtype'] for r in (report, half_report)] == ['float32', 'bfloat16']
+    assert half.dtype == np.float32
+    assert 0 < np.abs(exact - half).max() < 0.02
 
 
 def test_each_run_of_an_ensemble_reads_with_its_own_vocabulary(run):
@@ -107,6 +154,8 @@ def test_the_command_prints_and_writes(finished, tmp_path):  # noqa: F811
         'eval.py', '--workdir', workdir, '--split', 'test', '--folds', 5, '--save_sims', '--output', tmp_path
     )
     assert result.returncode == 0, result.stderr
+    assert result.stderr == ''
+    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy'}
     assert 'scenes/test: 2 images, 10 texts, mean of 5 folds; ties count against the query' in result.stdout
     report = json.loads((tmp_path / 'metrics.json').read_text())
     assert f'rsum {report["metrics"]["rsum"]:.1f}' in result.stdout
@@ -114,6 +163,58 @@ def test_the_command_prints_and_writes(finished, tmp_path):  # noqa: F811
     result = run_script('eval.py', '--workdir', workdir, '--workdir', workdir, '--output', tmp_path / 'both')
     assert result.returncode == 0
     assert len(json.loads((tmp_path / 'both' / 'metrics.json').read_text())['protocol']['runs']) == 2
+
+
+# Runs eval.py with blocks of 8 texts, sends the process a signal when so many are kept, and says how many were.
+SIGNALLED = """
+import atexit, os, sys
+from jitm import scoring
+number, after = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+scoring.TEXTS_AT_A_TIME, write, written = 8, scoring.FinishedBlocks.write, []
+def write_and_signal(self, *block):
+    write(self, *block)
+    written.append(block)
+    if len(written) == after:
+        os.kill(os.getpid(), number)
+scoring.FinishedBlocks.write = write_and_signal
+atexit.register(lambda: print(f'kept {len(written)} blocks'))
+import runpy
+runpy.run_path(sys.argv.pop(1), run_name='__main__')
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_to_the_same_bytes(finished, tmp_path, monkeypatch):  # noqa: F811
+    def start(number, after):
+        command = [sys.executable, '-c', SIGNALLED, number, after, ROOT / 'eval.py', '--workdir', finished[0]]
+        command = [str(word) for word in [*command, '--save_sims', '--output', tmp_path]]
+        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+
+    assert start(signal.SIGKILL, 2).returncode == -signal.SIGKILL
+    for number in (signal.SIGINT, signal.SIGTERM):
+        result = start(number, 2)
+        assert result.returncode == EXIT_INTERRUPTED
+        assert result.stderr == f'stopped; the same command goes on from the scores in {tmp_path}/blocks\n'
+        assert result.stdout == 'kept 2 blocks\n'
+        assert {path.name for path in tmp_path.iterdir()} == {'blocks'}
+    result = start(signal.SIGKILL, 99)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith('kept 1 blocks\n')
+    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy'}
+    monkeypatch.setattr(scoring, 'TEXTS_AT_A_TIME', 8)
+    _, want = evaluation.evaluate_runs([evaluation.load_run(finished[0])], 'dev', 1)
+    assert np.load(tmp_path / 'sims.npy').tobytes() == want.tobytes()
+
+
+def test_progress_is_said_every_ten_seconds(monkeypatch, capsys):
+    import eval as script
+
+    clock = iter([100, 109, 110, 111, 119, 120])
+    monkeypatch.setattr(script, 'time', types.SimpleNamespace(monotonic=clock.__next__))
+    say = script.ProgressPrinter()
+    for pairs in (1000, 2000, 3000):
+        say(Progress(pairs, 200_000_000, 1851.6, 108_000.4))
+    assert capsys.readouterr().err == 'scored 2,000 of 200,000,000 pairs, 1,852 pairs/s, 1 day, 6:00:00 left\n'
 
 
 @pytest.mark.slow

@@ -219,6 +219,23 @@ def test_half_precision_features_are_read_as_float32(matcher):
     np.testing.assert_array_equal(scores(matcher, half, texts), scores(matcher, same, texts))
 
 
+def test_half_precision_encodings_have_float32_scores(matcher):
+    model, variables = matcher
+    images, texts = make_inputs()
+
+    def similarity(images, texts):
+        encoded = (
+            model.apply(variables, images, method='encode_image'),
+            model.apply(variables, texts, method='encode_text'),
+        )
+        half = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, encoded)
+        return model.apply(variables, *half, method='similarity'), half
+
+    scores, half = jax.eval_shape(similarity, images, texts)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(half)} - {'bool', 'int32'} == {'bfloat16'}
+    assert scores.dtype == np.float32
+
+
 @pytest.mark.parametrize('measure', ['cosine', 'order'])
 def test_vse_is_its_formula_in_float64(measure):
     model = make_vse(measure=measure, absolute=measure == 'order')

@@ -299,7 +299,7 @@ def test_the_table_has_ours_first_and_then_the_best():
 
 def test_it_is_refused_before_anything_is_encoded(finished, monkeypatch):  # noqa: F811
     run = evaluation.load_run(finished[0])
-    monkeypatch.setattr(evaluation, 'similarity_matrix', None)
+    monkeypatch.setattr(evaluation, 'Scorer', None)
     monkeypatch.setitem(published.PROTOCOLS, 'scenes', {'small': published.Protocol(5, 25, 2)})
     for split, folds, sentence in (('dev', 2, 'scenes/dev is no test split'), ('test', 5, 'with 5 folds of 2 images')):
         with pytest.raises(UserError, match=sentence):

@@ -26,8 +26,9 @@ def order_similarity(image: chex.Array, text: chex.Array) -> chex.Array:
       text: [..., D].
 
     Returns:
-      [...], at most 0; the gradient is 0 where the order holds everywhere.
+      [...], at most 0, float32 of half-precision vectors; the gradient is 0 where the order holds everywhere.
     """
+    image, text = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (image, text))
     return -safe_sqrt(jnp.sum(jnp.square(nn.relu(text - image)), axis=-1))
 
 
