@@ -68,7 +68,7 @@ def test_evaluation_is_the_loop_with_the_safe_threshold(smooth, threshold):
 
 
 def test_options_are_those_of_the_loop():
-    images, captions = make_pairs(3)
+    images, captions = make_pairs()
     model = MODEL.clone(slope=0.0, lambda_softmax=9.0, lambda_smoothing=1e4)  # each word is alike to itself alone
     got = model.apply(state(0.3, 0.9), padded(images), padded(captions), method='similarity')
     options = {'threshold': 0.9, 'smooth': False, 'slope': 0.0, 'softmax_temperature': 9.0}
@@ -130,8 +130,8 @@ def test_gradients_are_those_of_the_loop_with_constant_thresholds():
 
 def test_thresholds_change_in_training_only_and_begin_anew_with_each_batch():
     images, captions = map(padded, make_pairs())
-    first = jax.jit(lambda *inputs: MODEL.init(jax.random.key(0), *inputs, True)['batch_stats'])(*make_inputs())
-    assert first == {'threshold': 0, 'safe_threshold': 0}
+    first = MODEL.init(jax.random.key(0), images, captions, True, method='similarity')
+    assert first['batch_stats'] == {'threshold': 0, 'safe_threshold': 0}
     _, left = train(images, captions)
     again = MODEL.apply({'batch_stats': left}, images, captions, True, method='similarity', mutable=['batch_stats'])
     assert again[1]['batch_stats'] == left
@@ -169,13 +169,23 @@ def test_the_boundary_is_the_root_of_the_released_equation():
         np.testing.assert_allclose(got if 0 <= got <= 1 else 0, want, atol=1e-4)
 
 
-def test_no_boundary_leaves_the_thresholds():
-    """One density is at most 3 times the other; all words alike; a single word."""
-    for samples, alpha in (([[0.4, 0.6], [0.2, 0.8]], 4.0), ([[0.5, 0.5], [0.2, 0.2]], 2.0), ([[0.5], [0.2]], 2.0)):
-        mined = naaf.nothing_mined().replace(threshold=jnp.float32(0.3), safe_threshold=jnp.float32(0.2))
-        mined = naaf.collect(mined, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
-        moved = naaf.move_thresholds(mined, alpha)
-        np.testing.assert_allclose([moved.threshold, moved.safe_threshold], [0.3, 0.2], rtol=1e-6)
+@pytest.mark.parametrize(
+    ('samples', 'alpha', 'want'),
+    [
+        ([[0.85, 0.95], [0.88, 0.92]], 1e4, (0, 0.9 - 3 * 0.05 * 2**0.5)),  # dense enough only above 1
+        ([[0.1, 0.9], [0.2, 0.3]], 2.0, (None, 0)),  # three deviations below the mean is below 0
+        ([[0.4, 0.6], [0.2, 0.8]], 4.0, (0.3, 0.2)),  # one density is at most 3 times the other: both stay
+        ([[0.5, 0.5], [0.2, 0.2]], 2.0, (0.3, 0.2)),  # all words are alike
+        ([[0.5], [0.2]], 2.0, (0.3, 0.2)),
+    ],
+)
+def test_boundaries_that_are_nowhere_or_outside(samples, alpha, want):
+    mined = naaf.nothing_mined().replace(threshold=jnp.float32(0.3), safe_threshold=jnp.float32(0.2))
+    mined = naaf.collect(mined, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
+    moved = naaf.move_thresholds(mined, alpha)
+    for got, new, old in zip((moved.threshold, moved.safe_threshold), want, (0.3, 0.2), strict=True):
+        if new is not None:
+            np.testing.assert_allclose(got, 0.7 * new + 0.3 * old, rtol=1e-5)
 
 
 def test_an_alpha_that_cannot_be_is_refused():
