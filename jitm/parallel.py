@@ -82,6 +82,17 @@ def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
         return tree
 
 
+def gather_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Concatenates every device's rows along axis 0 inside of `data_parallel`; on one device the rows themselves.
+
+    For models that rank the images of the global batch while they score; others gather what comes out.
+    """
+    try:
+        return all_gather(tree, AXIS)
+    except NameError:
+        return tree
+
+
 def value_and_mean_gradient(loss: Callable, axis: str | None) -> Callable:
     """`jax.value_and_grad` (with auxiliary output) of a loss that every device computes for the global batch.
 

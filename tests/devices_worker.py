@@ -34,6 +34,7 @@ CASES = [
     ('vse0', ranking.adaptive_margin, {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('saf', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
+    ('naaf', functools.partial(ranking.max_of_hinges, **HINGE), {}),  # thresholds mined over the images of all devices
     # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),

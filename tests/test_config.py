@@ -79,6 +79,21 @@ def test_published_settings_of_vsrn(name):
     }
 
 
+@pytest.mark.parametrize(('name', 'batch_size'), [('naaf_f30k', 128), ('naaf_coco', 256)])
+def test_published_settings_of_naaf(name, batch_size):
+    config = load(name)
+    model, optimizer = config['model'], config['optimizer']
+    assert (config['epochs'], config['batch_size'], optimizer['decay_epochs']) == (20, batch_size, 10)
+    assert (optimizer['learning_rate'], optimizer['weight_decay'], optimizer['clip_norm']) == (5e-4, 0, 2.0)
+    assert (model['embed_dim'], model['text']['word_dim'], model['text']['bidirectional']) == (1024, 300, True)
+    assert (model['slope'], model['lambda_softmax'], model['lambda_smoothing']) == (0.1, 20, 5)
+    assert (model['smoothing'], model['alpha'], model['minimum_words']) == (True, 2, 200)
+    assert config['data']['root'] == f'data/{name.removeprefix("naaf_")}_precomp'
+    assert 'glove' in config['initialize']['word_vectors']
+    term = config['terms']['ranking']
+    assert (term['loss'], term['margin'], term['reduction']) == ('ranking.max_of_hinges', 0.2, 'sum')
+
+
 # Paper 004, tables 1 and 3, and section A: the image side and the loss; the rest is common.
 ABLATIONS = {
     'vse_fc_sum': ('none', 'sum_of_hinges'),

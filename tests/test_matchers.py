@@ -11,7 +11,7 @@ from jitm.errors import UserError
 from jitm.layers import alignment, text, vision
 from jitm.losses import tokens
 from jitm.matcher import score_in_tiles
-from jitm.models import bfan, scan, sgraf, vse, vsrn
+from jitm.models import bfan, naaf, scan, sgraf, vse, vsrn
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
@@ -50,6 +50,8 @@ def make_sgraf(reasoning, wholes=True, **changes):
     return sgraf.SGRAF(DIM, alignment_dim=6, **sides() | options)
 
 
+NAAF = {'slope': 0.1, 'lambda_softmax': 20.0, 'smoothing': True, 'lambda_smoothing': 5.0}
+NAAF |= {'alpha': 2.0, 'minimum_words': 4}
 GPO = {'bidirectional': True, 'image_pooling': 'gpo', 'text_pooling': 'gpo'}
 VSRN = {
     'vocab_size': VOCABULARY,
@@ -83,6 +85,7 @@ MATCHERS = {
     'sgr': make_sgraf(alignment.GraphReasoning(3)),
     'saf': make_sgraf(alignment.AttentionFiltration()),
     'dbl': make_sgraf(alignment.Mean(normalize=True), wholes=False, activation='tanh'),
+    'naaf': naaf.NAAF(DIM, **sides() | NAAF),
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
 }
 
@@ -116,7 +119,8 @@ def perturb(params):
 def matcher(request):
     model = MATCHERS[request.param]
     variables = jax.jit(model.init)(jax.random.key(0), *make_inputs())
-    return model, {**variables, 'params': perturb(variables['params'])}
+    statistics = jax.tree.map(lambda x: x + 0.1, variables.get('batch_stats', {}))
+    return model, {'params': perturb(variables['params']), 'batch_stats': statistics}
 
 
 def scores(matcher, images, texts):
