@@ -138,9 +138,8 @@ class NAAF(Matcher):
       text: from texts to [T, L, D].
       slope: of the leaky ReLU of similarities for the relevance, 0.1 as released; 0 is the paper's ReLU.
       lambda_softmax: temperature of both attentions.
-      smoothing: in evaluation, words that are like others of their text decide with them which of them no region
-        matches.
-      lambda_smoothing: temperature of how alike they are.
+      smoothing: in evaluation, whether no region matches a word is decided with the words of its text that are like it.
+      lambda_smoothing: temperature of how alike words are.
       alpha: how many times as dense as negatives positives must be to match.
       minimum_words: no threshold is mined from fewer words.
     """
