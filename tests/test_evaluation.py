@@ -121,6 +121,8 @@ def test_the_command_prints_and_writes(finished, tmp_path):  # noqa: F811
         (['--split', 'val'], "'val'"),
         (['--folds', '3'], 'has 10 images, which --folds 3 does not divide'),
         (['--step', '12345'], 'checkpoints/12345 is missing or damaged'),
+        (['--explain', '0'], '--explain=0'),
+        (['--explain', '2'], 'VSE compares whole vectors'),
     ],
 )
 def test_what_a_user_gets_wrong(finished, flags, sentence):  # noqa: F811
