@@ -10,9 +10,9 @@ from pathlib import Path
 
 from absl import flags
 
-from jitm import cli, published
+from jitm import cli, explain, published
 from jitm.errors import InterruptedRun
-from jitm.evaluation import evaluate_runs, load_run, write_report
+from jitm.evaluation import evaluate_runs, load_run, read_split, write_report
 from jitm.metrics import table
 from jitm.scoring import DTYPES, Progress
 
@@ -27,6 +27,7 @@ DTYPE = flags.DEFINE_enum('dtype', None, list(DTYPES), 'Of the encodings that ar
 MEMORY_MB = flags.DEFINE_integer('memory_mb', None, 'MiB for scoring, if not as in the config.', lower_bound=1)
 COMPARE = flags.DEFINE_boolean('compare', False, 'Also print the published results on the same test images.')
 COMPARE_SYSTEMS = flags.DEFINE_list('compare_systems', [], 'Of these only, such as vse,selhn; implies --compare.')
+EXPLAIN = flags.DEFINE_integer('explain', None, 'Also show what so many texts attend to.', lower_bound=1)
 flags.mark_flag_as_required('workdir')
 
 
@@ -57,6 +58,8 @@ def main() -> None:
     """Prints the table and writes the report."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
+    if EXPLAIN.value:
+        explain.check(runs)
     match = None
     if COMPARE.value or COMPARE_SYSTEMS.value:
         match = functools.partial(published.matching, published.load(), systems=COMPARE_SYSTEMS.value)
@@ -78,6 +81,10 @@ def main() -> None:
     except KeyboardInterrupt:
         raise InterruptedRun(f'stopped; the same command goes on from the scores in {blocks}') from None
     write_report(report, sims if SAVE_SIMS.value else None, folder)
+    if EXPLAIN.value:
+        split = read_split(runs, SPLIT.value, DATA_ROOT.value)
+        pairs = explain.retrieve(sims, split.image_of_text, EXPLAIN.value, FOLDS.value)
+        explained = explain.write(explain.describe(runs[0], split, pairs), split.pixels, folder / 'explain')
     shutil.rmtree(blocks, ignore_errors=True)  # another process may be at it too
     protocol = report['protocol']
     fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
@@ -88,6 +95,8 @@ def main() -> None:
     if match:
         print(f'\n{published.comparison(report, match(protocol))}\n')
     print(f'written to {folder}')
+    if EXPLAIN.value:
+        print(explained)
 
 
 if __name__ == '__main__':

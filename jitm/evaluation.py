@@ -15,6 +15,7 @@ import numpy as np
 from jitm import config as config_lib
 from jitm import metrics as metrics_lib
 from jitm.data.pipeline import check_lengths, tokenize_split
+from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.data.wordpiece import WordPiece
@@ -76,6 +77,28 @@ def load_run(workdir: str | Path, step: int | None = None) -> Run:
     return Run(workdir, step, model, variables, vocabulary, config, run['data']['regions'][2])
 
 
+def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None) -> Split:
+    """Reads a split of the data that all runs were trained on.
+
+    Args:
+      runs: trained on the same data set.
+      split_name: such as 'dev'.
+      data_root: where the data lie now, if not where the runs were trained.
+
+    Raises:
+      UserError: if the data cannot be read, or the runs differ in their data.
+    """
+    data = dict(runs[0].config['data'])
+    for run in runs[1:]:
+        if config_lib.differences({'data': data}, {'data': run.config['data']}):
+            raise UserError(f'{run.workdir} was trained on other data than {runs[0].workdir}; ensembles need the same')
+    if data_root is not None and 'root' not in data:
+        raise UserError(f"--data_root does not apply: the runs' data source '{data['source']}' reads no folder")
+    if data_root is not None:
+        data['root'] = data_root
+    return config_lib.load_split(data, split_name)
+
+
 def evaluate_runs(
     runs: Sequence[Run],
     split_name: str,
@@ -107,15 +130,7 @@ def evaluate_runs(
     Raises:
       UserError: if the data cannot be read, the runs differ in their data, or the folds do not fit.
     """
-    data = dict(runs[0].config['data'])
-    for run in runs[1:]:
-        if config_lib.differences({'data': data}, {'data': run.config['data']}):
-            raise UserError(f'{run.workdir} was trained on other data than {runs[0].workdir}; ensembles need the same')
-    if data_root is not None and 'root' not in data:
-        raise UserError(f"--data_root does not apply: the runs' data source '{data['source']}' reads no folder")
-    if data_root is not None:
-        data['root'] = data_root
-    split = config_lib.load_split(data, split_name)
+    split = read_split(runs, split_name, data_root)
     if split.num_images % folds:
         raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
     protocol = {

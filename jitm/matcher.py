@@ -9,6 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from jitm import parallel
+from jitm.errors import UserError
 from jitm.layers.attention import PRODUCT
 from jitm.types import Images, TextFormat, Texts, TokenPredictions
 
@@ -56,12 +57,24 @@ class Matcher(nn.Module):
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
-
-        def pair(matcher: Matcher, pair: tuple[Encoding, Encoding]) -> chex.Array:
-            return matcher.score_block(*jax.tree.map(lambda x: x[None], pair))[0, 0]
-
-        pairs = nn.vmap(pair, variable_axes={'params': None, 'batch_stats': None}, split_rngs={'params': False})
+        pairs = over_pairs(type(self).score_block)
         return in_tiles(self, pairs, (images, texts), tile_edge(self.floats_per_pair(images, texts)) ** 2)
+
+    def attention_block(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
+        """How words and regions of every image and every text of a small block attend to each other.
+
+        Returns:
+          Name -> float32 [I, T, L, R], see `attention.word_by_region`: 't2i', each word's attention to the regions, and
+          'i2t', each region's to the words; those a model has.
+
+        Raises:
+          UserError: if the model has none.
+        """
+        raise UserError(f'{type(self).__name__} compares whole vectors, without attention of words over regions')
+
+    def attention_pairwise(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
+        """The attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
+        return over_pairs(type(self).attention_block)(self, (images, texts))
 
     def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
         """Predicts words of matching pairs, for the token terms of the objective.
@@ -84,6 +97,16 @@ class Matcher(nn.Module):
         if self.is_initializing():
             self.predict_tokens(self.encode_image(images, train=True), texts)
         return self.similarity(self.encode_image(images, train), self.encode_text(texts, train), train)
+
+
+def over_pairs(block: Callable[[nn.Module, Encoding, Encoding], chex.ArrayTree]) -> Callable:
+    """Lifts `(module, images, texts) -> leaves [I, T, ...]` to N pairs: `(module, (images, texts)) -> [N, ...]`."""
+
+    def pair(module: nn.Module, pair: tuple[Encoding, Encoding]) -> chex.ArrayTree:
+        result = block(module, *jax.tree.map(lambda x: x[None], pair))
+        return jax.tree.map(lambda x: x[0, 0], result)
+
+    return nn.vmap(pair, variable_axes={'params': None, 'batch_stats': None}, split_rngs={'params': False})
 
 
 def tile_edge(floats_per_pair: int) -> int:

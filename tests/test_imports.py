@@ -15,6 +15,7 @@ LEVELS = [
     {'models', 'training.checkpoint', 'analysis'},
     {'importers', 'scoring'},
     {'evaluation'},
+    {'explain'},
     {'training', 'inference'},
     {'cli'},
 ]

@@ -1,1 +1,1 @@
-"""Reports from the logs of runs, never from a model: `python -m jitm.analysis`."""
+"""Reports and figures from what runs have written, never from a model: `python -m jitm.analysis`."""

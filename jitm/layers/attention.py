@@ -98,6 +98,22 @@ def shares(weights: chex.Array) -> chex.Array:
     return weights / jnp.where(total > 0, total, 1)
 
 
+def word_by_region(weights: chex.Array, queries: Elements, direction: str) -> chex.Array:
+    """Lays weights out for the eye.
+
+    Args:
+      weights: [C, K, Q, M], of `attend` or `focus`.
+      queries: Q items of M elements.
+      direction: 't2i', the queries are words; or 'i2t', regions.
+
+    Returns:
+      [I, T, L, R], adding up to 1 over the context (the regions in t2i, the words in i2t); all 0 for a query element
+      that is padding or attends to nothing.
+    """
+    weights = jnp.where(queries.mask, shares(weights), 0)
+    return einops.rearrange(weights, 'i r t l -> i t l r' if direction == 't2i' else 't l i r -> i t l r')
+
+
 def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Array:
     """Takes attention away from irrelevant elements (BFAN, eq. 4 to 8).
 

@@ -63,6 +63,15 @@ class BFAN(Matcher):
         weights = attention.attend(normalized, context.mask, self.lambda_softmax)
         return attention.focus(weights, context.mask, self.focal)
 
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """The focal attention in both directions: name -> [I, T, L, R]."""
+        words = self.weights(attention.similarities(images, texts), images, texts)
+        regions = self.weights(attention.similarities(texts, images), texts, images)
+        return {
+            't2i': attention.word_by_region(words, texts, 't2i'),
+            'i2t': attention.word_by_region(regions, images, 'i2t'),
+        }
+
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """The similarities of all regions with all words."""
         return images.mask.shape[1] * texts.mask.shape[1]

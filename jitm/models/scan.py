@@ -54,16 +54,25 @@ class SCAN(Matcher):
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
-        context, queries = (images, texts) if self.direction == 't2i' else (texts, images)
+        context, queries = self._sides(images, texts)
         scores = attention.similarities(context, queries)
         relevance = attention.attended_cosine(scores, self.weights(scores, context, queries), attention.gram(context))
         result = attention.aggregate(relevance, queries.mask, self.aggregation, self.lambda_lse)
         return result if self.direction == 't2i' else result.T
 
+    def _sides(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+        return (images, texts) if self.direction == 't2i' else (texts, images)
+
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """Attention of each query element over the context, up to a factor: [C, K, Q, M]."""
         normalized = attention.normalize_over_queries(scores, queries.mask, self.raw_feature_norm, self.slope)
         return attention.attend(normalized, context.mask, self.lambda_softmax)
+
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """The attention in the model's direction: name -> [I, T, L, R]."""
+        context, queries = self._sides(images, texts)
+        weights = self.weights(attention.similarities(context, queries), context, queries)
+        return {self.direction: attention.word_by_region(weights, queries, self.direction)}
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """The similarities of all regions with all words."""

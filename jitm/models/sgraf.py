@@ -99,6 +99,10 @@ class SGRAF(Matcher):
         whole = self.whole(images.whole[:, None], texts.whole)
         return jnp.concatenate([einops.rearrange(whole, 'i t m -> i t 1 m'), nodes], axis=2)
 
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """The attention of words, whatever is reasoned from it: name -> [I, T, L, R]."""
+        return {'t2i': attention.word_by_region(self.weights(images, texts), texts, 't2i')}
+
     def reason(self, nodes: chex.Array, texts: Elements, train: bool) -> chex.Array:
         """From alignments [I, T, N, M] to scores [I, T]."""
         wholes = nodes.shape[2] - texts.mask.shape[1]

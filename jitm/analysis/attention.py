@@ -1,0 +1,103 @@
+"""Pictures of the attention between the words of a text and the regions of an image."""
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+TITLES = {
+    't2i': 'each word attends to regions (t2i): its shares add up to 1 over the regions',
+    'i2t': 'each region attends to words (i2t): its shares add up to 1 over the words',
+}
+COLUMNS = 6
+BOXES = 3
+LEAST = 0.5  # of a word's greatest share, for another region's box to be drawn
+
+
+def top_regions(shares: Sequence[float]) -> list[int]:
+    """The regions with a word's greatest shares, the greatest first: at most 3, none far below the first."""
+    order = sorted(range(len(shares)), key=lambda region: -shares[region])[:BOXES]
+    return [region for region in order if shares[region] > 0 and shares[region] >= LEAST * shares[order[0]]]
+
+
+def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
+    """Draws a pair as `explain.json` describes it.
+
+    With pixels and boxes, each word has a panel: the image with the boxes of its top regions, their shares below.
+    Otherwise a heat map has a row for each word and a column for each region.
+
+    Args:
+      pair: one of `pairs`.
+      pixels: uint8 [H, W, 3] of the retrieved image, or None.
+
+    Returns:
+      A matplotlib figure.
+    """
+    from matplotlib.figure import Figure
+
+    words, attention = pair['words'], pair['attention']
+    shown = pixels is not None and pair['boxes'] is not None
+    if shown:
+        rows = math.ceil(len(words) / COLUMNS)
+        width, height = 1.5 * COLUMNS, 0.4 + rows * (0.42 + 1.4 * pixels.shape[0] / pixels.shape[1])
+    else:
+        regions = len(next(iter(attention.values()))[0])
+        width, height = max(6, 2.5 + 0.24 * regions), 1.1 + 0.22 * len(words)
+    figure = Figure(figsize=(width, 1 + height * len(attention)), dpi=120, layout='constrained')
+    figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
+    parts = figure.subfigures(len(attention), squeeze=False)[:, 0]
+    for part, (name, shares) in zip(parts, attention.items(), strict=True):
+        part.suptitle(TITLES.get(name, name), fontsize=9, color='gray')
+        if shown:
+            _draw_boxes(part.subplots(rows, COLUMNS, squeeze=False).ravel(), words, shares, pair['boxes'], pixels)
+        else:
+            _draw_map(part, words, shares)
+    return figure
+
+
+def _heading(pair: Mapping[str, Any], width: int) -> str:
+    score = f'score {pair["score"]:.3g}'
+    verdict = 'the right image' if pair['right'] else f'wrong: {pair["true_image_id"]} comes at rank {pair["rank"]}'
+    lines = [pair['caption'], f'retrieved {pair["image_id"]}, {score}, {verdict}']
+    return '\n'.join(textwrap.fill(line, width) for line in lines)
+
+
+def _draw_boxes(
+    panels: Sequence[Any],
+    words: Sequence[str],
+    shares: Sequence[Sequence[float]],
+    boxes: Sequence[Sequence[float]],
+    pixels: np.ndarray,
+) -> None:
+    from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
+
+    height, width = pixels.shape[:2]
+    for panel in panels[len(words) :]:
+        panel.set_axis_off()
+    for panel, word, row in zip(panels, words, shares, strict=False):
+        panel.set(xticks=[], yticks=[])
+        panel.imshow(pixels, extent=(0, width, height, 0))
+        panel.set_title(word, fontsize=9, parse_math=False)
+        top = top_regions(row)
+        panel.set_xlabel('  '.join(f'{row[region]:.2f}' for region in top) or 'none', fontsize=7, color='gray')
+        for region in top:
+            x1, y1, x2, y2 = boxes[region]
+            corner, size = (x1 * width, y1 * height), ((x2 - x1) * width, (y2 - y1) * height)
+            line = 1.2 * row[region] / row[top[0]]
+            halo = withStroke(linewidth=line + 1, foreground='black')
+            panel.add_patch(
+                Rectangle(corner, *size, fill=False, edgecolor='white', linewidth=line, path_effects=[halo])
+            )
+
+
+def _draw_map(part: Any, words: Sequence[str], shares: Sequence[Sequence[float]]) -> None:
+    panel = part.subplots()
+    image = panel.imshow(shares, vmin=0, cmap='viridis', aspect='auto', interpolation='nearest')
+    panel.set_yticks(range(len(words)), words, fontsize=8, parse_math=False)
+    panel.set_xticks(range(len(shares[0])), range(len(shares[0])), fontsize=7)
+    panel.set_xlabel('region', fontsize=8)
+    bar = part.colorbar(image, ax=panel, pad=0.01)
+    bar.ax.tick_params(labelsize=7)
