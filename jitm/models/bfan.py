@@ -2,32 +2,26 @@
 
 import chex
 import einops
-from flax import linen as nn
 
 from jitm.layers import attention
-from jitm.matcher import Matcher
-from jitm.types import Elements, Images, Texts
+from jitm.models.elements import ElementMatcher
+from jitm.types import Elements
 
 
-class BFAN(Matcher):
+class BFAN(ElementMatcher):
     """Words attend to regions and regions to words, twice: the second time only to what the first found relevant.
 
     The score is the sum of both directions' mean relevances, in [-2, 2]. The published BFAN is the mean of an 'equal'
     and a 'prob' model.
 
     Attributes:
-      embed_dim: D.
-      image: from images to [I, R, D] and which regions count.
-      text: from texts to [T, L, D].
+      embed_dim, image, text: see `ElementMatcher`.
       focal: one of `attention.FOCALS`.
       raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
       slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
       lambda_softmax: temperature of the attention.
     """
 
-    embed_dim: int
-    image: nn.Module
-    text: nn.Module
     focal: str
     raw_feature_norm: str
     slope: float
@@ -36,14 +30,6 @@ class BFAN(Matcher):
     def setup(self):
         """Checks the options."""
         attention.check_temperature(self.lambda_softmax)
-
-    def encode_image(self, images: Images, train: bool = False) -> Elements:
-        """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
-        return attention.unit_elements(*self.image(images, train))
-
-    def encode_text(self, texts: Texts, train: bool = False) -> Elements:
-        """Encodes [T, L] words as unit vectors [T, L, D]."""
-        return attention.unit_elements(self.text(texts, train), texts.mask)
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
@@ -71,7 +57,3 @@ class BFAN(Matcher):
             't2i': attention.word_by_region(words, texts, 't2i'),
             'i2t': attention.word_by_region(regions, images, 'i2t'),
         }
-
-    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
-        """The similarities of all regions with all words."""
-        return images.mask.shape[1] * texts.mask.shape[1]

@@ -10,8 +10,8 @@ from flax import struct
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.layers import attention
-from jitm.matcher import Matcher
-from jitm.types import Elements, Images, Texts
+from jitm.models.elements import ElementMatcher
+from jitm.types import Elements
 
 NEW_SHARE = 0.7  # of a newly mined threshold; the rest is the one before
 
@@ -122,7 +122,7 @@ def best_similarities(scores: chex.Array, context_mask: chex.Array) -> chex.Arra
     return jnp.max(jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), scores, -jnp.inf), axis=1)
 
 
-class NAAF(Matcher):
+class NAAF(ElementMatcher):
     """The mean over words of their cosine with the regions that match, of their relevance, and of what they lack.
 
     A region matches a word if their similarity is above a threshold, which training mines from the captions of a batch
@@ -133,9 +133,7 @@ class NAAF(Matcher):
     negatives are of all mismatched pairs and its alpha adapts, by rules that are not given here.
 
     Attributes:
-      embed_dim: D.
-      image: from images to [I, R, D] and which regions count.
-      text: from texts to [T, L, D].
+      embed_dim, image, text: see `ElementMatcher`.
       slope: of the leaky ReLU of similarities for the relevance, 0.1 as released; 0 is the paper's ReLU.
       lambda_softmax: temperature of both attentions.
       smoothing: in evaluation, whether no region matches a word is decided with the words of its text that are like it.
@@ -144,9 +142,6 @@ class NAAF(Matcher):
       minimum_words: no threshold is mined from fewer words.
     """
 
-    embed_dim: int
-    image: nn.Module
-    text: nn.Module
     slope: float
     lambda_softmax: float
     smoothing: bool
@@ -162,17 +157,13 @@ class NAAF(Matcher):
         self.threshold = self.variable('batch_stats', 'threshold', jnp.zeros, ())
         self.safe_threshold = self.variable('batch_stats', 'safe_threshold', jnp.zeros, ())
 
-    def encode_image(self, images: Images, train: bool = False) -> Elements:
-        """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
-        return attention.unit_elements(*self.image(images, train))
-
-    def encode_text(self, texts: Texts, train: bool = False) -> Elements:
-        """Encodes [T, L] words as unit vectors [T, L, D]."""
-        return attention.unit_elements(self.text(texts, train), texts.mask)
-
     def weights(self, images: Elements, texts: Elements) -> chex.Array:
         """Attention of each word over the regions that match it, up to a factor: [I, R, T, L]; 0 if none does."""
         return self._matching(attention.similarities(images, texts), images.mask, self.safe_threshold.value)
+
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """The attention of each word over the regions that match it: 't2i' -> [I, T, L, R]."""
+        return {'t2i': attention.word_by_region(self.weights(images, texts), texts, 't2i')}
 
     def _matching(self, scores: chex.Array, context_mask: chex.Array, threshold: chex.Array) -> chex.Array:
         above = scores - threshold
@@ -207,10 +198,6 @@ class NAAF(Matcher):
             logits = self.lambda_smoothing * attention.gram(texts)
             likeness = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
         return self._score(scores, images.mask, gram, texts.mask, self.safe_threshold.value, likeness)
-
-    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
-        """The similarities of all regions with all words."""
-        return images.mask.shape[1] * texts.mask.shape[1]
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]; in training text n must describe image n of all devices."""

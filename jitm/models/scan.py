@@ -1,25 +1,22 @@
 """Stacked cross attention: words attend to regions, or regions to words (SCAN, Lee et al., 2018)."""
 
 import chex
-from flax import linen as nn
 
 from jitm.errors import UserError
 from jitm.layers import attention
-from jitm.matcher import Matcher
-from jitm.types import Elements, Images, Texts
+from jitm.models.elements import ElementMatcher
+from jitm.types import Elements
 
 DIRECTIONS = ('t2i', 'i2t')
 
 
-class SCAN(Matcher):
+class SCAN(ElementMatcher):
     """The mean relevance of each word to the regions it attends to, or of each region to its words (section 3.1).
 
     The published SCAN is the mean of a t2i and an i2t model.
 
     Attributes:
-      embed_dim: D.
-      image: from images to [I, R, D] and which regions count.
-      text: from texts to [T, L, D].
+      embed_dim, image, text: see `ElementMatcher`.
       direction: 't2i', each word attends to the regions; or 'i2t', each region to the words.
       raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
       slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
@@ -28,9 +25,6 @@ class SCAN(Matcher):
       lambda_lse: temperature of 'LogSumExp'.
     """
 
-    embed_dim: int
-    image: nn.Module
-    text: nn.Module
     direction: str
     raw_feature_norm: str
     slope: float
@@ -43,14 +37,6 @@ class SCAN(Matcher):
         if self.direction not in DIRECTIONS:
             raise UserError(f"config key 'model.direction' is '{self.direction}'; take 't2i' or 'i2t'")
         attention.check_temperature(self.lambda_softmax)
-
-    def encode_image(self, images: Images, train: bool = False) -> Elements:
-        """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
-        return attention.unit_elements(*self.image(images, train))
-
-    def encode_text(self, texts: Texts, train: bool = False) -> Elements:
-        """Encodes [T, L] words as unit vectors [T, L, D]."""
-        return attention.unit_elements(self.text(texts, train), texts.mask)
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
@@ -73,7 +59,3 @@ class SCAN(Matcher):
         context, queries = self._sides(images, texts)
         weights = self.weights(attention.similarities(context, queries), context, queries)
         return {self.direction: attention.word_by_region(weights, queries, self.direction)}
-
-    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
-        """The similarities of all regions with all words."""
-        return images.mask.shape[1] * texts.mask.shape[1]

@@ -12,22 +12,21 @@ from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.linear import XavierLinear, product
-from jitm.matcher import Matcher, score_in_tiles, tile_edge
+from jitm.matcher import score_in_tiles, tile_edge
+from jitm.models.elements import ElementMatcher
 from jitm.types import Elements, Images, Texts
 
 ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}
 
 
-class SGRAF(Matcher):
+class SGRAF(ElementMatcher):
     """Each word is compared with the regions it attends to, and the score is reasoned from these alignments.
 
     The published SGRAF is the mean of a model with `GraphReasoning` (SGR) and one with `AttentionFiltration` (SAF).
 
     Attributes:
-      embed_dim: D.
+      embed_dim, image, text: see `ElementMatcher`.
       alignment_dim: M, 256 as published.
-      image: from images to [I, R, D] and which regions count.
-      text: from texts to [T, L, D].
       image_whole: from regions to a vector of the image, such as `SelfAttention`; None for no alignment of the wholes,
         as is
       text_whole: from words to a vector of the text.
@@ -39,10 +38,7 @@ class SGRAF(Matcher):
       activation: 'sigmoid' or 'tanh' (DBL), of the score.
     """
 
-    embed_dim: int
     alignment_dim: int
-    image: nn.Module
-    text: nn.Module
     image_whole: nn.Module | None
     text_whole: nn.Module | None
     reasoning: nn.Module
@@ -68,11 +64,11 @@ class SGRAF(Matcher):
 
     def encode_image(self, images: Images, train: bool = False) -> Elements:
         """Encodes [I, R, F] regions as unit vectors [I, R, D], and the image as one [I, D]."""
-        return self._with_whole(attention.unit_elements(*self.image(images, train)), self.image_whole, train)
+        return self._with_whole(super().encode_image(images, train), self.image_whole, train)
 
     def encode_text(self, texts: Texts, train: bool = False) -> Elements:
         """Encodes [T, L] words as unit vectors [T, L, D], and the text as one [T, D]."""
-        return self._with_whole(attention.unit_elements(self.text(texts, train), texts.mask), self.text_whole, train)
+        return self._with_whole(super().encode_text(texts, train), self.text_whole, train)
 
     def _with_whole(self, elements: Elements, whole: nn.Module | None, train: bool) -> Elements:
         if whole is None:

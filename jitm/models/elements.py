@@ -1,0 +1,38 @@
+"""What models have in common that compare the words of a text with the regions of an image."""
+
+import chex
+from flax import linen as nn
+
+from jitm.layers import attention
+from jitm.matcher import Matcher
+from jitm.types import Elements, Images, Texts
+
+
+class ElementMatcher(Matcher):
+    """Regions and words as unit vectors; a model adds `score_block`.
+
+    Attributes:
+      embed_dim: D.
+      image: from images to [I, R, D] and which regions count.
+      text: from texts to [T, L, D].
+    """
+
+    embed_dim: int
+    image: nn.Module
+    text: nn.Module
+
+    def encode_image(self, images: Images, train: bool = False) -> Elements:
+        """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
+        return attention.unit_elements(*self.image(images, train))
+
+    def encode_text(self, texts: Texts, train: bool = False) -> Elements:
+        """Encodes [T, L] words as unit vectors [T, L, D]."""
+        return attention.unit_elements(self.text(texts, train), texts.mask)
+
+    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+        """Scores every image of a small block with every text of it: float32 [I, T]."""
+        raise NotImplementedError
+
+    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
+        """The similarities of all regions with all words."""
+        return images.mask.shape[1] * texts.mask.shape[1]
