@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -163,7 +164,7 @@ def measure_elsewhere(args: argparse.Namespace, name: str, ours: bool) -> dict[s
     return result if ours else result | {'speed': result[f'{"steps" if args.train else "pairs"}_per_second']}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--models', nargs='+', choices=CONFIGS, default=list(CONFIGS))
@@ -179,7 +180,7 @@ def main() -> None:
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with torch')
     parser.add_argument('--ours', action='store_true', help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.ours:
         print(json.dumps(measure(args, args.models[0])))
         return

@@ -2,6 +2,7 @@
 
     python -m benchmarks.train_step                                  # 1024 dimensions, batch 128, made-up data
     python -m benchmarks.train_step --data_root data/f8k_precomp     # real features and captions
+    python -m benchmarks.train_step --against_loop scan_t2i saf      # the scores and their gradient alone: see scoring
 
 One line per padding rule, all in one process. Every step is waited for, so that waiting for data is time in which the
 devices are idle.
@@ -9,6 +10,7 @@ devices are idle.
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from benchmarks import scoring
 from configs import default
 from jitm import parallel
 from jitm.training.setup import set_up
@@ -72,7 +75,13 @@ def main() -> None:
     parser.add_argument('--batch_size', type=int, default=128)
     parser.add_argument('--steps', type=int, default=20)
     parser.add_argument('--length_multiples', type=int, nargs='+', default=[80, 16, 8, 4, 1])
+    parser.add_argument('--against_loop', nargs='+', metavar='MODEL', help='compare with a loop over captions in torch')
+    parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with torch')
     args = parser.parse_args()
+    if args.against_loop:
+        sizes = [f'--batch={args.batch_size}', f'--dim={args.embed_dim}', f'--torch_python={args.torch_python}']
+        scoring.main(['--train', *sizes, '--models', *args.against_loop])
+        return
     config = default.get_config()
     config.batch_size, config.model.embed_dim = args.batch_size, args.embed_dim
     with tempfile.TemporaryDirectory() as folder:

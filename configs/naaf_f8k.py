@@ -2,13 +2,11 @@
 
 from ml_collections import ConfigDict
 
-from configs import naaf_f30k
-from configs.vse_fc_max_f8k import shrink
+from configs import naaf_f30k, scan_t2i_avg_f8k
 
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    config = shrink(naaf_f30k.get_config())
+    config = scan_t2i_avg_f8k.shrink(naaf_f30k.get_config())
     config.initialize.word_vectors = ''
-    config.model.embed_dim = 256
     return config

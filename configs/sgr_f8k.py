@@ -6,17 +6,9 @@ from configs import scan_t2i_avg_f8k, sgr_f30k
 
 
 def shrink(config: ConfigDict) -> ConfigDict:
-    """Makes a model of alignments its small twin, with an epoch of sum of hinges first.
-
-    Max of hinges alone leaves such models where equal scores put them for ten epochs, longer than the twin trains.
-    """
+    """Makes a model of alignments its small twin."""
     config = scan_t2i_avg_f8k.shrink(config)
     config.model.alignment_dim = 64
-    hinges = config.terms.ranking.to_dict()
-    config.terms = dict(
-        warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=1),
-        ranking=dict(hinges, since=1),
-    )
     return config
 
 

@@ -194,6 +194,12 @@ def test_settings_of_cross_attention(name):
         assert (model['raw_feature_norm'], model['slope']) == ('clipped_l2norm', 0.1)
         assert options.items() <= model.items()
         assert config['data']['root'] == f'data/{data}_precomp'
+    if not name.endswith('_lse'):
+        twin = load(f'{name}_f8k')
+        assert (twin['data']['root'], twin['model']['embed_dim']) == ('data/f8k_precomp', 256)
+        assert {key: twin['model'][key] for key in ('name', 'lambda_softmax')} == {
+            key: model[key] for key in ('name', 'lambda_softmax')
+        }
     assert load('scan_i2t_lse_f30k')['model']['lambda_lse'] == 5
     assert load('scan_i2t_lse_coco')['model']['lambda_lse'] == 20
 
