@@ -11,12 +11,12 @@ def shrink(config: ConfigDict) -> ConfigDict:
     Max of hinges alone leaves models where equal scores put them for about as long as the twin trains. The learning
     rate is VSE++'s on these data, not tuned.
     """
-    config.epochs = 6
+    config.epochs = 4
     config.data.root = 'data/f8k_precomp'
     config.model.embed_dim = 256
     config.model.text.word_dim = 128
     config.optimizer.learning_rate = 5e-4
-    config.optimizer.decay_epochs = 4
+    config.optimizer.decay_epochs = 3
     hinges = config.terms.ranking.to_dict()
     config.terms = dict(
         warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=1),
