@@ -211,11 +211,15 @@ def empty(path):
     path.write_bytes(b'')
 
 
+def four_zeros(path):
+    path.write_bytes(bytes(4))
+
+
 def append(path):
     path.write_bytes(path.read_bytes() * 2)
 
 
-@pytest.mark.parametrize('damage', [flip_a_bit, cut_off, empty, append, Path.unlink])
+@pytest.mark.parametrize('damage', [flip_a_bit, cut_off, empty, four_zeros, append, Path.unlink])
 def test_a_damaged_block_is_scored_again(vsepp, tmp_path, damage):
     scorer = make_scorer(vsepp)
     first = Counting(tmp_path, scorer.job())
@@ -288,8 +292,8 @@ def test_progress_adds_up(vsepp, tmp_path, monkeypatch):
     assert [progress.pairs for progress in seen] == [12, 24, 36, 39, 51, 63, 75, 78, 82, 86, 90, 91]
     assert {progress.total for progress in seen} == {91}
     np.testing.assert_allclose([progress.rate for progress in seen[:4]], [12 / 2, 24 / 4, 36 / 6, 39 / 8])
-    for progress in seen:
-        np.testing.assert_allclose(progress.pairs + progress.rate * progress.seconds_left, 91)
+    left = [progress.rate * progress.seconds_left for progress in seen]
+    np.testing.assert_allclose(left, [91 - progress.pairs for progress in seen])
 
     with pytest.raises(KeyboardInterrupt):
         scorer.score(Counting(tmp_path, scorer.job(), stop_after=5))
@@ -297,6 +301,7 @@ def test_progress_adds_up(vsepp, tmp_path, monkeypatch):
     scorer.score(FinishedBlocks(tmp_path, scorer.job()), seen.append)
     assert [progress.pairs for progress in seen] == [63, 75, 78, 82, 86, 90, 91]
     np.testing.assert_allclose([progress.rate for progress in seen[:3]], [12 / 2, 24 / 4, 27 / 6])
+    np.testing.assert_allclose(seen[0].seconds_left, (91 - 63) / 6)
 
 
 # Compilations.
