@@ -56,7 +56,8 @@ class ProgressPrinter:
 
 def main() -> None:
     """Prints the table and writes the report."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
     if EXPLAIN.value:
         explain.check(runs)

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.lengths import caption_lengths
 from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import bucket
@@ -40,16 +41,9 @@ CONFIGS = {
     'bfan_prob': 'bfan_prob_f30k',
     'sgr': 'sgr_f30k',
     'saf': 'saf_f30k',
+    'naaf': 'naaf_f30k',
     'dbl': 'dbl_baseline_f30k',
 }
-
-
-def caption_lengths(captions: Path | None, texts: int) -> np.ndarray:
-    """Words of each caption of a text file, or made up like Flickr's, with `<start>` and `<end>`: int [T]."""
-    if captions is None:
-        return np.clip(np.random.default_rng(0).gamma(8.0, 1.55, texts), 3, 76).astype(int)
-    lines = captions.read_text(encoding='utf-8').splitlines()
-    return np.array([len(line.split()) + 2 for line in lines[:texts]])
 
 
 def product_flops(model: str, regions: int, dim: int, length: float) -> float:

@@ -19,10 +19,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from benchmarks.lengths import caption_lengths
 
 unit = partial(functional.normalize, dim=-1, eps=1e-8)
 
@@ -270,15 +271,6 @@ def train_step(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tens
     return loss.detach()
 
 
-def caption_lengths(captions: Path | None, texts: int) -> Tensor:
-    """Words of each caption of a text file, or made up like Flickr's, with `<start>` and `<end>`."""
-    if captions is None:
-        lengths = np.clip(np.random.default_rng(0).gamma(8.0, 1.55, texts), 3, 76).astype(int)
-    else:
-        lengths = np.array([len(line.split()) for line in captions.read_text(encoding='utf-8').splitlines()[:texts]])
-    return torch.from_numpy(lengths + 2)
-
-
 def pairs_per_second(
     model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, shard: int, seconds: float
 ) -> float:
@@ -341,7 +333,7 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')
     args = parser.parse_args()
     torch.manual_seed(0)
-    lengths = caption_lengths(args.captions, args.texts)
+    lengths = torch.from_numpy(caption_lengths(args.captions, args.texts))
     if len(lengths) < args.texts:
         parser.error(f'{args.captions} has {len(lengths)} captions: give --texts {len(lengths)} or fewer')
     model = LOOPS[args.model](args.dim, args.regions)

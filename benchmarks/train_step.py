@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from benchmarks import scoring
+from benchmarks.lengths import made_up_lengths
 from configs import default
 from jitm import parallel
 from jitm.training.setup import set_up
@@ -31,7 +32,7 @@ def write_made_up_data(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for split, images in (('train', 1000), ('dev', 10)):
         np.save(folder / f'{split}_ims.npy', rng.random((images, 36, 2048), np.float32).astype(np.float16))
-        lengths = np.clip(rng.gamma(8.0, 1.55, 5 * images), 3, 76).astype(int)
+        lengths = made_up_lengths(5 * images)
         words = rng.zipf(1.3, (len(lengths), 76)) % 8000
         lines = (' '.join(f'w{word}' for word in row[:n]) for row, n in zip(words, lengths, strict=True))
         (folder / f'{split}_caps.txt').write_text('\n'.join(lines))

@@ -46,8 +46,8 @@ def score(
       UserError: if there is no such run, or the features are not what it was trained on.
     """
     run = run if isinstance(run, Run) else load_run(run)
-    one_image = isinstance(image, np.ndarray) and image.ndim < 3
-    images = [np.atleast_2d(image)] if one_image else [np.asarray(one) for one in image]
+    one_image = getattr(image, 'ndim', 3) < 3
+    images = [np.atleast_2d(np.asarray(image))] if one_image else [np.asarray(one) for one in image]
     texts = [text] if isinstance(text, str) else list(text)
     if not images or not texts:
         raise UserError('score needs at least one image and one text')

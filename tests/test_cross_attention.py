@@ -242,6 +242,16 @@ def test_zero_rows_have_no_nan():
                 assert np.isfinite(gradient.vectors).all(), name
 
 
+@pytest.mark.parametrize('focal', attention.FOCALS)
+def test_equal_weights_leave_nothing_to_focus_on(focal):
+    for weight in (1.0, 0.1, 1 / 3, 1.7e6):
+        for real_ones in (1, 3):
+            for padded in (3, 32, 36):
+                mask = np.arange(padded)[None] < real_ones
+                weights = jnp.where(jnp.asarray(mask)[..., None, None], weight, 0) * jnp.ones((1, padded, 2, 29))
+                np.testing.assert_array_equal(jax.jit(attention.focus, static_argnums=2)(weights, mask, focal), 0)
+
+
 def test_half_precision_inputs_give_float32_scores():
     def half(elements):
         return jax.tree.map(lambda x: x if x.dtype == bool else x.astype(jnp.bfloat16), elements)
@@ -261,7 +271,8 @@ def test_half_precision_inputs_give_float32_scores():
         (make_scan(direction='both'), r"'model.direction' is 'both'; take 't2i' or 'i2t'"),
         (make_scan(raw_feature_norm='l3norm'), r"'model.raw_feature_norm' is 'l3norm'; take one of clipped_l2norm"),
         (make_scan(aggregation='Median'), r"'model.aggregation' is 'Median'; take one of LogSumExp"),
-        (make_scan(lambda_softmax=90.0), r"'model.lambda_softmax' is 90.0; it must be above 0 and at most 40"),
+        (make_scan(lambda_softmax=90.0), r"'model.lambda_softmax' is 90.0; it must be above 0 and at most 30"),
+        (make_scan(lambda_lse=0.0), r"'model.lambda_lse' is 0.0; it must be above 0"),
         (bfan.BFAN(**SIDES | ATTENTION, focal='hard'), r"'model.focal' is 'hard'; take one of equal, prob"),
         (make_sgraf(alignment.Mean(True), activation='relu'), r"'model.activation' is 'relu'; take one of sigmoid"),
         (make_sgraf(alignment.GraphReasoning(0), wholes=False), r"'model.reasoning.steps' is 0; it must be at least 1"),

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from test_matchers import VSRN
 from test_parallel import free_port
 
-from jitm import cli, evaluation
+from jitm import cli, scoring
 from jitm import config as config_lib
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
@@ -499,14 +499,19 @@ def test_a_text_that_bert_cannot_read_is_refused_before_anything_is_written(
 def test_the_longest_text_that_bert_reads_is_not_padded_beyond(bert_config, precomp_folder, monkeypatch):
     bert_config |= {'batch_size': 40, 'length_multiple': 100}  # the batch holds every text
     bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
-    monkeypatch.setattr(evaluation, 'LENGTH_MULTIPLE', 100)
-    monkeypatch.setattr(evaluation, '_encode_text', lambda model, variables, texts: texts.ids)
+    monkeypatch.setattr(scoring, 'LENGTH_MULTIPLE', 100)
     for split in ('train', 'dev'):
         with_long_caption(precomp_folder, split, 510)
     setup = set_up(bert_config)
     assert setup.make_batch(0).texts.ids.shape[1] == 512
-    model = setup.members['target'].model
-    assert evaluation.encode_texts(model, {}, setup.validation_tokens, chunk=2).shape == (20, 512)
+    model, state = setup.members['target'].model, setup.initial_state().members['target']
+    variables = {'params': state.params, 'batch_stats': state.batch_stats}
+    tokens = setup.validation_tokens
+    scorer = scoring.Scorer(model, variables, setup.validation, tokens, memory_mb=4096, dtype='float32')
+    read = []
+    monkeypatch.setattr(scorer, '_apply', lambda method, texts: read.append(texts.ids.shape))
+    scorer._encode_texts(np.arange(20))
+    assert read == [(20, 512)]
 
 
 def test_a_run_of_another_version_is_refused(finished, monkeypatch):

@@ -112,7 +112,8 @@ class GraphReasoning(nn.Module):
             query_bias = self.param(f'query_bias_{n}', zeros, (size,))
             key = self.param(f'key_{n}', xavier, (size, size))
             asking = nodes[:, :, :1] if n == self.steps - 1 else nodes
-            questions = product('itnm,mk->itnk', asking, query @ key.T) + query_bias @ key.T
+            questions = product('itnm,mk->itnk', asking, product('mi,ki->mk', query, key))
+            questions += product('i,ki->k', query_bias, key)
             edges = product('itnm,itom->itno', questions, nodes)
             edges = nn.softmax(jnp.where(mask[:, None], edges, -jnp.inf))
             mixed = product('itno,itom->itnm', edges, nodes)
@@ -169,6 +170,6 @@ class Alignments(nn.Module):
     def __call__(self, images: chex.Array, texts: chex.Array) -> chex.Array:
         """Compares vectors [I, T, ..., D] of every image with [T, ..., D] of every text: [I, T, ..., M]."""
         # Repeated by a product, whose gradient is a product: on a CPU ten times as fast as a sum over images.
-        repeated = jnp.einsum('i,t...->it...', jnp.ones(len(images), texts.dtype), texts)
+        repeated = product('i,t...->it...', jnp.ones(len(images)), texts)
         difference = jnp.square(images - repeated).astype(texts.dtype)
         return l2_normalize(checkpoint_name(XavierLinear(self.features, name='linear')(difference), PRODUCT))

@@ -87,9 +87,9 @@ def attend(scores: chex.Array, context_mask: chex.Array, temperature: float) -> 
 
 
 def check_temperature(temperature: float) -> None:
-    """Raises a UserError unless the exponential of scores times the temperature has a square in float32."""
-    if not 0 < temperature <= 40:
-        raise UserError(f"config key 'model.lambda_softmax' is {temperature}; it must be above 0 and at most 40")
+    """Raises a UserError unless sums of squared exponentials of scores times the temperature are float32."""
+    if not 0 < temperature <= 30:
+        raise UserError(f"config key 'model.lambda_softmax' is {temperature}; it must be above 0 and at most 30")
 
 
 def shares(weights: chex.Array) -> chex.Array:
@@ -129,15 +129,15 @@ def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Arr
     if focal not in FOCALS:
         raise UserError(f"config key 'model.focal' is '{focal}'; take one of {', '.join(FOCALS)}")
     constant, mask = jax.lax.stop_gradient(weights), einops.rearrange(context_mask, 'c k -> c k 1 1')
-    total = jnp.sum(constant, axis=1, keepdims=True)
-    if focal == 'equal':
-        return jnp.where(jnp.sum(mask, axis=1, keepdims=True) * constant > total, weights, 0)
-    root = jnp.sqrt(constant)
-    above = constant * jnp.sum(root, axis=1, keepdims=True) > jnp.sum(constant * root, axis=1, keepdims=True)
-    # An element with nearly all of the weight is above the others by less than float32 can tell.
     top = jnp.max(constant, axis=1, keepdims=True)
-    lowest = jnp.min(jnp.where(mask, constant, jnp.inf), axis=1, keepdims=True)
-    return jnp.where(above | ((constant == top) & (lowest < top)), weights, 0)
+    if focal == 'equal':
+        above = jnp.sum(mask, axis=1, keepdims=True) * constant > jnp.sum(constant, axis=1, keepdims=True)
+    else:
+        root = jnp.sqrt(constant)
+        above = constant * jnp.sum(root, axis=1, keepdims=True) > jnp.sum(constant * root, axis=1, keepdims=True)
+        above |= constant == top  # which has nearly all of the weight at times, and is ahead by less than float32 tells
+    unequal = jnp.min(jnp.where(mask, constant, jnp.inf), axis=1, keepdims=True) < top
+    return jnp.where(above & unequal, weights, 0)
 
 
 def attended_norm(weights: chex.Array, gram_matrix: chex.Array) -> chex.Array:

@@ -1,6 +1,5 @@
 """What models have in common that compare the words of a text with the regions of an image."""
 
-import chex
 from flax import linen as nn
 
 from jitm.layers import attention
@@ -28,10 +27,6 @@ class ElementMatcher(Matcher):
     def encode_text(self, texts: Texts, train: bool = False) -> Elements:
         """Encodes [T, L] words as unit vectors [T, L, D]."""
         return attention.unit_elements(self.text(texts, train), texts.mask)
-
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
-        """Scores every image of a small block with every text of it: float32 [I, T]."""
-        raise NotImplementedError
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """The similarities of all regions with all words."""

@@ -37,6 +37,8 @@ class SCAN(ElementMatcher):
         if self.direction not in DIRECTIONS:
             raise UserError(f"config key 'model.direction' is '{self.direction}'; take 't2i' or 'i2t'")
         attention.check_temperature(self.lambda_softmax)
+        if not self.lambda_lse > 0:
+            raise UserError(f"config key 'model.lambda_lse' is {self.lambda_lse}; it must be above 0")
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""

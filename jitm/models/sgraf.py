@@ -27,9 +27,8 @@ class SGRAF(ElementMatcher):
     Attributes:
       embed_dim, image, text: see `ElementMatcher`.
       alignment_dim: M, 256 as published.
-      image_whole: from regions to a vector of the image, such as `SelfAttention`; None for no alignment of the wholes,
-        as is
-      text_whole: from words to a vector of the text.
+      image_whole: from regions to a vector of the image, such as `SelfAttention`, and
+      text_whole: from words to a vector of the text; both None for no alignment of the wholes.
       reasoning: see `alignment.Reasoning`.
       raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
       slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
