@@ -79,13 +79,13 @@ def main() -> None:
             keep_blocks=blocks,
             report=ProgressPrinter(),
         )
+        write_report(report, sims if SAVE_SIMS.value else None, folder)
+        if EXPLAIN.value:
+            split = read_split(runs, SPLIT.value, DATA_ROOT.value)
+            pairs = explain.retrieve(sims, split.image_of_text, EXPLAIN.value, FOLDS.value)
+            explained = explain.write(explain.describe(runs[0], split, pairs), split.pixels, folder / 'explain')
     except KeyboardInterrupt:
         raise InterruptedRun(f'stopped; the same command goes on from the scores in {blocks}') from None
-    write_report(report, sims if SAVE_SIMS.value else None, folder)
-    if EXPLAIN.value:
-        split = read_split(runs, SPLIT.value, DATA_ROOT.value)
-        pairs = explain.retrieve(sims, split.image_of_text, EXPLAIN.value, FOLDS.value)
-        explained = explain.write(explain.describe(runs[0], split, pairs), split.pixels, folder / 'explain')
     shutil.rmtree(blocks, ignore_errors=True)  # another process may be at it too
     protocol = report['protocol']
     fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''

@@ -110,17 +110,26 @@ def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     return pairs / spent, words / pairs
 
 
+def training_scores(model: Matcher, images: Elements, texts: Elements) -> jax.Array:
+    """Scores a batch in training, wholes included, as the loop has them within its step."""
+    if getattr(model, 'image_whole', None) is not None:
+        images = images.replace(whole=model.image_whole(images.vectors, images.mask, True))
+        texts = texts.replace(whole=model.text_whole(texts.vectors, texts.mask, True))
+    return model.similarity(images, texts, True)
+
+
 def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:
     """Takes gradients of a batch's max of hinges by everything, and the mean length of its texts."""
     lengths = lengths[: args.batch]
     images = make_elements(args.batch, np.full(args.batch, args.regions), args.regions, args.dim, args.dtype)
     texts = make_elements(args.batch, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), args.dim, args.dtype)
-    variables = model.init(jax.random.key(0), images, texts, method='similarity')
+    keys = {'params': jax.random.key(0), 'dropout': jax.random.key(1)}
+    variables = model.init(keys, images, texts, method=training_scores)
 
     def loss(params, regions, words):
         encoded = images.replace(vectors=regions), texts.replace(vectors=words)
         trained = {**variables, 'params': params}
-        scores, _ = model.apply(trained, *encoded, True, method='similarity', mutable=['batch_stats'])
+        scores, _ = model.apply(trained, *encoded, method=training_scores, mutable=['batch_stats'], rngs=keys)
         positives = jnp.eye(args.batch, dtype=bool)
         return sum(jnp.sum(max_of_hinges(s, positives, margin=0.2)) for s in (scores, scores.T))
 

@@ -37,6 +37,7 @@ class Run:
       vocabulary: as trained.
       config: as trained, a nested dict.
       feature_size: of the regions it was trained on.
+      data_hash: of the split it was trained on, see `Split.identity`.
     """
 
     workdir: Path
@@ -46,6 +47,7 @@ class Run:
     vocabulary: Vocabulary | WordPiece
     config: Mapping[str, Any]
     feature_size: int
+    data_hash: str
 
 
 def load_run(workdir: str | Path, step: int | None = None) -> Run:
@@ -74,7 +76,7 @@ def load_run(workdir: str | Path, step: int | None = None) -> Run:
     member = state['members'][config['evaluation']['member']]
     variables = {'params': member['params'], 'batch_stats': member['batch_stats']}
     model = config_lib.make_model(config['model'], len(vocabulary))
-    return Run(workdir, step, model, variables, vocabulary, config, run['data']['regions'][2])
+    return Run(workdir, step, model, variables, vocabulary, config, run['data']['regions'][2], run['data']['hash'])
 
 
 def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None) -> Split:
@@ -90,13 +92,43 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
     """
     data = dict(runs[0].config['data'])
     for run in runs[1:]:
-        if config_lib.differences({'data': data}, {'data': run.config['data']}):
+        settings_differ = config_lib.differences({'data': data}, {'data': run.config['data']})
+        if settings_differ or run.data_hash != runs[0].data_hash:
             raise UserError(f'{run.workdir} was trained on other data than {runs[0].workdir}; ensembles need the same')
     if data_root is not None and 'root' not in data:
         raise UserError(f"--data_root does not apply: the runs' data source '{data['source']}' reads no folder")
     if data_root is not None:
         data['root'] = data_root
     return config_lib.load_split(data, split_name)
+
+
+def make_scorer(run: Run, split: Split, *, dtype: str | None = None, memory_mb: int | None = None) -> Scorer:
+    """Makes ready to score a split with a run.
+
+    Args:
+      run: a trained matcher.
+      split: features and texts.
+      dtype: of the encodings, if not that of the run's validation.
+      memory_mb: see `Scorer`, if not that of the run's config.
+
+    Raises:
+      UserError: if the features or texts are none that the run can read, or the memory is too little.
+    """
+    if split.regions.shape[2] != run.feature_size:
+        raise UserError(
+            f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
+            f'{run.feature_size}; evaluate on features of the same extractor'
+        )
+    tokens = tokenize_split(split.captions, run.vocabulary)
+    check_lengths(split, tokens, run.model.text_format)
+    return Scorer(
+        run.model,
+        run.variables,
+        split,
+        tokens,
+        memory_mb=run.config['run']['memory_mb'] if memory_mb is None else memory_mb,
+        dtype=run.config['evaluation']['dtype'] if dtype is None else dtype,
+    )
 
 
 def evaluate_runs(
@@ -147,25 +179,10 @@ def evaluate_runs(
     }
     if check is not None:
         check(protocol)
+    scorers = [make_scorer(run, split, dtype=protocol['dtype'], memory_mb=memory_mb) for run in runs]
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
-    for run in runs:
-        if split.regions.shape[2] != run.feature_size:
-            raise UserError(
-                f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
-                f'{run.feature_size}; evaluate on features of the same extractor'
-            )
-        tokens = tokenize_split(split.captions, run.vocabulary)
-        check_lengths(split, tokens, run.model.text_format)
-        scorer = Scorer(
-            run.model,
-            run.variables,
-            split,
-            tokens,
-            memory_mb=run.config['run']['memory_mb'] if memory_mb is None else memory_mb,
-            dtype=protocol['dtype'],
-        )
-        finished = None if keep_blocks is None else FinishedBlocks(keep_blocks, scorer.job())
-        sims += scorer.score(finished, report)
+    for scorer in scorers:
+        sims += scorer.score(None if keep_blocks is None else FinishedBlocks(keep_blocks, scorer.job()), report)
     sims /= len(runs)
     if not np.isfinite(sims).all():
         raise UserError(

@@ -146,6 +146,8 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) ->
       What was written, in a sentence; without matplotlib there are no pictures.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for picture in folder.glob('*.png'):  # of more pairs, maybe
+        picture.unlink()
     pairs = report['pairs']
     (folder / 'explain.json').write_text(json.dumps(report, ensure_ascii=False) + '\n', encoding='utf-8')
     if importlib.util.find_spec('matplotlib') is None:

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jitm.data.pipeline import check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation import Run, load_run
-from jitm.scoring import similarity_matrix
+from jitm.evaluation import Run, load_run, make_scorer
 
 
 def _stack(images: Sequence[np.ndarray], feature_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -54,14 +52,5 @@ def score(
     regions, counts = _stack(images, run.feature_size)
     ids = tuple(map(str, range(len(images))))
     split = Split('the given images', regions, counts, tuple(texts), np.zeros(len(texts), np.int32), ids)
-    tokens = tokenize_split(split.captions, run.vocabulary)
-    check_lengths(split, tokens, run.model.text_format)
-    sims = similarity_matrix(
-        run.model,
-        run.variables,
-        split,
-        tokens,
-        memory_mb=run.config['run']['memory_mb'],
-        dtype=run.config['evaluation']['dtype'],
-    )
+    sims = make_scorer(run, split).score()
     return sims[0 if one_image else slice(None), 0 if isinstance(text, str) else slice(None)]

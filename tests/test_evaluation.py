@@ -16,7 +16,7 @@ from jitm import evaluation, metrics, scoring
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.models import vse
-from jitm.scoring import Progress
+from jitm.scoring import Progress, Scorer
 from jitm.training.checkpoint import Checkpoints
 from jitm.types import TextFormat
 
@@ -139,6 +139,14 @@ def test_runs_on_other_data_make_no_ensemble(run):
     config = run.config | {'data': run.config['data'] | {'seed': 5}}
     with pytest.raises(UserError, match='was trained on other data'):
         evaluation.evaluate_runs([run, dataclasses.replace(run, config=config)], 'dev', 1)
+    with pytest.raises(UserError, match='was trained on other data'):  # at another root, say
+        evaluation.evaluate_runs([run, dataclasses.replace(run, data_hash='another')], 'dev', 1)
+
+
+def test_no_run_is_scored_if_another_cannot_be(run, monkeypatch):
+    monkeypatch.setattr(Scorer, 'score', lambda *_: pytest.fail('a run was scored'))
+    with pytest.raises(UserError, match='was trained on 7'):
+        evaluation.evaluate_runs([run, dataclasses.replace(run, feature_size=7)], 'dev', 1)
 
 
 def test_a_broken_model_is_refused(run):

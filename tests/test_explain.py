@@ -1,5 +1,6 @@
 """Which attention is shown, of which pairs, and how: against the oracle, by hand, and from a user's command."""
 
+import dataclasses
 import json
 import sys
 
@@ -103,7 +104,7 @@ def make_run(split, make=make_scan, **changes):
     feature_size = split.regions.shape[2]
     images, texts = Images(split.regions[:1], split.counts[:1]), Texts(np.ones((1, 3), np.int32), np.array([3]))
     variables = jax.jit(model.init)(jax.random.key(0), images, texts)
-    return Run('a_run', 7, model, variables, vocabulary, {}, feature_size)
+    return Run('a_run', 7, model, variables, vocabulary, {}, feature_size, 'hash')
 
 
 @pytest.fixture(scope='module')
@@ -154,7 +155,7 @@ def test_words_are_those_the_model_reads(split):
     run = make_run(split, direction='i2t', aggregation='Mean')
     unknown = split.captions[0].split()[-1].strip('.')
     vocabulary = Vocabulary(tuple(word if word != unknown else 'other' for word in run.vocabulary.words))
-    run = Run(run.workdir, run.step, run.model, run.variables, vocabulary, {}, run.feature_size)
+    run = dataclasses.replace(run, vocabulary=vocabulary)
     (pair,) = explain.describe(run, split, [Retrieved(0, 3, 2, 0.5)])['pairs']
     assert '<unk>' in pair['words']
     weights = np.array(pair['attention']['i2t'])
