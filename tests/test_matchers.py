@@ -177,6 +177,12 @@ def test_pairwise_is_the_diagonal(matcher):
     np.testing.assert_allclose(pairwise, np.diag(scores(matcher, images, texts)), atol=1e-6)
 
 
+@pytest.mark.parametrize('name', ['saf', 'naaf'])
+def test_pairs_of_a_batch_that_decides_together_are_refused_in_training(name):
+    with pytest.raises(ValueError, match='depend on the whole batch'):
+        MATCHERS[name].init(jax.random.key(0), None, None, True, method='similarity_pairwise')
+
+
 def test_chunks_give_the_whole_matrix(matcher):
     images, texts = make_inputs(images=4, texts=6)
     full = scores(matcher, images, texts)

@@ -225,3 +225,13 @@ class NAAF(ElementMatcher):
         if not self.is_initializing():
             self.threshold.value, self.safe_threshold.value = mined.threshold, mined.safe_threshold
         return columns.T
+
+    def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+        """Scores image n with text n, by the rule of evaluation: [N].
+
+        Raises:
+          ValueError: in training, whose thresholds are mined from a whole batch.
+        """
+        if train:
+            raise ValueError('in training these scores depend on the whole batch; take the diagonal of similarity')
+        return super().similarity_pairwise(images, texts)

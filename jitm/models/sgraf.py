@@ -119,3 +119,13 @@ class SGRAF(ElementMatcher):
         edge = tile_edge(self.floats_per_pair(images, texts))
         nodes = score_in_tiles(self, SGRAF.alignments, images, texts, edge, edge)
         return self.reason(nodes, texts, train)
+
+    def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+        """Scores image n with text n: [N].
+
+        Raises:
+          ValueError: in training, if `reasoning` normalises each text over all images, which pairs do not have.
+        """
+        if train and self.reasoning.over_images:
+            raise ValueError('in training these scores depend on the whole batch; take the diagonal of similarity')
+        return super().similarity_pairwise(images, texts, train)
