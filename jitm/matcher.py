@@ -1,16 +1,13 @@
 """What every model is, and how a block of pairs becomes a similarity matrix."""
 
-from collections.abc import Callable
+import functools
 
 import chex
-import einops
 import jax
-import numpy as np
 from flax import linen as nn
 
-from jitm import parallel
+from jitm import tiles
 from jitm.errors import UserError
-from jitm.layers.attention import PRODUCT
 from jitm.types import Images, TextFormat, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
@@ -52,13 +49,43 @@ class Matcher(nn.Module):
 
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores every image with every text: float32 [I, T]."""
-        edge = tile_edge(self.floats_per_pair(images, texts))
-        return score_in_tiles(self, type(self).score_block, images, texts, edge, edge)
+        if not train:
+            return self.in_tiles('score_block', images, texts)
+        texts, back = tiles.longest_first(texts)
+        return self.in_tiles('score_block', images, texts, train=True)[:, back]
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
-        pairs = over_pairs(type(self).score_block)
-        return in_tiles(self, pairs, (images, texts), tile_edge(self.floats_per_pair(images, texts)) ** 2)
+        block, variables = self._block('score_block', images, texts)
+        pairs = jax.checkpoint(lambda pairs: tiles.over_pairs(block)(variables, *pairs))
+        return tiles.map_tiles(pairs, (images, texts), tiles.tile_edge(self.floats_per_pair(images, texts)) ** 2)
+
+    def in_tiles(self, method: str, images: Encoding, texts: Encoding, train: bool = False) -> chex.ArrayTree:
+        """Applies a method such as `score_block` to every image with every text.
+
+        Args:
+          method: from leaves [i, ...] and [t, ...] to leaves [i, t, ...].
+          images: leaves [I, ...].
+          texts: leaves [T, ...]; in training the longest first.
+          train: cuts each tile of texts to their own length, which is worth more than it takes to compile if texts are
+            padded to the longest of a batch.
+
+        Returns:
+          Leaves [I, T, ...].
+        """
+        block, variables = self._block(method, images, texts)
+        floats = self.floats_per_pair(images, texts)
+        if train:
+            block, floats = tiles.at_own_length(block), floats / 2  # half of the places are padding
+        edge = tiles.tile_edge(floats)
+        return tiles.map_pairs(block, variables, images, texts, edge, edge)
+
+    def _block(self, method: str, images: Encoding, texts: Encoding) -> tuple[tiles.Block, chex.ArrayTree]:
+        """A method as a pure function, and its first argument; at initialisation with all parameters."""
+        if self.is_initializing():
+            getattr(self, method)(*jax.tree.map(lambda x: x[:1], (images, texts)))
+        module, variables = self.unbind()
+        return functools.partial(module.apply, method=method), variables
 
     def attention_block(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
         """How words and regions of every image and every text of a small block attend to each other.
@@ -74,7 +101,8 @@ class Matcher(nn.Module):
 
     def attention_pairwise(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
         """The attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
-        return over_pairs(type(self).attention_block)(self, (images, texts))
+        block, variables = self._block('attention_block', images, texts)
+        return tiles.over_pairs(block)(variables, images, texts)
 
     def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
         """Predicts words of matching pairs, for the token terms of the objective.
@@ -97,79 +125,3 @@ class Matcher(nn.Module):
         if self.is_initializing():
             self.predict_tokens(self.encode_image(images, train=True), texts)
         return self.similarity(self.encode_image(images, train), self.encode_text(texts, train), train)
-
-
-def over_pairs(block: Callable[[nn.Module, Encoding, Encoding], chex.ArrayTree]) -> Callable:
-    """Lifts `(module, images, texts) -> leaves [I, T, ...]` to N pairs: `(module, (images, texts)) -> [N, ...]`."""
-
-    def pair(module: nn.Module, pair: tuple[Encoding, Encoding]) -> chex.ArrayTree:
-        result = block(module, *jax.tree.map(lambda x: x[None], pair))
-        return jax.tree.map(lambda x: x[0, 0], result)
-
-    return nn.vmap(pair, variable_axes={'params': None, 'batch_stats': None}, split_rngs={'params': False})
-
-
-def tile_edge(floats_per_pair: int) -> int:
-    """How many images and how many texts are scored at once, a power of two."""
-    return 2 ** int(np.log2(max(1, parallel.tile_floats() / floats_per_pair)) / 2)
-
-
-def in_tiles(
-    module: nn.Module, function: Callable[[nn.Module, Encoding], chex.ArrayTree], items: Encoding, size: int
-) -> chex.ArrayTree:
-    """Applies a function to so many items at a time, and puts the results together.
-
-    For the gradient, what is not named `PRODUCT` is computed again.
-
-    Args:
-      module: whose parameters and statistics the function reads.
-      function: `(module, tile) -> results`, leaves [size, ...] to leaves [size, ...].
-      items: leaves [N, ...].
-      size: of a tile; the last one is filled up with the first items.
-
-    Returns:
-      Leaves [N, ...].
-    """
-    count = len(jax.tree.leaves(items)[0])
-    size = min(size, count)
-    if count % size:
-        index = np.arange(-(-count // size) * size) % count
-        items = jax.tree.map(lambda x: x[index], items)
-    tiles = jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), items)
-    policy = jax.checkpoint_policies.save_only_these_names(PRODUCT)
-    scan = nn.scan(
-        nn.remat(lambda module, carry, tile: (carry, function(module, tile)), policy=policy),
-        variable_broadcast=('params', 'batch_stats'),
-        split_rngs={'params': False},
-    )
-    _, results = scan(module, (), tiles)
-    return jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...')[:count], results)
-
-
-def score_in_tiles(
-    module: nn.Module,
-    block: Callable[[nn.Module, Encoding, Encoding], chex.Array],
-    images: Encoding,
-    texts: Encoding,
-    image_tile: int,
-    text_tile: int,
-) -> chex.Array:
-    """Scores every image with every text, few images and few texts at a time.
-
-    Args:
-      module: whose parameters the block reads.
-      block: `(module, images [i, ...], texts [t, ...]) -> scores [i, t, ...]`.
-      images: leaves [I, ...].
-      texts: leaves [T, ...].
-      image_tile: i.
-      text_tile: t.
-
-    Returns:
-      Scores [I, T, ...].
-    """
-
-    def rows(module: nn.Module, images: Encoding) -> chex.Array:
-        columns = in_tiles(module, lambda module, texts: block(module, images, texts).swapaxes(0, 1), texts, text_tile)
-        return columns.swapaxes(0, 1)
-
-    return in_tiles(module, rows, images, image_tile)

@@ -60,6 +60,10 @@ class Elements(struct.PyTreeNode):
     mask: chex.Array
     whole: chex.Array | None = None
 
+    def first(self, count: int) -> 'Elements':
+        """Without the elements beyond the first of each item, `count` in number."""
+        return self.replace(vectors=self.vectors[:, :count], mask=self.mask[:, :count])
+
 
 class TextFormat(NamedTuple):
     """What texts a model reads.

@@ -93,11 +93,11 @@ def with_wholes(model, images, texts, train=False):
     return images.replace(whole=image), texts.replace(whole=model.text_whole(texts.vectors, texts.mask, train))
 
 
-def similarity(model, images=IMAGES, texts=TEXTS):
-    """Scores from regions and words, with the wholes made of them."""
+def similarity(model, images=IMAGES, texts=TEXTS, train=False):
+    """Scores from regions and words, with the wholes made of them as in evaluation."""
 
     def call(model, images, texts):
-        return model.similarity(*with_wholes(model, images, texts))
+        return model.similarity(*with_wholes(model, images, texts), train)
 
     return model.apply(variables_of(model), images, texts, method=call)
 
@@ -161,6 +161,8 @@ def test_scores_are_those_of_a_loop_over_pairs(name):
     want = oracle.score_matrix(score, real(IMAGES), real(TEXTS))
     assert np.ptp(want) > 1e-3
     np.testing.assert_allclose(similarity(model), want, atol=1e-5)
+    if name not in ('saf', 'saf_of_the_paper'):
+        np.testing.assert_allclose(similarity(model, train=True), want, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -172,34 +174,57 @@ def test_gradients_are_those_of_a_loop_over_pairs(name):
     weights = np.random.default_rng(6).normal(size=(2, 2))
 
     def ours(regions, words):
-        return jnp.sum(weights * similarity(model, images.replace(vectors=regions), texts.replace(vectors=words)))
+        sides = images.replace(vectors=regions), texts.replace(vectors=words)
+        return jnp.sum(weights * similarity(model, *sides, train=name != 'saf'))
 
     def theirs(regions, words):
         return np.sum(weights * oracle.score_matrix(score, real(images, regions), real(texts, words)))
 
-    # SCAN and BFAN take unit vectors for granted: compare along the sphere that encodings lie on.
-    def along_the_sphere(gradient, elements):
-        vectors = np.asarray(elements.vectors, np.float64)
-        return gradient - np.sum(gradient * vectors, axis=-1, keepdims=True) * vectors
+    got = jax.grad(ours, (0, 1))(jnp.asarray(images.vectors), jnp.asarray(texts.vectors))
+    assert_gradients_along_the_sphere(got, theirs, images, texts)
+
+
+def test_gradients_of_a_batch_normalised_text_by_text_are_those_of_a_loop():
+    images, texts = make_elements([2, 3], 3, seed=4), make_elements([3, 2], 3, seed=5)
+    model = make_sgraf(alignment.AttentionFiltration())
+    weights = np.random.default_rng(6).normal(size=(2, 2))
+
+    def ours(regions, words):
+        sides = images.replace(vectors=regions), texts.replace(vectors=words)
+        return jnp.sum(weights * saf_in_training(model, *sides)[0])
+
+    def theirs(regions, words):
+        return np.sum(weights * oracle.saf_batch(real(images, regions), real(texts, words), PARAMS)[0])
 
     got = jax.grad(ours, (0, 1))(jnp.asarray(images.vectors), jnp.asarray(texts.vectors))
+    assert_gradients_along_the_sphere(got, theirs, images, texts)
+
+
+def assert_gradients_along_the_sphere(got, theirs, images, texts):
+    """Of unit vectors, which SCAN and BFAN take for granted."""
     want = oracle.numerical_gradient(theirs, [images.vectors, texts.vectors])
     for g, w, elements in zip(got, want, (images, texts), strict=True):
-        g, w = (along_the_sphere(np.asarray(x, np.float64), elements) for x in (g, w))
+        vectors = np.asarray(elements.vectors, np.float64)
+        g, w = (x - np.sum(x * vectors, axis=-1, keepdims=True) * vectors for x in (np.asarray(g, np.float64), w))
         assert np.abs(w).max() > 1e-2
         np.testing.assert_allclose(g, w, atol=1e-4)
 
 
-def test_saf_normalises_each_text_by_its_own_alignments_in_training():
-    model = make_sgraf(alignment.AttentionFiltration())
+def saf_in_training(model, images, texts):
+    """Scores, and the batch statistics after this batch."""
 
     def call(model, images, texts):
         return model.similarity(*with_wholes(model, images, texts, train=True), train=True)
 
-    variables = variables_of(model)
-    scores, changed = model.apply(variables, IMAGES, TEXTS, method=call, mutable=['batch_stats'])
-    want, mean, variance = oracle.saf_batch(real(IMAGES), real(TEXTS), PARAMS)
-    np.testing.assert_allclose(scores, want, atol=1e-5)
+    return model.apply(variables_of(model), images, texts, method=call, mutable=['batch_stats'])
+
+
+def test_saf_normalises_each_text_by_its_own_alignments_in_training():
+    scores, changed = saf_in_training(make_sgraf(alignment.AttentionFiltration()), IMAGES, TEXTS)
+    longest_first = np.argsort(-TEXTS.mask.sum(1))  # the order in which the released loader has them
+    texts = [real(TEXTS)[n] for n in longest_first]
+    want, mean, variance = oracle.saf_batch(real(IMAGES), texts, PARAMS)
+    np.testing.assert_allclose(scores[:, longest_first], want, atol=1e-5)
     statistics = changed['batch_stats']
     np.testing.assert_allclose(statistics['reasoning']['mean'], mean[0], rtol=1e-5)
     np.testing.assert_allclose(statistics['reasoning']['variance'], variance[0], rtol=1e-5)

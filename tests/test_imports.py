@@ -11,6 +11,7 @@ LEVELS = [
     {'errors', 'types', 'metrics', 'losses'},
     {'parallel'},
     {'config', 'layers', 'data', 'published'},
+    {'tiles'},
     {'matcher'},
     {'models', 'training.checkpoint', 'analysis'},
     {'importers', 'scoring'},

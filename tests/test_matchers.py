@@ -10,7 +10,6 @@ from flax import linen as nn
 from jitm.errors import UserError
 from jitm.layers import alignment, text, vision
 from jitm.losses import tokens
-from jitm.matcher import score_in_tiles
 from jitm.models import bfan, naaf, scan, sgraf, vse, vsrn
 from jitm.types import Images, Texts
 
@@ -356,18 +355,3 @@ def test_order_gradient_is_the_numerical_one():
 def test_an_unknown_measure_is_refused():
     with pytest.raises(UserError, match="is 'euclid'; take 'cosine' or 'order'"):
         make_vse(measure='euclid').init(jax.random.key(0), *make_inputs())
-
-
-@pytest.mark.parametrize(('image_tile', 'text_tile'), [(1, 1), (2, 4), (3, 5), (8, 8)])
-def test_tiles_give_every_pair(image_tile, text_tile):
-    rng = np.random.default_rng(0)
-    images, texts = {'a': rng.normal(size=(3, 4))}, {'b': rng.normal(size=(5, 4))}
-
-    class Bare(nn.Module):
-        def __call__(self, images, texts):
-            def block(_, images, texts):
-                return jnp.einsum('id,td->it', images['a'], texts['b'] ** 2)
-
-            return score_in_tiles(self, block, images, texts, image_tile, text_tile)
-
-    np.testing.assert_allclose(Bare().apply({}, images, texts), images['a'] @ (texts['b'] ** 2).T, rtol=1e-5)

@@ -6,10 +6,9 @@ import chex
 import einops
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
 
 from jitm.errors import UserError, check_rate
-from jitm.layers.attention import EPSILON, PRODUCT
+from jitm.layers.attention import EPSILON
 from jitm.layers.linear import XavierLinear, product
 from jitm.layers.normalization import BatchNorm, l2_normalize, masked_moments
 
@@ -66,7 +65,10 @@ class Reasoning(Protocol):
     over_images: bool
 
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """Takes nodes [I, T, N, M], of which those in mask [T, N] are real, to [I, T, M]."""
+        """Takes nodes [I, T, N, M], of which those in mask [T, N] are real, to [I, T, M].
+
+        In training texts come longest first.
+        """
 
 
 class Mean(nn.Module):
@@ -126,7 +128,7 @@ class AttentionFiltration(nn.Module):
 
     The batch normalisation of the relevance is the released code's: it has one channel and meets one text at a time,
     so that in training each text has the statistics of its own alignments with all images, and the running statistics
-    are updated once for each text, in order. `momentum` is the share of the old ones that is kept.
+    are updated once for each text, the longest first. `momentum` is the share of the old ones that is kept.
     """
 
     over_images = True
@@ -172,4 +174,4 @@ class Alignments(nn.Module):
         # Repeated by a product, whose gradient is a product: on a CPU ten times as fast as a sum over images.
         repeated = product('i,t...->it...', jnp.ones(len(images)), texts)
         difference = jnp.square(images - repeated).astype(texts.dtype)
-        return l2_normalize(checkpoint_name(XavierLinear(self.features, name='linear')(difference), PRODUCT))
+        return l2_normalize(XavierLinear(self.features, name='linear')(difference))

@@ -12,14 +12,12 @@ import einops
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
 
 from jitm.errors import UserError
 from jitm.layers.linear import product
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.types import Elements
 
-PRODUCT = 'product'  # what a kernel keeps for the gradient; everything else is cheap to compute again
 NORMALIZATIONS = ('clipped_l2norm', 'l2norm', 'clipped_l1norm', 'l1norm', 'clipped', 'softmax', 'no_norm')
 FOCALS = ('equal', 'prob')
 AGGREGATIONS = ('LogSumExp', 'Mean', 'Max', 'Sum')
@@ -38,7 +36,7 @@ def gram(context: Elements) -> chex.Array:
 
 def similarities(context: Elements, queries: Elements) -> chex.Array:
     """The inner product of every context element with every query element: float32 [C, K, Q, M]."""
-    return checkpoint_name(product('ckd,qmd->ckqm', context.vectors, queries.vectors), PRODUCT)
+    return product('ckd,qmd->ckqm', context.vectors, queries.vectors)
 
 
 def normalize_over_queries(scores: chex.Array, query_mask: chex.Array, normalization: str, slope: float) -> chex.Array:

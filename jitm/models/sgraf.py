@@ -12,8 +12,8 @@ from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.linear import XavierLinear, product
-from jitm.matcher import score_in_tiles, tile_edge
 from jitm.models.elements import ElementMatcher
+from jitm.tiles import longest_first
 from jitm.types import Elements, Images, Texts
 
 ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}
@@ -116,9 +116,9 @@ class SGRAF(ElementMatcher):
         """Scores every image with every text: [I, T]; in training, what `reasoning` normalises, by these."""
         if not (train and self.reasoning.over_images):
             return super().similarity(images, texts, train)
-        edge = tile_edge(self.floats_per_pair(images, texts))
-        nodes = score_in_tiles(self, SGRAF.alignments, images, texts, edge, edge)
-        return self.reason(nodes, texts, train)
+        texts, back = longest_first(texts)
+        nodes = self.in_tiles('alignments', images, texts, train)
+        return self.reason(nodes, texts, train)[:, back]
 
     def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n: [N].
