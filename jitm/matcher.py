@@ -49,36 +49,37 @@ class Matcher(nn.Module):
 
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores every image with every text: float32 [I, T]."""
-        if not train:
-            return self.in_tiles('score_block', images, texts)
-        texts, back = tiles.longest_first(texts)
-        return self.in_tiles('score_block', images, texts, train=True)[:, back]
+        return self.in_tiles('score_block', images, texts)
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
         block, variables = self._block('score_block', images, texts)
-        pairs = jax.checkpoint(lambda pairs: tiles.over_pairs(block)(variables, *pairs))
-        return tiles.map_tiles(pairs, (images, texts), tiles.tile_edge(self.floats_per_pair(images, texts)) ** 2)
+        size = tiles.tile_edge(self.floats_per_pair(images, texts)) ** 2
+        return tiles.map_tiles(lambda pairs: tiles.over_pairs(block)(variables, *pairs), (images, texts), size)
 
-    def in_tiles(self, method: str, images: Encoding, texts: Encoding, train: bool = False) -> chex.ArrayTree:
+    def in_tiles(
+        self, method: str, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
+    ) -> chex.ArrayTree:
         """Applies a method such as `score_block` to every image with every text.
 
         Args:
           method: from leaves [i, ...] and [t, ...] to leaves [i, t, ...].
           images: leaves [I, ...].
-          texts: leaves [T, ...]; in training the longest first.
-          train: cuts each tile of texts to their own length, which is worth more than it takes to compile if texts are
+          texts: leaves [T, ...]; Elements, the longest first, if they are to be cut.
+          cut: cuts each tile of texts to their own length, which is worth more than it takes to compile if texts are
             padded to the longest of a batch.
+          all_images: gives the method all images at once, with few texts.
 
         Returns:
           Leaves [I, T, ...].
         """
         block, variables = self._block(method, images, texts)
         floats = self.floats_per_pair(images, texts)
-        if train:
+        if cut:
             block, floats = tiles.at_own_length(block), floats / 2  # half of the places are padding
         edge = tiles.tile_edge(floats)
-        return tiles.map_pairs(block, variables, images, texts, edge, edge)
+        count = len(jax.tree.leaves(images)[0])
+        return tiles.map_pairs(block, variables, images, texts, count if all_images else edge, edge)
 
     def _block(self, method: str, images: Encoding, texts: Encoding) -> tuple[tiles.Block, chex.ArrayTree]:
         """A method as a pure function, and its first argument; at initialisation with all parameters."""

@@ -23,12 +23,14 @@ MULTIPLE = 4  # and then rounded up to
 
 
 def tile_edge(floats_per_pair: float) -> int:
-    """How many images and how many texts are scored at once, a power of two."""
-    return 2 ** int(math.log2(max(1, parallel.tile_floats() / floats_per_pair)) / 2)
+    """How many images and how many texts are scored at once, the nearest power of two."""
+    return 2 ** round(math.log2(max(1, parallel.tile_floats() / floats_per_pair)) / 2)
 
 
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
     """Applies a function to so many items at a time, and puts the results together.
+
+    The gradient keeps nothing of a tile but its items.
 
     Args:
       function: leaves [size, ...] to leaves [size, ...].
@@ -43,7 +45,8 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
     if count % size:
         index = np.arange(-(-count // size) * size) % count
         items = jax.tree.map(lambda x: x[index], items)
-    results = lax.map(function, jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), items))
+    tiles = jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), items)
+    results = lax.map(jax.checkpoint(function), tiles)
     return jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...')[:count], results)
 
 

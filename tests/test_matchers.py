@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from jitm.errors import UserError
 from jitm.layers import alignment, text, vision

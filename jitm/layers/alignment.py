@@ -1,9 +1,11 @@
 """Vectors of how words and their attended regions differ, and how a score is reasoned from them (SGRAF, DBL)."""
 
+import functools
 from typing import Protocol
 
 import chex
 import einops
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -59,16 +61,14 @@ class Reasoning(Protocol):
     """From the alignments of a pair, its whole and its words, to one vector.
 
     Attributes:
-      over_images: in training a text's vectors depend on all images of the batch, which must be given together.
+      over_images: in training a text's vectors depend on all images of the batch, which must be given together; such
+        a module has `moments` and `update`, see `AttentionFiltration`.
     """
 
     over_images: bool
 
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """Takes nodes [I, T, N, M], of which those in mask [T, N] are real, to [I, T, M].
-
-        In training texts come longest first.
-        """
+        """Takes nodes [I, T, N, M], of which those in mask [T, N] are real, to [I, T, M]."""
 
 
 class Mean(nn.Module):
@@ -135,28 +135,48 @@ class AttentionFiltration(nn.Module):
     momentum = 0.9
     epsilon = 1e-5
 
-    @nn.compact
+    def setup(self):
+        """Makes the parameters and the running statistics."""
+        self.relevance = XavierLinear(1)
+        self.scale = self.param('scale', nn.initializers.ones, ())
+        self.bias = self.param('bias', nn.initializers.zeros, ())
+        self.mean = self.variable('batch_stats', 'mean', jnp.zeros, ())
+        self.variance = self.variable('batch_stats', 'variance', jnp.ones, ())
+
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """See `Reasoning`."""
-        relevance = XavierLinear(1, name='relevance')(nodes)[..., 0]
-        scale = self.param('scale', nn.initializers.ones, ())
-        bias = self.param('bias', nn.initializers.zeros, ())
-        running_mean = self.variable('batch_stats', 'mean', jnp.zeros, ())
-        running_variance = self.variable('batch_stats', 'variance', jnp.ones, ())
-        mean, variance = running_mean.value, running_variance.value
+        relevance = self.relevance(nodes)[..., 0]
+        mean, variance = self.mean.value, self.variance.value
         if train:
-            mean, variance, count = masked_moments(relevance, mask, axes=(0, 2))
-            if not self.is_initializing():
-                shares = (1 - self.momentum) * self.momentum ** jnp.arange(len(mask))[::-1]
-                kept = self.momentum ** len(mask)
-                unbiased = variance * count / jnp.maximum(count - 1, 1)
-                running_mean.value = kept * running_mean.value + jnp.sum(shares * mean)
-                running_variance.value = kept * running_variance.value + jnp.sum(shares * unbiased)
+            mean, variance, _ = masked_moments(relevance, mask, axes=(0, 2))
             mean, variance = mean[:, None], variance[:, None]
-        relevance = (relevance - mean) * (scale / jnp.sqrt(variance + self.epsilon)) + bias
-        weights = jnp.where(mask, nn.sigmoid(relevance), 0)
+        normalized = (relevance - mean) * (self.scale / jnp.sqrt(variance + self.epsilon)) + self.bias
+        weights = jnp.where(mask, nn.sigmoid(normalized), 0)
         weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + EPSILON)
         return l2_normalize(product('itn,itnm->itm', weights, nodes))
+
+    def moments(self, nodes: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """What a text adds to the running statistics: mean and unbiased variance [T] of the relevance to all images."""
+        mean, variance, count = masked_moments(self.relevance(nodes)[..., 0], mask, axes=(0, 2))
+        return mean, variance * count / jnp.maximum(count - 1, 1)
+
+    def update(self, mean: chex.Array, variance: chex.Array) -> None:
+        """Updates the running statistics by those of texts [T], one after the other."""
+        shares = (1 - self.momentum) * self.momentum ** jnp.arange(len(mean))[::-1]
+        for running, new in ((self.mean, mean), (self.variance, variance)):
+            running.value = self.momentum ** len(mean) * running.value + jnp.sum(shares * new)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def repeat(x: chex.Array, count: int) -> chex.Array:
+    """So many times the array [...], [count, ...]; its gradient is a product, on a CPU ten times as fast as a sum."""
+    return jnp.broadcast_to(x, (count, *x.shape))
+
+
+repeat.defvjp(
+    lambda x, count: (repeat(x, count), None),
+    lambda count, _, cotangent: (product('n,n...->...', jnp.ones(count), cotangent),),
+)
 
 
 class Alignments(nn.Module):
@@ -171,7 +191,5 @@ class Alignments(nn.Module):
     @nn.compact
     def __call__(self, images: chex.Array, texts: chex.Array) -> chex.Array:
         """Compares vectors [I, T, ..., D] of every image with [T, ..., D] of every text: [I, T, ..., M]."""
-        # Repeated by a product, whose gradient is a product: on a CPU ten times as fast as a sum over images.
-        repeated = product('i,t...->it...', jnp.ones(len(images)), texts)
-        difference = jnp.square(images - repeated).astype(texts.dtype)
+        difference = jnp.square(images - repeat(texts, len(images))).astype(texts.dtype)
         return l2_normalize(XavierLinear(self.features, name='linear')(difference))

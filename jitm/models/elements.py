@@ -1,9 +1,11 @@
 """What models have in common that compare the words of a text with the regions of an image."""
 
+import chex
 from flax import linen as nn
 
 from jitm.layers import attention
 from jitm.matcher import Matcher
+from jitm.tiles import longest_first
 from jitm.types import Elements, Images, Texts
 
 
@@ -31,3 +33,10 @@ class ElementMatcher(Matcher):
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """The similarities of all regions with all words."""
         return images.mask.shape[1] * texts.mask.shape[1]
+
+    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+        """Scores every image with every text: [I, T]."""
+        if not train:
+            return super().similarity(images, texts)
+        texts, back = longest_first(texts)
+        return self.in_tiles('score_block', images, texts, cut=True)[:, back]

@@ -5,6 +5,7 @@ DBL is paper 002 (Diao et al., 2024).
 
 import chex
 import einops
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -98,15 +99,24 @@ class SGRAF(ElementMatcher):
         """The attention of words, whatever is reasoned from it: name -> [I, T, L, R]."""
         return {'t2i': attention.word_by_region(self.weights(images, texts), texts, 't2i')}
 
-    def reason(self, nodes: chex.Array, texts: Elements, train: bool) -> chex.Array:
-        """From alignments [I, T, N, M] to scores [I, T]."""
-        wholes = nodes.shape[2] - texts.mask.shape[1]
-        mask = jnp.pad(texts.mask, [(0, 0), (wholes, 0)], constant_values=True)
+    def reason(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+        """From alignments [I, T, N, M], of which those in mask [T, N] are real, to scores [I, T]."""
         return ACTIVATIONS[self.activation](self.score(self.reasoning(nodes, mask, train))[..., 0])
+
+    def node_mask(self, texts: Elements) -> chex.Array:
+        """Which alignments of a text are real, that of the wholes being the first: [T, N]."""
+        wholes = 0 if self.image_whole is None else 1
+        return jnp.pad(texts.mask, [(0, 0), (wholes, 0)], constant_values=True)
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
-        return self.reason(self.alignments(images, texts), texts, train=False)
+        return self.reason(self.alignments(images, texts), self.node_mask(texts), train=False)
+
+    def score_over_images(self, images: Elements, texts: Elements) -> tuple[chex.Array, ...]:
+        """Scores all images with a few texts in training: [I, T], and the moments of each text [1, T]."""
+        nodes, mask = self.in_tiles('alignments', images, texts), self.node_mask(texts)
+        moments = self.reasoning.moments(jax.lax.stop_gradient(nodes), mask)
+        return self.reason(nodes, mask, train=True), *(moment[None] for moment in moments)
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """The attended vector of every word."""
@@ -117,8 +127,10 @@ class SGRAF(ElementMatcher):
         if not (train and self.reasoning.over_images):
             return super().similarity(images, texts, train)
         texts, back = longest_first(texts)
-        nodes = self.in_tiles('alignments', images, texts, train)
-        return self.reason(nodes, texts, train)[:, back]
+        scores, *moments = self.in_tiles('score_over_images', images, texts, cut=True, all_images=True)
+        if not self.is_initializing():
+            self.reasoning.update(*(jax.lax.stop_gradient(moment[0]) for moment in moments))
+        return scores[:, back]
 
     def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n: [N].
