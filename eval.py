@@ -1,11 +1,8 @@
 """Evaluates a run, or several as an ensemble: `python eval.py --workdir runs/demo`."""
 
-import datetime
 import functools
 import shutil
 import signal
-import sys
-import time
 from pathlib import Path
 
 from absl import flags
@@ -14,7 +11,7 @@ from jitm import cli, explain, published
 from jitm.errors import InterruptedRun
 from jitm.evaluation import evaluate_runs, load_run, read_split, write_report
 from jitm.metrics import table
-from jitm.scoring import DTYPES, Progress
+from jitm.scoring import DTYPES
 
 WORKDIR = flags.DEFINE_multi_string('workdir', None, 'A run directory; several are evaluated as one ensemble.')
 SPLIT = flags.DEFINE_string('split', 'dev', 'The split to evaluate on.')
@@ -29,29 +26,6 @@ COMPARE = flags.DEFINE_boolean('compare', False, 'Also print the published resul
 COMPARE_SYSTEMS = flags.DEFINE_list('compare_systems', [], 'Of these only, such as vse,selhn; implies --compare.')
 EXPLAIN = flags.DEFINE_integer('explain', None, 'Also show what so many texts attend to.', lower_bound=1)
 flags.mark_flag_as_required('workdir')
-
-
-REPORT_EVERY = 10  # seconds
-
-
-class ProgressPrinter:
-    """Says from time to time how far a job is."""
-
-    def __init__(self):
-        """Begins to wait."""
-        self._said = time.monotonic()
-
-    def __call__(self, progress: Progress) -> None:
-        """Prints a line, if the last one is long ago."""
-        if time.monotonic() - self._said < REPORT_EVERY:
-            return
-        self._said = time.monotonic()
-        left = datetime.timedelta(seconds=round(progress.seconds_left))
-        print(
-            f'scored {progress.pairs:,} of {progress.total:,} pairs, {progress.rate:,.0f} pairs/s, {left} left',
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 def main() -> None:
@@ -77,7 +51,7 @@ def main() -> None:
             dtype=DTYPE.value,
             memory_mb=MEMORY_MB.value,
             keep_blocks=blocks,
-            report=ProgressPrinter(),
+            report=cli.ProgressPrinter(),
         )
         write_report(report, sims if SAVE_SIMS.value else None, folder)
         if EXPLAIN.value:

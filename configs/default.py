@@ -35,6 +35,18 @@ def get_config() -> ml_collections.ConfigDict:
     # arguments, dict(source='cider.from_captions') or dict(source='cider.from_file', path=a .npy of [images, texts]).
     config.relevance = dict(source='')  # '' for none
 
+    # Mined negatives, for losses with `offline_scores`.
+    config.offline = dict(
+        candidates='',  # the folder that jitm.mining wrote; '' for none
+        top_h_texts=300,  # one of so many texts is drawn for each image
+        top_h_images=60,  # one of so many images for each text
+        coupled=False,  # both by one draw of a rank, as released; the paper draws them independently
+        redraw=True,  # again if both correspond, as in the paper; not in the released code
+    )
+    # Trains twice: another config first, whose run mines the negatives for this one. dict() for once, or
+    # dict(first=a config, top_h_texts=how many are mined for each image, top_h_images=for each text).
+    config.rounds = dict()
+
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
     config.model = dict(
         name='vse.VSE',

@@ -1,15 +1,18 @@
 """How the entry scripts start and end: flags, errors of one sentence, exit codes."""
 
+import datetime
 import logging
 import re
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from absl import app, flags
 from absl import logging as absl_logging
 
+from jitm import parallel
 from jitm.errors import (
     EXIT_INTERRUPTED,
     EXIT_NOT_FINITE,
@@ -19,6 +22,9 @@ from jitm.errors import (
     UserError,
     did_you_mean,
 )
+from jitm.scoring import Progress
+
+REPORT_EVERY = 10  # seconds
 
 
 def _one_line(error: Exception) -> str:
@@ -96,3 +102,44 @@ def run(main: Callable[[], None]) -> None:
             _exit(error, EXIT_NOT_FINITE)
 
     app.run(call, flags_parser=_parse_flags)
+
+
+def define_process_flags() -> None:
+    """Defines the flags of work on several hosts."""
+    flags.DEFINE_string('coordinator', None, 'host:port of process 0, for work on several hosts.')
+    flags.DEFINE_integer('num_processes', None, 'Number of processes in all, with --coordinator.')
+    flags.DEFINE_integer('process_id', None, 'Number of this process from 0, with --coordinator.')
+
+
+def start_processes() -> None:
+    """Joins the other processes if these flags are given.
+
+    Raises:
+      UserError: if only some of them are.
+    """
+    given = [flags.FLAGS[name].value for name in ('coordinator', 'num_processes', 'process_id')]
+    if all(value is None for value in given):
+        return
+    if None in given:
+        raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
+    parallel.start_processes(*given)
+
+
+class ProgressPrinter:
+    """Says from time to time how far a job is."""
+
+    def __init__(self):
+        """Begins to wait."""
+        self._said = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        """Prints a line, if the last one is long ago."""
+        if time.monotonic() - self._said < REPORT_EVERY:
+            return
+        self._said = time.monotonic()
+        left = datetime.timedelta(seconds=round(progress.seconds_left))
+        print(
+            f'scored {progress.pairs:,} of {progress.total:,} pairs, {progress.rate:,.0f} pairs/s, {left} left',
+            file=sys.stderr,
+            flush=True,
+        )

@@ -97,8 +97,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The flattened config without what cannot change a number: the `run` sub-dict and where files lie."""
-    # What the first three hold is compared by itself; the others are read before the first step only.
-    irrelevant = ('data.root', 'vocabulary.path', 'relevance.path', 'initialize.bert', 'initialize.word_vectors')
+    # What the first four hold is compared by itself; the others are read before the first step only.
+    irrelevant = (
+        'data.root',
+        'vocabulary.path',
+        'relevance.path',
+        'offline.candidates',
+        'initialize.bert',
+        'initialize.word_vectors',
+    )
     return {
         key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
     }

@@ -36,6 +36,15 @@ class Matcher(nn.Module):
         """Encodes T texts; every leaf of the result is [T, ...]."""
         raise NotImplementedError
 
+    @property
+    def scores_products(self) -> bool:
+        """Whether `similarity` is the inner product of what `vectors` makes of encodings, in evaluation."""
+        return False
+
+    def vectors(self, encoding: Encoding) -> chex.Array:
+        """The vectors [N, D] of encoded images or texts whose inner products are the scores, if there are any."""
+        raise NotImplementedError
+
     def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
         """Scores every image of a small block with every text of it, at once: float32 [I, T].
 

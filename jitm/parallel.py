@@ -178,6 +178,11 @@ def put_rows(rows: chex.ArrayTree) -> chex.ArrayTree:
     return jax.device_put(rows, jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS)))
 
 
+def put_everywhere(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Copies arrays to every device of this process, for the shared argument of what `map_rows` compiled."""
+    return jax.device_put(tree, jax.sharding.NamedSharding(_local_mesh(), jax.P()))
+
+
 def memory_of(mapped: Callable, rows: chex.ArrayTree, shared: chex.ArrayTree) -> int:
     """Bytes that a call of what `map_rows` compiled takes on all devices of this process, besides what it is given.
 

@@ -54,6 +54,12 @@ class Progress:
     rate: float
     seconds_left: float
 
+    @classmethod
+    def since(cls, began: float, found: int, scored: int, total: int) -> 'Progress':
+        """After so many pairs were found on disk and so many scored since a `time.perf_counter()`."""
+        rate = scored / (time.perf_counter() - began)
+        return cls(found + scored, total, rate, (total - found - scored) / rate)
+
 
 class FinishedBlocks:
     """The blocks of a similarity matrix that are done, each in a file: a checksum and the scores.
@@ -118,11 +124,9 @@ def _compiled(model: Matcher, method: str, dtype: str) -> Callable:
     return parallel.map_rows(apply)
 
 
-def _cut(index: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Cuts an index into pieces of one size, the last filled up with its first entry; yields how many count."""
-    for start in range(0, len(index), size):
-        piece = index[start : start + size]
-        yield np.pad(piece, (0, size - len(piece)), constant_values=index[0]), len(piece)
+def _filled(index: np.ndarray, size: int) -> np.ndarray:
+    """Fills an index up to a size with its first entry."""
+    return np.pad(index, (0, size - len(index)), constant_values=index[0])
 
 
 def _shapes(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:
@@ -163,6 +167,7 @@ class Scorer:
         self._model, self._variables, self._dtype = model, parallel.put_state(variables), dtype
         self._split, self._tokens = split, tokens
         self._by_length = np.argsort(tokens.lengths, kind='stable')
+        self._encoded: tuple[np.ndarray, Encoding] | None = None  # the images of the last block
         longest = self._length(tokens.lengths)
         devices, budget = parallel.num_local_devices(), memory_mb * 2**20
         self._read = _shapes(take_images(split, np.array([0])), devices)
@@ -208,17 +213,32 @@ class Scorer:
 
     def _encode_images(self, index: np.ndarray) -> Encoding:
         """Encodes the images of a block, and puts them on the devices."""
+        return parallel.put_rows(self.encode_images(index))
+
+    def encode_images(self, index: np.ndarray) -> Encoding:
+        """Encodes some images, a few at a time: leaves [N, ...] in host memory."""
         encoded = jax.tree.map(lambda x: np.empty((len(index), *x.shape[1:]), x.dtype), self._image)
-        for places, count in _cut(np.arange(len(index)), self._encoded_at_a_time):
-            part = self._apply('encode_image', take_images(self._split, index[places]))
+        for start in range(0, len(index), self._encoded_at_a_time):
+            some = index[start : start + self._encoded_at_a_time]
+            part = self._apply('encode_image', take_images(self._split, _filled(some, self._encoded_at_a_time)))
             for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
-                whole[places[:count]] = leaf[:count]
-        return parallel.put_rows(encoded)
+                whole[start : start + len(some)] = leaf[: len(some)]
+        return encoded
 
     def _encode_texts(self, index: np.ndarray) -> Encoding:
         """Encodes the texts of a block, as long as the longest of them."""
         length = self._length(self._tokens.lengths[index])
         return self._apply('encode_text', pad_texts(self._tokens, index, length))
+
+    def encode_texts(self) -> Encoding:
+        """Encodes all texts, for encodings whose shape no length changes: leaves [T, ...] in host memory."""
+        encoded = jax.tree.map(lambda x: np.empty((self._split.num_texts, *x.shape[1:]), x.dtype), self._text)
+        for start in range(0, self._split.num_texts, self.texts):
+            index = self._by_length[start : start + self.texts]
+            part = self._encode_texts(_filled(index, self.texts))
+            for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
+                whole[index] = leaf[: len(index)]
+        return encoded
 
     def job(self) -> dict[str, Any]:
         """What tells this job from another: data, parameters and shapes."""
@@ -235,6 +255,20 @@ class Scorer:
             'dtype': self._dtype,
         }
 
+    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The images and the texts of each block, both ascending; all blocks of some images follow each other."""
+        for start in range(0, self._split.num_images, self.images):
+            rows = np.arange(start, min(start + self.images, self._split.num_images))
+            for first in range(0, self._split.num_texts, self.texts):
+                yield rows, np.sort(self._by_length[first : first + self.texts])
+
+    def score_block(self, rows: np.ndarray, columns: np.ndarray) -> chex.Array:
+        """Scores the images and texts of a block: [self.images, self.texts], repeated where there are fewer."""
+        if self._encoded is None or self._encoded[0] is not rows:
+            self._encoded = rows, self._encode_images(_filled(rows, self.images))
+        texts = self._encode_texts(_filled(columns, self.texts))
+        return self._function('similarity')(self._encoded[1], (self._variables, texts))
+
     def score(
         self, finished: FinishedBlocks | None = None, report: Callable[[Progress], None] | None = None
     ) -> np.ndarray:
@@ -249,27 +283,19 @@ class Scorer:
         """
         sims = np.empty((self._split.num_images, self._split.num_texts), np.float32)
         began, scored, found = time.perf_counter(), 0, 0
-        for rows, num_rows in _cut(np.arange(self._split.num_images), self.images):
-            images = None
-            for columns, num_columns in _cut(self._by_length, self.texts):
-                where = rows[:num_rows], columns[:num_columns]
-                block = None if finished is None else finished.read(*where)
-                if block is not None:
-                    sims[np.ix_(*where)] = block
-                    found += block.size
-                    continue
-                if images is None:
-                    images = self._encode_images(rows)
-                texts = self._encode_texts(columns)
-                block = jax.device_get(self._function('similarity')(images, (self._variables, texts)))
-                block = block[:num_rows, :num_columns]
-                if finished is not None:
-                    finished.write(*where, block)
-                sims[np.ix_(*where)] = block
-                scored += block.size
-                if report is not None:
-                    rate = scored / (time.perf_counter() - began)
-                    report(Progress(found + scored, sims.size, rate, (sims.size - found - scored) / rate))
+        for rows, columns in self.blocks():
+            block = None if finished is None else finished.read(rows, columns)
+            if block is not None:
+                sims[np.ix_(rows, columns)] = block
+                found += block.size
+                continue
+            block = jax.device_get(self.score_block(rows, columns))[: len(rows), : len(columns)]
+            if finished is not None:
+                finished.write(rows, columns, block)
+            sims[np.ix_(rows, columns)] = block
+            scored += block.size
+            if report is not None:
+                report(Progress.since(began, found, scored, sims.size))
         return sims
 
 

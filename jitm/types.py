@@ -77,6 +77,18 @@ class TextFormat(NamedTuple):
     max_length: int | None = None
 
 
+class Pairs(struct.PyTreeNode):
+    """N images and N texts: text n with image n.
+
+    Attributes:
+      images: Images with N rows.
+      texts: Texts with N rows.
+    """
+
+    images: Images
+    texts: Texts
+
+
 class Batch(struct.PyTreeNode):
     """B matching pairs: text n describes image n. With E copies of each pair, texts n E to n E + E - 1 do.
 
@@ -86,6 +98,8 @@ class Batch(struct.PyTreeNode):
       texts: Texts with B E rows.
       image_index: int32 [B], row of each image in its split; equal numbers are the same image.
       relevance: float32 [B, C], a metric phi of all C texts of the global batch for each image; None if not asked for.
+      offline: two Pairs with B rows, mined negatives of each pair and what corresponds to these, see
+        `jitm.data.candidates`; None without.
     """
 
     step: chex.Array
@@ -93,6 +107,7 @@ class Batch(struct.PyTreeNode):
     texts: Texts
     image_index: chex.Array
     relevance: chex.Array | None = None
+    offline: tuple[Pairs, Pairs] | None = None
 
 
 class Ranking(struct.PyTreeNode):
@@ -103,12 +118,16 @@ class Ranking(struct.PyTreeNode):
       positives: bool [Q, C], the matching candidates.
       negatives: bool [Q, C], the candidates a loss may push away.
       margins: float32 [Q, C], by how much the positive shall be ahead of each candidate; None without a relevance.
+      offline_scores: float32 [Q], of each query with its mined negative; None without.
+      offline_pair_scores: float32 [Q], of a mined pair that has nothing in common with the query; None without.
     """
 
     scores: chex.Array
     positives: chex.Array
     negatives: chex.Array
     margins: chex.Array | None = None
+    offline_scores: chex.Array | None = None
+    offline_pair_scores: chex.Array | None = None
 
 
 class TokenPredictions(struct.PyTreeNode):

@@ -16,9 +16,10 @@ LEVELS = [
     {'models', 'training.checkpoint', 'analysis'},
     {'importers', 'scoring'},
     {'evaluation'},
-    {'explain'},
+    {'explain', 'mining'},
     {'training', 'inference'},
     {'cli'},
+    {'mining.__main__'},
 ]
 PURE = {'types', 'metrics', 'losses'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))

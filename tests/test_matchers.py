@@ -177,7 +177,7 @@ def test_pairwise_is_the_diagonal(matcher):
 
 @pytest.mark.parametrize('name', ['saf', 'naaf'])
 def test_pairs_of_a_batch_that_decides_together_are_refused_in_training(name):
-    with pytest.raises(ValueError, match='depend on the whole batch'):
+    with pytest.raises(UserError, match='scores a batch as a whole'):
         MATCHERS[name].init(jax.random.key(0), None, None, True, method='similarity_pairwise')
 
 

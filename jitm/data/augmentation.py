@@ -25,6 +25,11 @@ class Augmentation:
     keep_ends: bool
     copies: int
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything is changed."""
+        return self.drop_regions > 0 or self.change_words > 0 or self.copies > 1
+
     def __post_init__(self):
         for key in ('drop_regions', 'change_words'):
             check_rate(getattr(self, key), f'augmentation.{key}')

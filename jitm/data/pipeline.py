@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
+from jitm.data.candidates import OfflineNegatives
 from jitm.data.cider import Relevance
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
-from jitm.types import Batch, Images, TextFormat, Texts
+from jitm.types import Batch, Images, Pairs, TextFormat, Texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Pipeline:
       augmentation: what is changed about the examples.
       relevance: phi of any texts for any images of the split, for the batches to carry; None for batches without.
       max_length: the most a model reads, beyond which nothing is padded; None for any length.
+      offline: draws mined negatives for the batches to carry; None for batches without.
     """
 
     split: Split
@@ -120,12 +122,14 @@ class Pipeline:
     augmentation: Augmentation
     relevance: Relevance | None = None
     max_length: int | None = None
+    offline: OfflineNegatives | None = None
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells its data from others: the identity of the split, and the hash of a given relevance."""
+        """What tells its data from others: the identity of the split, hashes of a given relevance and of negatives."""
         given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
-        return self.split.identity | given
+        mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
+        return self.split.identity | given | mined
 
     @property
     def steps_per_epoch(self) -> int:
@@ -150,11 +154,13 @@ class Pipeline:
           Numpy arrays with B / num_shards rows, padded alike in every shard.
         """
         text_index = self.text_index(step)
-        length = bucket(self.tokens.lengths[text_index].max(), self.length_multiple, self.max_length)
+        offline = self._draw_offline(step, text_index)
+        longest = self.tokens.lengths[np.concatenate([text_index, *(texts for _, texts in offline)])].max()
+        length = bucket(longest, self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
         images, texts = take_images(self.split, image_index), pad_texts(self.tokens, rows, length)
-        if self._augments:
+        if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, length)
         return Batch(
             step=np.int32(step),
@@ -162,12 +168,20 @@ class Pipeline:
             texts=texts,
             image_index=image_index,
             relevance=None if self.relevance is None else self.relevance(image_index, text_index),
+            offline=tuple(
+                self._pairs(*(np.split(index, num_shards)[shard] for index in pairs), length) for pairs in offline
+            )
+            or None,
         )
 
-    @property
-    def _augments(self) -> bool:
-        changes = self.augmentation
-        return changes.drop_regions > 0 or changes.change_words > 0 or changes.copies > 1
+    def _draw_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """Images and texts of the two mined pairs for each example of a global batch; nothing without such."""
+        if self.offline is None:
+            return ()
+        return self.offline.draw(text_index, self.split, np.random.default_rng([self.seed, step]))
+
+    def _pairs(self, images: np.ndarray, texts: np.ndarray, length: int) -> Pairs:
+        return Pairs(take_images(self.split, images), pad_texts(self.tokens, texts, length))
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         changes, continues = self.augmentation, self.vocabulary.continues

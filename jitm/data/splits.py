@@ -1,6 +1,7 @@
 """One split of an image-text data set, whatever it was read or made from."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 
@@ -53,3 +54,14 @@ class Split:
     def num_texts(self) -> int:
         """T."""
         return len(self.captions)
+
+    @functools.cached_property
+    def texts_of_image(self) -> tuple[np.ndarray, np.ndarray]:
+        """All texts, int [T], image by image, and where each image's begin in them, int [I + 1]."""
+        starts = np.searchsorted(np.sort(self.image_of_text), np.arange(self.num_images + 1))
+        return np.argsort(self.image_of_text, kind='stable'), starts
+
+    def draw_texts(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draws one of the texts of each of some images: int [N]."""
+        texts, starts = self.texts_of_image
+        return texts[rng.integers(starts[images], starts[images + 1])]

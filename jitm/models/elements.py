@@ -8,6 +8,11 @@ from jitm.matcher import Matcher
 from jitm.tiles import longest_first
 from jitm.types import Elements, Images, Texts
 
+UNPAIRED = (
+    '{} in training scores a batch as a whole, so that losses of single pairs, such as those of mined negatives, do '
+    'not apply: take another model, or other terms'
+)
+
 
 class ElementMatcher(Matcher):
     """Regions and words as unit vectors; a model adds `score_block`.

@@ -10,7 +10,7 @@ from flax import struct
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.layers import attention
-from jitm.models.elements import ElementMatcher
+from jitm.models.elements import UNPAIRED, ElementMatcher
 from jitm.types import Elements
 
 NEW_SHARE = 0.7  # of a newly mined threshold; the rest is the one before
@@ -230,8 +230,8 @@ class NAAF(ElementMatcher):
         """Scores image n with text n, by the rule of evaluation: [N].
 
         Raises:
-          ValueError: in training, whose thresholds are mined from a whole batch.
+          UserError: in training, whose thresholds are mined from a whole batch.
         """
         if train:
-            raise ValueError('in training these scores depend on the whole batch; take the diagonal of similarity')
+            raise UserError(UNPAIRED.format(type(self).__name__))
         return super().similarity_pairwise(images, texts)

@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.linear import XavierLinear, product
-from jitm.models.elements import ElementMatcher
+from jitm.models.elements import UNPAIRED, ElementMatcher
 from jitm.tiles import longest_first
 from jitm.types import Elements, Images, Texts
 
@@ -136,8 +136,8 @@ class SGRAF(ElementMatcher):
         """Scores image n with text n: [N].
 
         Raises:
-          ValueError: in training, if `reasoning` normalises each text over all images, which pairs do not have.
+          UserError: in training, if `reasoning` normalises each text over all images, which pairs do not have.
         """
         if train and self.reasoning.over_images:
-            raise ValueError('in training these scores depend on the whole batch; take the diagonal of similarity')
+            raise UserError(UNPAIRED.format(type(self).__name__))
         return super().similarity_pairwise(images, texts, train)

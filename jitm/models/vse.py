@@ -67,6 +67,15 @@ class VSE(Matcher):
         self.image_pool = make_pooling(self.image_pooling, where='model.image_pooling')
         self.text_pool = make_pooling(self.text_pooling, where='model.text_pooling')
 
+    @property
+    def scores_products(self) -> bool:
+        """Of the cosine measure."""
+        return self.measure == 'cosine'
+
+    def vectors(self, encoding: chex.Array) -> chex.Array:
+        """The encodings themselves: [N, D]."""
+        return encoding
+
     def encode_image(self, images: Images, train: bool = False) -> chex.Array:
         """Encodes [I, R, F] regions as [I, D], or as [I E, D] where each of E copies keeps other regions."""
         regions, mask = self.image(images, train)

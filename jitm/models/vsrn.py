@@ -70,6 +70,12 @@ class VSRN(Matcher):
         if self.caption:
             self.captioner = Captioner(self.vocab_size, self.word_dim, self.caption_dim, self.caption_dropout)
 
+    scores_products = True
+
+    def vectors(self, encoding: Encoding) -> chex.Array:
+        """The vectors [N, D] of encoded images or texts."""
+        return encoding['vector'] if isinstance(encoding, dict) else encoding
+
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes [I, R, F] regions as `vector` [I, D]; in training, for the captioner, as [I, R, D] `regions` too."""
         if images.kept is not None:

@@ -18,6 +18,8 @@ REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 # what a user does to have them.
 INPUTS = {
     'anchor_scores': 'add an anchor member and name it in learn_from',
+    'offline_scores': 'mine negatives with jitm.mining and set offline.candidates to their folder, or set rounds',
+    'offline_pair_scores': 'mine negatives with jitm.mining and set offline.candidates to their folder, or set rounds',
     'margins': "set relevance.source, such as 'cider.from_captions'",
 }
 

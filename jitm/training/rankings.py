@@ -1,5 +1,7 @@
 """Where the candidates of a ranking come from."""
 
+from collections.abc import Mapping
+
 import chex
 import jax.numpy as jnp
 
@@ -26,6 +28,7 @@ def in_batch(
     scores: chex.Array,
     image_index: chex.Array,
     relevance: chex.Array | None = None,
+    offline: Mapping[str, tuple[chex.Array, chex.Array]] | None = None,
     *,
     same_image: str,
     margin_temperature: float = 5.0,
@@ -36,6 +39,7 @@ def in_batch(
       scores: [E B, E B], image i with text j; a pair's E copies stand together, and all match each other.
       image_index: int [B], equal numbers are the same image.
       relevance: [B, B], phi of text j for image i, if there are to be margins.
+      offline: direction -> scores [E B] of each query with its mined negative, and of a mined pair; if there are any.
       same_image: what another pair of the same image is: a 'negative', as published; a 'positive', as in CMPM; or
         'ignored'.
       margin_temperature: tau of the margins.
@@ -61,4 +65,7 @@ def in_batch(
         relevance = jnp.repeat(jnp.repeat(relevance, copies, axis=0), copies, axis=1)
         i2t = i2t.replace(margins=relevance_margins(relevance, margin_temperature))
         t2i = t2i.replace(margins=relevance_margins(relevance.T, margin_temperature))
-    return {'i2t': i2t, 't2i': t2i}
+    rankings = {'i2t': i2t, 't2i': t2i}
+    for direction, (with_query, of_pair) in (offline or {}).items():
+        rankings[direction] = rankings[direction].replace(offline_scores=with_query, offline_pair_scores=of_pair)
+    return rankings

@@ -12,6 +12,7 @@ import jax
 
 from jitm import config as config_lib
 from jitm import parallel
+from jitm.data import candidates
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, Tokens, check_lengths, tokenize_split
 from jitm.data.splits import Split
@@ -30,6 +31,7 @@ from jitm.types import Batch
 LOCK = '.lock'
 GIVE = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 AT_LEAST_ONE = ('epochs', 'batch_size', 'length_multiple')
+OFFLINE_INPUTS = ('offline_scores', 'offline_pair_scores')
 SECTIONS = {
     'run': ('log_every', 'checkpoint_every', 'prefetch', 'memory_mb'),
     'evaluation': ('split', 'member', 'every_steps', 'dtype'),
@@ -108,12 +110,30 @@ def check_kind(vocabulary: Vocabulary | WordPiece, model: Matcher, config: Mappi
         )
 
 
-def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
+def load_offline(
+    offline: Mapping[str, Any], augmentation: Augmentation, split: Split
+) -> candidates.OfflineNegatives | None:
+    """Reads the mined negatives that a config's `offline` names; None if it names none.
+
+    Raises:
+      UserError: if they are not of this split, or training would change the other examples.
+    """
+    folder, keywords = config_lib.choose(offline, 'candidates', where='offline')
+    make = config_lib.bind(candidates.OfflineNegatives, keywords, where='offline', later=('candidates',))
+    if not folder:
+        return None
+    if augmentation.changes:
+        raise UserError("config keys 'augmentation' must leave examples as they are: mined negatives are not changed")
+    return make(candidates=candidates.load(folder, split))
+
+
+def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
     """Builds every part of a run from its config (a nested dict).
 
     Args:
       config: as `configs/default.py`.
       resuming: the run goes on from a checkpoint, so that the weights to start from are not read.
+      mined_later: there are no mined negatives yet; batches are without.
 
     Raises:
       UserError: if a key, a name or the data are wrong.
@@ -131,7 +151,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     check_dtype(config['evaluation']['dtype'])
     parallel.check_batch_size(config['batch_size'])
     source, _ = config_lib.choose(config['relevance'], 'source', where='relevance')
-    terms = make_terms(config['terms'], supplied=('margins',) if source else ())
+    supplied = (*(('margins',) if source else ()), *(OFFLINE_INPUTS if config['offline']['candidates'] else ()))
+    terms = make_terms(config['terms'], supplied)
     train = config_lib.load_split(config['data'], 'train')
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
@@ -162,6 +183,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
         augmentation,
         config_lib.load_relevance(config['relevance'], train),
         model.text_format.max_length,
+        None if mined_later else load_offline(config['offline'], augmentation, train),
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
@@ -175,7 +197,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
     name, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
     make_rankings = config_lib.resolve('jitm.training.rankings', name)
     make_rankings = config_lib.bind(
-        make_rankings, keywords, where='rankings', later=('scores', 'image_index', 'relevance')
+        make_rankings, keywords, where='rankings', later=('scores', 'image_index', 'relevance', 'offline')
     )
     check_token_terms(terms, members, pipeline.batch(0, 0, config['batch_size']))
     train_step = make_train_step(
@@ -193,6 +215,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False) -> Setup:
         pretrained={},
     )
     drawn = jax.eval_shape(setup.draw_state)  # a model may refuse its arguments, which Flax asks it only now
+    if pipeline.offline:
+        jax.eval_shape(train_step, drawn, pipeline.batch(0, 0, config['batch_size']))  # a model may have no pairs
     if resuming:
         return setup
     load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('params', 'words'))

@@ -13,7 +13,7 @@ from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.matcher import Matcher
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import Term, objective
-from jitm.types import Batch, Ranking, TokenPredictions
+from jitm.types import Batch, Pairs, Ranking, TokenPredictions
 
 SELHN_EPSILON = 0.01  # as published, to look at losses that have none of their own
 
@@ -30,6 +30,30 @@ class TrainState(struct.PyTreeNode):
     members: dict[str, MemberState]
 
 
+def score_offline(
+    matcher: Matcher, images: chex.ArrayTree, texts: chex.ArrayTree, offline: tuple[Pairs, Pairs]
+) -> dict[str, tuple[chex.Array, chex.Array]]:
+    """Scores mined negatives, each pair of batches encoded by itself as in the released code of AOQ (paper 000).
+
+    Args:
+      matcher: in training.
+      images: of N matching pairs, encoded.
+      texts: of these.
+      offline: mined negatives of each pair, and what corresponds to these.
+
+    Returns:
+      Direction -> scores [N] of each query with its negative, and of a pair without the query: both negatives for
+      images, what corresponds to them for texts.
+    """
+    negatives, partners = (
+        (matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True))
+        for pairs in offline
+    )
+    pairs = [(images, negatives[1]), negatives, (negatives[0], texts), partners]
+    of_image, of_negatives, of_text, of_partners = (matcher.similarity_pairwise(*pair, train=True) for pair in pairs)
+    return {'i2t': (of_image, of_negatives), 't2i': (of_text, of_partners)}
+
+
 def forward(
     model: Matcher,
     variables: chex.ArrayTree,
@@ -37,25 +61,31 @@ def forward(
     key: chex.PRNGKey,
     axis: str | None,
     token_terms: Mapping[str, Term],
-) -> tuple[chex.Array, dict[str, chex.Array], chex.ArrayTree]:
+) -> tuple[chex.Array, dict[str, tuple[chex.Array, chex.Array]] | None, dict[str, chex.Array], chex.ArrayTree]:
     """Scores every image of the global batch with every text of it, on every device.
 
     Each device encodes its rows, scores its images against all texts, predicts the tokens of its own pairs, and rows
     and losses are gathered.
 
     Returns:
-      float32 [B, B], of each token term the loss of every text [B], and the batch statistics after this batch.
+      float32 [B, B], the scores of mined negatives as `score_offline` has them for [B], of each token term the loss of
+      every text [B], and the batch statistics after this batch.
     """
 
-    def score(matcher: Matcher) -> tuple[chex.Array, dict[str, TokenPredictions]]:
-        texts = parallel.all_gather(matcher.encode_text(batch.texts, train=True), axis)
+    def score(matcher: Matcher) -> tuple[chex.Array, dict | None, dict[str, TokenPredictions]]:
+        own_texts = matcher.encode_text(batch.texts, train=True)
+        texts = parallel.all_gather(own_texts, axis)
         images = matcher.encode_image(batch.images, train=True)
         predictions = matcher.predict_tokens(images, batch.texts, train=True) if token_terms else {}
-        return matcher.similarity(images, texts, train=True), predictions
+        rows = matcher.similarity(images, texts, train=True)
+        offline = None if batch.offline is None else score_offline(matcher, images, own_texts, batch.offline)
+        return rows, offline, predictions
 
-    (rows, predictions), changed = model.apply(variables, method=score, mutable=['batch_stats'], rngs={'dropout': key})
+    (rows, offline, predictions), changed = model.apply(
+        variables, method=score, mutable=['batch_stats'], rngs={'dropout': key}
+    )
     losses = {name: term.per_text(predictions) for name, term in token_terms.items()}
-    return *parallel.all_gather((rows, losses), axis), changed.get('batch_stats', {})
+    return *parallel.all_gather((rows, offline, losses), axis), changed.get('batch_stats', {})
 
 
 def collapse_metrics(
@@ -80,7 +110,7 @@ def collapse_metrics(
     both = rankings.values()
     gap = [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both]
     losses = [sum(t.active(epoch) * t.per_query(r) for t in terms.values()) for r in both]
-    equal = {name: r.replace(scores=jnp.zeros_like(r.scores)) for name, r in rankings.items()}
+    equal = {name: r.replace(**_zeros(r)) for name, r in rankings.items()}
     return {
         'gap': jnp.mean(jnp.stack(gap)),
         'absolute_gap': jnp.mean(jnp.abs(jnp.stack(gap))),
@@ -89,6 +119,12 @@ def collapse_metrics(
         'ranking_loss': objective(terms, rankings, epoch)[0],
         'collapsed_loss': objective(terms, equal, epoch)[0],
     }
+
+
+def _zeros(ranking: Ranking) -> dict[str, chex.Array]:
+    """All scores of a ranking, as if the model saw no difference."""
+    given = {name: getattr(ranking, name) for name in ('scores', 'offline_scores', 'offline_pair_scores')}
+    return {name: jnp.zeros_like(scores) for name, scores in given.items() if scores is not None}
 
 
 def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:
@@ -115,7 +151,8 @@ def make_train_step(
     Args:
       members: who trains.
       terms: the objective.
-      make_rankings: `(scores [B, B], image_index [B], relevance [B, B] or None) -> {direction: Ranking}`.
+      make_rankings: `(scores [B, B], image_index [B], relevance [B, B] or None, offline or None) -> {direction:
+        Ranking}`.
       seed: of dropout.
       steps_per_epoch: turns the step into the epoch the terms ask for.
 
@@ -138,8 +175,10 @@ def make_train_step(
             total, statistics, metrics = 0.0, {}, {}
             for name, member in members.items():
                 variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
-                scores, token_losses, statistics[name] = forward(member.model, variables, batch, key, axis, token_terms)
-                rankings = make_rankings(scores, image_index, relevance)
+                scores, offline, token_losses, statistics[name] = forward(
+                    member.model, variables, batch, key, axis, token_terms
+                )
+                rankings = make_rankings(scores, image_index, relevance, offline)
                 value, values = objective(terms, rankings, epoch, token_losses)
                 total += value
                 metrics |= {f'{name}/loss': value}
