@@ -6,9 +6,10 @@ import pytest
 from conftest import environment
 
 from jitm.analysis.__main__ import main
+from jitm.analysis.figures import Curve, arrange, curve
 from jitm.analysis.settings import Setting, distinguish, read_run, read_settings
 from jitm.analysis.summary import summary
-from jitm.analysis.training import Curve, arrange, by_window, curve, curves, draw, plateau_end, read_points, training
+from jitm.analysis.training import by_window, curves, draw, plateau_end, read_points, training
 from jitm.errors import UserError
 
 
