@@ -68,6 +68,11 @@ def test_matrices_are_named_by_their_runs(tmp_path):
     assert matrix_names(read_matrices([one, alone])) == [str(one), str(alone)]
 
 
+def test_texts_of_an_image_stand_together(tmp_path):
+    (matrix,) = read_matrices([write(tmp_path / 'a', np.zeros((2, 6)))])
+    assert matrix.image_of_text.tolist() == [0, 0, 0, 1, 1, 1]
+
+
 def test_ranks_fall_into_intervals(tmp_path, monkeypatch):
     ranks = np.array([1, 2, 5, 5, 6, 10, 10, 10, 11, 50, 50, 50, 50, 51, 200, 200, 200, 200, 200, 201, 9999])
     monkeypatch.setattr(cross_retrieval, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)

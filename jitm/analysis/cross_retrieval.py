@@ -35,7 +35,7 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(max(6.5, 1 + 1.8 * len(matrices)), 3.6), dpi=150, layout='constrained')
+    figure = Figure(figsize=(max(6.5, 2 + 2.4 * len(matrices)), 3.6), dpi=150, layout='constrained')
     panel = figure.subplots()
     width = 0.8 / len(matrices)
     panel.set_prop_cycle(color=mpl.color_sequences['petroff10'])
