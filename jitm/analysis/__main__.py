@@ -48,8 +48,8 @@ def make_parser() -> argparse.ArgumentParser:
     add('cross_retrieval', sims, 'how far positive pairs come in the worse of both directions', 'cross_retrieval.png')
     queries = add('panels', sims, 'what is retrieved for some images and texts, side by side', 'panels.md')
     queries.add_argument('--queries', type=int, default=4, help='how many images and texts, spread evenly (4)')
-    queries.add_argument('--images', type=int, nargs='+', help='their indices instead')
-    queries.add_argument('--texts', type=int, nargs='+', help='their indices instead')
+    queries.add_argument('--images', type=int, nargs='+', help='indices of the images instead')
+    queries.add_argument('--texts', type=int, nargs='+', help='indices of the texts instead')
     queries.add_argument('--data_root', help='the data folder, if it has moved since training')
     return parser
 
