@@ -121,8 +121,21 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def load_split(data: Mapping[str, Any], split: str) -> Any:
-    """Loads a split of the data set a config's `data` names: dict(source='precomp.load', ...) -> Split."""
+def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> Any:
+    """Loads a split of the data set a config's `data` names: dict(source='precomp.load', ...) -> Split.
+
+    Args:
+      data: the sub-dict.
+      split: such as 'dev'.
+      root: where the data lie now, if not at the config's `data.root`.
+
+    Raises:
+      UserError: if a root is given but the source reads no folder, or the data cannot be read.
+    """
+    if root is not None:
+        if 'root' not in data:
+            raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
+        data = {**data, 'root': root}
     source, keywords = choose(data, 'source', where='data')
     return bind(resolve('jitm.data', source), keywords, where='data', later=('split',))(split)
 

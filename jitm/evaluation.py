@@ -90,16 +90,12 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
     Raises:
       UserError: if the data cannot be read, or the runs differ in their data.
     """
-    data = dict(runs[0].config['data'])
+    data = runs[0].config['data']
     for run in runs[1:]:
         settings_differ = config_lib.differences({'data': data}, {'data': run.config['data']})
         if settings_differ or run.data_hash != runs[0].data_hash:
             raise UserError(f'{run.workdir} was trained on other data than {runs[0].workdir}; ensembles need the same')
-    if data_root is not None and 'root' not in data:
-        raise UserError(f"--data_root does not apply: the runs' data source '{data['source']}' reads no folder")
-    if data_root is not None:
-        data['root'] = data_root
-    return config_lib.load_split(data, split_name)
+    return config_lib.load_split(data, split_name, data_root)
 
 
 def make_scorer(run: Run, split: Split, *, dtype: str | None = None, memory_mb: int | None = None) -> Scorer:

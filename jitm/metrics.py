@@ -34,6 +34,35 @@ def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.n
     return at_least_as_high - own_at_least_as_high, np.count_nonzero(sims >= own[None], axis=0) - 1
 
 
+def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.ndarray:
+    """Ranks every positive pair in both directions and takes the worse (AOQ, section 4.3); ties count against it.
+
+    max(C r_i - C + 1, r_t) with C texts per image (5 in the paper): r_i is the pair's rank among the pairs of its text
+    with other images, r_t among those of its image with texts of other images, 1 being best.
+
+    Args:
+      sims: [I, T], every image with every text.
+      image_of_text: int [T], the image of each text; every image has equally many.
+
+    Returns:
+      int [T]: of each text with its image, from 1 to T - C + 1.
+
+    Raises:
+      ValueError: as `ranks`, or if some images have more texts than others.
+    """
+    _, images_above = ranks(sims, image_of_text)
+    counts = np.bincount(image_of_text)
+    if counts.min() != counts.max():
+        raise ValueError(f'images have from {counts.min()} to {counts.max()} texts, but each needs the same number')
+    own_texts = np.argsort(image_of_text, kind='stable').reshape(len(counts), -1)
+    own = np.take_along_axis(sims, own_texts, axis=1)
+    texts_above = np.empty_like(image_of_text)
+    for texts, scores in zip(own_texts.T, own.T, strict=True):  # C passes: one would take C times the memory
+        own_above = np.count_nonzero(own >= scores[:, None], axis=1)
+        texts_above[texts] = np.count_nonzero(sims >= scores[:, None], axis=1) - own_above
+    return 1 + np.maximum(counts[0] * images_above, texts_above)
+
+
 def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
     """Recall@1, 5 and 10 in percent, median and mean rank (1 is best) of one direction's ranks [Q]."""
     result = {f'recall@{k}': 100.0 * float(np.mean(ranks_of_queries < k)) for k in RECALLS_AT}

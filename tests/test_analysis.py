@@ -5,10 +5,12 @@ import sys
 import pytest
 from conftest import environment
 
+from jitm.analysis import validation
 from jitm.analysis.__main__ import main
+from jitm.analysis.figures import Curve, arrange, curve
 from jitm.analysis.settings import Setting, distinguish, read_run, read_settings
 from jitm.analysis.summary import summary
-from jitm.analysis.training import Curve, arrange, by_window, curve, curves, draw, plateau_end, read_points, training
+from jitm.analysis.training import by_window, curves, draw, plateau_end, read_points, training
 from jitm.errors import UserError
 
 
@@ -73,7 +75,9 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
         summary(read_settings([empty]))
     with pytest.raises(UserError, match='empty has no line of training yet'):
         training(read_settings([empty]))
-    for report in ('summary', 'training'):
+    with pytest.raises(UserError, match='empty has no validation yet'):
+        validation.validation(read_settings([empty]))
+    for report in ('summary', 'training', 'validation'):
         assert main([report, str(tmp_path / 'nowhere')]) == 2
         assert capsys.readouterr().err.startswith('error: ')
 
@@ -270,7 +274,44 @@ def test_the_figure_is_written(tmp_path, capsys):
     assert output.read_bytes().startswith(b'\x89PNG')
     printed = capsys.readouterr().out
     assert '| max_of_hinges, mlp=2 | 0.2, 0.2 |' in printed
-    assert f'figure written to {output}' in printed
+    assert f'written to {output}' in printed
+
+
+def write_validations(folder, rsums, **changes):
+    """A run whose R@1 are a tenth and a fifth of its rsum."""
+    recalls = [{'i2t/recall@1': rsum / 10, 't2i/recall@1': rsum / 5} for rsum in rsums]
+    lines = [{'epoch': float(n), 'part': 'dev', 'rsum': rsum} | recalls[n] for n, rsum in enumerate(rsums)]
+    return write(folder, config_of(**changes), lines)
+
+
+def test_the_table_of_validations_says_when_the_first_setting_is_passed(tmp_path):
+    """Means: 0, 40, 60, 50 of the first, 0, 60, 61 of the second, which needs more than the 60 of the first."""
+    runs = [
+        write_validations(tmp_path / 'a0', [0, 30, 50, 50], seed=0),
+        write_validations(tmp_path / 'a1', [0, 50, 70, 50], seed=1),
+        write_validations(tmp_path / 'b', [0, 60, 61], loss='sum_of_hinges'),
+    ]
+    assert validation.validation(read_settings(runs)).splitlines()[2:] == [
+        '| max_of_hinges | 6.0 (2) | 12.0 (2) | 60.0 (2) | - | - | - | a0, a1 |',
+        '| sum_of_hinges | 6.1 (2) | 12.2 (2) | 61.0 (2) | 2 | 2 | 2 | b |',
+    ]
+
+
+def test_curves_of_validations(tmp_path):
+    runs = [write_validations(tmp_path / f'a{n}', rsums, seed=n) for n, rsums in enumerate(([0, 30, 50], [10, 50]))]
+    (setting,) = read_settings(runs)
+    assert validation.curves(setting.runs) == {
+        'i2t/recall@1': Curve([0, 1], [0.5, 4], [0, 3], [1, 5]),
+        't2i/recall@1': Curve([0, 1], [1, 8], [0, 6], [2, 10]),
+        'rsum': Curve([0, 1], [5, 40], [0, 30], [10, 50]),
+    }
+
+
+def test_the_figure_of_validations_is_written(tmp_path, capsys):
+    run, output = write_validations(tmp_path / 'a', [0, 30]), tmp_path / 'figure.png'
+    assert main(['validation', str(run), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    assert '| a | 3.0 (1) | 6.0 (1) | 30.0 (1) |' in capsys.readouterr().out
 
 
 def test_gradients_that_are_all_zero_can_be_drawn(tmp_path, monkeypatch):

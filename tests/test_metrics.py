@@ -41,6 +41,40 @@ def test_own_texts_never_count_against_an_image():
     np.testing.assert_array_equal(t2i, [0, 0, 0, 0])
 
 
+def looped_cross_retrieval_ranks(sims, image_of_text, per_image):
+    result = []
+    for text, image in enumerate(image_of_text):
+        own, rank_among_images, rank_among_texts = sims[image, text], 1, 1
+        for other in range(len(sims)):
+            rank_among_images += other != image and sims[other, text] >= own
+        for other in range(len(image_of_text)):
+            rank_among_texts += image_of_text[other] != image and sims[image, other] >= own
+        result.append(max(per_image * rank_among_images - (per_image - 1), rank_among_texts))
+    return result
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 5), st.sampled_from([3, 1000]))
+def test_cross_retrieval_ranks_are_those_of_the_loop(seed, images, per_image, values):
+    """Of three values nearly all are ties."""
+    rng = np.random.default_rng(seed)
+    image_of_text = rng.permutation(np.repeat(np.arange(images), per_image))
+    sims = rng.integers(values, size=(images, images * per_image)).astype(np.float32)
+    got = metrics.cross_retrieval_ranks(sims, image_of_text)
+    np.testing.assert_array_equal(got, looped_cross_retrieval_ranks(sims, image_of_text, per_image))
+
+
+def test_cross_retrieval_ranks_by_hand():
+    """Two texts per image; the pairs are best, behind another image, behind another text, behind a tie."""
+    sims = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)
+    np.testing.assert_array_equal(metrics.cross_retrieval_ranks(sims, np.array([0, 0, 1, 1])), [1, 3, 2, 3])
+
+
+def test_images_with_more_texts_than_others_have_no_cross_retrieval_ranks():
+    with pytest.raises(ValueError, match='images have from 1 to 2 texts'):
+        metrics.cross_retrieval_ranks(np.zeros((2, 3)), np.array([0, 1, 1]))
+
+
 def test_metrics_by_hand():
     # Ranks of the ten queries of each direction: 0 for nine, 9 for one.
     sims = np.eye(10, dtype=np.float32)

@@ -1,7 +1,10 @@
-"""Reports from the logs of runs, never from a model.
+"""Reports from the logs and similarities of runs, never from a model.
 
 python -m jitm.analysis summary runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1
 python -m jitm.analysis training runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output training.png
+python -m jitm.analysis validation runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output validation.png
+python -m jitm.analysis cross_retrieval runs/{vse0,vsepp}_s0/eval/dev/sims.npy --output cross_retrieval.png
+python -m jitm.analysis panels runs/{vse0,vsepp}_s0/eval/dev/sims.npy --queries 4 --output panels.md
 """
 
 import argparse
@@ -9,32 +12,70 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jitm.analysis import cross_retrieval, panels, training, validation
+from jitm.analysis.matrices import read_matrices
 from jitm.analysis.settings import read_settings
 from jitm.analysis.summary import summary
-from jitm.analysis.training import draw, training
 from jitm.errors import EXIT_USER_ERROR, UserError
 
+FIGURES = {
+    'training': (training.training, training.draw),
+    'validation': (validation.validation, validation.draw),
+    'cross_retrieval': (cross_retrieval.cross_retrieval, cross_retrieval.draw),
+}
 
-def main(argv: Sequence[str]) -> int:
-    """Prints a report, and draws its figure."""
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line: a report, what it reads and where it writes."""
     parser = argparse.ArgumentParser(prog='python -m jitm.analysis', description=__doc__.splitlines()[0])
     reports = parser.add_subparsers(dest='report', required=True)
     runs = argparse.ArgumentParser(add_help=False)
     runs.add_argument(
         'workdirs', nargs='+', type=Path, help='run directories; those that differ only in the seed are one'
     )
-    reports.add_parser('summary', parents=[runs], help='best validation and rsum by epoch, averaged over seeds')
-    figure = reports.add_parser('training', parents=[runs], help='loss, gradient and gap of scores during training')
-    figure.add_argument('--output', type=Path, default=Path('training.png'), help='the figure (training.png)')
-    args = parser.parse_args(argv)
+    sims = argparse.ArgumentParser(add_help=False)
+    sims.add_argument('sims', nargs='+', type=Path, help='files that eval.py --save_sims wrote, of the same split')
+
+    def add(name: str, parent: argparse.ArgumentParser, explanation: str, output: str = '') -> argparse.ArgumentParser:
+        report = reports.add_parser(name, parents=[parent], help=explanation)
+        if output:
+            report.add_argument('--output', type=Path, default=Path(output), help=f'the file it writes ({output})')
+        return report
+
+    add('summary', runs, 'best validation and rsum by epoch, averaged over seeds')
+    add('training', runs, 'loss, gradient and gap of scores during training', 'training.png')
+    add('validation', runs, 'R@1 of both directions and rsum by epoch', 'validation.png')
+    add('cross_retrieval', sims, 'how far positive pairs come in the worse of both directions', 'cross_retrieval.png')
+    queries = add('panels', sims, 'what is retrieved for some images and texts, side by side', 'panels.md')
+    queries.add_argument('--queries', type=int, default=4, help='how many images and texts, spread evenly (4)')
+    queries.add_argument('--images', type=int, nargs='+', help='indices of the images instead')
+    queries.add_argument('--texts', type=int, nargs='+', help='indices of the texts instead')
+    queries.add_argument('--data_root', help='the data folder, if it has moved since training')
+    return parser
+
+
+def report(args: argparse.Namespace) -> None:
+    """Prints a report or writes it to its file, and draws its figure."""
+    source = read_matrices(args.sims) if 'sims' in args else read_settings(args.workdirs)
+    if args.report == 'summary':
+        print(summary(source))
+        return
+    if args.report == 'panels':
+        split = panels.read_split(source, args.data_root)
+        images = panels.spread(args.queries, split.num_images) if args.images is None else args.images
+        texts = panels.spread(args.queries, split.num_texts) if args.texts is None else args.texts
+        panels.write(source, split, images, texts, args.output)
+    else:
+        tell, draw = FIGURES[args.report]
+        print(tell(source), end='\n\n')
+        draw(source, args.output)
+    print(f'written to {args.output}')
+
+
+def main(argv: Sequence[str]) -> int:
+    """Makes a report; returns the exit code."""
     try:
-        settings = read_settings(args.workdirs)
-        if args.report == 'summary':
-            print(summary(settings))
-        else:
-            print(training(settings))
-            draw(settings, args.output)
-            print(f'\nfigure written to {args.output}')
+        report(make_parser().parse_args(argv))
     except UserError as error:
         print(f'error: {error}', file=sys.stderr)
         return EXIT_USER_ERROR

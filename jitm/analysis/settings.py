@@ -27,6 +27,12 @@ class Run:
         """The lines of the split that training validates on."""
         return [line for line in self.lines if line['part'] == self.config['evaluation']['split']]
 
+    def require_validations(self) -> list[Mapping[str, Any]]:
+        """The same lines; raises a UserError if there is none."""
+        if not self.validations:
+            raise UserError(f'{self.workdir} has no validation yet; leave it out, or wait for the first')
+        return self.validations
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from jitm.analysis.settings import Setting
 from jitm.analysis.tables import mean_and_deviation, table
-from jitm.errors import UserError
 
 
 def summary(settings: Sequence[Setting]) -> str:
@@ -19,13 +18,11 @@ def summary(settings: Sequence[Setting]) -> str:
     columns = ('i2t/recall@1', 'i2t/recall@5', 'i2t/recall@10', 't2i/recall@1', 't2i/recall@5', 't2i/recall@10', 'rsum')
     best_rows, by_setting, epochs = [], [], set()
     for setting in settings:
-        for run in setting.runs:
-            if not run.validations:
-                raise UserError(f'{run.workdir} has no validation yet; leave it out, or wait for the first')
-        best = [max(run.validations, key=lambda line: line['rsum']) for run in setting.runs]
+        validations = [run.require_validations() for run in setting.runs]
+        best = [max(lines, key=lambda line: line['rsum']) for lines in validations]
         cells = [mean_and_deviation([line[column] for line in best]) for column in columns]
         best_rows.append([setting.name, *cells, ', '.join(f'{line["epoch"]:g}' for line in best), setting.run_names])
-        by_epoch = [{line['epoch']: line['rsum'] for line in run.validations} for run in setting.runs]
+        by_epoch = [{line['epoch']: line['rsum'] for line in lines} for lines in validations]
         by_setting.append((setting.name, by_epoch))
         epochs.update(*by_epoch)
     epoch_rows = [

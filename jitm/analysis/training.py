@@ -1,13 +1,11 @@
 """How training went: loss, gradient at the image encoder and distance of scores (SelHN, figures 3, 5 and 7)."""
 
-import dataclasses
-import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from jitm.analysis.figures import Curve, curve, draw_curves, save
 from jitm.analysis.settings import Run, Setting
 from jitm.analysis.tables import mean_and_deviation, table
 from jitm.errors import UserError
@@ -24,16 +22,6 @@ QUANTITIES = {
 NOTE = 'lines: means over seeds; bands: minimum to maximum\ntraining quantities: means over tenths of an epoch'
 
 Points = list[tuple[float, float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """A quantity over training: epochs [N], and at each the mean, least and greatest value [N] over seeds."""
-
-    epochs: Sequence[float]
-    mean: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
 
 
 def read_points(run: Run) -> dict[str, Points]:
@@ -74,13 +62,6 @@ def plateau_end(loss: Points) -> str:
     windows = by_window(loss, WINDOWS_PER_EPOCH)
     below = (window for window, values in windows.items() if statistics.mean(values) < PLATEAU)
     return next((f'{(window + 1) / WINDOWS_PER_EPOCH:.1f}' for window in below), '-')
-
-
-def curve(seeds: Sequence[Mapping[float, float]]) -> Curve:
-    """Joins the {epoch: value} of several seeds, at the epochs that all of them have: no jump where one seed ends."""
-    epochs = sorted(set.intersection(*map(set, seeds)))
-    values = [[seed[epoch] for seed in seeds] for epoch in epochs]
-    return Curve(epochs, list(map(statistics.mean, values)), list(map(min, values)), list(map(max, values)))
 
 
 def curves(runs: Iterable[Run]) -> dict[str, Curve]:
@@ -125,74 +106,20 @@ def training(settings: Sequence[Setting]) -> str:
     return table(['setting', *columns], rows)
 
 
-def arrange(settings: Sequence[Setting]) -> list[tuple[str, str]]:
-    """Gives each setting a column of panels and a label in it.
-
-    Where models and something else tell the settings apart, each model has a column; otherwise there is one column.
-    """
-    parted = [
-        (
-            ', '.join(word for key, word in setting.words.items() if key.startswith('model.')),
-            ', '.join(word for key, word in setting.words.items() if not key.startswith('model.')),
-        )
-        for setting in settings
-    ]
-    return parted if all(map(all, parted)) else [('', setting.name) for setting in settings]
-
-
 def draw(settings: Sequence[Setting], output: Path) -> None:
-    """Draws a row of panels for each quantity that is logged, and a column for each model, see `arrange`.
+    """Draws the curves of each quantity that is logged.
 
     Raises:
       UserError: if a run has no line of training or the figure cannot be written.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    drawn = [curves(setting.runs) for setting in settings]
-    places = arrange(settings)
-    quantities = [quantity for quantity in QUANTITIES if any(quantity in one for one in drawn)]
-    columns, labels = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
-    styles = itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10'])
-    styles = dict(zip(labels, itertools.cycle(styles), strict=False))
-
-    width = max(6.5, 1 + 3 * len(columns))
-    figure = Figure(figsize=(width, 1 + 1.8 * len(quantities)), dpi=150, layout='constrained')
-    panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey='row', squeeze=False)
-    handles = {}
-    for one, (column, label) in zip(drawn, places, strict=True):
-        dashes, color = styles[label]
-        for quantity, panel in zip(quantities, panels[:, columns.index(column)], strict=True):
-            if joined := one.get(quantity):
-                (handles[label],) = panel.plot(joined.epochs, joined.mean, dashes, color=color)
-                panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
-    for quantity, row in zip(quantities, panels, strict=True):
-        _dress(row, quantity)
-    for column, top, bottom in zip(columns, panels[0], panels[-1], strict=True):
-        top.set_title(column)
-        bottom.set_xlabel('epochs')
-    figure.align_ylabels()
-    figure.supxlabel(NOTE, fontsize='small', color='gray')
-    fitting = int(width / (0.8 + 0.09 * max(map(len, labels))))
-    figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, fitting), frameon=False)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, format=output.suffix[1:] or 'png')
-    except (OSError, ValueError) as error:
-        raise UserError(f'the figure cannot be written to {output} ({error}); choose another --output') from None
-
-
-def _dress(row: Sequence[Any], quantity: str) -> None:
-    """Names and scales the axes of a row of panels, which share them."""
-    row[0].set_ylabel(QUANTITIES[quantity])
-    if quantity == 'image_fc_gradient_norm':
-        positive = any(panel.dataLim.minposy < math.inf for panel in row)
-        row[0].set_yscale('log' if positive else 'linear')
-    elif quantity != 'loss':
-        row[0].set_ylim(bottom=0)
-    for panel in row:
-        panel.set_xlim(left=0)
-        panel.xaxis.get_major_locator().set_params(integer=True)
-        panel.grid(alpha=0.3)
+    figure, panels = draw_curves(settings, [curves(setting.runs) for setting in settings], QUANTITIES, NOTE)
+    for quantity, row in panels.items():
         if quantity == 'loss':
-            panel.axhline(1, color='gray', linewidth=1, zorder=0)
+            for panel in row:
+                panel.axhline(1, color='gray', linewidth=1, zorder=0)
+        elif quantity == 'image_fc_gradient_norm':
+            positive = any(panel.dataLim.minposy < math.inf for panel in row)
+            row[0].set_yscale('log' if positive else 'linear')
+        else:
+            row[0].set_ylim(bottom=0)
+    save(figure, output)

@@ -1,0 +1,52 @@
+"""How often positive pairs take which cross-retrieval rank (AOQ, section 4.3 and figure 5)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jitm.analysis.figures import save
+from jitm.analysis.matrices import Matrix, matrix_names
+from jitm.analysis.tables import table
+from jitm.metrics import cross_retrieval_ranks
+
+LAST_RANKS = (1, 5, 10, 50, 200)  # of the intervals but the last; the paper's text names the first and the last
+INTERVALS = ('1', '2-5', '6-10', '11-50', '51-200', '>200')
+
+
+def frequencies(matrix: Matrix) -> np.ndarray:
+    """Counts the positive pairs with a cross-retrieval rank in each interval, int [6]."""
+    ranks = cross_retrieval_ranks(matrix.sims, matrix.image_of_text)
+    return np.bincount(np.searchsorted(LAST_RANKS, ranks), minlength=len(INTERVALS))
+
+
+def cross_retrieval(matrices: Sequence[Matrix]) -> str:
+    """A Markdown table: of each matrix, how many positive pairs have a cross-retrieval rank in each interval."""
+    columns = [[f'{count} ({count / sum(counts):.1%})' for count in counts] for counts in map(frequencies, matrices)]
+    return table(['cross-retrieval rank', *matrix_names(matrices)], list(zip(INTERVALS, *columns, strict=True)))
+
+
+def draw(matrices: Sequence[Matrix], output: Path) -> None:
+    """Draws the same as grouped bars.
+
+    Raises:
+      UserError: if the figure cannot be written.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(6.5, 2 + 2.4 * len(matrices)), 3.6), dpi=150, layout='constrained')
+    panel = figure.subplots()
+    width = 0.8 / len(matrices)
+    panel.set_prop_cycle(color=mpl.color_sequences['petroff10'])
+    for n, (name, matrix) in enumerate(zip(matrix_names(matrices), matrices, strict=True)):
+        places = np.arange(len(INTERVALS)) + (n - (len(matrices) - 1) / 2) * width
+        bars = panel.bar(places, frequencies(matrix), width, label=name)
+        panel.bar_label(bars, fontsize='x-small')
+    panel.set_xticks(range(len(INTERVALS)), INTERVALS)
+    panel.set_xlabel('cross-retrieval rank')
+    panel.set_ylabel('positive pairs')
+    panel.grid(axis='y', alpha=0.3)
+    panel.set_axisbelow(True)
+    figure.legend(loc='outside upper center', ncols=2, frameon=False)
+    save(figure, output)

@@ -1,0 +1,105 @@
+"""Curves of several settings in one figure, and how figures are saved."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jitm.analysis.settings import Setting
+from jitm.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A quantity over training: epochs [N], and at each the mean, least and greatest value [N] over seeds."""
+
+    epochs: Sequence[float]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def curve(seeds: Sequence[Mapping[float, float]]) -> Curve:
+    """Joins the {epoch: value} of several seeds, at the epochs that all of them have: no jump where one seed ends."""
+    epochs = sorted(set.intersection(*map(set, seeds)))
+    values = [[seed[epoch] for seed in seeds] for epoch in epochs]
+    return Curve(epochs, list(map(statistics.mean, values)), list(map(min, values)), list(map(max, values)))
+
+
+def arrange(settings: Sequence[Setting]) -> list[tuple[str, str]]:
+    """Gives each setting a column of panels and a label in it.
+
+    Where models and something else tell the settings apart, each model has a column; otherwise there is one column.
+    """
+    parted = [
+        (
+            ', '.join(word for key, word in setting.words.items() if key.startswith('model.')),
+            ', '.join(word for key, word in setting.words.items() if not key.startswith('model.')),
+        )
+        for setting in settings
+    ]
+    return parted if all(map(all, parted)) else [('', setting.name) for setting in settings]
+
+
+def draw_curves(
+    settings: Sequence[Setting], drawn: Sequence[Mapping[str, Curve]], titles: Mapping[str, str], note: str
+) -> tuple[Any, dict[str, Any]]:
+    """Draws a row of panels for each quantity that a setting has, and a column for each model, see `arrange`.
+
+    Args:
+      settings: S of them.
+      drawn: [S], the curves of each by quantity.
+      titles: of the quantities, from top to bottom.
+      note: stands below the panels.
+
+    Returns:
+      A matplotlib figure, and the panels of each quantity, from left to right.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    places = arrange(settings)
+    quantities = [quantity for quantity in titles if any(quantity in one for one in drawn)]
+    columns, labels = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
+    styles = itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10'])
+    styles = dict(zip(labels, itertools.cycle(styles), strict=False))
+
+    width = max(6.5, 1 + 3 * len(columns))
+    figure = Figure(figsize=(width, 1 + 1.8 * len(quantities)), dpi=150, layout='constrained')
+    panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey='row', squeeze=False)
+    handles = {}
+    for one, (column, label) in zip(drawn, places, strict=True):
+        dashes, color = styles[label]
+        for quantity, panel in zip(quantities, panels[:, columns.index(column)], strict=True):
+            if joined := one.get(quantity):
+                (handles[label],) = panel.plot(joined.epochs, joined.mean, dashes, color=color)
+                panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
+    for quantity, row in zip(quantities, panels, strict=True):
+        row[0].set_ylabel(titles[quantity])
+    for panel in panels.flat:
+        panel.set_xlim(left=0)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.grid(alpha=0.3)
+    for column, top, bottom in zip(columns, panels[0], panels[-1], strict=True):
+        top.set_title(column)
+        bottom.set_xlabel('epochs')
+    figure.align_ylabels()
+    figure.supxlabel(note, fontsize='small', color='gray')
+    fitting = int(width / (0.8 + 0.09 * max(map(len, labels))))
+    figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, fitting), frameon=False)
+    return figure, dict(zip(quantities, panels, strict=True))
+
+
+def save(figure: Any, output: Path) -> None:
+    """Saves a matplotlib figure in the format that the file's ending names.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, format=output.suffix[1:] or 'png')
+    except (OSError, ValueError) as error:
+        raise UserError(f'the figure cannot be written to {output} ({error}); choose another --output') from None
