@@ -43,8 +43,8 @@ def get_config() -> ml_collections.ConfigDict:
         coupled=False,  # both by one draw of a rank, as released; the paper draws them independently
         redraw=True,  # again if both correspond, as in the paper; not in the released code
     )
-    # Trains twice: another config first, whose run mines the negatives for this one. dict() for once, or
-    # dict(first=a config, top_h_texts=how many are mined for each image, top_h_images=for each text).
+    # Trains twice: another config first, with this one's data, seed and `run`, to mine the negatives for this one.
+    # dict() for once, or dict(first=a config, top_h_texts=mined for each image, top_h_images=for each text).
     config.rounds = dict()
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.

@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT, environment
 from test_parallel import free_port
 from test_scoring import make_problem, make_scorer, score_at_once
+from test_train import finished  # noqa: F401
 
 from jitm.data import candidates
 from jitm.data.candidates import MANIFEST, Candidates
@@ -189,7 +190,7 @@ def assert_worker(folder, process):
 
 
 @pytest.fixture
-def trained(finished):
+def trained(finished):  # noqa: F811
     return finished[0]
 
 
@@ -234,7 +235,7 @@ def test_the_command_writes_lists_and_describes_them(trained, tmp_path):
 def test_more_negatives_than_there_are_are_refused(trained):
     run = load_run(trained)
     split = read_split([run], 'train')
-    with pytest.raises(UserError, match='--top_h_texts is 80; scenes/train has 1 to 75 negatives'):
+    with pytest.raises(UserError, match=r'--top_h_texts is 80; scenes/train has 1 to 75 negatives'):
         mine([run], split, 'train', trained / 'nowhere', top_h_texts=80, top_h_images=1)
     assert not (trained / 'nowhere').exists()
 
@@ -255,9 +256,10 @@ def save_lists(folder, split, i2t, t2i, data=None):
     candidates.save(Candidates(i2t.astype(np.int32), t2i.astype(np.int32)), scores, manifest, 'train', folder)
 
 
-def make_lists(split):
+def make_lists(split, top_h=2):
     own = split.image_of_text == np.arange(split.num_images)[:, None]
-    return full_sort(np.zeros(own.shape), own, 2)[1], full_sort(np.zeros(own.T.shape), own.T, 2)[1]
+    most = min(top_h, split.num_images - 1)
+    return full_sort(np.zeros(own.shape), own, top_h)[1], full_sort(np.zeros(own.T.shape), own.T, most)[1]
 
 
 def test_published_lists_are_read_without_a_manifest(tmp_path):

@@ -69,7 +69,7 @@ class Found:
     def load(cls, path: Path, job: str) -> 'Found | None':
         """What `save` kept; None if it is of another job, damaged or not there."""
         try:
-            with np.load(path) as file:
+            with path.open('rb') as whole, np.load(whole) as file:
                 if str(file['job']) != job:
                     return None
                 lists = [(file[f'{name}_0'], file[f'{name}_1']) for name in ('i2t', 't2i')]

@@ -15,17 +15,18 @@ from jitm.training.loop import train_and_evaluate
 from jitm.training.setup import set_up
 
 KEYS = ('first', 'top_h_texts', 'top_h_images')
+SHARED = ('data', 'seed', 'run')
 
 
 def split_rounds(config: Mapping[str, Any], workdir: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    """The configs of both rounds, and how many negatives are mined between them.
+    """The configs of both rounds, with the same data and seed, and how many negatives are mined between them.
 
     Raises:
       UserError: if `rounds` lacks a key or has others.
     """
     rounds = config['rounds']
     config_lib.check_keys(rounds, KEYS, where='rounds')
-    first = json.loads(json.dumps(rounds['first']))
+    first = {**json.loads(json.dumps(rounds['first'])), **{key: config[key] for key in SHARED}}
     second = {**config, 'rounds': {}, 'offline': {**config['offline'], 'candidates': str(workdir / 'candidates')}}
     return first, second, {key: rounds[key] for key in KEYS[1:]}
 
@@ -37,9 +38,6 @@ def check_rounds(first: Mapping[str, Any], second: Mapping[str, Any], top_h: Map
     for key, mined in top_h.items():
         if second['offline'][key] > mined:
             raise UserError(f"config key 'offline.{key}' is {second['offline'][key]}, but 'rounds.{key}' only {mined}")
-    differing = config_lib.differences({'data': first['data']}, {'data': second['data']})
-    if differing:
-        raise UserError(f'both rounds must train on the same data ({"; ".join(differing)})')
     set_up(second, mined_later=True)
 
 

@@ -1,0 +1,12 @@
+"""BFAN (equal) + AdapOffQuin on Flickr8k grid features, smaller, for a CPU (paper 000 on other data); VSE++ mines."""
+
+from ml_collections import ConfigDict
+
+from configs import bfan_equal_f8k, vsepp_f8k
+from configs.vsrn_adapoffquin_f30k import make_second_round
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    first, config = vsepp_f8k.get_config(), bfan_equal_f8k.get_config()
+    return make_second_round(config, first, 'adaptive_offline_quintuplet', alpha=0.3, beta=1.5)

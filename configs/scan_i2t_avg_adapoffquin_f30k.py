@@ -1,0 +1,12 @@
+"""SCAN i-t AVG + AdapOffQuin on Flickr30K (paper 000, Table 2); VSRN mines the negatives."""
+
+from ml_collections import ConfigDict
+
+from configs import scan_i2t_avg_f30k, vsrn_f30k
+from configs.vsrn_adapoffquin_f30k import make_second_round
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    first, config = vsrn_f30k.get_config(), scan_i2t_avg_f30k.get_config()
+    return make_second_round(config, first, 'adaptive_offline_quintuplet', alpha=0.3, beta=1.5)

@@ -1,0 +1,207 @@
+"""Training with mined negatives, and two rounds by one command."""
+
+import copy
+import json
+
+import jax
+import numpy as np
+import pytest
+from conftest import run_script
+from test_mining import make_lists, make_split, save_lists
+
+from jitm.data.augmentation import Augmentation
+from jitm.data.candidates import Candidates, OfflineNegatives
+from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.text import Vocabulary
+from jitm.errors import UserError
+from jitm.training import rounds, setup
+from jitm.training.rankings import in_batch
+
+OFF = Augmentation(0.0, 0.0, False, 1)
+QUINTUPLET = {
+    'loss': 'offline.adaptive_offline_quintuplet',
+    'weight': 1.0,
+    'since': 0,
+    'until': None,
+    'reduction': 'sum',
+    'online_margin': 0.2,
+    'offline_margin': 0.0,
+}
+
+
+def make_negatives(split, top_h_texts=6, top_h_images=3, coupled=False, redraw=True):
+    """All that do not correspond, in a random order for each query."""
+    rng = np.random.default_rng(0)
+    own = split.image_of_text == np.arange(split.num_images)[:, None]
+    i2t, t2i = (
+        np.array([rng.permutation(np.flatnonzero(~row))[:top] for row in rows])
+        for rows, top in ((own, top_h_texts), (own.T, top_h_images))
+    )
+    return OfflineNegatives(Candidates(i2t, t2i), top_h_texts, top_h_images, coupled, redraw)
+
+
+def draw_often(negatives, split, times=400):
+    text_index = np.arange(split.num_texts)
+    draws = [negatives.draw(text_index, split, np.random.default_rng([0, n])) for n in range(times)]
+    return tuple(tuple(np.stack([draw[a][b] for draw in draws]) for b in range(2)) for a in range(2))
+
+
+def test_negatives_are_drawn_independently_of_all_listed():
+    split = make_split(5, 12)
+    negatives = make_negatives(split)
+    (images, texts), (other_images, other_texts) = draw_often(negatives, split)
+    for text, image in enumerate(split.image_of_text):
+        assert set(texts[:, text]) == set(negatives.candidates.i2t[image])
+        assert set(images[:, text]) == set(negatives.candidates.t2i[text])
+    assert (split.image_of_text[texts] != images).all()
+    np.testing.assert_array_equal(other_images, split.image_of_text[texts])
+    np.testing.assert_array_equal(split.image_of_text[other_texts], images)
+    assert {int(t) for t in other_texts[images == 0]} == set(np.flatnonzero(split.image_of_text == 0))
+
+
+def test_released_draws_are_coupled_and_kept():
+    split = make_split(5, 12)
+    negatives = make_negatives(split, coupled=True, redraw=False)
+    (images, texts), _ = draw_often(negatives, split)
+    ranks = np.argmax(negatives.candidates.i2t[split.image_of_text] == texts[..., None], axis=-1)
+    np.testing.assert_array_equal(images, negatives.candidates.t2i[np.arange(12), ranks // 2])
+    assert (split.image_of_text[texts] == images).any()
+
+
+def test_more_than_the_lists_hold_is_refused():
+    split = make_split(5, 12)
+    with pytest.raises(UserError, match=r"'offline.top_h_images' is 4; the lists hold 1 to 3"):
+        OfflineNegatives(make_negatives(split).candidates, 6, 4, False, True)
+
+
+def make_pipeline(offline):
+    split = make_split(5, 12)
+    split = copy.copy(split)
+    object.__setattr__(split, 'captions', tuple('dog ' * (1 + n % 4) + f'{n}' for n in range(12)))
+    vocabulary = Vocabulary.build(split.captions, 1)
+    tokens = tokenize_split(split.captions, vocabulary)
+    return Pipeline(split, tokens, vocabulary, 4, 0, 1, OFF, offline=offline)
+
+
+def test_a_batch_carries_the_same_negatives_in_all_shards_and_every_time():
+    pipeline = make_pipeline(make_negatives(make_split(5, 12)))
+    whole = pipeline.batch(3)
+    shards = [pipeline.batch(3, n, 2) for n in range(2)]
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *(shard.offline for shard in shards))
+    jax.tree.map(np.testing.assert_array_equal, joined, whole.offline)
+    jax.tree.map(np.testing.assert_array_equal, pipeline.batch(3).offline, whole.offline)
+    assert whole.offline[0].texts.ids.shape == (4, whole.texts.ids.shape[1])
+    lengths = [whole.texts.lengths, *(pairs.texts.lengths for pairs in whole.offline)]
+    assert whole.texts.ids.shape[1] == np.concatenate(lengths).max()
+    assert make_pipeline(None).batch(3).offline is None
+    np.testing.assert_array_equal(make_pipeline(None).batch(3).image_index, whole.image_index)
+    assert pipeline.identity['candidates'] == pipeline.offline.candidates.hash
+
+
+def test_rankings_hold_the_scores_of_mined_negatives():
+    offline = {'i2t': (np.ones(3), np.zeros(3)), 't2i': (np.full(3, 2.0), np.full(3, 3.0))}
+    got = in_batch(np.zeros((3, 3)), np.arange(3), offline=offline, same_image='negative')
+    for direction, (with_query, of_pair) in offline.items():
+        np.testing.assert_array_equal(got[direction].offline_scores, with_query)
+        np.testing.assert_array_equal(got[direction].offline_pair_scores, of_pair)
+
+
+@pytest.fixture
+def two_rounds(tiny_config, tmp_path):
+    """A config of two rounds on scenes."""
+    first = {**tiny_config, 'epochs': 1}
+    second = copy.deepcopy(tiny_config) | {'epochs': 1, 'terms': {'ranking': dict(QUINTUPLET)}}
+    second['offline'] |= {'top_h_texts': 9, 'top_h_images': 4}
+    return second | {'rounds': {'first': first, 'top_h_texts': 20, 'top_h_images': 5}}
+
+
+def test_the_step_scores_each_mined_pair(two_rounds, tmp_path):
+    first, second, _ = rounds.split_rounds(two_rounds, tmp_path)
+    split = setup.set_up(first).pipeline.split
+    save_lists(tmp_path / 'candidates', split, *make_lists(split, 20))
+    made = setup.set_up(second)
+    state, batch = made.initial_state(), made.make_batch(0)
+    member = state.members['target']
+    variables = {'params': member.params, 'batch_stats': member.batch_stats}
+    model = made.members['target'].model
+
+    def scores(images, texts):
+        return np.asarray(model.apply(variables, images, texts, True, mutable=['batch_stats'])[0])
+
+    negatives, partners = batch.offline
+    on = scores(batch.images, batch.texts)
+    positive, on = np.diag(on), on - 10 * np.eye(len(on))
+    with_image, with_text = (
+        np.diag(scores(batch.images, negatives.texts)),
+        np.diag(scores(negatives.images, batch.texts)),
+    )
+    pairs = np.diag(scores(negatives.images, negatives.texts)), np.diag(scores(partners.images, partners.texts))
+
+    def hinge(x):
+        return np.maximum(0, x)
+
+    want = sum(
+        (1.5 - (off - best) / 0.3) * hinge(0.2 - positive + best) + hinge(off - positive) + hinge(pair - positive)
+        for off, best, pair in ((with_image, on.max(1), pairs[0]), (with_text, on.max(0), pairs[1]))
+    ).sum()
+    _, metrics = made.train_step(state, batch)
+    np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-5)
+
+
+def test_two_rounds_are_one_command_that_goes_on(two_rounds, tmp_path):
+    path = tmp_path / 'two_rounds.py'
+    path.write_text(
+        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({two_rounds!r})\n'
+    )
+    workdir = tmp_path / 'run'
+    command = 'train.py', f'--config={path}', f'--workdir={workdir}'
+    result = run_script(*command)
+    assert result.returncode == 0, result.stderr
+    assert f'evaluate     python eval.py --workdir {workdir}/round2' in result.stdout
+    assert np.load(workdir / 'candidates' / 'i2t_train.npy').shape == (16, 20)
+    files = {p: p.read_bytes() for p in sorted(workdir.rglob('*.npy'))}
+    times = {p: p.stat().st_mtime_ns for p in files}
+    lines = (workdir / 'round2' / 'metrics.jsonl').read_text()
+    assert json.loads(lines.splitlines()[-1])['step'] == 10
+    assert run_script(*command).returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in files} == times
+    assert (workdir / 'round2' / 'metrics.jsonl').read_text() == lines
+    (workdir / 'candidates' / 'manifest.json').unlink()
+    assert run_script(*command).returncode == 0
+    assert {p: p.read_bytes() for p in files} == files
+    assert run_script('eval.py', f'--workdir={workdir}/round2').returncode == 0
+
+
+def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_rounds, tmp_path):
+    def changed(**changes):
+        return rounds.train_in_rounds({**two_rounds, **changes}, tmp_path / 'run')
+
+    few = {**two_rounds['rounds'], 'top_h_texts': 5}
+    with pytest.raises(UserError, match=r"'offline.top_h_texts' is 9, but 'rounds.top_h_texts' only 5"):
+        changed(rounds=few)
+    with pytest.raises(UserError, match=r'--top_h_images is 99; scenes/train has 1 to 15 negatives'):
+        changed(rounds={**two_rounds['rounds'], 'top_h_images': 99})
+    with pytest.raises(UserError, match=r"config key 'rounds.third' is unknown"):
+        changed(rounds={**two_rounds['rounds'], 'third': 1})
+    with pytest.raises(UserError, match=r"has no 'adaptive'"):
+        changed(terms={'ranking': {**QUINTUPLET, 'loss': 'offline.adaptive'}})
+    assert not (tmp_path / 'run').exists()
+
+
+def test_losses_of_mined_negatives_need_some(two_rounds):
+    with pytest.raises(UserError, match=r'mine negatives with jitm.mining and set offline.candidates'):
+        setup.set_up({**two_rounds, 'rounds': {}})
+
+
+def test_models_without_pairs_and_changed_examples_are_refused(two_rounds, tmp_path):
+    _, second, _ = rounds.split_rounds(two_rounds, tmp_path)
+    split = setup.set_up({**two_rounds['rounds']['first']}).pipeline.split
+    save_lists(tmp_path / 'candidates', split, *make_lists(split, 20))
+    with pytest.raises(UserError, match=r"'augmentation' must leave examples as they are"):
+        setup.set_up({**second, 'augmentation': {**second['augmentation'], 'drop_regions': 0.2}})
+    scope = {}
+    exec('from configs import saf_f30k; config = saf_f30k.get_config().to_dict()', scope)
+    model = scope['config']['model']
+    model |= {'embed_dim': 8, 'alignment_dim': 4}
+    with pytest.raises(UserError, match=r'SGRAF in training scores a batch as a whole'):
+        setup.set_up({**second, 'model': model})
