@@ -162,8 +162,10 @@ def measure_elsewhere(args: argparse.Namespace, name: str, ours: bool) -> dict[s
     flags = [f'--{key}={getattr(args, key)}' for key in shared] + ['--train'] * args.train
     flags += [f'--captions={args.captions}'] if args.captions else []
     flags += ['--models', name, '--ours', f'--dtype={args.dtype}'] if ours else ['--model', name]
-    out = subprocess.run([python, '-m', module, *flags], check=True, capture_output=True, text=True).stdout
-    result = json.loads(out.splitlines()[-1])
+    ran = subprocess.run([python, '-m', module, *flags], capture_output=True, text=True)
+    if ran.returncode:
+        sys.exit(f'{python} -m {module} failed: {ran.stderr.strip().splitlines()[-1]}')
+    result = json.loads(ran.stdout.splitlines()[-1])
     return result if ours else result | {'speed': result[f'{"steps" if args.train else "pairs"}_per_second']}
 
 

@@ -44,7 +44,8 @@ def get_config() -> ml_collections.ConfigDict:
         redraw=True,  # again if both correspond, as in the paper; not in the released code
     )
     # Trains twice: another config first, with this one's data, seed and `run`, to mine the negatives for this one.
-    # dict() for once, or dict(first=a config, top_h_texts=mined for each image, top_h_images=for each text).
+    # dict() for once, or dict(first=a config, top_h_texts=mined for each image, top_h_images=for each text,
+    # fine_tune=False to begin from scratch).
     config.rounds = dict()
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
@@ -75,6 +76,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.initialize = dict(
         bert='',  # of BERTEncoder: a folder or file of Hugging Face weights
         word_vectors='',  # of GRUEncoder's word embeddings: a text file such as GloVe's
+        run='',  # of everything: a run directory of the same model, for fine-tuning
     )
 
     # Who trains, by which rule, and learning from whom: name -> rule and its arguments.

@@ -5,19 +5,22 @@ from ml_collections import ConfigDict
 from configs import vsrn_f30k
 
 
-def make_second_round(config: ConfigDict, first: ConfigDict, loss: str, **arguments: float) -> ConfigDict:
+def make_second_round(
+    config: ConfigDict, first: ConfigDict, loss: str, fine_tune: bool = False, **arguments: float
+) -> ConfigDict:
     """Trains a setting with mined negatives, after another that mines them (paper 000, section 4.2).
 
     Args:
       config: the setting, with the term `ranking`.
       first: the whole config of the first round.
       loss: of `jitm.losses.offline`, in place of the one of `ranking`.
+      fine_tune: goes on from the first round's weights instead of from scratch (Table 3).
       **arguments: the loss' own besides both margins.
     """
     kept = {key: config.terms.ranking[key] for key in ('weight', 'since', 'until', 'reduction')}
     margins = dict(online_margin=0.2, offline_margin=0.0)
     config.terms.ranking = dict(loss=f'offline.{loss}', **margins, **arguments, **kept)
-    config.rounds = dict(first=first.to_dict(), top_h_texts=300, top_h_images=60)
+    config.rounds = dict(first=first.to_dict(), top_h_texts=300, top_h_images=60, fine_tune=fine_tune)
     return config
 
 

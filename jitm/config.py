@@ -105,6 +105,7 @@ def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
         'offline.candidates',
         'initialize.bert',
         'initialize.word_vectors',
+        'initialize.run',
     )
     return {
         key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant

@@ -20,6 +20,7 @@ from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
+from jitm.files import replacing
 from jitm.matcher import Matcher
 from jitm.scoring import FinishedBlocks, Progress, Scorer
 from jitm.training.checkpoint import Checkpoints
@@ -189,7 +190,8 @@ def evaluate_runs(
 
 def write_report(report: Mapping[str, Any], sims: np.ndarray | None, folder: Path) -> None:
     """Writes `metrics.json` and, if given, `sims.npy` (float32 [I, T]) into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     if sims is not None:
-        np.save(folder / 'sims.npy', sims)
-    (folder / 'metrics.json').write_text(json.dumps(report, indent=2) + '\n')
+        with replacing(folder / 'sims.npy') as file:
+            np.save(file, sims)
+    with replacing(folder / 'metrics.json') as file:
+        file.write((json.dumps(report, indent=2) + '\n').encode())

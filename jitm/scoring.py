@@ -23,6 +23,7 @@ from jitm import parallel
 from jitm.data.pipeline import Tokens, bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.files import replacing
 from jitm.matcher import Encoding, Matcher
 
 LENGTH_MULTIPLE = 4
@@ -97,13 +98,8 @@ class FinishedBlocks:
           UserError: if it cannot be written.
         """
         path, scores = self._path(rows, columns), np.ascontiguousarray(block, np.float32)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_checksum(scores) + scores.tobytes())
-        except OSError as error:
-            raise UserError(
-                f'{path} cannot be written: {error.strerror}; make room, or choose another folder'
-            ) from None
+        with replacing(path) as file:
+            file.write(_checksum(scores) + scores.tobytes())
 
 
 def _checksum(array: np.ndarray) -> bytes:

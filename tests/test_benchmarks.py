@@ -1,7 +1,10 @@
 import json
 import sys
 
+import numpy as np
 import pytest
+
+from benchmarks import scoring
 
 MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
 
@@ -33,6 +36,18 @@ def test_torch_loops_score_whole_captions_and_train(loops, name):
         assert tensor.grad.isfinite().all()
     assert regions.grad.any()
     assert words.grad.any()
+
+
+@pytest.mark.parametrize('name', MODELS[:4])
+def test_torch_loops_give_our_scores(loops, name):
+    torch, dim = loops.torch, 16
+    images = scoring.make_elements(4, np.full(4, 6), 6, dim, 'float32')
+    lengths = np.array([7, 3, 5])
+    texts = scoring.make_elements(3, lengths, 7, dim, 'float32')
+    want = scoring.make_model(name, dim).apply({}, images, texts, method='similarity')
+    sides = [torch.tensor(np.array(side.vectors)) for side in (images, texts)]
+    got = loops.score(loops.LOOPS[name](dim, 6), *sides, torch.tensor(lengths))
+    np.testing.assert_allclose(got.detach().numpy(), want, atol=1e-5)
 
 
 def test_max_of_hinges_of_the_torch_loops(loops):

@@ -8,6 +8,7 @@ from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.training.members import make_members
 from jitm.training.objective import make_terms
+from jitm.training.setup import OFFLINE_INPUTS
 
 CONFIGS = sorted((ROOT / 'configs').glob('*.py'))
 
@@ -22,8 +23,25 @@ def test_every_config_builds_its_model_terms_and_members(path: Path):
     assert config.keys() == load('default').keys()
     model = config_lib.make_model(config['model'], vocab_size=10)
     assert model.text_format.kind == ('word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words')
-    make_terms(config['terms'])
+    make_terms(config['terms'], supplied=OFFLINE_INPUTS if config['rounds'] else ())
     make_members(config['members'], model, optimizer=None)
+
+
+@pytest.mark.parametrize('path', [path for path in CONFIGS if path.stem.startswith('vsrn_adap')], ids=lambda p: p.stem)
+def test_second_rounds_differ_from_the_setting_in_their_loss(path):
+    config, setting = load(path.stem), load(path.stem.replace('_adapoffquin', ''))
+    assert config['rounds']['first'] == setting
+    assert (config['rounds']['top_h_texts'], config['rounds']['top_h_images']) == (300, 60)
+    ranking = config['terms'].pop('ranking')
+    old = setting['terms'].pop('ranking')
+    assert ranking == {key: old[key] for key in ('weight', 'since', 'until', 'reduction')} | {
+        'loss': 'offline.adaptive_offline_quintuplet',
+        'online_margin': 0.2,
+        'offline_margin': 0.0,
+        'alpha': 0.3,
+        'beta': 1.5,
+    }
+    assert config | {'rounds': {}} == setting
 
 
 PUBLISHED = {

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from conftest import run_script
 from test_mining import make_lists, make_split, save_lists
+from test_train import finished  # noqa: F401
 
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
+from jitm.evaluation import load_run
 from jitm.training import rounds, setup
 from jitm.training.rankings import in_batch
 
@@ -112,7 +114,7 @@ def two_rounds(tiny_config, tmp_path):
     first = {**tiny_config, 'epochs': 1}
     second = copy.deepcopy(tiny_config) | {'epochs': 1, 'terms': {'ranking': dict(QUINTUPLET)}}
     second['offline'] |= {'top_h_texts': 9, 'top_h_images': 4}
-    return second | {'rounds': {'first': first, 'top_h_texts': 20, 'top_h_images': 5}}
+    return second | {'rounds': {'first': first, 'top_h_texts': 20, 'top_h_images': 5, 'fine_tune': False}}
 
 
 def test_the_step_scores_each_mined_pair(two_rounds, tmp_path):
@@ -205,3 +207,21 @@ def test_models_without_pairs_and_changed_examples_are_refused(two_rounds, tmp_p
     model |= {'embed_dim': 8, 'alignment_dim': 4}
     with pytest.raises(UserError, match=r'SGRAF in training scores a batch as a whole'):
         setup.set_up({**second, 'model': model})
+
+
+def test_fine_tuning_begins_with_the_first_round(two_rounds, tmp_path, finished):  # noqa: F811
+    config = {**two_rounds['rounds']['first'], 'initialize': {'bert': '', 'word_vectors': '', 'run': str(finished[0])}}
+    member, run = setup.set_up(config).initial_state().members['target'], load_run(finished[0])
+    jax.tree.map(np.testing.assert_array_equal, member.params, run.variables['params'])
+    jax.tree.map(np.testing.assert_array_equal, member.batch_stats, run.variables['batch_stats'])
+    larger = copy.deepcopy(config)
+    larger['model']['embed_dim'] = 24
+    with pytest.raises(UserError, match=r"'initialize.run': .* is of another model"):
+        setup.set_up(larger)
+    other = copy.deepcopy(config)
+    other['vocabulary']['min_count'] = 60
+    with pytest.raises(UserError, match=r"'initialize.run': .* has another vocabulary"):
+        setup.set_up(other)
+    fine_tuned = {**two_rounds, 'rounds': {**two_rounds['rounds'], 'fine_tune': True}}
+    _, second, _ = rounds.split_rounds(fine_tuned, tmp_path)
+    assert second['initialize']['run'] == str(tmp_path / 'round1')

@@ -273,10 +273,10 @@ def test_a_disk_that_takes_no_blocks_is_one_sentence(vsepp, tmp_path, monkeypatc
     with pytest.raises(UserError, match=r'file/[0-9a-f]+/0_\d+ cannot be written: Not a directory; make room, or'):
         scorer.score(FinishedBlocks(tmp_path / 'file', scorer.job()))
 
-    def full(path, data):
+    def full(path, target):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr(Path, 'write_bytes', full)
+    monkeypatch.setattr(Path, 'replace', full)
     with pytest.raises(UserError, match=r'0_.* cannot be written: No space left on device; make room, or'):
         scorer.score(FinishedBlocks(tmp_path / 'folder', scorer.job()))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.files import replacing
 
 MANIFEST = 'manifest.json'
 DRAWS = 16  # of both negatives of a pair, until they do not correspond
@@ -37,22 +38,17 @@ class Candidates:
         return digest.hexdigest()
 
 
-def _replace(path: Path, write) -> None:
-    partial = path.with_name(f'{path.name}.partial')
-    with partial.open('wb') as file:
-        write(file)
-    partial.replace(path)
-
-
 def save(
     candidates: Candidates, scores: Mapping[str, np.ndarray], manifest: Mapping[str, Any], name: str, folder: Path
 ) -> None:
     """Writes `i2t_{name}.npy` and `t2i_{name}.npy`, their scores as `scores_*.npy`, and last the manifest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for direction in ('i2t', 't2i'):
-        _replace(folder / f'{direction}_{name}.npy', lambda file, d=direction: np.save(file, getattr(candidates, d)))
-        _replace(folder / f'scores_{direction}_{name}.npy', lambda file, d=direction: np.save(file, scores[d]))
-    _replace(folder / MANIFEST, lambda file: file.write((json.dumps(manifest, indent=2) + '\n').encode()))
+    arrays = {f'{direction}_{name}': getattr(candidates, direction) for direction in scores}
+    arrays |= {f'scores_{direction}_{name}': array for direction, array in scores.items()}
+    for stem, array in arrays.items():
+        with replacing(folder / f'{stem}.npy') as file:
+            np.save(file, array)
+    with replacing(folder / MANIFEST) as file:
+        file.write((json.dumps(manifest, indent=2) + '\n').encode())
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from jitm.data.candidates import Candidates
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import Run, make_scorer
+from jitm.files import replacing
 from jitm.mining.search import lay_out, merge, nothing, rank_block, rank_products
 from jitm.scoring import Progress, Scorer
 
@@ -55,11 +56,8 @@ class Found:
 
     def save(self, path: Path, job: str) -> None:
         """Keeps this, and which job it is of, in place of what was kept before."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f'{path.name}.partial')
-        with partial.open('wb') as file:
+        with replacing(path) as file:
             np.savez(file, job=job, done=self.done, positives=self.positives, **self._arrays())
-        partial.replace(path)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         lists = {'i2t': self.i2t, 't2i': self.t2i}

@@ -21,6 +21,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 
 from jitm import parallel
 from jitm.errors import UserError
+from jitm.files import replacing
 
 MANIFEST = 'manifest.json'
 SELECTED_BY = 'rsum'
@@ -93,9 +94,9 @@ class Checkpoints:
         self._manager.wait_until_finished()
         if parallel.is_primary():
             folder = self.folder / str(step)
-            partial = self.folder / f'{MANIFEST}.partial'
-            partial.write_text(json.dumps(_digests(folder)))
-            partial.rename(folder / MANIFEST)
+            digests = json.dumps(_digests(folder)).encode()
+            with replacing(folder / MANIFEST) as file:
+                file.write(digests)
 
     def remove_damaged(self) -> None:
         """Removes what is not whole, with a warning; to be called before the first save, by every process."""

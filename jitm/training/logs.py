@@ -10,6 +10,7 @@ import tqdm
 from tensorboardX import SummaryWriter
 
 from jitm import parallel
+from jitm.files import replacing
 
 COLLAPSE_PATIENCE = 10
 COLLAPSE_TOLERANCE = 0.05
@@ -28,9 +29,8 @@ class MetricsFile:
             except ValueError:
                 break
             kept.append(line + '\n')
-        partial = path.with_suffix('.partial')
-        partial.write_text(''.join(kept))
-        partial.rename(path)
+        with replacing(path) as file:
+            file.write(''.join(kept).encode())
         self._file = path.open('a')
 
     def write(self, line: Mapping[str, object]) -> None:

@@ -13,6 +13,7 @@ from jitm import config as config_lib
 from jitm import metrics, parallel
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
+from jitm.files import replacing
 from jitm.scoring import similarity_matrix
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import Logs, read_metrics
@@ -77,9 +78,8 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
 
 def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
     if parallel.is_primary():
-        partial = workdir / 'config.json.partial'
-        partial.write_text(json.dumps(config, indent=2) + '\n')
-        partial.rename(workdir / 'config.json')
+        with replacing(workdir / 'config.json') as file:
+            file.write((json.dumps(config, indent=2) + '\n').encode())
 
 
 def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], int | None]:

@@ -1,4 +1,4 @@
-"""Two rounds: train, mine the whole training split with what was trained, train again from scratch (AOQ, paper 000)."""
+"""Two rounds: train, mine the whole training split with what was trained, train again (AOQ, paper 000)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from jitm.scoring import Progress
 from jitm.training.loop import train_and_evaluate
 from jitm.training.setup import set_up
 
-KEYS = ('first', 'top_h_texts', 'top_h_images')
+KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')
 SHARED = ('data', 'seed', 'run')
 
 
@@ -27,8 +27,14 @@ def split_rounds(config: Mapping[str, Any], workdir: Path) -> tuple[dict[str, An
     rounds = config['rounds']
     config_lib.check_keys(rounds, KEYS, where='rounds')
     first = {**json.loads(json.dumps(rounds['first'])), **{key: config[key] for key in SHARED}}
-    second = {**config, 'rounds': {}, 'offline': {**config['offline'], 'candidates': str(workdir / 'candidates')}}
-    return first, second, {key: rounds[key] for key in KEYS[1:]}
+    start = {**config['initialize'], 'run': str(workdir / 'round1')} if rounds['fine_tune'] else config['initialize']
+    second = {
+        **config,
+        'initialize': start,
+        'rounds': {},
+        'offline': {**config['offline'], 'candidates': str(workdir / 'candidates')},
+    }
+    return first, second, {key: rounds[key] for key in ('top_h_texts', 'top_h_images')}
 
 
 def check_rounds(first: Mapping[str, Any], second: Mapping[str, Any], top_h: Mapping[str, int]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax import traverse_util
 
 from jitm import config as config_lib
 from jitm import parallel
@@ -20,10 +21,11 @@ from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import kind_of, load_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
+from jitm.evaluation import load_run
 from jitm.importers.pretrained import Replacements, load_pretrained, replace
 from jitm.matcher import Matcher
 from jitm.scoring import check_dtype
-from jitm.training.members import Member, init_members, make_members
+from jitm.training.members import Member, MemberState, init_members, make_members
 from jitm.training.objective import Term, make_terms
 from jitm.training.step import TrainState, make_train_step
 from jitm.types import Batch
@@ -51,7 +53,7 @@ class Setup:
     members: dict[str, Member]
     train_step: Callable
     schedule: Callable
-    pretrained: Replacements
+    pretrained: Mapping[str, Replacements]
 
     @property
     def total_steps(self) -> int:
@@ -65,11 +67,11 @@ class Setup:
     def initial_state(self) -> TrainState:
         """The state before the first step: drawn, with the weights that the config names in their places."""
         state = self.draw_state()
-        members = {
-            name: member.replace(params=replace(member.params, self.pretrained))
-            for name, member in state.members.items()
-        }
-        return state.replace(members=members)
+
+        def start(member: MemberState) -> MemberState:
+            return member.replace(**{key: replace(getattr(member, key), new) for key, new in self.pretrained.items()})
+
+        return state.replace(members={name: start(member) for name, member in state.members.items()})
 
     def draw_state(self) -> TrainState:
         """Draws the state before the first step."""
@@ -125,6 +127,26 @@ def load_offline(
     if augmentation.changes:
         raise UserError("config keys 'augmentation' must leave examples as they are: mined negatives are not changed")
     return make(candidates=candidates.load(folder, split))
+
+
+def load_trained(workdir: str, member: MemberState, vocabulary: Vocabulary | WordPiece) -> dict[str, Replacements]:
+    """Reads the parameters and statistics of a run, in place of a member's.
+
+    Raises:
+      UserError: if it is no run, or one of another model or vocabulary.
+    """
+    run = load_run(workdir)
+    if run.vocabulary.hash != vocabulary.hash:
+        raise UserError(f"config key 'initialize.run': {workdir} has another vocabulary; set vocabulary.path to its")
+    loaded = {}
+    for key, values in run.variables.items():
+        loaded[key] = traverse_util.flatten_dict(values)
+        mine = {path: leaf.shape for path, leaf in traverse_util.flatten_dict(getattr(member, key)).items()}
+        if mine != {path: leaf.shape for path, leaf in loaded[key].items()}:
+            raise UserError(
+                f"config key 'initialize.run': {workdir} is of another model; only the same can be trained on"
+            )
+    return loaded
 
 
 def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
@@ -219,8 +241,12 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         jax.eval_shape(train_step, drawn, pipeline.batch(0, 0, config['batch_size']))  # a model may have no pairs
     if resuming:
         return setup
-    load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('params', 'words'))
-    pretrained = load(drawn.members[config['evaluation']['member']].params, vocabulary.words)
+    run, keywords = config_lib.choose(config['initialize'], 'run', where='initialize')
+    load = config_lib.bind(load_pretrained, keywords, where='initialize', later=('params', 'words'))
+    member = drawn.members[config['evaluation']['member']]
+    pretrained = {'params': load(member.params, vocabulary.words)}
+    if run and not mined_later:
+        pretrained = load_trained(run, member, vocabulary)
     return dataclasses.replace(setup, pretrained=pretrained)
 
 

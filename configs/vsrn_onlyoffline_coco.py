@@ -1,0 +1,12 @@
+"""VSRN, OnlyOffline, on COCO (paper 000, Table 3)."""
+
+from ml_collections import ConfigDict
+
+from configs import vsrn_coco
+from configs.vsrn_adapoffquin_f30k import make_second_round
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    first, config = vsrn_coco.get_config(), vsrn_coco.get_config()
+    return make_second_round(config, first, 'offline_quintuplet', online_weight=0.0)
