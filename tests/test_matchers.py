@@ -164,6 +164,21 @@ def test_padding_is_invisible(matcher):
     np.testing.assert_allclose(padded, scores(matcher, images, texts), atol=1e-6)
 
 
+@pytest.mark.parametrize('name', ['vse0', 'vsrn_f30k'])
+def test_scores_that_are_products_are_those_of_vectors(name):
+    model, inputs = MATCHERS[name], make_inputs()
+    assert model.scores_products
+    variables = model.init(jax.random.key(0), *inputs)
+    methods = 'encode_image', 'encode_text'
+    encoded = [model.apply(variables, side, method=method) for side, method in zip(inputs, methods, strict=True)]
+    images, texts = (np.asarray(model.vectors(side)) for side in encoded)
+    np.testing.assert_allclose(images @ texts.T, model.apply(variables, *inputs), rtol=1e-5)
+
+
+def test_other_scores_are_no_products():
+    assert not any(MATCHERS[name].scores_products for name in ('order0', 'scan_t2i', 'bfan_equal', 'sgr', 'naaf'))
+
+
 def test_pairwise_is_the_diagonal(matcher):
     model, variables = matcher
     images, texts = make_inputs()
