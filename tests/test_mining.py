@@ -49,16 +49,17 @@ def whole_numbers(*shape, seed=0):
 @pytest.mark.parametrize(('count', 'top_h'), [(5, 1), (5, 4), (64, 1), (70, 3), (130, 2), (131, 7), (1000, 15)])
 def test_products_are_ranked_as_by_a_full_sort(count, top_h, shift):
     queries, vectors = whole_numbers(6, 4), whole_numbers(count, 4, seed=1)
-    laid_out = search.lay_out(vectors, top_h)
-    beyond = laid_out.shape[0] * laid_out.shape[1]
+    group = search.group_size(count, top_h)
+    beyond = -(-count // group) * group
     own = (np.arange(6) + shift)[:, None] % count
-    excluded = np.concatenate([own, np.tile(np.arange(count, beyond), (6, 1))], axis=1)
-    got = jax.jit(search.rank_products, static_argnums=3)(queries, excluded, laid_out, top_h)
+    excluded = np.concatenate([own, np.tile(np.arange(count, beyond + 1), (6, 1))], axis=1)
+    padded = np.pad(vectors, [(0, beyond - count), (0, 0)])
+    got = jax.jit(search.rank_products, static_argnums=(3, 4))(queries, excluded, padded, top_h, group)
     assert_lists(got, full_sort(queries @ vectors.T, own == np.arange(count), top_h))
 
 
 def test_large_lists_of_candidates_are_looked_at_in_groups():
-    assert [search.lay_out(np.zeros((1000, 1)), top_h).shape[0] for top_h in (1, 10, 60, 300)] == [16, 16, 4, 1]
+    assert [search.group_size(1000, top_h) for top_h in (1, 10, 60, 300)] == [16, 16, 4, 1]
 
 
 @pytest.mark.parametrize('pieces', [1, 3, 10])
@@ -104,9 +105,9 @@ def products(images=7, texts=33):
 @pytest.mark.parametrize(('top_h_texts', 'top_h_images'), [(1, 1), (5, 2), (20, 6)])
 def test_a_product_search_is_a_full_sort(tmp_path, top_h_texts, top_h_images):
     split = make_split(7, 33)
-    for queries in (1, 3, 512):
+    for queries, tile in ((1, 1), (3, 2), (512, 512)):
         searching, scores = products()
-        searching._queries = queries
+        searching._queries, searching._tile = queries, tile
         found = search_all(searching, split, tmp_path / f'{queries}', 'job', top_h_texts, top_h_images)
         assert_found(found, split, scores)
 

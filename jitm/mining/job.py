@@ -18,17 +18,20 @@ import numpy as np
 from jitm import parallel
 from jitm.data import candidates as candidates_lib
 from jitm.data.candidates import Candidates
+from jitm.data.pipeline import bucket
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import Run, make_scorer
 from jitm.files import replacing
-from jitm.mining.search import lay_out, merge, nothing, rank_block, rank_products
+from jitm.mining.search import group_size, merge, nothing, rank_block, rank_products
 from jitm.scoring import Progress, Scorer
+from jitm.tiles import map_tiles
 
 Lists = tuple[np.ndarray, np.ndarray]
 
-MOST_QUERIES = 512  # of a block of products
-ALIVE = 2  # such blocks: one is ranked, on one core, while the next is multiplied
+MOST_QUERIES = 512  # multiplied at a time on each device
+TILES = 8  # such multiplications in a block
+ALIVE = 2  # blocks: the scores of one are ranked, on one core, while those of the other are multiplied
 SAVE_EVERY = 30.0  # seconds
 
 
@@ -112,7 +115,8 @@ class ProductSearch:
         self._vectors, self._split = {'i2t': images, 't2i': texts}, split
         most = memory_mb * 2**20 // (ALIVE * 4 * max(split.num_images, split.num_texts))
         devices = parallel.num_local_devices()
-        self._queries = min(most, MOST_QUERIES) // devices * devices
+        self._tile = min(most // devices, MOST_QUERIES)
+        self._queries = TILES * self._tile * devices
         if not self._queries:
             raise UserError(f'--memory_mb {memory_mb} does not hold the scores of {devices} queries; allow more')
 
@@ -157,14 +161,17 @@ class ProductSearch:
     def _run(self, direction: str, starts: Sequence[int], found: Found) -> Iterator[tuple[int, bool]]:
         scores, ids = getattr(found, direction)
         vectors, top_h = self._vectors[direction], scores.shape[1]
-        laid_out = parallel.put_everywhere(lay_out(self._vectors[_other(direction)], top_h))
-        beyond = laid_out.shape[0] * laid_out.shape[1]
-        rank = _rank_products(top_h)
+        candidates = self._vectors[_other(direction)]
+        group = group_size(len(candidates), top_h)
+        beyond = bucket(len(candidates), group)
+        candidates = np.pad(candidates, [(0, beyond - len(candidates)), (0, 0)])
+        candidates = parallel.put_everywhere(candidates)
+        rank = _rank_products(top_h, group, self._tile)
 
         def best(start: int) -> Lists:
             queries = np.minimum(np.arange(start, start + self._queries), len(vectors) - 1)
             rows = vectors[queries], self._excluded(direction, queries, beyond)
-            return jax.device_get(rank(parallel.put_rows(rows), laid_out))
+            return jax.device_get(rank(parallel.put_rows(rows), candidates))
 
         with concurrent.futures.ThreadPoolExecutor(ALIVE) as pool:
             for start, lists in zip(starts, pool.map(best, starts), strict=True):
@@ -179,8 +186,11 @@ def _other(direction: str) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _rank_products(top_h: int) -> Callable:
-    return parallel.map_rows(lambda rows, candidates: rank_products(*rows, candidates, top_h))
+def _rank_products(top_h: int, group: int, tile: int) -> Callable:
+    def rank(rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> tuple[chex.Array, chex.Array]:
+        return map_tiles(lambda some: rank_products(*some, candidates, top_h, group), rows, tile)
+
+    return parallel.map_rows(rank)
 
 
 class PairSearch:

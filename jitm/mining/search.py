@@ -73,45 +73,35 @@ def rank_block(
     return merge(images, negatives, columns), merge(texts, negatives.T, rows), positives
 
 
-def lay_out(vectors: np.ndarray, top_h: int) -> np.ndarray:
-    """Lays candidates out for `rank_products`: [N, D] to [g, G, D], candidate k at [k % g, k // g], zeros behind.
-
-    Groups are so few candidates that there are many more groups than places in a list.
-    """
-    count, dim = vectors.shape
-    group = int(np.clip(count // (4 * top_h), 1, GROUP))
-    groups = -(-count // group)
-    laid_out = np.zeros((group, groups, dim), vectors.dtype)
-    for place in range(group):
-        some = vectors[place::group]
-        laid_out[place, : len(some)] = some
-    return laid_out
+def group_size(count: int, top_h: int) -> int:
+    """How many consecutive candidates are a group: so few that there are many more groups than places in a list."""
+    return int(np.clip(count // (4 * top_h), 1, GROUP))
 
 
 def rank_products(
-    queries: chex.Array, excluded: chex.Array, candidates: chex.Array, top_h: int
+    queries: chex.Array, excluded: chex.Array, candidates: chex.Array, top_h: int, group: int
 ) -> tuple[chex.Array, chex.Array]:
     """Finds the candidates with the largest inner products.
 
     Of the groups of consecutive candidates only those with the `top_h` highest maxima can hold one of the `top_h`
-    highest scores: groups are told apart by whole vectors, and few candidates are sorted.
+    highest scores, so that few candidates are sorted.
 
     Args:
       queries: [N, D].
-      excluded: int32 [N, P], ids that are no candidates; what `lay_out` has filled up must be among them.
-      candidates: [g, G, D] of `lay_out`.
+      excluded: int32 [N, P], ids that are no candidates; those from K on are ignored.
+      candidates: [K, D].
       top_h: h, at most the number of candidates.
+      group: size of the groups, a divisor of K.
 
     Returns:
       Lists [N, h].
     """
-    group, groups, _ = candidates.shape
-    scores = product('nd,jgd->njg', queries, candidates)
-    place = jnp.arange(len(queries))[:, None], excluded % group, excluded // group
-    scores = scores.at[place].set(-jnp.inf, mode='drop')
-    _, best_groups = lax.top_k(jnp.max(scores, axis=1), min(top_h, groups))
+    rows = jnp.arange(len(queries))[:, None]
+    scores = product('nd,kd->nk', queries, candidates).at[rows, excluded].set(-jnp.inf, mode='drop')
+    groups = scores.reshape(len(queries), -1, group)
+    _, best_groups = lax.top_k(jnp.max(groups, axis=2), min(top_h, groups.shape[1]))
     best_groups = jnp.sort(best_groups, axis=1)
-    few = jnp.take_along_axis(scores, best_groups[:, None], axis=2).swapaxes(1, 2).reshape(len(queries), -1)
+    few = jnp.take_along_axis(groups, best_groups[:, :, None], axis=1).reshape(len(queries), -1)
     best, places = lax.top_k(few, top_h)
     ids = jnp.take_along_axis(best_groups, places // group, axis=1) * group + places % group
     return best, ids.astype(jnp.int32)
