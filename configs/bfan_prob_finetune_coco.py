@@ -1,12 +1,14 @@
-"""BFAN (prob), Fine-tune, on COCO (paper 000, Table 3)."""
+"""BFAN (prob), Fine-tune, on COCO (paper 000, Table 3), after `bfan_prob_coco` and `vsrn_adapoffquin_coco`."""
 
 from ml_collections import ConfigDict
 
-from configs import bfan_prob_coco
-from configs.vsrn_adapoffquin_f30k import make_second_round
+from configs import bfan_prob_adapoffquin_coco
 
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    first, config = bfan_prob_coco.get_config(), bfan_prob_coco.get_config()
-    return make_second_round(config, first, 'adaptive_offline_quintuplet', fine_tune=True, alpha=0.3, beta=1.5)
+    config = bfan_prob_adapoffquin_coco.get_config()
+    config.rounds = dict()
+    config.initialize.run = 'runs/bfan_prob_coco'
+    config.offline.candidates = 'runs/vsrn_adapoffquin_coco/candidates'
+    return config

@@ -3,10 +3,10 @@
 from ml_collections import ConfigDict
 
 from configs import vsrn_coco
-from configs.vsrn_adapoffquin_f30k import make_second_round
+from configs.vsrn_adapoffquin_f30k import as_published
 
 
 def get_config() -> ConfigDict:
     """Returns the config."""
     first, config = vsrn_coco.get_config(), vsrn_coco.get_config()
-    return make_second_round(config, first, 'offline_quintuplet', online_weight=0.0)
+    return as_published(config, first, 'offline_quintuplet', online_weight=0.0)

@@ -24,4 +24,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        raise UserError(f'{path} cannot be written: {error.strerror}; make room, or choose another folder') from None
+        raise UserError(
+            f'{path} cannot be written: {error.strerror or error}; make room, or choose another folder'
+        ) from None

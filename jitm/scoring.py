@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,14 @@ class Progress:
         """After so many pairs were found on disk and so many scored since a `time.perf_counter()`."""
         rate = scored / (time.perf_counter() - began)
         return cls(found + scored, total, rate, (total - found - scored) / rate)
+
+
+def hash_arrays(arrays: Iterable[np.ndarray]) -> str:
+    """A hash of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
 
 
 class FinishedBlocks:
@@ -238,14 +246,10 @@ class Scorer:
 
     def job(self) -> dict[str, Any]:
         """What tells this job from another: data, parameters and shapes."""
-        digest = hashlib.sha256()
-        for leaf in jax.tree.leaves(jax.device_get(self._variables)):
-            digest.update(np.ascontiguousarray(leaf))
-        for array in (self._split.counts, self._tokens.ids, self._tokens.starts):
-            digest.update(np.ascontiguousarray(array))
+        leaves = jax.tree.leaves(jax.device_get(self._variables))
         return {
             'model': repr(self._model),
-            'arrays': digest.hexdigest(),
+            'arrays': hash_arrays([*leaves, self._split.counts, self._tokens.ids, self._tokens.starts]),
             'split': self._split.identity,
             'block': [self.images, self.texts],
             'dtype': self._dtype,

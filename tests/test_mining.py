@@ -220,7 +220,7 @@ def test_the_command_writes_lists_and_describes_them(trained, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / 'out' / 'scores_i2t_train.npy'), picked, atol=1e-5)
     manifest = json.loads((tmp_path / 'out' / MANIFEST).read_text())
     assert manifest['data'] == split.identity
-    assert manifest['runs'][0]['workdir'] == str(trained)
+    assert manifest['workdirs'] == [str(trained)]
     assert {path.name for path in (tmp_path / 'out').iterdir()} == {
         f'{name}_train.npy' for name in ('i2t', 't2i', 'scores_i2t', 'scores_t2i')
     } | {MANIFEST}

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -172,6 +173,23 @@ def test_two_rounds_are_one_command_that_goes_on(two_rounds, tmp_path):
     assert run_script(*command).returncode == 0
     assert {p: p.read_bytes() for p in files} == files
     assert run_script('eval.py', f'--workdir={workdir}/round2').returncode == 0
+    path.write_text(path.read_text().replace("'top_h_texts': 20", "'top_h_texts': 21"))
+    more = run_script(*command)
+    assert (more.returncode, 'begun with other negatives than' in more.stderr) == (2, True)
+    assert {p: p.read_bytes() for p in files} == files
+    other = run_script('train.py', f'--config={path}', f'--workdir={workdir}/round1')
+    assert (other.returncode, 'does not hold two rounds' in other.stderr) == (2, True)
+
+
+def test_lists_of_another_first_round_are_mined_again(two_rounds, tmp_path):
+    rounds.train_in_rounds(two_rounds, tmp_path / 'run')
+    for name in ('round1', 'round2'):
+        shutil.rmtree(tmp_path / 'run' / name)
+    before = np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy')
+    other = copy.deepcopy(two_rounds)
+    other['rounds']['first']['optimizer']['learning_rate'] = 0.1
+    rounds.train_in_rounds(other, tmp_path / 'run')
+    assert (np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy') != before).any()
 
 
 def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_rounds, tmp_path):
@@ -183,6 +201,16 @@ def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_rounds
         changed(rounds=few)
     with pytest.raises(UserError, match=r'--top_h_images is 99; scenes/train has 1 to 15 negatives'):
         changed(rounds={**two_rounds['rounds'], 'top_h_images': 99})
+    with pytest.raises(UserError, match=r"config key 'offline.copled' is unknown"):
+        changed(offline={**two_rounds['offline'], 'copled': True})
+    with pytest.raises(UserError, match=r"'augmentation' must leave examples as they are"):
+        changed(augmentation={**two_rounds['augmentation'], 'drop_regions': 0.2})
+    scope = {}
+    exec('from configs import saf_f30k; model = saf_f30k.get_config().model.to_dict()', scope)
+    with pytest.raises(UserError, match=r'SGRAF in training scores a batch as a whole'):
+        changed(model={**scope['model'], 'embed_dim': 8, 'alignment_dim': 4})
+    with pytest.raises(UserError, match=r"'rounds.fine_tune' needs the same model and vocabulary in both rounds"):
+        changed(rounds={**two_rounds['rounds'], 'fine_tune': True}, model={**two_rounds['model'], 'embed_dim': 24})
     with pytest.raises(UserError, match=r"config key 'rounds.third' is unknown"):
         changed(rounds={**two_rounds['rounds'], 'third': 1})
     with pytest.raises(UserError, match=r"has no 'adaptive'"):
@@ -193,20 +221,6 @@ def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_rounds
 def test_losses_of_mined_negatives_need_some(two_rounds):
     with pytest.raises(UserError, match=r'mine negatives with jitm.mining and set offline.candidates'):
         setup.set_up({**two_rounds, 'rounds': {}})
-
-
-def test_models_without_pairs_and_changed_examples_are_refused(two_rounds, tmp_path):
-    _, second, _ = rounds.split_rounds(two_rounds, tmp_path)
-    split = setup.set_up({**two_rounds['rounds']['first']}).pipeline.split
-    save_lists(tmp_path / 'candidates', split, *make_lists(split, 20))
-    with pytest.raises(UserError, match=r"'augmentation' must leave examples as they are"):
-        setup.set_up({**second, 'augmentation': {**second['augmentation'], 'drop_regions': 0.2}})
-    scope = {}
-    exec('from configs import saf_f30k; config = saf_f30k.get_config().to_dict()', scope)
-    model = scope['config']['model']
-    model |= {'embed_dim': 8, 'alignment_dim': 4}
-    with pytest.raises(UserError, match=r'SGRAF in training scores a batch as a whole'):
-        setup.set_up({**second, 'model': model})
 
 
 def test_fine_tuning_begins_with_the_first_round(two_rounds, tmp_path, finished):  # noqa: F811

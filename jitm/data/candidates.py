@@ -14,7 +14,7 @@ from jitm.errors import UserError
 from jitm.files import replacing
 
 MANIFEST = 'manifest.json'
-DRAWS = 16  # of both negatives of a pair, until they do not correspond
+DRAWS = 16  # of both negatives of a pair, until they do not correspond; if they always do, the last ones stay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,7 @@ def save(
     candidates: Candidates, scores: Mapping[str, np.ndarray], manifest: Mapping[str, Any], name: str, folder: Path
 ) -> None:
     """Writes `i2t_{name}.npy` and `t2i_{name}.npy`, their scores as `scores_*.npy`, and last the manifest."""
+    (folder / MANIFEST).unlink(missing_ok=True)  # it would vouch for a mixture of old lists and new
     arrays = {f'{direction}_{name}': getattr(candidates, direction) for direction in scores}
     arrays |= {f'scores_{direction}_{name}': array for direction, array in scores.items()}
     for stem, array in arrays.items():
@@ -58,11 +59,14 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
       UserError: if it is damaged.
     """
     try:
-        return json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError:
         return None
     except ValueError:
-        raise UserError(f'{folder / MANIFEST} is damaged; mine again') from None
+        manifest = None
+    if not isinstance(manifest, dict) or 'data' not in manifest:
+        raise UserError(f'{folder / MANIFEST} is damaged; mine again')
+    return manifest
 
 
 def _read_list(folder: Path, pattern: str, rows: int, limit: int, what: str) -> np.ndarray:
@@ -71,8 +75,10 @@ def _read_list(folder: Path, pattern: str, rows: int, limit: int, what: str) -> 
         raise UserError(f'{folder} has {len(paths)} files {pattern}; it must hold one, as jitm.mining writes it')
     try:
         array = np.load(paths[0])
-    except (OSError, ValueError):
-        raise UserError(f'{paths[0]} is not a whole array; mine again') from None
+    except (OSError, ValueError, EOFError):
+        array = None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f'{paths[0]} is not a whole array; mine again')
     if array.ndim != 2 or len(array) != rows or not np.issubdtype(array.dtype, np.integer):
         raise UserError(
             f'{paths[0]} holds {array.dtype} {list(array.shape)}; the training split needs integers [{rows}, H]'
@@ -154,7 +160,9 @@ class OfflineNegatives:
         if self.coupled:
             others = ranks * self.top_h_images // self.top_h_texts
         images = self.candidates.t2i[text_index[:, None], others]
-        first = np.argmax(split.image_of_text[texts] != images, axis=1)
+        apart = split.image_of_text[texts] != images
+        apart[:, -1] = True
+        first = np.argmax(apart, axis=1)
         texts, images = (np.take_along_axis(x, first[:, None], axis=1)[:, 0] for x in (texts, images))
         described = split.draw_texts(images, rng)
         return (images, texts), (split.image_of_text[texts], described)

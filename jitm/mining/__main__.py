@@ -1,15 +1,13 @@
 """Mines the most confusing negatives of a split: `python -m jitm.mining --workdir runs/round1 --out candidates`."""
 
-import signal
 from pathlib import Path
 
 from absl import flags
 
 from jitm import cli, parallel
 from jitm.data.candidates import MANIFEST
-from jitm.errors import InterruptedRun
 from jitm.evaluation import load_run, read_split
-from jitm.mining.job import mine
+from jitm.mining.job import interruptible, mine
 from jitm.mining.report import summarize
 from jitm.scoring import DTYPES
 
@@ -29,12 +27,10 @@ flags.mark_flags_as_required(['workdir', 'out'])
 def main() -> None:
     """Mines, and says what was found."""
     cli.start_processes()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
     folder = Path(OUT.value)
     runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
     split = read_split(runs, SPLIT.value, DATA_ROOT.value)
-    try:
+    with interruptible(folder):
         found = mine(
             runs,
             split,
@@ -46,8 +42,6 @@ def main() -> None:
             memory_mb=MEMORY_MB.value,
             report=cli.ProgressPrinter(),
         )
-    except KeyboardInterrupt:
-        raise InterruptedRun(f'stopped; the same command goes on from what is in {folder}') from None
     if parallel.is_primary():
         print(f'{split.name}: {split.num_images} images, {split.num_texts} texts')
         print(summarize(found, split))

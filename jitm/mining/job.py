@@ -1,10 +1,13 @@
 """A mining job: trained runs over a split, block by block, going on where it was stopped."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
+import signal
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +23,11 @@ from jitm.data import candidates as candidates_lib
 from jitm.data.candidates import Candidates
 from jitm.data.pipeline import bucket
 from jitm.data.splits import Split
-from jitm.errors import UserError
+from jitm.errors import InterruptedRun, UserError
 from jitm.evaluation import Run, make_scorer
 from jitm.files import replacing
 from jitm.mining.search import group_size, merge, nothing, rank_block, rank_products
-from jitm.scoring import Progress, Scorer
+from jitm.scoring import Progress, Scorer, hash_arrays
 from jitm.tiles import map_tiles
 
 Lists = tuple[np.ndarray, np.ndarray]
@@ -93,8 +96,10 @@ class Found:
 
 
 def share(blocks: Sequence[Any]) -> list[Any]:
-    """This process' part of the blocks."""
-    return list(blocks)[jax.process_index() :: jax.process_count()]
+    """This process' part of the blocks, all in a row."""
+    processes, process = jax.process_count(), jax.process_index()
+    ends = [len(blocks) * n // processes for n in (process, process + 1)]
+    return list(blocks[slice(*ends)])
 
 
 class ProductSearch:
@@ -107,7 +112,7 @@ class ProductSearch:
           images: [I, D].
           texts: [T, D].
           split: which text describes which image.
-          memory_mb: MiB for blocks of scores.
+          memory_mb: MiB for blocks of scores; the vectors come on top.
 
         Raises:
           UserError: if not even one query fits.
@@ -118,7 +123,7 @@ class ProductSearch:
         self._tile = min(most // devices, MOST_QUERIES)
         self._queries = TILES * self._tile * devices
         if not self._queries:
-            raise UserError(f'--memory_mb {memory_mb} does not hold the scores of {devices} queries; allow more')
+            raise UserError(f'{memory_mb} MiB (run.memory_mb) do not hold the scores of {devices} queries; allow more')
 
     def blocks(self) -> list[tuple[str, int]]:
         """Direction and first query of each block."""
@@ -146,8 +151,8 @@ class ProductSearch:
         filled_up = np.broadcast_to(np.arange(candidates, beyond), (len(queries), beyond - candidates))
         return np.concatenate([own, filled_up], axis=1).astype(np.int32)
 
-    def run(self, blocks: Sequence[tuple[str, int]], found: Found) -> Iterator[tuple[int, bool]]:
-        """Goes through blocks, entering into `found`; yields the pairs of each, and that it is finished."""
+    def run(self, blocks: Sequence[tuple[str, int]], found: Found) -> Iterator[int]:
+        """Goes through blocks, entering into `found`; yields the pairs of each."""
         for direction in self._vectors:
             yield from self._run(direction, [start for d, start in blocks if d == direction], found)
         own = self._split.image_of_text
@@ -158,7 +163,7 @@ class ProductSearch:
             )
             found.positives[some] = np.einsum('nd,nd->n', images, texts)
 
-    def _run(self, direction: str, starts: Sequence[int], found: Found) -> Iterator[tuple[int, bool]]:
+    def _run(self, direction: str, starts: Sequence[int], found: Found) -> Iterator[int]:
         scores, ids = getattr(found, direction)
         vectors, top_h = self._vectors[direction], scores.shape[1]
         candidates = self._vectors[_other(direction)]
@@ -174,11 +179,12 @@ class ProductSearch:
             return jax.device_get(rank(parallel.put_rows(rows), candidates))
 
         with concurrent.futures.ThreadPoolExecutor(ALIVE) as pool:
-            for start, lists in zip(starts, pool.map(best, starts), strict=True):
+            first = map(best, starts[:1])  # compiles
+            for start, lists in zip(starts, itertools.chain(first, pool.map(best, starts[1:])), strict=True):
                 count = min(self._queries, len(vectors) - start)
                 for whole, part in zip((scores, ids), lists, strict=True):
                     whole[start : start + count] = part[:count]
-                yield self.pairs((direction, start)), True
+                yield self.pairs((direction, start))
 
 
 def _other(direction: str) -> str:
@@ -193,6 +199,10 @@ def _rank_products(top_h: int, group: int, tile: int) -> Callable:
     return parallel.map_rows(rank)
 
 
+def _name(rows: np.ndarray, columns: np.ndarray) -> tuple[int, int]:
+    return int(rows[0]), int(columns[0])
+
+
 class PairSearch:
     """Both directions at once by the scoring engine, for models that compare pair by pair."""
 
@@ -201,26 +211,24 @@ class PairSearch:
         self._scorers, self._split = scorers, split
         for scorer in scorers:
             scorer.images, scorer.texts = (min(getattr(s, side) for s in scorers) for side in ('images', 'texts'))
+        self._pairs = {_name(*block): len(block[0]) * len(block[1]) for block in scorers[0].blocks()}
 
-    def blocks(self) -> list[int]:
-        """The first image of each row of blocks."""
-        return list(range(0, self._split.num_images, self._scorers[0].images))
+    def blocks(self) -> list[tuple[int, int]]:
+        """The first image and the first text of each block."""
+        return list(self._pairs)
 
-    def pairs(self, block: int) -> int:
-        """How many pairs a row of blocks scores."""
-        return self._split.num_texts * min(self._scorers[0].images, self._split.num_images - block)
+    def pairs(self, block: tuple[int, int]) -> int:
+        """How many pairs a block scores."""
+        return self._pairs[block]
 
-    def run(self, blocks: Sequence[int], found: Found) -> Iterator[tuple[int, bool]]:
-        """Goes through rows of blocks, entering into `found`; yields the pairs of a part, and if a row is finished."""
-        mine, left = set(blocks), self._split.num_texts
+    def run(self, blocks: Sequence[tuple[int, int]], found: Found) -> Iterator[int]:
+        """Goes through blocks, entering into `found`; yields the pairs of each."""
+        mine = set(blocks)
         for rows, columns in self._scorers[0].blocks():
-            if rows[0] not in mine:
-                continue
-            block = sum(scorer.score_block(rows, columns) for scorer in self._scorers) / len(self._scorers)
-            self._enter(block, rows, columns, found)
-            left -= len(columns)
-            yield len(rows) * len(columns), not left
-            left = left or self._split.num_texts
+            if _name(rows, columns) in mine:
+                block = sum(scorer.score_block(rows, columns) for scorer in self._scorers) / len(self._scorers)
+                self._enter(block, rows, columns, found)
+                yield len(rows) * len(columns)
 
     def _enter(self, block: chex.Array, rows: np.ndarray, columns: np.ndarray, found: Found) -> None:
         def padded(array: np.ndarray, axis: int, value: Any) -> np.ndarray:
@@ -251,12 +259,15 @@ def make_search(runs: Sequence[Run], split: Split, *, memory_mb: int | None, dty
         return PairSearch(scorers, split), jobs
     encoded = [
         (
-            run.model.vectors(scorer.encode_images(np.arange(split.num_images))) / np.float32(len(runs)).astype(dtype),
+            run.model.vectors(scorer.encode_images(np.arange(split.num_images))),
             run.model.vectors(scorer.encode_texts()),
         )
         for run, scorer in zip(runs, scorers, strict=True)
     ]
-    images, texts = (side[0] if len(runs) == 1 else np.concatenate(side, axis=1) for side in zip(*encoded, strict=True))
+    images, texts = encoded[0]
+    if len(runs) > 1:
+        images, texts = (np.concatenate(side, axis=1) for side in zip(*encoded, strict=True))
+        images /= len(runs)
     memory_mb = runs[0].config['run']['memory_mb'] if memory_mb is None else memory_mb
     return ProductSearch(images, texts, split, memory_mb=memory_mb), jobs
 
@@ -280,15 +291,43 @@ def _search_part(
     total, before = (sum(map(search.pairs, blocks)) for blocks in (mine, mine[: found.done]))
     began = saved = time.perf_counter()
     scored = 0
-    for pairs, finished in search.run(mine[found.done :], found):
-        found.done += finished
+    for pairs in search.run(mine[found.done :], found):
+        found.done += 1
         scored += pairs
         if report is not None:
             report(Progress.since(began, before, scored, total))
-        if finished and time.perf_counter() - saved > SAVE_EVERY:
+        if time.perf_counter() - saved > SAVE_EVERY:
             found.save(path, job)
             saved = time.perf_counter()
     found.save(path, job)
+
+
+@contextlib.contextmanager
+def interruptible(folder: Path) -> Iterator[None]:
+    """Makes SIGINT and SIGTERM an InterruptedRun, which says where mining goes on."""
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(number, signal.default_int_handler) for number in signals]
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedRun(f'stopped; the same command goes on from what is in {folder}') from None
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+def describe(
+    runs: Sequence[Run], split: Split, top_h_texts: int, top_h_images: int, dtype: str | None = None
+) -> dict[str, Any]:
+    """What mined lists depend on, as JSON."""
+    return {
+        'parameters': [hash_arrays(jax.tree.leaves(run.variables)) for run in runs],
+        'steps': [run.step for run in runs],
+        'data': split.identity,
+        'top_h_texts': top_h_texts,
+        'top_h_images': top_h_images,
+        'dtype': runs[0].config['evaluation']['dtype'] if dtype is None else dtype,
+    }
 
 
 def search_all(
@@ -304,11 +343,15 @@ def search_all(
     parts = [folder / f'unfinished_{n}.npz' for n in range(jax.process_count())]
     path = parts[jax.process_index()]
     found = Found.load(path, job) or Found.nothing(split, top_h_texts, top_h_images)
+    found.save(path, job)
     _search_part(search, found, path, job, report)
     parallel.barrier('searched')
     for part in parts:
         if part != path:
-            found = found.join(Found.load(part, job))
+            theirs = Found.load(part, job)
+            if theirs is None:
+                raise UserError(f'{part} of another process is not here; all processes need one shared folder')
+            found = found.join(theirs)
     parallel.barrier('joined')
     return found
 
@@ -335,7 +378,8 @@ def mine(
       top_h_texts: how many texts, 300 as published.
       top_h_images: how many images, 60.
       dtype: of the encodings, if not that of the first run's validation.
-      memory_mb: for encodings and blocks of scores, if not that of the first run's config.
+      memory_mb: for blocks of scores, if not that of the first run's config; where scores are inner products the
+        encodings come on top, otherwise they are within.
       report: is told after each block.
 
     Returns:
@@ -347,25 +391,29 @@ def mine(
     check_top_h(split, top_h_texts, top_h_images)
     dtype = runs[0].config['evaluation']['dtype'] if dtype is None else dtype
     search, jobs = make_search(runs, split, memory_mb=memory_mb, dtype=dtype)
-    described = {'scores': jobs, 'top_h_texts': top_h_texts, 'top_h_images': top_h_images, 'of': jax.process_count()}
+    described = {
+        'scores': jobs,
+        'top_h_texts': top_h_texts,
+        'top_h_images': top_h_images,
+        'blocks': search.blocks(),
+        'processes': jax.process_count(),
+    }
     job = hashlib.sha256(json.dumps(described).encode()).hexdigest()
     found = search_all(search, split, folder, job, top_h_texts, top_h_images, report)
     broken = sum(int((~np.isfinite(x)).sum()) for x in (found.i2t[0], found.t2i[0], found.positives))
+    manifest = describe(runs, split, top_h_texts, top_h_images, dtype) | {
+        'workdirs': [str(run.workdir) for run in runs],
+        'split': split_name,
+    }
+    try:
+        if parallel.is_primary():
+            if not broken:
+                lists, scores = Candidates(found.i2t[1], found.t2i[1]), {'i2t': found.i2t[0], 't2i': found.t2i[0]}
+                candidates_lib.save(lists, scores, manifest, split_name, folder)
+            for path in folder.glob('unfinished_*.npz'):
+                path.unlink()
+    finally:
+        parallel.barrier('mined')
     if broken:
         raise UserError(f'{broken} scores on {split.name} are not finite: the model is broken')
-    if parallel.is_primary():
-        manifest = {
-            'runs': [{'workdir': str(run.workdir), 'step': run.step} for run in runs],
-            'split': split_name,
-            'data': split.identity,
-            'top_h_texts': top_h_texts,
-            'top_h_images': top_h_images,
-            'dtype': dtype,
-            'job': job,
-        }
-        lists = Candidates(found.i2t[1], found.t2i[1])
-        scores = {'i2t': found.i2t[0], 't2i': found.t2i[0]}
-        candidates_lib.save(lists, scores, manifest, split_name, folder)
-        for path in folder.glob('unfinished_*.npz'):
-            path.unlink()
     return found

@@ -9,6 +9,7 @@ from jitm.mining.job import Found
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 RANKS = (1, 5, 20, 60, 300, 1000)
 EXAMPLES = 5
+ROUNDING = 1e-5  # equal scores differ by less, added up in another order
 
 
 def summarize(found: Found, split: Split) -> str:
@@ -29,7 +30,7 @@ def summarize(found: Found, split: Split) -> str:
     for direction, (scores, _), positive in (('i2t', found.i2t, best_text), ('t2i', found.t2i, found.positives)):
         ranks = [rank for rank in RANKS if rank < scores.shape[1]] + [scores.shape[1]]
         lines += [_quantiles(f'{direction} rank {rank}', scores[:, rank - 1]) for rank in ranks]
-        above = scores > positive[:, None]
+        above = scores > positive[:, None] + ROUNDING
         shares.append(
             f'{direction}: {100 * above.mean():.1f} % of the mined negatives are above every positive of their query, '
             f'and {100 * above[:, 0].mean():.1f} % of the queries have one'
@@ -37,7 +38,7 @@ def summarize(found: Found, split: Split) -> str:
     gaps = found.t2i[0][:, 0] - found.positives
     suspects = []
     for text in np.argsort(-gaps, kind='stable')[:EXAMPLES]:
-        if gaps[text] > 0:
+        if gaps[text] > ROUNDING:
             image = found.t2i[1][text, 0]
             other = split.captions[split.texts_of_image[0][split.texts_of_image[1][image]]]
             suspects.append(f'  {gaps[text]:+.3f}  {split.captions[text]!r}  image {split.image_ids[image]}: {other!r}')

@@ -97,6 +97,7 @@ class Checkpoints:
             digests = json.dumps(_digests(folder)).encode()
             with replacing(folder / MANIFEST) as file:
                 file.write(digests)
+        parallel.barrier('saved')
 
     def remove_damaged(self) -> None:
         """Removes what is not whole, with a warning; to be called before the first save, by every process."""

@@ -5,17 +5,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jitm import config as config_lib
+from jitm import parallel
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
-from jitm.evaluation import Run, load_run, read_split
-from jitm.mining.job import check_top_h, mine
+from jitm.evaluation import load_run
+from jitm.mining.job import check_top_h, describe, interruptible, mine
 from jitm.scoring import Progress
 from jitm.training.loop import train_and_evaluate
-from jitm.training.setup import set_up
+from jitm.training.setup import LOCK, Setup, check_workdir, lock, set_up
 
 KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')
 SHARED = ('data', 'seed', 'run')
+FOLDERS = {'round1', 'round2', 'candidates', 'processes', LOCK}
 
 
 def split_rounds(config: Mapping[str, Any], workdir: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
@@ -26,32 +30,34 @@ def split_rounds(config: Mapping[str, Any], workdir: Path) -> tuple[dict[str, An
     """
     rounds = config['rounds']
     config_lib.check_keys(rounds, KEYS, where='rounds')
-    first = {**json.loads(json.dumps(rounds['first'])), **{key: config[key] for key in SHARED}}
+    first = {**rounds['first'], **{key: config[key] for key in SHARED}}
     start = {**config['initialize'], 'run': str(workdir / 'round1')} if rounds['fine_tune'] else config['initialize']
-    second = {
-        **config,
-        'initialize': start,
-        'rounds': {},
-        'offline': {**config['offline'], 'candidates': str(workdir / 'candidates')},
-    }
+    offline = {**config['offline'], 'candidates': str(workdir / 'candidates')}
+    second = {**config, 'initialize': start, 'offline': offline, 'rounds': {}}
     return first, second, {key: rounds[key] for key in ('top_h_texts', 'top_h_images')}
 
 
-def check_rounds(first: Mapping[str, Any], second: Mapping[str, Any], top_h: Mapping[str, int]) -> None:
+def check_rounds(
+    first: Mapping[str, Any], second: Mapping[str, Any], top_h: Mapping[str, int], workdir: Path, fine_tune: bool
+) -> None:
     """Raises a UserError for what is wrong in either round, before the first begins; nothing is mined yet."""
-    setup = set_up(first)
-    check_top_h(setup.pipeline.split, **top_h)
+    if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - FOLDERS):
+        raise UserError(f'workdir {workdir} exists and does not hold two rounds; choose an empty or a new one')
+    check_workdir(workdir / 'round1', first)
+    check_workdir(workdir / 'round2', second)
+    setups = set_up(first, resuming=True), set_up(second, mined_later=True)
+    check_top_h(setups[0].pipeline.split, **top_h)
     for key, mined in top_h.items():
         if second['offline'][key] > mined:
             raise UserError(f"config key 'offline.{key}' is {second['offline'][key]}, but 'rounds.{key}' only {mined}")
-    set_up(second, mined_later=True)
+    if fine_tune and _weights(setups[0]) != _weights(setups[1]):
+        raise UserError("config key 'rounds.fine_tune' needs the same model and vocabulary in both rounds")
 
 
-def is_mined(folder: Path, run: Run, data: Mapping[str, Any], top_h: Mapping[str, int]) -> bool:
-    """Whether a folder holds the negatives that this run would mine."""
-    manifest = read_manifest(folder) if folder.is_dir() else None
-    wanted = {**top_h, 'runs': [{'workdir': str(run.workdir), 'step': run.step}], 'data': data}
-    return manifest is not None and all(manifest[key] == value for key, value in wanted.items())
+def _weights(setup: Setup) -> tuple[str, Any]:
+    """What runs must have in common for one to go on from the other: vocabulary and shapes of parameters."""
+    member = jax.eval_shape(setup.draw_state).members[setup.config['evaluation']['member']]
+    return setup.vocabulary.hash, jax.tree.map(lambda x: x.shape, (member.params, member.batch_stats))
 
 
 def train_in_rounds(
@@ -72,11 +78,27 @@ def train_in_rounds(
       InterruptedRun, NotFiniteError: see `train_and_evaluate`.
     """
     workdir = Path(workdir)
+    config = json.loads(json.dumps(config))  # as it will be read from the run directories
     first, second, top_h = split_rounds(config, workdir)
-    check_rounds(first, second, top_h)
-    train_and_evaluate(first, workdir / 'round1')
-    run = load_run(workdir / 'round1')
-    split = read_split([run], 'train', first['data'].get('root'))
-    if not is_mined(workdir / 'candidates', run, split.identity, top_h):
-        mine([run], split, 'train', workdir / 'candidates', report=report, **top_h)
-    return train_and_evaluate(second, workdir / 'round2')
+    check_rounds(first, second, top_h, workdir, config['rounds']['fine_tune'])
+    with lock(workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())):
+        train_and_evaluate(first, workdir / 'round1')
+        _mine(workdir, first, top_h, report)
+        return train_and_evaluate(second, workdir / 'round2')
+
+
+def _mine(
+    workdir: Path, first: Mapping[str, Any], top_h: Mapping[str, int], report: Callable[[Progress], None] | None
+) -> None:
+    """Mines with the first round, unless the folder holds what it would find."""
+    run, folder = load_run(workdir / 'round1'), workdir / 'candidates'
+    split = config_lib.load_split(first['data'], 'train')
+    manifest, wanted = read_manifest(folder) or {}, describe([run], split, **top_h)
+    if not parallel.any_process(any(manifest.get(key) != value for key, value in wanted.items())):
+        return
+    if manifest and (workdir / 'round2' / 'config.json').exists():
+        raise UserError(
+            f'{workdir / "round2"} was begun with other negatives than {folder} would get; choose a new workdir'
+        )
+    with interruptible(folder):
+        mine([run], split, 'train', folder, memory_mb=first['run']['memory_mb'], report=report, **top_h)

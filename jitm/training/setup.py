@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from flax import traverse_util
 
 from jitm import config as config_lib
@@ -113,9 +114,11 @@ def check_kind(vocabulary: Vocabulary | WordPiece, model: Matcher, config: Mappi
 
 
 def load_offline(
-    offline: Mapping[str, Any], augmentation: Augmentation, split: Split
+    offline: Mapping[str, Any], augmentation: Augmentation, split: Split, mined_later: bool
 ) -> candidates.OfflineNegatives | None:
     """Reads the mined negatives that a config's `offline` names; None if it names none.
+
+    With `mined_later` there are none yet, and lists of the right shape stand for them.
 
     Raises:
       UserError: if they are not of this split, or training would change the other examples.
@@ -126,6 +129,9 @@ def load_offline(
         return None
     if augmentation.changes:
         raise UserError("config keys 'augmentation' must leave examples as they are: mined negatives are not changed")
+    if mined_later:
+        shapes = (split.num_images, keywords['top_h_texts']), (split.num_texts, keywords['top_h_images'])
+        return make(candidates=candidates.Candidates(*(np.zeros(np.maximum(s, 0), np.int32) for s in shapes)))
     return make(candidates=candidates.load(folder, split))
 
 
@@ -155,7 +161,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     Args:
       config: as `configs/default.py`.
       resuming: the run goes on from a checkpoint, so that the weights to start from are not read.
-      mined_later: there are no mined negatives yet; batches are without.
+      mined_later: there are no mined negatives and no first round yet; everything else is checked.
 
     Raises:
       UserError: if a key, a name or the data are wrong.
@@ -205,7 +211,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         augmentation,
         config_lib.load_relevance(config['relevance'], train),
         model.text_format.max_length,
-        None if mined_later else load_offline(config['offline'], augmentation, train),
+        load_offline(config['offline'], augmentation, train, mined_later),
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
