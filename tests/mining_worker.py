@@ -17,7 +17,8 @@ if processes:
 from test_mining import make_split, products  # noqa: E402
 from test_scoring import make_problem, make_scorer  # noqa: E402
 
-from jitm.mining.job import PairSearch, search_all  # noqa: E402
+from jitm.mining.job import search_all  # noqa: E402
+from jitm.mining.pairs import PairSearch  # noqa: E402
 
 
 def main() -> None:

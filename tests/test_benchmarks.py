@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import scoring
+from benchmarks import mining, scoring
 
 MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
 
@@ -70,3 +70,14 @@ def test_torch_loops_print_one_line(loops, tmp_path, monkeypatch, capsys, train)
     assert (result['model'], result['mode']) == ('saf', 'train' if train else 'score')
     assert min(result[speed], result['peak_rss_mb'], result['matmul_gflops']) > 0
     assert loops.caption_lengths(captions, 2).tolist() == [4, 8]
+
+
+@pytest.mark.parametrize('model', [[], ['--model=scan_t2i']])
+def test_mining_prints_its_speed(monkeypatch, capsys, model):
+    sizes = ['--images=12', '--texts=60', '--dim=8', '--top_h_texts=4', '--top_h_images=3']
+    monkeypatch.setattr(sys, 'argv', ['mining', *sizes, *model])
+    mining.main()
+    out = capsys.readouterr().out
+    assert out.startswith('12 x 60, 8 dimensions, float32')
+    assert 'million pairs/s' in out
+    assert ("Flickr30K's training split" if model else 'GFLOP/s of the plain product') in out

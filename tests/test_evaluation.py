@@ -215,11 +215,11 @@ def test_a_killed_command_goes_on_to_the_same_bytes(finished, tmp_path, monkeypa
 
 
 def test_progress_is_said_every_ten_seconds(monkeypatch, capsys):
-    import eval as script
+    from jitm import cli
 
     clock = iter([100, 109, 110, 111, 119, 120])
-    monkeypatch.setattr(script, 'time', types.SimpleNamespace(monotonic=clock.__next__))
-    say = script.ProgressPrinter()
+    monkeypatch.setattr(cli, 'time', types.SimpleNamespace(monotonic=clock.__next__))
+    say = cli.ProgressPrinter()
     for pairs in (1000, 2000, 3000):
         say(Progress(pairs, 200_000_000, 1851.6, 108_000.4))
     assert capsys.readouterr().err == 'scored 2,000 of 200,000,000 pairs, 1,852 pairs/s, 1 day, 6:00:00 left\n'

@@ -21,7 +21,10 @@ from jitm.errors import UserError
 from jitm.evaluation import load_run, read_split
 from jitm.mining import job as job_lib
 from jitm.mining import search
-from jitm.mining.job import Found, PairSearch, ProductSearch, mine, search_all
+from jitm.mining.found import Found
+from jitm.mining.job import mine, search_all
+from jitm.mining.pairs import PairSearch
+from jitm.mining.products import ProductSearch
 from jitm.mining.report import summarize
 
 WORKER = str(ROOT / 'tests' / 'mining_worker.py')

@@ -272,7 +272,7 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
         return jax.eval_shape(lambda v, k: forward(model, v, batch, k, None, token_terms), variables, jax.random.key(0))
 
     term = type('Term', (), {'per_text': lambda self, predictions: predictions['captioning'].mask.sum(1)})()
-    scores, losses, statistics = shapes({'caption': term})
+    scores, _, losses, statistics = shapes({'caption': term})
     assert (scores.shape, losses['caption'].shape) == ((5, 5), (5,))
     assert set(statistics) == {'graph_0', 'graph_1', 'norm'}
 
@@ -280,7 +280,7 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(vsrn.VSRN, 'predict_tokens', refuse)
-    assert shapes({})[1] == {}
+    assert shapes({})[2] == {}
     with pytest.raises(AssertionError):
         shapes({'caption': term})
 
