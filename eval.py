@@ -17,6 +17,7 @@ WORKDIR = flags.DEFINE_multi_string('workdir', None, 'A run directory; several a
 SPLIT = flags.DEFINE_string('split', 'dev', 'The split to evaluate on.')
 FOLDS = flags.DEFINE_integer('folds', 1, 'Average over so many consecutive parts of the images.', lower_bound=1)
 STEP = flags.DEFINE_integer('step', None, 'The checkpoint; the best by validation if not given.')
+MEMBER = flags.DEFINE_string('member', None, 'The branch; the one that was validated if not given.')
 DATA_ROOT = flags.DEFINE_string('data_root', None, 'The data folder, if it has moved since training.')
 SAVE_SIMS = flags.DEFINE_boolean('save_sims', False, 'Also write the similarities, float32 [images, texts].')
 OUTPUT = flags.DEFINE_string('output', None, 'Folder of metrics.json; by default eval/SPLIT in the first run.')
@@ -32,7 +33,7 @@ def main() -> None:
     """Prints the table and writes the report."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
+    runs = [load_run(workdir, STEP.value, MEMBER.value) for workdir in WORKDIR.value]
     if EXPLAIN.value:
         explain.check(runs)
     match = None

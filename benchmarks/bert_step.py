@@ -8,6 +8,7 @@ step needs besides the state that it updates in place, as the compiler says.
 """
 
 import argparse
+import functools
 import statistics
 import time
 
@@ -46,13 +47,14 @@ def measure(dtype: str, batch: Batch, steps: int) -> dict[str, float]:
     config = config.to_dict()
     model = config_lib.make_model(config['model'], WORD_PIECES)
     optimizer = {key: value for key, value in config['optimizer'].items() if key != 'name'}
-    members = {'target': Member(model, adamw(**optimizer, steps_per_epoch=1000)[0], gradient)}
+    members = {'target': Member(model, gradient, adamw(**optimizer, steps_per_epoch=1000)[0])}
     step = make_train_step(
         members,
         make_terms(config['terms']),
-        lambda scores, image_index, relevance: rankings.in_batch(scores, image_index, same_image='negative'),
+        functools.partial(rankings.in_batch, same_image='negative'),
         seed=0,
         steps_per_epoch=1000,
+        epochs=1,
     )
     init = jax.jit(lambda: init_members(members, 0, batch.images, batch.texts))
     state = parallel.put_state(TrainState(jnp.int32(0), init()))

@@ -9,6 +9,6 @@ def get_config() -> ConfigDict:
     """Returns the config."""
     config = bfan_prob_adapoffquin_coco.get_config()
     config.rounds = dict()
-    config.initialize.run = 'runs/bfan_prob_coco'
+    config.members.target.init_from = 'runs/bfan_prob_coco'
     config.offline.candidates = 'runs/vsrn_adapoffquin_coco/candidates'
     return config

@@ -76,11 +76,16 @@ def get_config() -> ml_collections.ConfigDict:
     config.initialize = dict(
         bert='',  # of BERTEncoder: a folder or file of Hugging Face weights
         word_vectors='',  # of GRUEncoder's word embeddings: a text file such as GloVe's
-        run='',  # of everything: a run directory of the same model, for fine-tuning
     )
 
     # Who trains, by which rule, and learning from whom: name -> rule and its arguments.
-    config.members = dict(target=dict(update='gradient', learn_from=()))
+    config.members = dict(
+        target=dict(
+            update='gradient',  # or 'frozen'; or 'ema', with of=a member and momentum=
+            learn_from=(),  # the members whose scores are `anchor_scores` of its losses, averaged over them
+            init_from='',  # a run directory of the same model to begin with; '' to begin anew
+        )  # and model=, if its matcher is another than `config.model`
+    )
 
     # The candidates of each query.
     config.rankings = dict(

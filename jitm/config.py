@@ -105,10 +105,11 @@ def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
         'offline.candidates',
         'initialize.bert',
         'initialize.word_vectors',
-        'initialize.run',
     )
     return {
-        key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
+        key: value
+        for key, value in flatten(config).items()
+        if not key.startswith('run.') and not key.endswith('.init_from') and key not in irrelevant
     }
 
 
@@ -148,6 +149,13 @@ def load_relevance(relevance: Mapping[str, Any], split: Any) -> Any:
         check_keys(keywords, (), where='relevance')
         return None
     return bind(resolve('jitm.data', source), keywords, where='relevance', later=('split',))(split)
+
+
+def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    """The part of a config that describes a member's matcher: its own `model`, or that of the member it copies."""
+    section = config['members'][member]
+    copied = config['members'].get(section.get('of', ''), section)
+    return copied.get('model') or config['model']
 
 
 def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:

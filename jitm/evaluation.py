@@ -19,7 +19,7 @@ from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.errors import UserError
+from jitm.errors import UserError, did_you_mean
 from jitm.files import replacing
 from jitm.matcher import Matcher
 from jitm.scoring import FinishedBlocks, Progress, Scorer
@@ -51,15 +51,16 @@ class Run:
     data_hash: str
 
 
-def load_run(workdir: str | Path, step: int | None = None) -> Run:
-    """Reads a run's evaluated member.
+def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
+    """Reads a member of a run.
 
     Args:
       workdir: the run directory.
       step: of the checkpoint; None for the best by validation.
+      member: its name; None for the one that is validated.
 
     Raises:
-      UserError: if there is no such run or checkpoint, or it is damaged.
+      UserError: if there is no such run, checkpoint or member, or it is damaged.
     """
     workdir = Path(workdir)
     if not (workdir / 'checkpoints').is_dir():
@@ -74,9 +75,11 @@ def load_run(workdir: str | Path, step: int | None = None) -> Run:
     config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
-    member = state['members'][config['evaluation']['member']]
-    variables = {'params': member['params'], 'batch_stats': member['batch_stats']}
-    model = config_lib.make_model(config['model'], len(vocabulary))
+    member = config['evaluation']['member'] if member is None else member
+    if member not in state['members']:
+        raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
+    variables = {key: state['members'][member][key] for key in ('params', 'batch_stats')}
+    model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
     return Run(workdir, step, model, variables, vocabulary, config, run['data']['regions'][2], run['data']['hash'])
 
 

@@ -1,7 +1,7 @@
 """The arrays that cross module boundaries, with their shapes.
 
 I images, T texts, R regions, L words, D features; B pairs of a batch, E copies of each; Q queries, C candidates of a
-ranking; N pairs of an image with a text; V words of the vocabulary.
+ranking, A anchors; N pairs of an image with a text; V words of the vocabulary.
 """
 
 from typing import NamedTuple
@@ -117,6 +117,7 @@ class Ranking(struct.PyTreeNode):
       scores: float32 [Q, C], query by candidate.
       positives: bool [Q, C], the matching candidates.
       negatives: bool [Q, C], the candidates a loss may push away.
+      anchor_scores: float32 [A, Q, C], by each member that this one learns from; None without.
       margins: float32 [Q, C], by how much the positive shall be ahead of each candidate; None without a relevance.
       offline_scores: float32 [Q], of each query with its mined negative; None without.
       offline_pair_scores: float32 [Q], of a mined pair that has nothing in common with the query; None without.
@@ -125,6 +126,7 @@ class Ranking(struct.PyTreeNode):
     scores: chex.Array
     positives: chex.Array
     negatives: chex.Array
+    anchor_scores: chex.Array | None = None
     margins: chex.Array | None = None
     offline_scores: chex.Array | None = None
     offline_pair_scores: chex.Array | None = None

@@ -72,13 +72,14 @@ def main() -> None:
         if name == 'saf':
             still = {side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}
             model = model.clone(**still)
-        members = {'target': Member(model, optax.trace(0.0), gradient)}
+        members = {'target': Member(model, gradient, optax.trace(0.0))}
         step = make_train_step(
             members,
             terms,
             functools.partial(rankings.in_batch, same_image='ignored'),
             seed=0,
             steps_per_epoch=2,
+            epochs=2,
         )
         step = parallel.data_parallel(step)
         whole = pipeline.batch(0)

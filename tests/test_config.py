@@ -1,6 +1,7 @@
 import runpy
 from pathlib import Path
 
+import optax
 import pytest
 from conftest import ROOT
 
@@ -24,7 +25,7 @@ def test_every_config_builds_its_model_terms_and_members(path: Path):
     model = config_lib.make_model(config['model'], vocab_size=10)
     assert model.text_format.kind == ('word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words')
     make_terms(config['terms'], supplied=OFFLINE_INPUTS if config['rounds'] or config['offline']['candidates'] else ())
-    make_members(config['members'], model, optimizer=None)
+    make_members(config['members'], dict.fromkeys(config['members'], model), optax.identity())
 
 
 @pytest.mark.parametrize('path', [path for path in CONFIGS if path.stem.startswith('vsrn_adap')], ids=lambda p: p.stem)
@@ -313,13 +314,37 @@ def test_without_a_source_there_is_no_relevance():
         config_lib.load_relevance({'source': '', 'path': 'cider.npy'}, None)
 
 
+def members(**configs):
+    return make_members(configs, dict.fromkeys(configs), optax.identity())
+
+
 def test_members_that_cannot_be_built_are_refused():
     with pytest.raises(UserError, match="no 'gradent', did you mean 'gradient'"):
-        make_members({'target': {'update': 'gradent'}}, None, None)
-    with pytest.raises(UserError, match=r"'members.b' has learn_from, but no term"):
-        make_members({'a': {'update': 'gradient'}, 'b': {'update': 'gradient', 'learn_from': ('a',)}}, None, None)
+        members(a={'update': 'gradent'})
     with pytest.raises(UserError, match=r"'members.a.momentum' is unknown"):
-        make_members({'a': {'update': 'gradient', 'momentum': 0.9}}, None, None)
+        members(a={'momentum': 0.9})
+    with pytest.raises(UserError, match=r"'members.a.update' is no update rule; take 'gradient', 'frozen' or 'ema'"):
+        members(a={'update': 'make_members'})
+    with pytest.raises(UserError, match=r"'members.b.learn_from' names 'aa', which is no other member, did you mean"):
+        members(a={}, b={'learn_from': ('aa',)})
+    with pytest.raises(UserError, match=r"'members.a.learn_from' names 'a', which is no other member"):
+        members(a={'learn_from': ('a',)})
+    with pytest.raises(UserError, match=r"'members.b.learn_from' is 'a'; give a tuple"):
+        members(a={}, b={'learn_from': 'a'})
+    with pytest.raises(UserError, match=r"'members.b.init_from' is missing; give the run directory"):
+        members(a={}, b={'update': 'frozen'})
+    with pytest.raises(UserError, match=r"'members' has no member with update 'gradient'; one must train"):
+        members(a={'update': 'frozen', 'init_from': 'run'})
+    with pytest.raises(UserError, match=r"'members.b.learn_from' must be empty: it does not train"):
+        members(a={}, b={'update': 'frozen', 'init_from': 'run', 'learn_from': ('a',)})
+    with pytest.raises(UserError, match=r"'members.b.of' is missing"):
+        members(a={}, b={'update': 'ema', 'momentum': 0.9})
+    with pytest.raises(UserError, match=r"'members.b.of' names 'x', which is no other member"):
+        members(a={}, b={'update': 'ema', 'momentum': 0.9, 'of': 'x'})
+    with pytest.raises(UserError, match=r"'members.c.of' names 'b', which does not train"):
+        members(a={}, b={'update': 'frozen', 'init_from': 'run'}, c={'update': 'ema', 'momentum': 0.9, 'of': 'b'})
+    with pytest.raises(UserError, match=r"'members.b' must have no model and no init_from: it begins as a copy of 'a'"):
+        members(a={}, b={'update': 'ema', 'momentum': 0.9, 'of': 'a', 'init_from': 'run'})
 
 
 def test_differences_are_those_that_change_numbers():
@@ -342,5 +367,5 @@ def test_differences_are_those_that_change_numbers():
 def test_a_run_needs_a_term_and_a_member():
     with pytest.raises(UserError, match="'terms' is empty"):
         make_terms({})
-    with pytest.raises(UserError, match="'members' is empty"):
-        make_members({}, None, None)
+    with pytest.raises(UserError, match="'members' has no member with update 'gradient'"):
+        members()

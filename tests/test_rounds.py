@@ -224,18 +224,19 @@ def test_losses_of_mined_negatives_need_some(two_rounds):
 
 
 def test_fine_tuning_begins_with_the_first_round(two_rounds, tmp_path, finished):  # noqa: F811
-    config = {**two_rounds['rounds']['first'], 'initialize': {'bert': '', 'word_vectors': '', 'run': str(finished[0])}}
+    config = copy.deepcopy(two_rounds['rounds']['first'])
+    config['members']['target']['init_from'] = str(finished[0])
     member, run = setup.set_up(config).initial_state().members['target'], load_run(finished[0])
     jax.tree.map(np.testing.assert_array_equal, member.params, run.variables['params'])
     jax.tree.map(np.testing.assert_array_equal, member.batch_stats, run.variables['batch_stats'])
     larger = copy.deepcopy(config)
     larger['model']['embed_dim'] = 24
-    with pytest.raises(UserError, match=r"'initialize.run': .* is of another model"):
+    with pytest.raises(UserError, match=r"'members.target.init_from': .* is of another model \(model.embed_dim: "):
         setup.set_up(larger)
     other = copy.deepcopy(config)
     other['vocabulary']['min_count'] = 60
-    with pytest.raises(UserError, match=r"'initialize.run': .* has another vocabulary"):
+    with pytest.raises(UserError, match=r"'members.target.init_from': .* has another vocabulary"):
         setup.set_up(other)
     fine_tuned = {**two_rounds, 'rounds': {**two_rounds['rounds'], 'fine_tune': True}}
     _, second, _ = rounds.split_rounds(fine_tuned, tmp_path)
-    assert second['initialize']['run'] == str(tmp_path / 'round1')
+    assert second['members']['target']['init_from'] == str(tmp_path / 'round1')

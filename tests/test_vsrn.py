@@ -294,7 +294,7 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
     ],
 )
 def test_a_member_knows_what_its_model_predicts(model, names):
-    assert Member(model, None, None).predicted_tokens(*make_pairs()) == names
+    assert Member(model, None).predicted_tokens(*make_pairs()) == names
 
 
 def test_without_captioner_there_are_no_parameters_for_it():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import chex
+import jax
 import jax.numpy as jnp
 
 from jitm import config as config_lib
@@ -24,7 +25,8 @@ INPUTS = {
 }
 
 
-def _inputs(loss: Callable) -> list[str]:
+def inputs_of(loss: Callable) -> list[str]:
+    """Those of `INPUTS` that a loss takes."""
     return [name for name in inspect.signature(loss).parameters if name in INPUTS]
 
 
@@ -51,6 +53,11 @@ class Term:
     keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     predictions: str | None = None
 
+    @property
+    def inputs(self) -> list[str]:
+        """Those of `INPUTS` that its loss takes."""
+        return inputs_of(self.loss)
+
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """The value of a term of rankings, a scalar; 0 outside of its epochs."""
         return self.reduce(map(self.per_query, rankings.values()), epoch)
@@ -66,9 +73,15 @@ class Term:
         return jnp.where(self.active(epoch), self.weight * value, 0)
 
     def per_query(self, ranking: Ranking) -> chex.Array:
-        """The loss of each query, [Q], without weight and epochs."""
-        inputs = {name: getattr(ranking, name) for name in _inputs(self.loss)}
-        return self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs)
+        """The loss of each query, [Q], without weight and epochs; of several anchors the mean."""
+        inputs = {name: getattr(ranking, name) for name in self.inputs}
+
+        def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
+            return self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
+
+        if 'anchor_scores' not in inputs:
+            return loss({})
+        return jax.vmap(loss)({'anchor_scores': inputs['anchor_scores']}).mean(axis=0)
 
     def active(self, epoch: chex.Numeric) -> chex.Array:
         """Whether the term counts in an epoch."""
@@ -97,7 +110,7 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[st
         if loss_name is None:
             raise UserError(f"config key '{where}.loss' is missing; name a loss, such as 'ranking.max_of_hinges'")
         loss = config_lib.resolve('jitm.losses', loss_name)
-        inputs = _inputs(loss)
+        inputs = inputs_of(loss)
         if missing := [name for name in inputs if name not in supplied]:
             raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
         module, _, function = loss_name.rpartition('.')

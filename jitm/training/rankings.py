@@ -29,6 +29,7 @@ def in_batch(
     image_index: chex.Array,
     relevance: chex.Array | None = None,
     offline: Mapping[str, tuple[chex.Array, chex.Array]] | None = None,
+    anchor_scores: chex.Array | None = None,
     *,
     same_image: str,
     margin_temperature: float = 5.0,
@@ -40,6 +41,7 @@ def in_batch(
       image_index: int [B], equal numbers are the same image.
       relevance: [B, B], phi of text j for image i, if there are to be margins.
       offline: direction -> scores [E B] of each query with its mined negative, and of a mined pair; if there are any.
+      anchor_scores: [A, E B, E B], of the same pairs by each of A anchors, if there are any.
       same_image: what another pair of the same image is: a 'negative', as published; a 'positive', as in CMPM; or
         'ignored'.
       margin_temperature: tau of the margins.
@@ -65,6 +67,10 @@ def in_batch(
         relevance = jnp.repeat(jnp.repeat(relevance, copies, axis=0), copies, axis=1)
         i2t = i2t.replace(margins=relevance_margins(relevance, margin_temperature))
         t2i = t2i.replace(margins=relevance_margins(relevance.T, margin_temperature))
+    if anchor_scores is not None:
+        chex.assert_shape(anchor_scores, (None, *scores.shape))
+        i2t = i2t.replace(anchor_scores=anchor_scores)
+        t2i = t2i.replace(anchor_scores=anchor_scores.transpose(0, 2, 1))
     rankings = {'i2t': i2t, 't2i': t2i}
     for direction, (with_query, of_pair) in (offline or {}).items():
         rankings[direction] = rankings[direction].replace(offline_scores=with_query, offline_pair_scores=of_pair)

@@ -31,9 +31,12 @@ def split_rounds(config: Mapping[str, Any], workdir: Path) -> tuple[dict[str, An
     rounds = config['rounds']
     config_lib.check_keys(rounds, KEYS, where='rounds')
     first = {**rounds['first'], **{key: config[key] for key in SHARED}}
-    start = {**config['initialize'], 'run': str(workdir / 'round1')} if rounds['fine_tune'] else config['initialize']
     offline = {**config['offline'], 'candidates': str(workdir / 'candidates')}
-    second = {**config, 'initialize': start, 'offline': offline, 'rounds': {}}
+    second = {**config, 'offline': offline, 'rounds': {}}
+    if rounds['fine_tune']:
+        name = config['evaluation']['member']
+        begun = {**config['members'][name], 'init_from': str(workdir / 'round1')}
+        second['members'] = {**config['members'], name: begun}
     return first, second, {key: rounds[key] for key in ('top_h_texts', 'top_h_images')}
 
 
@@ -80,7 +83,8 @@ def train_in_rounds(
     workdir = Path(workdir)
     config = json.loads(json.dumps(config))  # as it will be read from the run directories
     first, second, top_h = split_rounds(config, workdir)
-    check_rounds(first, second, top_h, workdir, config['rounds']['fine_tune'])
+    not_begun = {**second, 'members': config['members']}  # there is no first round to begin with yet
+    check_rounds(first, not_begun, top_h, workdir, config['rounds']['fine_tune'])
     with lock(workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())):
         train_and_evaluate(first, workdir / 'round1')
         _mine(workdir, first, top_h, report)

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import traverse_util
 
 from jitm import config as config_lib
 from jitm import parallel
@@ -22,13 +21,13 @@ from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import kind_of, load_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
-from jitm.evaluation import load_run
-from jitm.importers.pretrained import Replacements, load_pretrained, replace
+from jitm.importers.pretrained import Replacements, replace
 from jitm.matcher import Matcher
 from jitm.scoring import check_dtype
-from jitm.training.members import Member, MemberState, init_members, make_members
+from jitm.training.members import Member, copy_members, init_members, make_members
 from jitm.training.objective import Term, make_terms
 from jitm.training.step import TrainState, make_train_step
+from jitm.training.weights import load_first_weights
 from jitm.types import Batch
 
 LOCK = '.lock'
@@ -54,7 +53,7 @@ class Setup:
     members: dict[str, Member]
     train_step: Callable
     schedule: Callable
-    pretrained: Mapping[str, Replacements]
+    pretrained: Mapping[str, Mapping[str, Replacements]]
 
     @property
     def total_steps(self) -> int:
@@ -68,11 +67,11 @@ class Setup:
     def initial_state(self) -> TrainState:
         """The state before the first step: drawn, with the weights that the config names in their places."""
         state = self.draw_state()
-
-        def start(member: MemberState) -> MemberState:
-            return member.replace(**{key: replace(getattr(member, key), new) for key, new in self.pretrained.items()})
-
-        return state.replace(members={name: start(member) for name, member in state.members.items()})
+        members = dict(state.members)
+        for name, pretrained in self.pretrained.items():
+            begun = {key: replace(getattr(members[name], key), new) for key, new in pretrained.items()}
+            members[name] = members[name].replace(**begun)
+        return state.replace(members=copy_members(self.members, members))
 
     def draw_state(self) -> TrainState:
         """Draws the state before the first step."""
@@ -84,7 +83,7 @@ class Setup:
 def check_token_terms(terms: Mapping[str, Term], members: Mapping[str, Member], batch: Batch) -> None:
     """Raises a UserError if a term takes predictions of tokens that a member's model does not make."""
     for name, term in terms.items():
-        for member in members.values():
+        for member in (member for member in members.values() if member.trains):
             if term.predictions and term.predictions not in member.predicted_tokens(batch.images, batch.texts):
                 raise UserError(
                     f"'terms.{name}' needs predictions for '{term.predictions}', which {type(member.model).__name__} "
@@ -102,14 +101,14 @@ def check_captioning(terms: Mapping[str, Term]) -> None:
             )
 
 
-def check_kind(vocabulary: Vocabulary | WordPiece, model: Matcher, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if the config's vocabulary is not of the kind that its model reads."""
+def check_kind(vocabulary: Vocabulary | WordPiece, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
+    """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
     got, wanted = kind_of(vocabulary), model.text_format.kind
     if got != wanted:
-        key = 'model.text.name' if 'text' in config['model'] else 'model.name'
+        key = 'text.name' if 'text' in section else 'name'
         raise UserError(
-            f"config key 'vocabulary.path' is '{config['vocabulary']['path']}', which gives {got}, but '{key}' is "
-            f"'{config_lib.flatten(config)[key]}', which reads {wanted}: give {GIVE[wanted]}, or change the model"
+            f"config key 'vocabulary.path' is '{path}', which gives {got}, but 'model.{key}' is "
+            f"'{config_lib.flatten(section)[key]}', which reads {wanted}: give {GIVE[wanted]}, or change the model"
         )
 
 
@@ -135,24 +134,15 @@ def load_offline(
     return make(candidates=candidates.load(folder, split))
 
 
-def load_trained(workdir: str, member: MemberState, vocabulary: Vocabulary | WordPiece) -> dict[str, Replacements]:
-    """Reads the parameters and statistics of a run, in place of a member's.
-
-    Raises:
-      UserError: if it is no run, or one of another model or vocabulary.
-    """
-    run = load_run(workdir)
-    if run.vocabulary.hash != vocabulary.hash:
-        raise UserError(f"config key 'initialize.run': {workdir} has another vocabulary; set vocabulary.path to its")
-    loaded = {}
-    for key, values in run.variables.items():
-        loaded[key] = traverse_util.flatten_dict(values)
-        mine = {path: leaf.shape for path, leaf in traverse_util.flatten_dict(getattr(member, key)).items()}
-        if mine != {path: leaf.shape for path, leaf in loaded[key].items()}:
+def check_anchors(terms: Mapping[str, Term], members: Mapping[str, Member]) -> None:
+    """Raises a UserError if a member learns from others, but no term looks at their scores."""
+    if any('anchor_scores' in term.inputs for term in terms.values()):
+        return
+    for name, member in members.items():
+        if member.learn_from:
             raise UserError(
-                f"config key 'initialize.run': {workdir} is of another model; only the same can be trained on"
+                f"'members.{name}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
             )
-    return loaded
 
 
 def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
@@ -161,7 +151,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     Args:
       config: as `configs/default.py`.
       resuming: the run goes on from a checkpoint, so that the weights to start from are not read.
-      mined_later: there are no mined negatives and no first round yet; everything else is checked.
+      mined_later: there are no mined negatives yet; everything else is checked.
 
     Raises:
       UserError: if a key, a name or the data are wrong.
@@ -179,8 +169,12 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     check_dtype(config['evaluation']['dtype'])
     parallel.check_batch_size(config['batch_size'])
     source, _ = config_lib.choose(config['relevance'], 'source', where='relevance')
-    supplied = (*(('margins',) if source else ()), *(OFFLINE_INPUTS if config['offline']['candidates'] else ()))
-    terms = make_terms(config['terms'], supplied)
+    supplied = {
+        'margins': bool(source),
+        'anchor_scores': any(member.get('learn_from') for member in config['members'].values()),
+        **dict.fromkeys(OFFLINE_INPUTS, bool(config['offline']['candidates'])),
+    }
+    terms = make_terms(config['terms'], [name for name, given in supplied.items() if given])
     train = config_lib.load_split(config['data'], 'train')
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
@@ -196,11 +190,13 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     if augmentation.change_words > 0:
         check_captioning(terms)
         vocabulary = vocabulary.with_mask()
-    model = config_lib.make_model(config['model'], len(vocabulary))
-    check_kind(vocabulary, model, config)
+    sections = {name: config_lib.member_model(config, name) for name in config['members']}
+    models = {name: config_lib.make_model(section, len(vocabulary)) for name, section in sections.items()}
     train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
-    check_lengths(train, train_tokens, model.text_format)
-    check_lengths(validation, validation_tokens, model.text_format)
+    for name, model in models.items():
+        check_kind(vocabulary, path, model, sections[name])
+        check_lengths(train, train_tokens, model.text_format)
+        check_lengths(validation, validation_tokens, model.text_format)
     pipeline = Pipeline(
         train,
         train_tokens,
@@ -210,26 +206,36 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         config['length_multiple'],
         augmentation,
         config_lib.load_relevance(config['relevance'], train),
-        model.text_format.max_length,
+        min((model.text_format.max_length for model in models.values() if model.text_format.max_length), default=None),
         load_offline(config['offline'], augmentation, train, mined_later),
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
     make_optimizer = config_lib.bind(make_optimizer, keywords, where='optimizer', later=('steps_per_epoch',))
     optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
-    members = make_members(config['members'], model, optimizer)
-    if config['evaluation']['member'] not in members:
+    members = make_members(config['members'], models, optimizer)
+    check_anchors(terms, members)
+    training = [name for name, member in members.items() if member.trains]
+    if config['evaluation']['member'] not in training:
         raise UserError(
-            f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {[*members]}"
+            f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {training}, which train"
         )
     name, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
     make_rankings = config_lib.resolve('jitm.training.rankings', name)
     make_rankings = config_lib.bind(
-        make_rankings, keywords, where='rankings', later=('scores', 'image_index', 'relevance', 'offline')
+        make_rankings,
+        keywords,
+        where='rankings',
+        later=('scores', 'image_index', 'relevance', 'offline', 'anchor_scores'),
     )
     check_token_terms(terms, members, pipeline.batch(0, 0, config['batch_size']))
     train_step = make_train_step(
-        members, terms, make_rankings, seed=config['seed'], steps_per_epoch=pipeline.steps_per_epoch
+        members,
+        terms,
+        make_rankings,
+        seed=config['seed'],
+        steps_per_epoch=pipeline.steps_per_epoch,
+        epochs=config['epochs'],
     )
     setup = Setup(
         config=config,
@@ -247,13 +253,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         jax.eval_shape(train_step, drawn, pipeline.batch(0, 0, config['batch_size']))  # a model may have no pairs
     if resuming:
         return setup
-    run, keywords = config_lib.choose(config['initialize'], 'run', where='initialize')
-    load = config_lib.bind(load_pretrained, keywords, where='initialize', later=('params', 'words'))
-    member = drawn.members[config['evaluation']['member']]
-    pretrained = {'params': load(member.params, vocabulary.words)}
-    if run and not mined_later:
-        pretrained = load_trained(run, member, vocabulary)
-    return dataclasses.replace(setup, pretrained=pretrained)
+    first_weights = load_first_weights(config, members, drawn.members, vocabulary)
+    return dataclasses.replace(setup, pretrained=first_weights)
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:

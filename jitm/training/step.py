@@ -11,7 +11,7 @@ from flax import struct
 from jitm import parallel
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.matcher import Matcher
-from jitm.training.members import Member, MemberState
+from jitm.training.members import Member, MemberState, Outcome
 from jitm.training.objective import Term, objective
 from jitm.types import Batch, Pairs, Ranking, TokenPredictions
 
@@ -88,33 +88,55 @@ def forward(
     return *parallel.all_gather((rows, offline, losses), axis), changed.get('batch_stats', {})
 
 
-def collapse_metrics(
-    rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric, epsilon: float
-) -> dict:
-    """What shows that a model collapses or that its gradient vanishes (paper 004, figures 3, 5 and 7).
+def evaluation_scores(model: Matcher, state: MemberState, batch: Batch, axis: str | None) -> chex.Array:
+    """Scores every image of the global batch with every text of it, float32 [B, B], as in evaluation."""
+
+    def score(matcher: Matcher) -> chex.Array:
+        texts = parallel.all_gather(matcher.encode_text(batch.texts), axis)
+        return matcher.similarity(matcher.encode_image(batch.images), texts)
+
+    rows = model.apply({'params': state.params, 'batch_stats': state.batch_stats}, method=score)
+    return parallel.all_gather(rows, axis)
+
+
+def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, chex.Array]:
+    """How far the scores of positives and hardest negatives are apart (paper 004, figures 3 and 7).
 
     Args:
       rankings: direction -> Ranking.
-      terms: the terms of rankings.
-      epoch: for terms that come and go.
       epsilon: the difference of scores above which SelHN mines the hardest negative.
 
     Returns:
       gap: mean over the queries of both directions of the positive's score less the hardest negative's.
       absolute_gap: mean of that difference's absolute value.
       hard_share: share of queries with an absolute difference above epsilon, the hard branch of SelHN.
+    """
+    gap = jnp.stack(
+        [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in rankings.values()]
+    )
+    return {
+        'gap': jnp.mean(gap),
+        'absolute_gap': jnp.mean(jnp.abs(gap)),
+        'hard_share': jnp.mean(jnp.abs(gap) > epsilon),
+    }
+
+
+def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
+    """What shows that a model collapses or that its gradient vanishes (paper 004, figure 5).
+
+    Args:
+      rankings: direction -> Ranking.
+      terms: the terms of rankings.
+      epoch: for terms that come and go.
+
+    Returns:
       active_hinges: share of queries with a loss above 0.
       ranking_loss: sum of the terms.
       collapsed_loss: what it would be if all scores were equal (2 x batch x margin for max of hinges).
     """
-    both = rankings.values()
-    gap = [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both]
-    losses = [sum(t.active(epoch) * t.per_query(r) for t in terms.values()) for r in both]
+    losses = [sum(t.active(epoch) * t.per_query(r) for t in terms.values()) for r in rankings.values()]
     equal = {name: r.replace(**_zeros(r)) for name, r in rankings.items()}
     return {
-        'gap': jnp.mean(jnp.stack(gap)),
-        'absolute_gap': jnp.mean(jnp.abs(jnp.stack(gap))),
-        'hard_share': jnp.mean(jnp.abs(jnp.stack(gap)) > epsilon),
         'active_hinges': jnp.mean(jnp.stack(losses) > 0),
         'ranking_loss': objective(terms, rankings, epoch)[0],
         'collapsed_loss': objective(terms, equal, epoch)[0],
@@ -145,16 +167,18 @@ def make_train_step(
     *,
     seed: int,
     steps_per_epoch: int,
+    epochs: int,
 ) -> Callable:
     """Builds `train_step(state, batch, axis=None) -> (state, metrics)`.
 
     Args:
-      members: who trains.
-      terms: the objective.
-      make_rankings: `(scores [B, B], image_index [B], relevance [B, B] or None, offline or None) -> {direction:
-        Ranking}`.
+      members: who trains, and learning from whom; scores of others never carry a gradient to them.
+      terms: the objective of each that trains, but those that take anchor scores only of one that learns from others.
+      make_rankings: `(scores [B, B], image_index [B], relevance [B, B] or None, offline or None, anchor_scores
+        [A, B, B] or None) -> {direction: Ranking}`.
       seed: of dropout.
       steps_per_epoch: turns the step into the epoch the terms ask for.
+      epochs: of the whole run.
 
     Returns:
       The step. It leaves the state alone if the loss or a gradient is not finite, and from then on, since the state no
@@ -164,45 +188,66 @@ def make_train_step(
     epsilons = [term.keywords['epsilon'] for term in terms.values() if 'epsilon' in term.keywords]
     epsilon = epsilons[0] if epsilons else SELHN_EPSILON
     token_terms = {name: term for name, term in terms.items() if term.predictions}
-    ranking_terms = {name: term for name, term in terms.items() if not term.predictions}
+    training = {name: members[name] for name in sorted(members) if members[name].trains}
+    own_terms = {
+        member: {
+            name: term
+            for name, term in terms.items()
+            if members[member].learn_from or 'anchor_scores' not in term.inputs
+        }
+        for member in training
+    }
 
     def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
         epoch = state.step // steps_per_epoch
-        key = parallel.device_key(jax.random.fold_in(jax.random.key(seed), state.step), axis)
+        keys = {
+            name: parallel.device_key(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), state.step), n), axis)
+            for n, name in enumerate(training)
+        }
         image_index, relevance = parallel.all_gather((batch.image_index, batch.relevance), axis)
+        still = {
+            name: evaluation_scores(member.model, state.members[name], batch, axis)
+            for name, member in members.items()
+            if not member.trains
+        }
 
         def loss(params):
+            variables = {
+                name: {'params': params[name], 'batch_stats': state.members[name].batch_stats} for name in training
+            }
+            passes = {
+                name: forward(member.model, variables[name], batch, keys[name], axis, token_terms)
+                for name, member in training.items()
+            }
+            scores = jax.lax.stop_gradient({name: scores for name, (scores, *_) in passes.items()}) | still
             total, statistics, metrics = 0.0, {}, {}
-            for name, member in members.items():
-                variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
-                scores, offline, token_losses, statistics[name] = forward(
-                    member.model, variables, batch, key, axis, token_terms
+            for name, (own_scores, offline, token_losses, statistics[name]) in passes.items():
+                anchors = [scores[anchor] for anchor in training[name].learn_from]
+                rankings = make_rankings(
+                    own_scores, image_index, relevance, offline, jnp.stack(anchors) if anchors else None
                 )
-                rankings = make_rankings(scores, image_index, relevance, offline)
-                value, values = objective(terms, rankings, epoch, token_losses)
+                value, values = objective(own_terms[name], rankings, epoch, token_losses)
                 total += value
-                metrics |= {f'{name}/loss': value}
-                metrics |= {f'{name}/terms/{term}': value for term, value in values.items()}
-                instruments = collapse_metrics(rankings, ranking_terms, epoch, epsilon)
-                metrics |= {f'{name}/{what}': value for what, value in instruments.items()}
+                ranking_terms = {key: term for key, term in own_terms[name].items() if not term.predictions}
+                told = {'loss': value} | {f'terms/{term}': value for term, value in values.items()}
+                told |= gap_metrics(rankings, epsilon) | collapse_metrics(rankings, ranking_terms, epoch)
+                metrics |= {f'{name}/{what}': value for what, value in told.items()}
             return total, (statistics, metrics)
 
-        params = {name: member.params for name, member in state.members.items()}
+        params = {name: state.members[name].params for name in training}
         (total, (statistics, metrics)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
-        norms = {f'{name}/{what}': norm for name in members for what, norm in gradient_norms(gradients[name]).items()}
+        for name, scores in still.items():
+            told = gap_metrics(make_rankings(scores, image_index), epsilon)
+            metrics |= {f'{name}/{what}': value for what, value in told.items()}
+        norms = {f'{name}/{what}': norm for name in training for what, norm in gradient_norms(gradients[name]).items()}
         finite = jnp.isfinite(total + sum(norms.values()))
-        updated = {}
-        for name, member in members.items():
-            updated[name] = member.update(
-                state.members[name],
-                member=member,
-                gradients=gradients[name],
-                batch_stats=statistics[name],
-                step=state.step,
-                updated=updated,
-            )
+        progress, updated = state.step / (epochs * steps_per_epoch), {}
+        for name in [*training, *still]:
+            member = members[name]
+            outcome = Outcome(member.optimizer, gradients.get(name), statistics.get(name), progress, dict(updated))
+            updated[name] = member.update(state.members[name], outcome)
         proceed = finite & (batch.step == state.step)
-        new = TrainState(state.step + 1, updated)
+        new = TrainState(state.step + 1, {name: updated[name] for name in members})
         state = jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state)
         return state, metrics | norms | {'finite': finite}
 
