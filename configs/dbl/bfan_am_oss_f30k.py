@@ -1,0 +1,11 @@
+"""BFAN (equal) beside an anchor, AM, on Flickr30K (paper 002, table I: OSS)."""
+
+from ml_collections import ConfigDict
+
+from configs import bfan_equal_f30k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(bfan_equal_f30k.get_config(), 'oss', 'absolute_max', margin=0.2, alpha=0.5)

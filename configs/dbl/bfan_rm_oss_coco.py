@@ -1,0 +1,11 @@
+"""BFAN (equal) beside an anchor, RM, on COCO (paper 002, table I: OSS)."""
+
+from ml_collections import ConfigDict
+
+from configs import bfan_equal_coco
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(bfan_equal_coco.get_config(), 'oss', 'relative_max', margin=0.2)

@@ -1,0 +1,14 @@
+"""DBL's network with CMPM instead of hard negatives, on Flickr8k, smaller (paper 002, table III: CMPM)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f8k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = dbl_baseline_f8k.get_config()
+    counts = dict(weight=1.0, since=0, until=None, reduction='mean')
+    config.terms = dict(ranking=dict(loss='ranking.projection_matching', temperature=0.1, **counts))
+    config.rankings.same_image = 'positive'
+    return config

@@ -1,0 +1,11 @@
+"""DBL's network and another, learning from each other, DML, on Flickr8k, smaller (paper 002, table II: OSS)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f8k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(dbl_baseline_f8k.get_config(), 'mutual', 'mutual_learning', reduction='mean')

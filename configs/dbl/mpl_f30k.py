@@ -1,0 +1,13 @@
+"""DBL's network with MPL instead of hard negatives, on Flickr30K (paper 002, table III: MPL)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f30k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = dbl_baseline_f30k.get_config()
+    counts = dict(weight=1.0, since=0, until=None, reduction='mean')
+    config.terms = dict(ranking=dict(loss='ranking.polynomial', margin=0.2, **counts))
+    return config

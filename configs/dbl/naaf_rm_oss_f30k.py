@@ -1,0 +1,11 @@
+"""NAAF beside an anchor, RM, on Flickr30K (paper 002, table I: OSS)."""
+
+from ml_collections import ConfigDict
+
+from configs import naaf_f30k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(naaf_f30k.get_config(), 'oss', 'relative_max', margin=0.2)

@@ -1,0 +1,13 @@
+"""DBL's network and its average, RM, on Flickr8k, smaller (paper 002, tables II and III: MSS)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f8k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = boost(dbl_baseline_f8k.get_config(), 'mss', 'relative_max', margin=0.2)
+    config.members.anchor.momentum = 0.9968  # as much of a shorter run
+    return config

@@ -1,0 +1,11 @@
+"""DBL's network that begins as a trained anchor, RM, on Flickr30K (paper 002, table II: OAS)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f30k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(dbl_baseline_f30k.get_config(), 'oas', 'relative_max', margin=0.2, anchor='runs/dbl_baseline_f30k')

@@ -1,0 +1,14 @@
+"""DBL's network with margins by CIDEr besides, on Flickr30K (paper 002, table III: SAM)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f30k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = dbl_baseline_f30k.get_config()
+    config.relevance = dict(source='cider.from_captions')
+    counts = dict(weight=1.0, since=0, until=None, reduction='sum')
+    config.terms = dict(config.terms.to_dict(), adaptive=dict(loss='ranking.adaptive_margin', **counts))
+    return config

@@ -1,0 +1,11 @@
+"""SGR beside an anchor, AM, on COCO (paper 002, table I: OSS, one of the two models of SGRAF)."""
+
+from ml_collections import ConfigDict
+
+from configs import sgr_coco
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(sgr_coco.get_config(), 'oss', 'absolute_max', margin=0.2, alpha=0.5)

@@ -1,0 +1,11 @@
+"""DBL's network beside an anchor, RM with soft margins, on Flickr30K (paper 002, table IV: OSS, model D)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f30k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(dbl_baseline_f30k.get_config(), 'oss', 'relative_max', margin=0.2, extreme=2.0)

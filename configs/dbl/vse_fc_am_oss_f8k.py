@@ -1,0 +1,11 @@
+"""VSE(FC) beside an anchor, AM, on Flickr8k (as paper 002, on another network)."""
+
+from ml_collections import ConfigDict
+
+from configs import vse_fc_max_f8k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(vse_fc_max_f8k.get_config(), 'oss', 'absolute_max', margin=0.2, alpha=0.5)

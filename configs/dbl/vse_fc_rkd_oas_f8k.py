@@ -1,0 +1,18 @@
+"""VSE(FC) that begins as a trained anchor, RKD, on Flickr8k (as paper 002, on another network)."""
+
+from ml_collections import ConfigDict
+
+from configs import vse_fc_max_f8k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return boost(
+        vse_fc_max_f8k.get_config(),
+        'oas',
+        'relational_distillation',
+        weight=5.0,
+        reduction='mean',
+        anchor='runs/vse_fc_max_f8k',
+    )

@@ -1,0 +1,13 @@
+"""VSE(FC) and its average, RM, on Flickr8k (as paper 002, on another network)."""
+
+from ml_collections import ConfigDict
+
+from configs import vse_fc_max_f8k
+from configs.dbl.rm_oss_f30k import boost
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = boost(vse_fc_max_f8k.get_config(), 'mss', 'relative_max', margin=0.2)
+    config.members.anchor.momentum = 0.9988  # as much of a shorter run
+    return config
