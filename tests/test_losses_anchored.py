@@ -1,3 +1,4 @@
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -141,6 +142,18 @@ def loss_of(name):
     )
 
 
+@functools.cache
+def compiled(name):
+    """The loss, compiled once for all tests of the shapes and dtypes."""
+    return jax.jit(loss_of(name))
+
+
+@functools.cache
+def gradients_of(name):
+    """The gradients of the sum of the loss by the scores and by the anchor's."""
+    return jax.jit(jax.grad(lambda *case: loss_of(name)(*case).sum(), argnums=(0, 3)))
+
+
 def expected(name, scores, positives, negatives, anchor_scores):
     """The oracle's value of every query, 0 for those without a positive or a negative."""
     _, oracle, keywords = CASES[name]
@@ -165,92 +178,98 @@ def random_case(seed, several=1):
 
 
 class LossesTest(chex.TestCase):
-    @parameterized.product(name=list(CASES), several=[1, 3])
-    def test_equals_the_formula_in_float64(self, name, several):
+    @parameterized.product(name=list(CASES))
+    def test_equals_the_formula_in_float64(self, name):
         with jax.enable_x64(True):
-            for seed in range(10):
-                case = random_case(seed, several)
-                got = loss_of(name)(*map(jnp.asarray, case))
+            for seed in range(20):
+                case = random_case(seed, several=1 + seed % 3)
+                got = compiled(name)(*case)
                 assert got.dtype == jnp.float64
                 np.testing.assert_allclose(got, expected(name, *case), rtol=1e-10, atol=1e-13)
 
     @parameterized.product(name=list(CASES), dtype=[jnp.float32, jnp.bfloat16])
     def test_keeps_the_dtype_of_the_scores(self, name, dtype):
-        scores, positives, negatives, anchor = random_case(0)
         with jax.enable_x64(True):
-            scores, anchor = jnp.asarray(scores, dtype), jnp.asarray(anchor, dtype)
-            assert loss_of(name)(scores, jnp.asarray(positives), jnp.asarray(negatives), anchor).dtype == dtype
+            scores, mask = (jax.ShapeDtypeStruct((QUERIES, QUERIES), kind) for kind in (dtype, bool))
+            assert jax.eval_shape(loss_of(name), scores, mask, mask, scores).dtype == dtype
 
-    @chex.variants(with_jit=True, without_jit=True, with_device=True)
+    @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(name=list(CASES))
     def test_variants_agree(self, name):
         case = random_case(0)
-        single = [x.astype(np.float32) if x.dtype == np.float64 else x for x in case]
-        got = self.variant(loss_of(name))(*single)
+        got = self.variant(loss_of(name))(*(jnp.asarray(x) for x in case))
         np.testing.assert_allclose(got, expected(name, *case), rtol=1e-5, atol=1e-5)
 
     @parameterized.product(name=list(CASES))
     def test_vmap_is_a_loop(self, name):
         cases = [[jnp.asarray(x) for x in random_case(seed)] for seed in range(4)]
-        got = jax.vmap(loss_of(name))(*(jnp.stack(arrays) for arrays in zip(*cases, strict=True)))
-        want = jnp.stack([loss_of(name)(*case) for case in cases])
+        got = jax.jit(jax.vmap(loss_of(name)))(*(jnp.stack(arrays) for arrays in zip(*cases, strict=True)))
+        want = np.stack([compiled(name)(*case) for case in cases])
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
     @parameterized.product(name=list(CASES))
     def test_gradient_is_the_numerical_one_in_the_scores_and_in_the_anchor_scores(self, name):
+        @jax.jit
+        def numerical(scores, positives, negatives, anchor):
+            loss = loss_of(name)
+            by_scores = central_differences(lambda x: loss(x, positives, negatives, anchor).sum(), scores)
+            return by_scores, central_differences(lambda x: loss(scores, positives, negatives, x).sum(), anchor)
+
         with jax.enable_x64(True):
-            for seed in range(3):
-                case = [jnp.asarray(x) for x in random_case(seed, several=1 + seed % 2)]
-                for place in (0, 3):
-                    loss = lambda x: loss_of(name)(*case[:place], x, *case[place + 1 :]).sum()  # noqa: B023, E731
-                    want = central_differences(loss, case[place])
-                    np.testing.assert_allclose(jax.grad(loss)(case[place]), want, rtol=1e-6, atol=1e-6)
+            for seed in range(4):
+                case = random_case(seed, several=1 + seed % 2)
+                for got, want in zip(gradients_of(name)(*case), numerical(*case), strict=True):
+                    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
     @parameterized.product(name=list(CASES))
     def test_queries_without_positive_or_negative_give_zero_and_no_nan(self, name):
         scores, positives, negatives, anchor = random_case(1)
         positives[0], negatives[1], positives[2], negatives[2] = False, False, False, False
-        case = [jnp.asarray(x) for x in (scores, positives, negatives, anchor)]
-        got = loss_of(name)(*case)
-        np.testing.assert_array_equal(got[:3], 0)
-        np.testing.assert_allclose(got, expected(name, *map(np.asarray, case)), rtol=1e-4, atol=1e-5)
-        for gradient in jax.grad(lambda *x: loss_of(name)(*x).sum(), argnums=(0, 3))(*case):
-            np.testing.assert_array_equal(gradient[:3], 0)
-            assert np.isfinite(gradient).all()
-
-    @parameterized.product(name=list(CASES), several=[1, 2])
-    def test_candidates_that_are_neither_are_ignored(self, name, several):
-        scores, positives, negatives, anchor = map(jnp.asarray, random_case(3, several))
-        ignored = ~(positives | negatives)
-        assert ignored.any()
-        want = loss_of(name)(scores, positives, negatives, anchor)
-        for far in (-9, 9):
-            changed = [jnp.where(ignored, sign * far, x) for sign, x in ((1, scores), (-1, anchor))]
-            loss = lambda s, a: loss_of(name)(s, positives, negatives, a)  # noqa: E731
-            np.testing.assert_array_equal(loss(*changed), want)
-            for gradient in jax.grad(lambda *x: loss(*x).sum(), argnums=(0, 1))(*changed):  # noqa: B023
-                np.testing.assert_array_equal(gradient[ignored], 0)
+        case = scores, positives, negatives, anchor
+        with jax.enable_x64(True):
+            got = compiled(name)(*case)
+            np.testing.assert_array_equal(got[:3], 0)
+            np.testing.assert_allclose(got, expected(name, *case), rtol=1e-10, atol=1e-13)
+            for gradient in gradients_of(name)(*case):
+                np.testing.assert_array_equal(gradient[:3], 0)
+                assert np.isfinite(gradient).all()
 
     @parameterized.product(name=list(CASES))
-    def test_the_negatives_are_by_default_all_that_are_not_positive(self, name):
-        scores, positives, _, anchor = map(jnp.asarray, random_case(2))
-        want = loss_of(name)(scores, positives, ~positives, anchor)
-        np.testing.assert_array_equal(loss_of(name)(scores, positives, None, anchor), want)
-
-    @parameterized.product(name=list(CASES))
-    def test_the_shapes_are_checked(self, name):
-        case = [jnp.asarray(x) for x in random_case(0)]
-        for place, value in enumerate(case):
-            for wrong in (value[:, 1:], value[:1], value[0]):
-                with pytest.raises(AssertionError):
-                    loss_of(name)(*case[:place], wrong, *case[place + 1 :])
+    def test_candidates_that_are_neither_are_ignored(self, name):
+        for several in (1, 2):
+            scores, positives, negatives, anchor = random_case(3, several)
+            ignored = ~(positives | negatives)
+            assert ignored.any()
+            with jax.enable_x64(True):
+                want = compiled(name)(scores, positives, negatives, anchor)
+                for far in (-9, 9):
+                    case = np.where(ignored, far, scores), positives, negatives, np.where(ignored, -far, anchor)
+                    np.testing.assert_array_equal(compiled(name)(*case), want)
+                    for gradient in gradients_of(name)(*case):
+                        np.testing.assert_array_equal(gradient[ignored], 0)
 
     @parameterized.product(name=list(CASES))
     def test_scores_equal_to_the_anchors_have_no_nan(self, name):
-        scores, positives, negatives, _ = map(jnp.asarray, random_case(0))
-        for x in (scores, jnp.zeros_like(scores)):
-            for gradient in jax.grad(lambda *x: loss_of(name)(x[0], positives, negatives, x[1]).sum(), (0, 1))(x, x):
-                assert np.isfinite(gradient).all()
+        scores, positives, negatives, _ = random_case(0)
+        with jax.enable_x64(True):
+            for x in (scores, 0 * scores):
+                for gradient in gradients_of(name)(x, positives, negatives, x):
+                    assert np.isfinite(gradient).all()
+
+    @parameterized.product(name=list(CASES))
+    def test_the_negatives_are_by_default_all_that_are_not_positive(self, name):
+        scores, positives, _, anchor = random_case(2)
+        with jax.enable_x64(True):
+            want = compiled(name)(scores, positives, ~positives, anchor)
+            np.testing.assert_array_equal(compiled(name)(scores, positives, None, anchor), want)
+
+    @parameterized.product(name=list(CASES))
+    def test_the_shapes_are_checked(self, name):
+        case = random_case(0)
+        for place, value in enumerate(case):
+            for wrong in (value[:, 1:], value[:1], value[0]):
+                with pytest.raises(AssertionError):
+                    jax.eval_shape(loss_of(name), *case[:place], wrong, *case[place + 1 :])
 
 
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
@@ -299,7 +318,9 @@ def one_query(loss, scores, anchor_scores, **keywords):
         first = jnp.asarray([[True] + [False] * (len(scores) - 1)])
         return loss(scores[None], first, anchor_scores=anchor_scores[None], **keywords)[0]
 
-    result, gradients = jax.value_and_grad(value, argnums=(0, 1))(jnp.asarray(scores), jnp.asarray(anchor_scores))
+    result, gradients = jax.jit(jax.value_and_grad(value, argnums=(0, 1)))(
+        jnp.asarray(scores), jnp.asarray(anchor_scores)
+    )
     return float(result), *(gradient.tolist() for gradient in gradients)
 
 
@@ -321,16 +342,19 @@ def test_each_loss_counts_the_positive_as_the_paper_does():
 def test_equation_13_both_ways():
     """The relative loss is not above the absolute one, and equal to it just where no two hinges differ in sign."""
     alpha, margin, seen = 0.3, 0.4, set()
+
+    @jax.jit
+    def gaps_of(*masked_scores, anchor_scores):
+        keywords = {'anchor_scores': anchor_scores, 'margin': margin}
+        sums = anchored.relative_sum(*masked_scores, **keywords), anchored.relative_max(*masked_scores, **keywords)
+        keywords |= {'alpha': alpha}
+        bounds = anchored.absolute_sum(*masked_scores, **keywords), anchored.absolute_max(*masked_scores, **keywords)
+        return {'sum': bounds[0] - sums[0], 'max': bounds[1] - sums[1]}
+
     with jax.enable_x64(True):
         for seed in range(20):
             scores, positives, negatives, anchor = random_case(seed, several=1 + seed % 2)
-            keywords = {'anchor_scores': jnp.asarray(anchor), 'margin': margin}
-            case = [jnp.asarray(x) for x in (scores, positives, negatives)]
-            gaps = {
-                name: getattr(anchored, f'absolute_{name}')(*case, **keywords, alpha=alpha)
-                - getattr(anchored, f'relative_{name}')(*case, **keywords)
-                for name in ('sum', 'max')
-            }
+            gaps = jax.device_get(gaps_of(scores, positives, negatives, anchor_scores=anchor))
             for q in range(QUERIES):
                 p = min(np.flatnonzero(positives[q]), key=lambda c: scores[q, c])
                 first = alpha * margin + anchor[q, p] - scores[q, p]
@@ -342,19 +366,22 @@ def test_equation_13_both_ways():
     assert len(seen) == 4
 
 
-@pytest.mark.parametrize('first', [-0.5, 0.0, 0.5])
-@pytest.mark.parametrize('image', [-0.25, 0.0, 0.25])
-@pytest.mark.parametrize('text', [-0.25, 0.0, 0.25])
-def test_equation_13_of_a_pair_in_both_directions(first, image, text):
+def test_equation_13_of_pairs_in_both_directions():
     """Equal just where the pair's three items share their sign, of which 0 has either."""
-    # the items are .25+0-(.25-first), .25+(image-.25)-0 and .25+(text-.25)-0
-    cases = [jnp.asarray([[0.25 - first, second - 0.25]]) for second in (image, text)]
-    relative, absolute = (
-        sum(float(loss(s, EYE[:1, :2], anchor_scores=jnp.zeros((1, 2)), margin=0.5)[0]) for s in cases)
-        for loss in (anchored.relative_max, anchored.absolute_max)
-    )
-    assert relative <= absolute
-    assert (relative == absolute) == all(first * second >= 0 for second in (image, text))
+    items = np.array(list(itertools.product([-0.5, 0.0, 0.5], [-0.25, 0.0, 0.25], [-0.25, 0.0, 0.25])))
+    first, *seconds = items.T
+
+    def both_directions(loss):
+        # the items are .25 + 0 - (.25 - first) and .25 + (second - .25) - 0
+        rows = [jnp.asarray(np.stack([0.25 - first, second - 0.25], axis=1)) for second in seconds]
+        positives = jnp.tile(EYE[:1, :2], (len(items), 1))
+        return sum(loss(row, positives, anchor_scores=jnp.zeros_like(row), margin=0.5) for row in rows)
+
+    relative, absolute = (np.asarray(both_directions(loss)) for loss in (anchored.relative_max, anchored.absolute_max))
+    assert (relative <= absolute).all()
+    share = (first * seconds[0] >= 0) & (first * seconds[1] >= 0)
+    assert 0 < share.sum() < len(items)
+    np.testing.assert_array_equal(relative == absolute, share)
 
 
 # Of a loss the row of scores of p and n, the anchor's row where its measure is y, and the constants, such that the
@@ -376,7 +403,7 @@ def soft_margin(name, y, margin, extreme):
         anchor_scores = jnp.stack(anchor(y), axis=1)
         return loss(scores, positives, anchor_scores=anchor_scores, margin=margin, extreme=extreme, **keywords) - y - 9
 
-    return values(y), jax.grad(lambda y: values(y).sum())(y)
+    return jax.jit(lambda y: (values(y), jax.grad(lambda y: values(y).sum())(y)))(y)
 
 
 @pytest.mark.parametrize('margin', [0.1, 0.5])
@@ -430,17 +457,16 @@ def test_the_probabilities_of_all_orders_sum_to_one_and_give_the_soft_transfer()
     with jax.enable_x64(True):
         target, anchor = (jnp.asarray(x) for x in np.random.default_rng(0).normal(scale=0.1, size=(2, 4)))
 
+        @jax.jit
         def log_likelihoods(scores):
             scores = jnp.tile(scores, (len(ORDERS), 1))
             return -anchored.rank_distillation(scores, FIRST, anchor_scores=RANKED, hard=True)
 
         of_target, of_anchor = log_likelihoods(target), log_likelihoods(anchor)
         np.testing.assert_allclose([jnp.exp(of_target).sum(), jnp.exp(of_anchor).sum()], 1, rtol=1e-12)
-        got = anchored.rank_distillation(target[None], FIRST[:1], anchor_scores=anchor[None])
+        got = compiled('rank_distillation')(target[None], FIRST[:1], None, anchor[None])
         np.testing.assert_allclose(got, [jnp.sum(jnp.exp(of_anchor) * (of_anchor - of_target))], rtol=1e-9)
-        np.testing.assert_array_equal(
-            anchored.rank_distillation(RANKED, FIRST, anchor_scores=RANKED), np.zeros(len(ORDERS))
-        )
+        np.testing.assert_array_equal(compiled('rank_distillation')(RANKED, FIRST, None, RANKED), 0)
 
 
 def test_the_likelihood_of_an_order_by_hand():
