@@ -12,21 +12,27 @@ import jax
 import jax.numpy as jnp
 
 
-def hardest_positive(scores: chex.Array, positives: chex.Array) -> chex.Array:
-    """The lowest positive score of each query [Q]; of one positive (the published case) its score, 0 where none."""
+def hardest_positive(scores: chex.Array, positives: chex.Array, values: chex.Array | None = None) -> chex.Array:
+    """The lowest positive score of each query [Q]; of one positive (the published case) its score, 0 where none.
+
+    `values` [Q, C] are given in place of the scores, at the same candidate.
+    """
     index = jnp.argmin(jnp.where(positives, scores, jnp.inf), axis=1, keepdims=True)
-    score = jnp.take_along_axis(scores, index, axis=1)[:, 0]
-    return jnp.where(positives.any(axis=1), score, 0)
+    value = jnp.take_along_axis(scores if values is None else values, index, axis=1)[:, 0]
+    return jnp.where(positives.any(axis=1), value, 0)
 
 
-def hardest_negative(scores: chex.Array, negatives: chex.Array) -> chex.Array:
-    """The highest negative score of each query [Q]; the gradient goes to the first of ties. 0 where there is none."""
+def hardest_negative(scores: chex.Array, negatives: chex.Array, values: chex.Array | None = None) -> chex.Array:
+    """The highest negative score of each query [Q]; the gradient goes to the first of ties. 0 where there is none.
+
+    `values` [Q, C] are given in place of the scores, at the same candidate.
+    """
     index = jnp.argmax(jnp.where(negatives, scores, -jnp.inf), axis=1, keepdims=True)
-    score = jnp.take_along_axis(scores, index, axis=1)[:, 0]
-    return jnp.where(negatives.any(axis=1), score, 0)
+    value = jnp.take_along_axis(scores if values is None else values, index, axis=1)[:, 0]
+    return jnp.where(negatives.any(axis=1), value, 0)
 
 
-def _prepare(scores: chex.Array, positives: chex.Array, negatives: chex.Array | None) -> tuple[chex.Array, chex.Array]:
+def prepare(scores: chex.Array, positives: chex.Array, negatives: chex.Array | None) -> tuple[chex.Array, chex.Array]:
     """Checks the shapes; gives the negatives and which queries [Q] have a positive and a negative."""
     chex.assert_rank(scores, 2)
     negatives = ~positives if negatives is None else negatives
@@ -48,7 +54,7 @@ def sum_of_hinges(
     Returns:
       [Q]; published as the sum over both directions of the batch.
     """
-    negatives, valid = _prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives)
     hinges = jnp.maximum(margin + scores - hardest_positive(scores, positives)[:, None], 0)
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
@@ -67,7 +73,7 @@ def max_of_hinges(
     Returns:
       [Q]; published as the sum over both directions of the batch.
     """
-    negatives, valid = _prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives)
     hinge = margin + hardest_negative(scores, negatives) - hardest_positive(scores, positives)
     return jnp.where(valid, jnp.maximum(hinge, 0), 0)
 
@@ -86,7 +92,7 @@ def semi_hard_hinge(
     Returns:
       [Q]; published as the sum over both directions of the batch.
     """
-    negatives, _ = _prepare(scores, positives, negatives)
+    negatives, _ = prepare(scores, positives, negatives)
     semi_hard = negatives & (scores < hardest_positive(scores, positives)[:, None])
     return max_of_hinges(scores, positives, semi_hard, margin=margin)
 
@@ -105,7 +111,7 @@ def selective_contrastive(
     Returns:
       [Q], below 0 where s_p <= s_n < 0; published as the sum over both directions of the batch.
     """
-    negatives, valid = _prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives)
     negative = hardest_negative(scores, negatives)
     hard = valid & (negative >= hardest_positive(scores, positives))
     return jnp.where(hard, negative, max_of_hinges(scores, positives, negatives, margin=margin))
@@ -137,7 +143,7 @@ def selective_contrastive_original(
     Returns:
       [Q]; published as the mean over the queries that have p and n, in one direction.
     """
-    negatives, _ = _prepare(scores, positives, negatives)
+    negatives, _ = prepare(scores, positives, negatives)
     positives = positives & (scores <= duplicate_above)
     positive = -hardest_positive(-scores, positives)
     negative = hardest_negative(scores, negatives)
@@ -169,7 +175,7 @@ def selective_hard_negative(
       [Q]; the paper sums over both directions (reduction 'sum', weight 1), the released code takes the mean of each
       direction and halves their sum (reduction 'mean', weight 0.5).
     """
-    negatives, _ = _prepare(scores, positives, negatives)
+    negatives, _ = prepare(scores, positives, negatives)
     total = sum_of_hinges(scores, positives, negatives, margin=margin)
     average = total / (scores.shape[1] if over_candidates else jnp.maximum(negatives.sum(axis=1), 1))
     gap = jnp.abs(hardest_negative(scores, negatives) - hardest_positive(scores, positives))
@@ -200,7 +206,7 @@ def polynomial(
     Returns:
       [Q]; published as the mean over each direction, added.
     """
-    negatives, valid = _prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives)
     positive, negative = hardest_positive(scores, positives), hardest_negative(scores, negatives)
     value = jnp.maximum(jnp.polyval(jnp.asarray(positive_coefficients, scores.dtype), positive), 0)
     value += jnp.maximum(jnp.polyval(jnp.asarray(negative_coefficients, scores.dtype), negative), 0)
@@ -228,7 +234,7 @@ def adaptive_margin(
     return sum_of_hinges(scores + jnp.where(positives, 0, margins), positives, negatives, margin=0)
 
 
-def _log_softmax(scores: chex.Array, candidates: chex.Array, valid: chex.Array) -> chex.Array:
+def masked_log_softmax(scores: chex.Array, candidates: chex.Array, valid: chex.Array) -> chex.Array:
     """Log of the softmax over the candidates, -inf elsewhere; over everything for queries that are not valid."""
     return jax.nn.log_softmax(jnp.where(candidates | ~valid[:, None], scores, -jnp.inf), axis=1)
 
@@ -249,8 +255,8 @@ def projection_matching(
     Returns:
       [Q]; published as the mean over each direction, added.
     """
-    negatives, valid = _prepare(scores, positives, negatives)
-    predicted = jnp.exp(_log_softmax(scores / temperature, positives | negatives, valid))
+    negatives, valid = prepare(scores, positives, negatives)
+    predicted = jnp.exp(masked_log_softmax(scores / temperature, positives | negatives, valid))
     matching = positives / jnp.maximum(positives.sum(axis=1, keepdims=True), 1)
     divergence = predicted * jnp.log(1e-8 + predicted / (matching.astype(scores.dtype) + 1e-8))
     return jnp.where(valid, jnp.sum(divergence, axis=1), 0)
@@ -272,7 +278,7 @@ def softmax_contrastive(
     Returns:
       [Q]; CLIP takes the mean of each direction and halves their sum (reduction 'mean', weight 0.5).
     """
-    negatives, valid = _prepare(scores, positives, negatives)
-    logs = _log_softmax(scores / temperature, positives | negatives, valid)
+    negatives, valid = prepare(scores, positives, negatives)
+    logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
     total = jnp.sum(jnp.where(positives, logs, 0), axis=1)
     return jnp.where(valid, -total / jnp.maximum(positives.sum(axis=1), 1), 0)
