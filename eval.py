@@ -40,6 +40,7 @@ def main() -> None:
     if COMPARE.value or COMPARE_SYSTEMS.value:
         match = functools.partial(published.matching, published.load(), systems=COMPARE_SYSTEMS.value)
     name = SPLIT.value + (f'_{FOLDS.value}folds' if FOLDS.value > 1 else '') + ('_ensemble' if len(runs) > 1 else '')
+    name += f'_{MEMBER.value}' if MEMBER.value else ''
     folder = Path(OUTPUT.value) if OUTPUT.value else Path(WORKDIR.value[0]) / 'eval' / name
     blocks = folder / 'blocks'
     try:
@@ -66,7 +67,7 @@ def main() -> None:
     fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
     print(f'{protocol["data"]}: {protocol["images"]} images, {protocol["texts"]} texts{fold}; ties {protocol["ties"]}')
     for run in protocol['runs']:
-        print(f'{run["workdir"]}, step {run["step"]}')
+        print(f'{run["workdir"]}, step {run["step"]}' + (f', {MEMBER.value}' if MEMBER.value else ''))
     print(table(report['metrics']))
     if match:
         print(f'\n{published.comparison(report, match(protocol))}\n')

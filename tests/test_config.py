@@ -9,9 +9,9 @@ from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.training.members import make_members
 from jitm.training.objective import make_terms
-from jitm.training.setup import OFFLINE_INPUTS
+from jitm.training.setup import OFFLINE_INPUTS, check_anchors
 
-CONFIGS = sorted((ROOT / 'configs').glob('*.py'))
+CONFIGS = sorted((ROOT / 'configs').rglob('*.py'))
 
 
 def load(name):
@@ -19,13 +19,21 @@ def load(name):
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
-def test_every_config_builds_its_model_terms_and_members(path: Path):
-    config = load(path.stem)
+def test_every_config_builds_its_models_terms_and_members(path: Path):
+    config = load(path.relative_to(ROOT / 'configs').with_suffix(''))
     assert config.keys() == load('default').keys()
-    model = config_lib.make_model(config['model'], vocab_size=10)
-    assert model.text_format.kind == ('word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words')
-    make_terms(config['terms'], supplied=OFFLINE_INPUTS if config['rounds'] or config['offline']['candidates'] else ())
-    make_members(config['members'], dict.fromkeys(config['members'], model), optax.identity())
+    sections = {name: config_lib.member_model(config, name) for name in config['members']}
+    models = {name: config_lib.make_model(section, vocab_size=10) for name, section in sections.items()}
+    for model in models.values():
+        assert model.text_format.kind == ('word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words')
+    members = make_members(config['members'], models, optax.identity())
+    supplied = {
+        'margins': config['relevance']['source'],
+        'anchor_scores': any(member.learn_from for member in members.values()),
+        **dict.fromkeys(OFFLINE_INPUTS, config['rounds'] or config['offline']['candidates']),
+    }
+    terms = make_terms(config['terms'], [name for name, given in supplied.items() if given])
+    check_anchors(terms, members)
 
 
 @pytest.mark.parametrize('path', [path for path in CONFIGS if path.stem.startswith('vsrn_adap')], ids=lambda p: p.stem)
