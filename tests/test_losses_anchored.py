@@ -486,6 +486,20 @@ def test_the_orders_of_two_are_a_coin():
     np.testing.assert_allclose(got, [0.75 * math.log(1.5) + 0.25 * math.log(0.5)], rtol=1e-5)
 
 
+@pytest.mark.parametrize('name', ['rank_distillation', 'rank_distillation, hard'])
+def test_the_orders_of_fewer_candidates_than_the_length(name):
+    """Row n has n + 2 candidates, in any places, and costs what they cost alone."""
+    with jax.enable_x64(True):
+        scores, _, _, anchor = (x[:3] for x in random_case(0))
+        candidates = np.array([[0, 1, 0, 0, 1, 0, 0], [1, 0, 0, 1, 0, 0, 1], [0, 1, 1, 0, 1, 1, 0]], bool)
+        positives = np.cumsum(candidates, axis=1) * candidates == 1
+        case = scores, positives, candidates & ~positives, anchor
+        np.testing.assert_allclose(compiled(name)(*case), expected(name, *case), rtol=1e-9)
+        for gradient in gradients_of(name)(*case):
+            assert np.isfinite(gradient).all()
+            np.testing.assert_array_equal(gradient[~candidates], 0)
+
+
 def test_too_many_orders_are_refused():
     scores, positives = jnp.zeros((1, 8)), jnp.arange(8)[None] == 0
     with pytest.raises(ValueError, match='length is 7'):

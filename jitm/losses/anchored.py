@@ -173,7 +173,7 @@ def absolute_max(
 
 def _order_log_likelihoods(scores: chex.Array, present: chex.Array) -> chex.Array:
     """Log of the product over places of the softmax over what remains (Plackett-Luce): [..., L] -> [...]."""
-    scores = jnp.where(present, scores, jnp.finfo(scores.dtype).min)
+    scores = jnp.where(present, scores, -jnp.inf)
     remaining = jax.lax.cumlogsumexp(scores, axis=scores.ndim - 1, reverse=True)
     return jnp.sum(jnp.where(present, scores - remaining, 0), axis=-1)
 
@@ -264,7 +264,7 @@ def similarity_preserving(
       anchor_scores: [Q, C].
 
     Returns:
-      [Q]; published as 10 times the mean over the matrix, whose rows are of unit norm.
+      [Q]; published as 10 times the mean over the matrix, of either direction: reduction 'mean'.
     """
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
