@@ -126,7 +126,7 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
 
     Args:
       rankings: direction -> Ranking.
-      terms: the terms of rankings.
+      terms: an objective, of which token terms are left out.
       epoch: for terms that come and go.
 
     Returns:
@@ -134,6 +134,7 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
       ranking_loss: sum of the terms.
       collapsed_loss: what it would be if all scores were equal (2 x batch x margin for max of hinges).
     """
+    terms = {name: term for name, term in terms.items() if term.predictions is None}
     losses = [sum(t.active(epoch) * t.per_query(r) for t in terms.values()) for r in rankings.values()]
     equal = {name: r.replace(**_zeros(r)) for name, r in rankings.items()}
     return {
@@ -158,6 +159,29 @@ def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:
     ]
     norms = {'gradient_norm': optax.tree.norm(gradients)}
     return norms | ({'image_fc_gradient_norm': optax.tree.norm(image_fc)} if image_fc else {})
+
+
+def terms_of(member: Member, terms: Mapping[str, Term]) -> dict[str, Term]:
+    """The terms of a member's objective: all, but those that take anchor scores only if it learns from others."""
+    return {name: term for name, term in terms.items() if member.learn_from or 'anchor_scores' not in term.inputs}
+
+
+def update_members(
+    members: Mapping[str, Member],
+    states: Mapping[str, MemberState],
+    gradients: Mapping[str, chex.ArrayTree],
+    batch_stats: Mapping[str, chex.ArrayTree],
+    progress: chex.Array,
+) -> dict[str, MemberState]:
+    """Applies every member's rule; those that do not train may look at the new states of those that do."""
+
+    def update(name: str, updated: Mapping[str, MemberState]) -> MemberState:
+        member = members[name]
+        outcome = Outcome(member.optimizer, gradients.get(name), batch_stats.get(name), progress, updated)
+        return member.update(states[name], outcome)
+
+    updated = {name: update(name, {}) for name, member in members.items() if member.trains}
+    return {name: updated[name] if member.trains else update(name, updated) for name, member in members.items()}
 
 
 def make_train_step(
@@ -189,21 +213,12 @@ def make_train_step(
     epsilon = epsilons[0] if epsilons else SELHN_EPSILON
     token_terms = {name: term for name, term in terms.items() if term.predictions}
     training = {name: members[name] for name in sorted(members) if members[name].trains}
-    own_terms = {
-        member: {
-            name: term
-            for name, term in terms.items()
-            if members[member].learn_from or 'anchor_scores' not in term.inputs
-        }
-        for member in training
-    }
+    own_terms = {name: terms_of(member, terms) for name, member in training.items()}
 
     def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
         epoch = state.step // steps_per_epoch
-        keys = {
-            name: parallel.device_key(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), state.step), n), axis)
-            for n, name in enumerate(training)
-        }
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        keys = {name: parallel.device_key(jax.random.fold_in(key, n), axis) for n, name in enumerate(training)}
         image_index, relevance = parallel.all_gather((batch.image_index, batch.relevance), axis)
         still = {
             name: evaluation_scores(member.model, state.members[name], batch, axis)
@@ -212,13 +227,10 @@ def make_train_step(
         }
 
         def loss(params):
-            variables = {
-                name: {'params': params[name], 'batch_stats': state.members[name].batch_stats} for name in training
-            }
-            passes = {
-                name: forward(member.model, variables[name], batch, keys[name], axis, token_terms)
-                for name, member in training.items()
-            }
+            passes = {}
+            for name, member in training.items():
+                variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
+                passes[name] = forward(member.model, variables, batch, keys[name], axis, token_terms)
             scores = jax.lax.stop_gradient({name: scores for name, (scores, *_) in passes.items()}) | still
             total, statistics, metrics = 0.0, {}, {}
             for name, (own_scores, offline, token_losses, statistics[name]) in passes.items():
@@ -228,9 +240,8 @@ def make_train_step(
                 )
                 value, values = objective(own_terms[name], rankings, epoch, token_losses)
                 total += value
-                ranking_terms = {key: term for key, term in own_terms[name].items() if not term.predictions}
                 told = {'loss': value} | {f'terms/{term}': value for term, value in values.items()}
-                told |= gap_metrics(rankings, epsilon) | collapse_metrics(rankings, ranking_terms, epoch)
+                told |= gap_metrics(rankings, epsilon) | collapse_metrics(rankings, own_terms[name], epoch)
                 metrics |= {f'{name}/{what}': value for what, value in told.items()}
             return total, (statistics, metrics)
 
@@ -241,13 +252,10 @@ def make_train_step(
             metrics |= {f'{name}/{what}': value for what, value in told.items()}
         norms = {f'{name}/{what}': norm for name in training for what, norm in gradient_norms(gradients[name]).items()}
         finite = jnp.isfinite(total + sum(norms.values()))
-        progress, updated = state.step / (epochs * steps_per_epoch), {}
-        for name in [*training, *still]:
-            member = members[name]
-            outcome = Outcome(member.optimizer, gradients.get(name), statistics.get(name), progress, dict(updated))
-            updated[name] = member.update(state.members[name], outcome)
+        progress = state.step / (epochs * steps_per_epoch)
+        updated = update_members(members, state.members, gradients, statistics, progress)
         proceed = finite & (batch.step == state.step)
-        new = TrainState(state.step + 1, {name: updated[name] for name in members})
+        new = TrainState(state.step + 1, updated)
         state = jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state)
         return state, metrics | norms | {'finite': finite}
 
