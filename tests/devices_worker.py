@@ -21,9 +21,9 @@ from jitm.data.augmentation import Augmentation  # noqa: E402
 from jitm.data.pipeline import Pipeline, Tokens  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
 from jitm.data.text import Vocabulary  # noqa: E402
-from jitm.losses import ranking, tokens  # noqa: E402
+from jitm.losses import anchored, ranking, tokens  # noqa: E402
 from jitm.training import rankings  # noqa: E402
-from jitm.training.members import Member, gradient, init_members  # noqa: E402
+from jitm.training.members import Member, frozen, gradient, init_members  # noqa: E402
 from jitm.training.objective import Term  # noqa: E402
 from jitm.training.step import TrainState, make_train_step  # noqa: E402
 
@@ -38,6 +38,7 @@ CASES = [
     # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
+    ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'copies': 2}),
 ]
 
 
@@ -65,7 +66,7 @@ def main() -> None:
     results = {}
     for name, loss, changes in CASES:
         pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes))
-        model, terms = MATCHERS[name], {'ranking': Term(loss, 1.0, 0, None, 'sum')}
+        model, terms = MATCHERS.get(name, MATCHERS['rvse_mlp']), {'ranking': Term(loss, 1.0, 0, None, 'sum')}
         if name == 'vsrn_f30k':
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = Term(tokens.captioning, 1.0, 0, None, 'sum', predictions='captioning')
@@ -73,6 +74,9 @@ def main() -> None:
             still = {side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}
             model = model.clone(**still)
         members = {'target': Member(model, gradient, optax.trace(0.0))}
+        if name == 'boosted':
+            learning = Member(model, gradient, optax.trace(0.0), learn_from=('anchor',))
+            members = {'anchor': Member(model, frozen), 'target': learning}
         step = make_train_step(
             members,
             terms,
@@ -84,7 +88,7 @@ def main() -> None:
         step = parallel.data_parallel(step)
         whole = pipeline.batch(0)
         first = init_members(members, 0, whole.images, whole.texts)
-        first = {'target': first['target'].replace(params=perturb(first['target'].params))}
+        first = {key: member.replace(params=perturb(member.params)) for key, member in first.items()}
         state = parallel.put_state(TrainState(np.int32(0), first))
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
         state, metrics = step(state, parallel.put_batch(batch))

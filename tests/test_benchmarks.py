@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import mining, scoring
+from benchmarks import members, mining, scoring
 
 MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
 
@@ -81,3 +81,21 @@ def test_mining_prints_its_speed(monkeypatch, capsys, model):
     assert out.startswith('12 x 60, 8 dimensions, float32')
     assert 'million pairs/s' in out
     assert ("Flickr30K's training split" if model else 'GFLOP/s of the plain product') in out
+
+
+def test_members_are_timed_against_the_single_branch(precomp_folder, monkeypatch, capsys):
+    load = members.load_config
+
+    def small(name, scenario):
+        config = load(name, scenario)
+        config['model'] |= {'embed_dim': 8}
+        return config | {'vocabulary': {'path': '', 'min_count': 1}}
+
+    monkeypatch.setattr(members, 'load_config', small)
+    members.main(['--configs', 'vse_fc_max_f8k', '--data_root', str(precomp_folder), '--batch_size=4', '--rounds=1'])
+    lines = capsys.readouterr().out.splitlines()
+    table = {line.split()[0]: [float(cell) for cell in line.split()[1:]] for line in lines[-4:]}
+    assert list(table) == ['single', 'oas', 'oss', 'mss']
+    assert table['single'][:3] == [1, 1, 1]
+    assert table['oss'][1] == 2
+    assert all(memory > 1 for _, _, memory, _ in list(table.values())[1:])
