@@ -125,5 +125,5 @@ def table(metrics: dict[str, float]) -> str:
         rows.append(f'{label} {recall} {median:7.1f} {mean:8.1f}')
     rows.append(f'rsum {metrics["rsum"]:.1f}')
     if 'mean_distance' in metrics:
-        rows.append(f'MD {metrics["mean_distance"]:.3f}')
+        rows.append(f'MD {metrics["mean_distance"]:.3g}')
     return '\n'.join(rows)

@@ -77,7 +77,7 @@ def test_the_mean_distance_has_a_column_where_every_line_has_one(tmp_path):
     new = [write_distances(f'new{n}', n, [{'mean_distance': 0.1}, {'mean_distance': 0.5 + n / 10}]) for n in (0, 1)]
     header, _, row = summary(read_settings(new)).splitlines()[:3]
     assert header.endswith('| rsum | MD | best epoch | runs |')
-    assert row.endswith('| 61.0 ± 0.0 | 0.550 ± 0.071 | 1, 1 | new0, new1 |')
+    assert row.endswith('| 61.0 ± 0.0 | 0.55 ± 0.0707 | 1, 1 | new0, new1 |')
     half_old = write_distances('old', 2, [{}, {'mean_distance': 0.5}])
     header, _, row = summary(read_settings([*new, half_old])).splitlines()[:3]
     assert header.endswith('| rsum | best epoch | runs |')

@@ -7,7 +7,7 @@ from matplotlib.image import imread
 
 from jitm.analysis import cross_retrieval, panels
 from jitm.analysis.__main__ import main
-from jitm.analysis.matrices import matrix_names, read_matrices
+from jitm.analysis.matrices import names_of, read_matrices
 from jitm.data.splits import Split
 from jitm.errors import UserError
 
@@ -63,9 +63,9 @@ def test_a_damaged_report_and_a_missing_file_are_refused(tmp_path, capsys):
 def test_matrices_are_named_by_their_runs(tmp_path):
     one, two = write(tmp_path / '1', runs=['runs/a']), write(tmp_path / '2', runs=['runs/b', 'old/c'])
     again, alone = write(tmp_path / '3', runs=['old/a']), write(tmp_path / '4')
-    assert matrix_names(read_matrices([one, two])) == ['a', 'b + c']
-    assert matrix_names(read_matrices([one, again])) == [str(one), str(again)]
-    assert matrix_names(read_matrices([one, alone])) == [str(one), str(alone)]
+    assert names_of(read_matrices([one, two])) == ['a', 'b + c']
+    assert names_of(read_matrices([one, again])) == [str(one), str(again)]
+    assert names_of(read_matrices([one, alone])) == [str(one), str(alone)]
 
 
 def test_texts_of_an_image_stand_together(tmp_path):

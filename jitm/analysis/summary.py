@@ -24,7 +24,7 @@ def summary(settings: Sequence[Setting]) -> str:
         best = [max(lines, key=lambda line: line['rsum']) for lines in validations]
         cells = [mean_and_deviation([line[column] for line in best]) for column in columns]
         if has_distance:
-            cells.append(mean_and_deviation([line['mean_distance'] for line in best], '.3f'))
+            cells.append(mean_and_deviation([line['mean_distance'] for line in best], '.3g'))
         best_rows.append([setting.name, *cells, ', '.join(f'{line["epoch"]:g}' for line in best), setting.run_names])
         by_epoch = [{line['epoch']: line['rsum'] for line in lines} for lines in validations]
         by_setting.append((setting.name, by_epoch))
