@@ -12,13 +12,13 @@ from jitm.analysis.feature_map import place, read_vectors
 from jitm.errors import UserError
 
 
-def write(folder, images=6, size=4, runs=(), **changes):
+def write(folder, count=6, runs=(), **changes):
     """Vectors as eval.py writes them, two texts for each image near it."""
     folder.mkdir()
     rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(images, size)).astype(np.float32)
-    texts = np.repeat(vectors, 2, axis=0) + 0.01 * rng.normal(size=(2 * images, size)).astype(np.float32)
-    arrays = {'images': vectors, 'texts': texts, 'image_of_text': np.repeat(np.arange(images), 2)} | changes
+    vectors = rng.normal(size=(count, 4)).astype(np.float32)
+    texts = np.repeat(vectors, 2, axis=0) + 0.01 * rng.normal(size=(2 * count, 4)).astype(np.float32)
+    arrays = {'images': vectors, 'texts': texts, 'image_of_text': np.repeat(np.arange(count), 2)} | changes
     np.savez(folder / 'vectors.npz', **{key: value for key, value in arrays.items() if value is not None})
     if runs:
         protocol = {'data': 'tiny/dev', 'runs': [{'workdir': str(run), 'step': 1} for run in runs]}
@@ -91,7 +91,7 @@ def test_files_that_cannot_be_drawn_are_refused(tmp_path, changes, message):
 
 
 def test_what_a_user_gets_wrong(tmp_path, capsys):
-    one, other = write(tmp_path / 'a'), write(tmp_path / 'b', images=5)
+    one, other = write(tmp_path / 'a'), write(tmp_path / 'b', count=5)
     np.save(tmp_path / 'sims.npy', np.eye(3))
     (tmp_path / 'empty.npz').touch()
     for arguments, message in (
