@@ -77,13 +77,16 @@ def place(vectors: np.ndarray, method: str) -> np.ndarray:
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     vectors = np.asarray(vectors, np.float64)
     directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     if method == 'pca':
-        return PCA(2, random_state=0).fit_transform(directions)
-    perplexity = min(PERPLEXITY, len(vectors) / 3)
-    return TSNE(2, perplexity=perplexity, init='pca', random_state=0).fit_transform(directions)
+        projection = PCA(2, random_state=0)
+    else:
+        projection = TSNE(2, perplexity=min(PERPLEXITY, len(vectors) / 3), init='pca', random_state=0)
+    with threadpool_limits(1):  # the same sums on any number of cores, and faster for so few points
+        return projection.fit_transform(directions)
 
 
 def draw(files: Sequence[Vectors], method: str, pairs: int, output: Path) -> None:
