@@ -9,7 +9,7 @@ from absl import flags
 
 from jitm import cli, explain, published
 from jitm.errors import InterruptedRun
-from jitm.evaluation import evaluate_runs, load_run, read_split, write_report
+from jitm.evaluation import check_vectors, evaluate_runs, load_run, read_split, write_report, write_vectors
 from jitm.metrics import table
 from jitm.scoring import DTYPES
 
@@ -20,6 +20,7 @@ STEP = flags.DEFINE_integer('step', None, 'The checkpoint; the best by validatio
 MEMBER = flags.DEFINE_string('member', None, 'The branch; the one that was validated if not given.')
 DATA_ROOT = flags.DEFINE_string('data_root', None, 'The data folder, if it has moved since training.')
 SAVE_SIMS = flags.DEFINE_boolean('save_sims', False, 'Also write the similarities, float32 [images, texts].')
+SAVE_VECTORS = flags.DEFINE_boolean('save_vectors', False, 'Also write the vectors whose products are the scores.')
 OUTPUT = flags.DEFINE_string('output', None, 'Folder of metrics.json; by default eval/SPLIT in the first run.')
 DTYPE = flags.DEFINE_enum('dtype', None, list(DTYPES), 'Of the encodings that are scored, if not as in validation.')
 MEMORY_MB = flags.DEFINE_integer('memory_mb', None, 'MiB for scoring, if not as in the config.', lower_bound=1)
@@ -36,6 +37,8 @@ def main() -> None:
     runs = [load_run(workdir, STEP.value, MEMBER.value) for workdir in WORKDIR.value]
     if EXPLAIN.value:
         explain.check(runs)
+    if SAVE_VECTORS.value:
+        check_vectors(runs)
     match = None
     if COMPARE.value or COMPARE_SYSTEMS.value:
         match = functools.partial(published.matching, published.load(), systems=COMPARE_SYSTEMS.value)
@@ -56,6 +59,9 @@ def main() -> None:
             report=cli.ProgressPrinter(),
         )
         write_report(report, sims if SAVE_SIMS.value else None, folder)
+        if SAVE_VECTORS.value:
+            split = read_split(runs, SPLIT.value, DATA_ROOT.value)
+            write_vectors(runs, split, folder, dtype=report['protocol']['dtype'], memory_mb=MEMORY_MB.value)
         if EXPLAIN.value:
             split = read_split(runs, SPLIT.value, DATA_ROOT.value)
             pairs = explain.retrieve(sims, split.image_of_text, EXPLAIN.value, FOLDS.value)

@@ -7,8 +7,7 @@ from ml_collections import config_flags
 
 from jitm import cli, parallel
 from jitm.metrics import table
-from jitm.training.loop import train_and_evaluate
-from jitm.training.rounds import train_in_rounds
+from jitm.training.rounds import run_directory, train
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/; --config.key=value overrides a key.')
 WORKDIR = flags.DEFINE_string('workdir', None, 'The run directory: new, empty, or of the same run, which goes on.')
@@ -19,12 +18,8 @@ flags.mark_flags_as_required(['config', 'workdir'])
 def main() -> None:
     """Trains and says where everything is."""
     cli.start_processes()
-    config = CONFIG.value.to_dict()
-    workdir = Path(WORKDIR.value)
-    if config['rounds']:
-        result, workdir = train_in_rounds(config, workdir, cli.ProgressPrinter()), workdir / 'round2'
-    else:
-        result = train_and_evaluate(config, workdir)
+    config, workdir = CONFIG.value.to_dict(), Path(WORKDIR.value)
+    result, workdir = train(config, workdir, cli.ProgressPrinter()), run_directory(config, workdir)
     if not parallel.is_primary():
         return
     split = config['evaluation']['split']

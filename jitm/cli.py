@@ -8,9 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import app, flags
 from absl import logging as absl_logging
+from ml_collections import config_flags
 
 from jitm import parallel
 from jitm.errors import (
@@ -61,6 +63,29 @@ def _check_config_flags(argv: Sequence[str]) -> None:
             if part not in node:
                 raise UserError(f"config key '{key}' is unknown{did_you_mean(part, node)}")
             node = node[part]
+
+
+def parse_config(argv: Sequence[str]) -> dict[str, Any]:
+    """Reads the config that a command line describes, as the flags of train.py are read.
+
+    Args:
+      argv: `--config` and `--config.key=value`, of which the last one counts; other flags are passed over.
+
+    Returns:
+      A nested dict.
+
+    Raises:
+      UserError: if the file cannot be read, a key is unknown or a value of another type.
+    """
+    _check_config_flags(argv)
+    values = flags.FlagValues()
+    values.set_gnu_getopt()
+    config_flags.DEFINE_config_file('config', flag_values=values, sys_argv=list(argv))
+    try:
+        values(argv, known_only=True)
+    except (flags.Error, TypeError, ValueError) as error:
+        raise UserError(_one_line(error)) from None
+    return values.config.to_dict()
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:

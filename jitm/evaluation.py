@@ -131,6 +131,40 @@ def make_scorer(run: Run, split: Split, *, dtype: str | None = None, memory_mb: 
     )
 
 
+def check_vectors(runs: Sequence[Run]) -> None:
+    """Raises a UserError unless the scores of all runs are products of vectors."""
+    for run in runs:
+        if not run.model.scores_products:
+            raise UserError(
+                f'the scores of {run.workdir} are no products of vectors ({type(run.model).__name__} as configured), '
+                'so it has none to save; leave out --save_vectors'
+            )
+
+
+def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes a split as vectors whose inner products are the mean of the runs' scores.
+
+    The mean of several runs' inner products is the inner product of their vectors put end to end, by their number.
+
+    Args:
+      runs: that score by products, see `Matcher.scores_products`.
+      scorers: of each run.
+      split: that they score.
+
+    Returns:
+      Images [I, D] and texts [T, D], as precise as the scorers' encodings.
+    """
+    encoded = [
+        (run.model.vectors(scorer.encode_images(np.arange(split.num_images))), run.model.vectors(scorer.encode_texts()))
+        for run, scorer in zip(runs, scorers, strict=True)
+    ]
+    images, texts = encoded[0]
+    if len(runs) > 1:
+        images, texts = (np.concatenate(side, axis=1) for side in zip(*encoded, strict=True))
+        images /= len(runs)
+    return images, texts
+
+
 def evaluate_runs(
     runs: Sequence[Run],
     split_name: str,
@@ -198,3 +232,13 @@ def write_report(report: Mapping[str, Any], sims: np.ndarray | None, folder: Pat
             np.save(file, sims)
     with replacing(folder / 'metrics.json') as file:
         file.write((json.dumps(report, indent=2) + '\n').encode())
+
+
+def write_vectors(
+    runs: Sequence[Run], split: Split, folder: Path, *, dtype: str | None = None, memory_mb: int | None = None
+) -> None:
+    """Writes `vectors.npz` into a folder: `images` and `texts` of `encode_vectors`, float32, and `image_of_text`."""
+    scorers = [make_scorer(run, split, dtype=dtype, memory_mb=memory_mb) for run in runs]
+    images, texts = (np.asarray(side, np.float32) for side in encode_vectors(runs, scorers, split))
+    with replacing(folder / 'vectors.npz') as file:
+        np.savez(file, images=images, texts=texts, image_of_text=split.image_of_text)

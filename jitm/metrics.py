@@ -71,8 +71,24 @@ def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
     return result
 
 
+def mean_distance(sims: np.ndarray, image_of_text: np.ndarray) -> float:
+    """The mean similarity of the positive pairs less that of the negative ones (MD: DBL, section IV-A).
+
+    Args:
+      sims: [I, T], used as they are: distances of models that scale their scores differently cannot be compared.
+      image_of_text: int [T], the image of each text; the other images make its negative pairs.
+
+    Returns:
+      In the unit of the similarities; NaN if there is only one image.
+    """
+    images, texts = sims.shape
+    positives = float(np.sum(sims[image_of_text, np.arange(texts)], dtype=np.float64))
+    negatives = float(np.sum(sims, dtype=np.float64)) - positives
+    return positives / texts - negatives / (sims.size - texts) if images > 1 else float('nan')
+
+
 def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 1) -> dict[str, float]:
-    """The field's table: `i2t/` and `t2i/` of `recalls`, and `rsum`, the sum of the six recalls.
+    """The field's table: `i2t/` and `t2i/` of `recalls`, `rsum`, the sum of the six recalls, and `mean_distance`.
 
     Args:
       sims: [I, T].
@@ -80,7 +96,7 @@ def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 
       folds: splits the images into so many consecutive parts and averages their metrics (5 is COCO's 1K protocol).
 
     Returns:
-      Name to value; recalls and rsum in percent.
+      Name to value; recalls and rsum in percent, the mean distance in the unit of the similarities.
 
     Raises:
       ValueError: as `ranks`, or if the images cannot be split evenly.
@@ -91,19 +107,23 @@ def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 
     parts = []
     for fold in np.split(np.arange(images), folds):
         texts = np.flatnonzero(np.isin(image_of_text, fold))
-        i2t, t2i = ranks(sims[fold[0] : fold[-1] + 1, texts], image_of_text[texts] - fold[0])
+        part = sims[fold[0] : fold[-1] + 1, texts], image_of_text[texts] - fold[0]
+        i2t, t2i = ranks(*part)
         metrics = {f'i2t/{name}': value for name, value in recalls(i2t).items()}
         metrics |= {f't2i/{name}': value for name, value in recalls(t2i).items()}
-        parts.append(metrics)
+        parts.append(metrics | {'mean_distance': mean_distance(*part)})
     mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
     return mean | {'rsum': sum(value for name, value in mean.items() if 'recall@' in name)}
 
 
 def table(metrics: dict[str, float]) -> str:
-    """The metrics in the form the field prints them."""
+    """The metrics in the form the field prints them, and the mean distance, which lines of older runs lack."""
     rows = ['               R@1    R@5   R@10   med r   mean r']
     for direction, label in (('i2t', 'image to text'), ('t2i', 'text to image')):
         recall = ' '.join(f'{metrics[f"{direction}/recall@{k}"]:6.1f}' for k in RECALLS_AT)
         median, mean = metrics[f'{direction}/median_rank'], metrics[f'{direction}/mean_rank']
         rows.append(f'{label} {recall} {median:7.1f} {mean:8.1f}')
-    return '\n'.join([*rows, f'rsum {metrics["rsum"]:.1f}'])
+    rows.append(f'rsum {metrics["rsum"]:.1f}')
+    if 'mean_distance' in metrics:
+        rows.append(f'MD {metrics["mean_distance"]:.3g}')
+    return '\n'.join(rows)

@@ -67,6 +67,23 @@ def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
     ]
 
 
+def test_the_mean_distance_has_a_column_where_every_line_has_one(tmp_path):
+    def write_distances(name, seed, distances):
+        recalls = {f'{direction}/recall@{k}': 10 for direction in ('i2t', 't2i') for k in (1, 5, 10)}
+        lines = [{'epoch': float(n), 'part': 'dev', 'rsum': 60.0 + n, **recalls} for n in range(2)]
+        lines = [line | distance for line, distance in zip(lines, distances, strict=True)]
+        return write(tmp_path / name, config_of(seed), lines)
+
+    new = [write_distances(f'new{n}', n, [{'mean_distance': 0.1}, {'mean_distance': 0.5 + n / 10}]) for n in (0, 1)]
+    header, _, row = summary(read_settings(new)).splitlines()[:3]
+    assert header.endswith('| rsum | MD | best epoch | runs |')
+    assert row.endswith('| 61.0 ± 0.0 | 0.55 ± 0.0707 | 1, 1 | new0, new1 |')
+    half_old = write_distances('old', 2, [{}, {'mean_distance': 0.5}])
+    header, _, row = summary(read_settings([*new, half_old])).splitlines()[:3]
+    assert header.endswith('| rsum | best epoch | runs |')
+    assert row.endswith('| 61.0 ± 0.0 | 1, 1, 1 | new0, new1, old |')
+
+
 def test_what_is_no_run_is_refused(tmp_path, capsys):
     with pytest.raises(UserError, match='nowhere is not a run directory'):
         read_run(tmp_path / 'nowhere')

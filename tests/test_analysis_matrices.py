@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from jitm.analysis import cross_retrieval, panels
+from jitm.analysis import cross_retrieval, distributions, panels
 from jitm.analysis.__main__ import main
-from jitm.analysis.matrices import matrix_names, read_matrices
+from jitm.analysis.matrices import names_of, read_matrices
 from jitm.data.splits import Split
 from jitm.errors import UserError
 
@@ -63,9 +63,9 @@ def test_a_damaged_report_and_a_missing_file_are_refused(tmp_path, capsys):
 def test_matrices_are_named_by_their_runs(tmp_path):
     one, two = write(tmp_path / '1', runs=['runs/a']), write(tmp_path / '2', runs=['runs/b', 'old/c'])
     again, alone = write(tmp_path / '3', runs=['old/a']), write(tmp_path / '4')
-    assert matrix_names(read_matrices([one, two])) == ['a', 'b + c']
-    assert matrix_names(read_matrices([one, again])) == [str(one), str(again)]
-    assert matrix_names(read_matrices([one, alone])) == [str(one), str(alone)]
+    assert names_of(read_matrices([one, two])) == ['a', 'b + c']
+    assert names_of(read_matrices([one, again])) == [str(one), str(again)]
+    assert names_of(read_matrices([one, alone])) == [str(one), str(alone)]
 
 
 def test_texts_of_an_image_stand_together(tmp_path):
@@ -188,3 +188,46 @@ def test_the_command_reads_the_data_that_the_run_names(tmp_path, precomp_folder,
     ):
         assert main(['panels', *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_distributions_are_those_of_all_pairs(tmp_path, monkeypatch):
+    """In chunks of two images, against numpy on the pairs in one piece."""
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(size=(2, 7, 21)).astype(np.float32)
+    matrices = read_matrices([write(tmp_path / 'a', one), write(tmp_path / 'b', 3 * two)])
+    monkeypatch.setattr(distributions, 'PAIRS_AT_A_TIME', 50)
+    low, high = distributions.bounds(matrices)
+    assert (low, high) == (min(one.min(), 3 * two.min()), max(one.max(), 3 * two.max()))
+    width = (high - low) / distributions.BINS
+    for matrix, sims in zip(matrices, (one, 3 * two), strict=True):
+        own = np.repeat(np.eye(7, dtype=bool), 3, axis=1)
+        for got, pairs in zip(
+            distributions.distributions(matrix, low, high), (np.float64(sims[own]), np.float64(sims[~own])), strict=True
+        ):
+            assert got.mean == pytest.approx(pairs.mean())
+            assert got.deviation == pytest.approx(pairs.std())
+            want = np.quantile(pairs, distributions.QUANTILES, method='inverted_cdf')
+            np.testing.assert_allclose(got.quantiles(low, high), want, atol=width / 2)
+            drawn = np.histogram(pairs, distributions.DRAWN, (low, high), density=True)[0]
+            np.testing.assert_allclose(got.density(low, high), drawn, rtol=1e-9)
+
+
+def test_distributions_are_printed_and_drawn(tmp_path, capsys):
+    """Positives of SIMS: 0.9, 0.8, 0.3, 0.4; negatives: 0.1, 0.4, 0.0, 0.85."""
+    sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.ones((2, 4)), runs=['b'])]
+    output = tmp_path / 'figure.png'
+    assert main(['distributions', *map(str, sims), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    assert capsys.readouterr().out.splitlines()[:6] == [
+        '|  | pairs | mean | deviation | 5% | 25% | 50% | 75% | 95% | MD |',
+        '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |',
+        '| a | positives | 0.6000 | 0.2550 | 0.3000 | 0.3000 | 0.4000 | 0.8000 | 0.9000 | 0.262 |',
+        '| a | negatives | 0.3375 | 0.3305 | 0.0000 | 0.0000 | 0.1000 | 0.4000 | 0.8500 |  |',
+        '| b | positives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 0 |',
+        '| b | negatives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 |  |',
+    ]
+    assert main(['distributions', str(sims[1]), '--output', str(output)]) == 0  # one value has bins too
+    alone = write(tmp_path / 'alone', np.zeros((1, 3)))
+    capsys.readouterr()
+    assert main(['distributions', str(alone)]) == 2
+    assert 'has one image and so no negative pairs' in capsys.readouterr().err

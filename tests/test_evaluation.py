@@ -155,18 +155,54 @@ def test_a_broken_model_is_refused(run):
         evaluation.evaluate_runs([broken], 'dev', 1)
 
 
+def test_saved_vectors_have_the_scores_as_products(run, tmp_path):
+    other = dataclasses.replace(run, variables=jax.tree.map(lambda x: x * 1.1, run.variables))
+    for runs in ([run], [run, other]):
+        evaluation.check_vectors(runs)
+        _, sims = evaluation.evaluate_runs(runs, 'dev', 1)
+        split = evaluation.read_split(runs, 'dev')
+        evaluation.write_vectors(runs, split, tmp_path)
+        with np.load(tmp_path / 'vectors.npz') as arrays:
+            assert {name: array.dtype for name, array in arrays.items()} == {
+                'images': np.float32,
+                'texts': np.float32,
+                'image_of_text': np.int32,
+            }
+            np.testing.assert_allclose(arrays['images'] @ arrays['texts'].T, sims, atol=1e-5)
+            np.testing.assert_array_equal(arrays['image_of_text'], split.image_of_text)
+    evaluation.write_vectors([run], split, tmp_path, dtype='bfloat16')
+    with np.load(tmp_path / 'vectors.npz') as arrays:
+        assert arrays['images'].dtype == np.float32
+
+
+def test_a_model_without_vectors_has_none_to_save(run):
+    order = dataclasses.replace(run, model=run.model.clone(measure='order'))
+    with pytest.raises(UserError, match=r'are no products of vectors \(VSE as configured\).*leave out --save_vectors'):
+        evaluation.check_vectors([run, order])
+
+
 @pytest.mark.slow
 def test_the_command_prints_and_writes(finished, tmp_path):  # noqa: F811
     workdir = finished[0]
     result = run_script(
-        'eval.py', '--workdir', workdir, '--split', 'test', '--folds', 5, '--save_sims', '--output', tmp_path
+        'eval.py',
+        '--workdir',
+        workdir,
+        '--split',
+        'test',
+        '--folds',
+        5,
+        '--save_sims',
+        '--save_vectors',
+        '--output',
+        tmp_path,
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr == ''
-    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy'}
+    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy', 'vectors.npz'}
     assert 'scenes/test: 2 images, 10 texts, mean of 5 folds; ties count against the query' in result.stdout
     report = json.loads((tmp_path / 'metrics.json').read_text())
-    assert f'rsum {report["metrics"]["rsum"]:.1f}' in result.stdout
+    assert f'rsum {report["metrics"]["rsum"]:.1f}\nMD {report["metrics"]["mean_distance"]:.3g}\n' in result.stdout
     assert np.load(tmp_path / 'sims.npy').shape == (10, 50)
     result = run_script('eval.py', '--workdir', workdir, '--workdir', workdir, '--output', tmp_path / 'both')
     assert result.returncode == 0

@@ -19,7 +19,7 @@ LEVELS = [
     {'explain', 'mining'},
     {'training', 'inference'},
     {'cli'},
-    {'mining.__main__'},
+    {'mining.__main__', 'sweep'},
 ]
 PURE = {'types', 'metrics', 'losses'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))

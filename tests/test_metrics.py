@@ -85,7 +85,35 @@ def test_metrics_by_hand():
         assert got[f'{direction}/median_rank'] == 1
         assert got[f'{direction}/mean_rank'] == pytest.approx(1.9)
     assert got['rsum'] == pytest.approx(560)
-    assert 'rsum 560.0' in metrics.table(got)
+    assert got['mean_distance'] == pytest.approx(0.8)
+    assert metrics.table(got).splitlines()[3:] == ['rsum 560.0', 'MD 0.8']
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 9), st.integers(0, 12))
+def test_the_mean_distance_is_that_of_the_loop(seed, images, more_texts):
+    rng = np.random.default_rng(seed)
+    image_of_text = np.concatenate([np.arange(images), rng.integers(0, images, more_texts)])
+    rng.shuffle(image_of_text)
+    sims = rng.normal(size=(images, len(image_of_text))).astype(np.float32)
+    pairs = {True: [], False: []}
+    for image in range(images):
+        for text, own in enumerate(image_of_text):
+            pairs[bool(own == image)].append(float(sims[image, text]))
+    want = np.mean(pairs[True]) - np.mean(pairs[False])
+    assert metrics.mean_distance(sims, image_of_text) == pytest.approx(want, rel=1e-9, abs=1e-12)
+
+
+def test_the_mean_distance_by_hand():
+    """Positives 0.9, 0.7, 0.5; negatives 0.2, 0.4, 0.0."""
+    sims = np.array([[0.9, 0.7, 0.2], [0.4, 0.0, 0.5]])
+    assert metrics.mean_distance(sims, np.array([0, 0, 1])) == pytest.approx(0.7 - 0.2)
+    assert np.isnan(metrics.mean_distance(sims[:1], np.zeros(3, int)))
+
+
+def test_the_mean_distance_of_many_half_precision_scores_is_not_rounded():
+    sims = np.full((300, 1500), 0.1, np.float16)
+    assert metrics.mean_distance(sims, np.repeat(np.arange(300), 5)) == pytest.approx(0, abs=1e-9)
 
 
 def test_a_median_between_two_ranks_is_the_lower():
@@ -96,7 +124,7 @@ def test_the_table_has_a_row_for_each_direction():
     names = ('recall@1', 'recall@5', 'recall@10', 'median_rank', 'mean_rank')
     values = {'i2t': [1, 2, 3, 4, 5], 't2i': [6, 7, 8, 9, 10]}
     numbers = {f'{way}/{name}': n for way in values for name, n in zip(names, values[way], strict=True)}
-    _, i2t, t2i, _ = metrics.table(numbers | {'rsum': 27}).splitlines()
+    _, i2t, t2i, _ = metrics.table(numbers | {'rsum': 27}).splitlines()  # as an older run logged it
     for line, label, want in ((i2t, 'image to text', values['i2t']), (t2i, 'text to image', values['t2i'])):
         assert line.startswith(label)
         assert [float(number) for number in line.removeprefix(label).split()] == want

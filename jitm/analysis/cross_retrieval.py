@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from jitm.analysis.figures import save
-from jitm.analysis.matrices import Matrix, matrix_names
+from jitm.analysis.matrices import Matrix, names_of
 from jitm.analysis.tables import table
 from jitm.metrics import cross_retrieval_ranks
 
@@ -23,7 +23,7 @@ def frequencies(matrix: Matrix) -> np.ndarray:
 def cross_retrieval(matrices: Sequence[Matrix]) -> str:
     """A Markdown table: of each matrix, how many positive pairs have a cross-retrieval rank in each interval."""
     columns = [[f'{count} ({count / sum(counts):.1%})' for count in counts] for counts in map(frequencies, matrices)]
-    return table(['cross-retrieval rank', *matrix_names(matrices)], list(zip(INTERVALS, *columns, strict=True)))
+    return table(['cross-retrieval rank', *names_of(matrices)], list(zip(INTERVALS, *columns, strict=True)))
 
 
 def draw(matrices: Sequence[Matrix], output: Path) -> None:
@@ -39,7 +39,7 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     panel = figure.subplots()
     width = 0.8 / len(matrices)
     panel.set_prop_cycle(color=mpl.color_sequences['petroff10'])
-    for n, (name, matrix) in enumerate(zip(matrix_names(matrices), matrices, strict=True)):
+    for n, (name, matrix) in enumerate(zip(names_of(matrices), matrices, strict=True)):
         places = np.arange(len(INTERVALS)) + (n - (len(matrices) - 1) / 2) * width
         bars = panel.bar(places, frequencies(matrix), width, label=name)
         panel.bar_label(bars, fontsize='x-small')

@@ -1,4 +1,4 @@
-"""Similarity matrices as `eval.py --save_sims` writes them."""
+"""Files of `eval.py` and what they are called; similarity matrices as `--save_sims` writes them."""
 
 import dataclasses
 import json
@@ -12,25 +12,47 @@ from jitm.data import precomp
 from jitm.errors import UserError
 
 
-@dataclasses.dataclass(frozen=True)
-class Matrix:
-    """Saved similarities.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A file of `eval.py`.
 
     Attributes:
-      path: where they lie.
-      sims: [I, T], memory-mapped; the texts of an image stand together, in the order of the images.
-      protocol: how they were made, from the `metrics.json` beside them; empty without one.
+      path: where it lies.
+      protocol: how it was made, from the `metrics.json` beside it; empty without one.
     """
 
     path: Path
-    sims: np.ndarray
     protocol: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Matrix(Saved):
+    """Saved similarities.
+
+    Attributes:
+      sims: [I, T], memory-mapped; the texts of an image stand together, in the order of the images.
+    """
+
+    sims: np.ndarray
 
     @property
     def image_of_text(self) -> np.ndarray:
         """The image of each text, int [T]."""
         images, texts = self.sims.shape
         return np.repeat(np.arange(images), texts // images)
+
+
+def read_protocol(path: Path) -> dict[str, Any]:
+    """The protocol in the `metrics.json` beside a file; empty without one.
+
+    Raises:
+      UserError: if that is no report of `eval.py`.
+    """
+    report = path.parent / 'metrics.json'
+    try:
+        return json.loads(report.read_text())['protocol'] if report.exists() else {}
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f'{report} is no report of eval.py ({error!r}); write it again, or remove it') from None
 
 
 def _read_matrix(path: Path) -> Matrix:
@@ -42,12 +64,7 @@ def _read_matrix(path: Path) -> Matrix:
         )
     if not np.isfinite(sims).all():
         raise UserError(f'{path} has NaN or infinite similarities; write it again with eval.py --save_sims')
-    report = path.parent / 'metrics.json'
-    try:
-        protocol = json.loads(report.read_text())['protocol'] if report.exists() else {}
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f'{report} is no report of eval.py ({error!r}); write it again, or remove it') from None
-    return Matrix(path, sims, protocol)
+    return Matrix(path=path, sims=sims, protocol=read_protocol(path))
 
 
 def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
@@ -67,17 +84,22 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
                 f'{other.path} has shape {other.sims.shape}, but {first.path} {first.sims.shape}; compare matrices of '
                 'the same split'
             )
-    data = {matrix.protocol['data']: matrix.path for matrix in matrices if matrix.protocol}
-    if len(data) > 1:
-        told = ', '.join(f'{path} of {name}' for name, path in data.items())
-        raise UserError(f'the matrices are of different data: {told}; compare matrices of the same split')
+    check_same_data(matrices)
     return matrices
 
 
-def matrix_names(matrices: Sequence[Matrix]) -> list[str]:
-    """The names of the run directories behind each matrix; all have their paths if that does not tell them apart."""
+def check_same_data(files: Sequence[Saved]) -> None:
+    """Raises a UserError if files are of different data, as far as the reports beside them tell."""
+    data = {file.protocol['data']: file.path for file in files if file.protocol}
+    if len(data) > 1:
+        told = ', '.join(f'{path} of {name}' for name, path in data.items())
+        raise UserError(f'the files are of different data: {told}; compare files of the same split')
+
+
+def names_of(files: Sequence[Saved]) -> list[str]:
+    """The names of the run directories behind each file; all have their paths if that does not tell them apart."""
     runs = [
-        ' + '.join(Path(run['workdir']).name for run in matrix.protocol['runs']) if matrix.protocol else ''
-        for matrix in matrices
+        ' + '.join(Path(run['workdir']).name for run in file.protocol['runs']) if file.protocol else ''
+        for file in files
     ]
-    return runs if all(runs) and len(set(runs)) == len(runs) else [str(matrix.path) for matrix in matrices]
+    return runs if all(runs) and len(set(runs)) == len(runs) else [str(file.path) for file in files]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jitm import config as config_lib
-from jitm.analysis.matrices import Matrix, matrix_names
+from jitm.analysis.matrices import Matrix, names_of
 from jitm.analysis.settings import read_run
 from jitm.analysis.tables import table
 from jitm.data.splits import Split
@@ -108,7 +108,7 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
     folder = output.parent / f'{output.stem}_images'
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(markdown(matrix_names(matrices), split, texts_of, images_of, folder.name), encoding='utf-8')
+        output.write_text(markdown(names_of(matrices), split, texts_of, images_of, folder.name), encoding='utf-8')
         if split.pixels is not None:
             retrieved = {image for row in images_of.values() for one in row for image in one.top}
             _write_pictures(split.pixels, retrieved.union(images), folder)

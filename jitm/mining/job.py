@@ -17,7 +17,7 @@ from jitm.data import candidates as candidates_lib
 from jitm.data.candidates import Candidates
 from jitm.data.splits import Split
 from jitm.errors import InterruptedRun, UserError
-from jitm.evaluation import Run, make_scorer
+from jitm.evaluation import Run, encode_vectors, make_scorer
 from jitm.mining.found import Found
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
@@ -34,25 +34,12 @@ def share(blocks: Sequence[Any]) -> list[Any]:
 
 
 def make_search(runs: Sequence[Run], split: Split, *, memory_mb: int | None, dtype: str | None) -> tuple[Any, list]:
-    """The fastest search that the runs' models allow, and what its scores depend on.
-
-    The mean of several runs' inner products is the inner product of their vectors put end to end, by their number.
-    """
+    """The fastest search that the runs' models allow, and what its scores depend on."""
     scorers = [make_scorer(run, split, dtype=dtype, memory_mb=memory_mb) for run in runs]
     jobs = [scorer.job() for scorer in scorers]
     if not all(run.model.scores_products for run in runs):
         return PairSearch(scorers, split), jobs
-    encoded = [
-        (
-            run.model.vectors(scorer.encode_images(np.arange(split.num_images))),
-            run.model.vectors(scorer.encode_texts()),
-        )
-        for run, scorer in zip(runs, scorers, strict=True)
-    ]
-    images, texts = encoded[0]
-    if len(runs) > 1:
-        images, texts = (np.concatenate(side, axis=1) for side in zip(*encoded, strict=True))
-        images /= len(runs)
+    images, texts = encode_vectors(runs, scorers, split)
     memory_mb = runs[0].config['run']['memory_mb'] if memory_mb is None else memory_mb
     return ProductSearch(images, texts, split, memory_mb=memory_mb), jobs
 

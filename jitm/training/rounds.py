@@ -1,4 +1,4 @@
-"""Two rounds: train, mine the whole training split with what was trained, train again (AOQ, paper 000)."""
+"""What a config asks for: one run, or two rounds, the second with negatives mined by the first (AOQ, paper 000)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from jitm.errors import UserError
 from jitm.evaluation import load_run
 from jitm.mining.job import check_top_h, describe, interruptible, mine
 from jitm.scoring import Progress
+from jitm.training.checkpoint import Checkpoints
 from jitm.training.loop import train_and_evaluate
 from jitm.training.setup import LOCK, Setup, check_workdir, lock, set_up
 
@@ -106,3 +107,23 @@ def _mine(
         )
     with interruptible(folder):
         mine([run], split, 'train', folder, memory_mb=first['run']['memory_mb'], report=report, **top_h)
+
+
+def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
+    """Where the run lies that counts: the workdir, or that of the second round."""
+    return workdir / 'round2' if config['rounds'] else workdir
+
+
+def check(config: Mapping[str, Any], workdir: Path) -> None:
+    """Raises the UserError with which `train` would refuse to start; writes nothing."""
+    config = json.loads(json.dumps(config))
+    if config['rounds']:
+        check_rounds(*split_rounds(config, workdir), workdir, config['rounds']['fine_tune'])
+    else:
+        check_workdir(workdir, config)
+        set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))
+
+
+def train(config: Mapping[str, Any], workdir: Path, report: Callable[[Progress], None] | None = None) -> dict[str, Any]:
+    """`train_in_rounds` if the config has rounds, else `train_and_evaluate`."""
+    return train_in_rounds(config, workdir, report) if config['rounds'] else train_and_evaluate(config, workdir)
