@@ -250,6 +250,7 @@ def read_files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_to_the_same_files(trained, tmp_path, monkeypatch):
     """Of its 12 blocks it goes through 6 before it is killed at the next; from the first it would be killed again."""
     out, killed_at = tmp_path / 'out', 7
@@ -261,6 +262,7 @@ def test_a_killed_command_goes_on_to_the_same_files(trained, tmp_path, monkeypat
     assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
 
 
+@pytest.mark.slow
 def test_the_command_as_two_processes_writes_the_same_files(trained, tmp_path):
     out = tmp_path / 'out'
     words = '-m', 'jitm.mining', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'

@@ -29,7 +29,11 @@ def run_processes(count: int, *command: object, **variables: str) -> list[str]:
     commands = [[sys.executable, *map(str, command), *flags, f'--process_id={n}'] for n in range(count)]
     pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
     started = [subprocess.Popen(words, env=environment(**variables), cwd=ROOT, **pipes) for words in commands]
-    outputs = [process.communicate(timeout=300) for process in started]
+    try:
+        outputs = [process.communicate(timeout=300) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [0] * count, outputs
     return [stdout for stdout, _ in outputs]
 
