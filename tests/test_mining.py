@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 
@@ -9,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT, environment
-from test_parallel import free_port
+from conftest import ROOT, environment, run_script
+from test_parallel import free_port, run_processes
 from test_scoring import make_problem, make_scorer, score_at_once
 from test_train import finished  # noqa: F401
 
@@ -20,6 +21,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import load_run, read_split
 from jitm.mining import job as job_lib
+from jitm.mining import products as products_lib
 from jitm.mining import search
 from jitm.mining.found import Found
 from jitm.mining.job import mine, search_all
@@ -28,6 +30,7 @@ from jitm.mining.products import ProductSearch
 from jitm.mining.report import summarize
 
 WORKER = str(ROOT / 'tests' / 'mining_worker.py')
+COMMAND_WORKER = str(ROOT / 'tests' / 'mining_command_worker.py')
 
 
 def full_sort(scores, excluded, top_h):
@@ -227,13 +230,45 @@ def test_the_command_writes_lists_and_describes_them(trained, tmp_path):
     assert {path.name for path in (tmp_path / 'out').iterdir()} == {
         f'{name}_train.npy' for name in ('i2t', 't2i', 'scores_i2t', 'scores_t2i')
     } | {MANIFEST}
-    first = {path.name: path.read_bytes() for path in (tmp_path / 'out').iterdir()}
+    first = read_files(tmp_path / 'out')
     ensemble = mine_by_command(trained, tmp_path / 'two', f'--workdir={trained}', '--top_h_texts=9', '--top_h_images=4')
     assert ensemble.returncode == 0, ensemble.stderr
     assert np.mean(np.load(tmp_path / 'two' / 'i2t_train.npy') == lists.i2t) > 0.9
     again = mine_by_command(trained, tmp_path / 'out', '--top_h_texts=9', '--top_h_images=4')
     assert again.returncode == 0
-    assert {path.name: path.read_bytes() for path in (tmp_path / 'out').iterdir()} == first
+    assert read_files(tmp_path / 'out') == first
+
+
+def mine_at_once(trained, out):
+    """The files of a mining job that nothing stops."""
+    run = load_run(trained)
+    mine([run], read_split([run], 'train'), 'train', out, top_h_texts=9, top_h_images=4)
+    return read_files(out)
+
+
+def read_files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_to_the_same_files(trained, tmp_path, monkeypatch):
+    """Of its 12 blocks it goes through 6 before it is killed at the next; from the first it would be killed again."""
+    out, killed_at = tmp_path / 'out', 7
+    words = [killed_at, f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4']
+    assert run_script(COMMAND_WORKER, *words).returncode == -signal.SIGKILL
+    assert set(read_files(out)) == {'unfinished_0.npz'}
+    assert run_script(COMMAND_WORKER, *words).returncode == 0
+    monkeypatch.setattr(products_lib, 'MOST_QUERIES', 1)
+    assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
+
+
+@pytest.mark.slow
+def test_the_command_as_two_processes_writes_the_same_files(trained, tmp_path):
+    out = tmp_path / 'out'
+    words = '-m', 'jitm.mining', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
+    outputs = run_processes(2, *words)
+    assert ['positives' in output for output in outputs] == [True, False]
+    assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
 
 
 def test_more_negatives_than_there_are_are_refused(trained):

@@ -23,6 +23,21 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+def run_processes(count: int, *command: object, **variables: str) -> list[str]:
+    """What a command of Python prints as several processes of one job, which must all succeed."""
+    flags = f'--coordinator=localhost:{free_port()}', f'--num_processes={count}'
+    commands = [[sys.executable, *map(str, command), *flags, f'--process_id={n}'] for n in range(count)]
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
+    started = [subprocess.Popen(words, env=environment(**variables), cwd=ROOT, **pipes) for words in commands]
+    try:
+        outputs = [process.communicate(timeout=300) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * count, outputs
+    return [stdout for stdout, _ in outputs]
+
+
 def start(*arguments) -> subprocess.Popen:
     command = [sys.executable, WORKER, *map(str, arguments)]
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from conftest import run_script
 from test_mining import make_lists, make_split, save_lists
-from test_train import finished  # noqa: F401
+from test_parallel import run_processes
+from test_train import assert_about_the_same_metrics, finished  # noqa: F401
 
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
@@ -151,11 +152,15 @@ def test_the_step_scores_each_mined_pair(two_rounds, tmp_path):
     np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-5)
 
 
-def test_two_rounds_are_one_command_that_goes_on(two_rounds, tmp_path):
-    path = tmp_path / 'two_rounds.py'
+def write_config(path, config):
     path.write_text(
-        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({two_rounds!r})\n'
+        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({config!r})\n'
     )
+    return path
+
+
+def test_two_rounds_are_one_command_that_goes_on(two_rounds, tmp_path):
+    path = write_config(tmp_path / 'two_rounds.py', two_rounds)
     workdir = tmp_path / 'run'
     command = 'train.py', f'--config={path}', f'--workdir={workdir}'
     result = run_script(*command)
@@ -179,6 +184,29 @@ def test_two_rounds_are_one_command_that_goes_on(two_rounds, tmp_path):
     assert {p: p.read_bytes() for p in files} == files
     other = run_script('train.py', f'--config={path}', f'--workdir={workdir}/round1')
     assert (other.returncode, 'does not hold two rounds' in other.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_two_processes_train_two_rounds(two_rounds, tmp_path):
+    for config in (two_rounds, two_rounds['rounds']['first']):
+        config |= {'batch_size': 80, 'epochs': 2}  # all texts, so that all batches have one shape
+    path, workdir = write_config(tmp_path / 'two_rounds.py', two_rounds), tmp_path / 'run'
+    outputs = run_processes(2, 'train.py', f'--config={path}', f'--workdir={workdir}')
+    assert ['rsum' in output for output in outputs] == [True, False]
+    rounds.train_in_rounds(two_rounds, tmp_path / 'alone')
+    for name in ('round1', 'round2'):
+        assert_about_the_same_metrics(workdir / name, tmp_path / 'alone' / name)
+    got, want = (read_arrays(folder / 'candidates') for folder in (workdir, tmp_path / 'alone'))
+    assert set(got) == set(want) == {'i2t_train', 't2i_train', 'scores_i2t_train', 'scores_t2i_train'}
+    for direction in ('i2t', 't2i'):
+        name = f'{direction}_train'
+        np.testing.assert_allclose(got[f'scores_{name}'], want[f'scores_{name}'], atol=1e-3)
+        assert np.mean(got[name] == want[name]) > 0.9
+    assert not list((workdir / 'candidates').glob('unfinished_*'))
+
+
+def read_arrays(folder):
+    return {path.stem: np.load(path) for path in folder.glob('*.npy')}
 
 
 def test_lists_of_another_first_round_are_mined_again(two_rounds, tmp_path):
