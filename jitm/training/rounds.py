@@ -49,7 +49,10 @@ def check_rounds(
         raise UserError(f'workdir {workdir} exists and does not hold two rounds; choose an empty or a new one')
     check_workdir(workdir / 'round1', first)
     check_workdir(workdir / 'round2', second)
-    setups = set_up(first, resuming=True), set_up(second, mined_later=True)
+    name = second['evaluation']['member']
+    anew = {**second['members'][name], 'init_from': ''} if fine_tune else second['members'][name]
+    not_begun = {**second, 'members': {**second['members'], name: anew}}  # there is no first round to begin with yet
+    setups = set_up(first, resuming=True), set_up(not_begun, mined_later=True)
     check_top_h(setups[0].pipeline.split, **top_h)
     for key, mined in top_h.items():
         if second['offline'][key] > mined:
@@ -84,8 +87,7 @@ def train_in_rounds(
     workdir = Path(workdir)
     config = json.loads(json.dumps(config))  # as it will be read from the run directories
     first, second, top_h = split_rounds(config, workdir)
-    not_begun = {**second, 'members': config['members']}  # there is no first round to begin with yet
-    check_rounds(first, not_begun, top_h, workdir, config['rounds']['fine_tune'])
+    check_rounds(first, second, top_h, workdir, config['rounds']['fine_tune'])
     with lock(workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())):
         train_and_evaluate(first, workdir / 'round1')
         _mine(workdir, first, top_h, report)
