@@ -43,6 +43,14 @@ SENTENCES = {
         ['woman', 'cup', 'spoon'], ['smiles'], ['holding'], ['woman holding cup', 'woman holding spoon'],
         ['woman smiles'],
     ),
+    'a man looks at a dog that chases the cat': (
+        ['man', 'dog', 'cat'], [], ['looks at', 'chases'], ['man looks at dog', 'dog chases cat'], [],
+    ),
+    'the dog runs and a cat sleeps': (['dog', 'cat'], ['runs', 'sleeps'], [], [], ['dog runs', 'cat sleeps']),
+    'A man holds a cup and a woman is smiling': (
+        ['man', 'cup', 'woman'], ['smiling'], ['holds'], ['man holds cup'], ['woman smiling'],
+    ),
+    'a lady looks surprised': (['lady'], ['looks', 'surprised'], [], [], ['lady looks', 'lady surprised']),
     'a cup with flowers in it': (['cup', 'flowers'], [], ['with', 'in'], ['cup with flowers'], []),
     'A girl tries to catch a ball while another one has fallen down the stairs': (
         ['girl', 'ball', 'one', 'stairs'], ['tries'], ['catch', 'fallen down'],

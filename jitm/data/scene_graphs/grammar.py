@@ -38,6 +38,7 @@ _SAME_LETTER = {
     'B': _words("am is are was were be been being 'm 're"),
     'U': _words("have has had having do does did 've"),
     'X': _words('while as because if though although when whereas so than since'),
+    'W': _words('that'),
     'P': _words('down past'),
     'N': _words('sports clothes news'),
 }
@@ -66,7 +67,8 @@ _REWRITES = (
     (r'T', 'P'),
     (r'(?<=[aDJCH])[VZ]|(?<=P)V(?=[PAKO]|\Z)|\AV(?=[GYBP])', 'N'),  # the bear; next to monitor; bear in the grass
     (r'(a(?:R?J|C|G|Y|[AK])*N+)S', r'\1V'),  # a boy jumps
-    (r'(?<=[NS])[NS](?=[aD])|(?<=S)N(?=[PR])|(?<=ZA)S', 'V'),  # people surf the waves; men jump for it; walks and talks
+    (r'(?<=[NS])[NS](?=[aD])|(?<=S)N(?=[PR])', 'V'),  # people surf the waves; men jump for it
+    (r'(?<=ZA)S|(?<=W)S', 'V'),  # walks and talks; who talks
     (r'(?<=G)[YL](?=J*[NS])|\AY(?=J*[NS])', 'M'),  # wearing striped shirts; sliced pizza
     (rf'{_BEFORE_NOUN}[GYL](?=[JNSGY]*[NS])', r'\1M'),  # a barking dog
     (rf'{_BEFORE_NOUN}[GYL](?=[JNSGY]*[NS])', r'\1M'),  # a stuffed barking dog
@@ -137,7 +139,7 @@ class _Reader:
             if kind == 'noun':
                 self._noun_phrase(letters, start, stop)
             elif kind == 'adjective':
-                self._describe(self._subjects if self._copula else self._nearest, start, stop)
+                self._describe(self._subjects if self._copula else self._nearest or self._subjects, start, stop)
             elif kind == 'preposition':
                 self._preposition(start, stop)
             else:
@@ -185,7 +187,7 @@ class _Reader:
                 self._describe(this, first, match.end())
         if self._pending:
             self._relate(this)
-        elif self._joins and self._last:
+        elif self._joins and self._last and letters[stop : stop + 1] != 'B':
             subjects, relation = self._last
             self._triples += [Relation(subject, relation, this[0]) for subject in subjects]
         elif self._joins and self._subjects == self._nearest:
@@ -210,6 +212,7 @@ class _Reader:
         if letter == 'V':
             self._give_up()
             self._pending = _Pending(self._subjects, word, word + 1, word + 1)
+            self._nearest = ()
             self._copula = self._joins = False
         elif letter == 'B':
             self._give_up()
