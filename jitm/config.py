@@ -144,11 +144,20 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
 
 def load_relevance(relevance: Mapping[str, Any], split: Any) -> Any:
     """Makes what a config's `relevance` names: dict(source='cider.from_captions') -> Relevance; None for source ''."""
-    source, keywords = choose(relevance, 'source', where='relevance')
+    return _of_split(relevance, split, 'relevance')
+
+
+def load_scene_graphs(graphs: Mapping[str, Any], split: Any) -> Any:
+    """Makes what a config's `scene_graphs` names: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
+    return _of_split(graphs, split, 'scene_graphs')
+
+
+def _of_split(section: Mapping[str, Any], split: Any, where: str) -> Any:
+    source, keywords = choose(section, 'source', where=where)
     if not source:
-        check_keys(keywords, (), where='relevance')
+        check_keys(keywords, (), where=where)
         return None
-    return bind(resolve('jitm.data', source), keywords, where='relevance', later=('split',))(split)
+    return bind(resolve('jitm.data', source), keywords, where=where, later=('split',))(split)
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:

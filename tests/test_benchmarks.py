@@ -1,10 +1,15 @@
 import json
+import pathlib
+import re
 import sys
 
 import numpy as np
 import pytest
 
-from benchmarks import members, mining, scoring
+from benchmarks import members, mining, scene_graphs, scoring
+from jitm.data.scene_graphs import parse
+
+FACTUAL = pathlib.Path(__file__).parents[2] / 'shared' / 'data' / 'factual_sg' / 'dev.csv'
 
 MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
 
@@ -99,3 +104,57 @@ def test_members_are_timed_against_the_single_branch(precomp_folder, monkeypatch
     assert table['single'][:3] == [1, 1, 1]
     assert table['oss'][1] == 2
     assert all(memory > 1 for _, _, memory, _ in list(table.values())[1:])
+
+
+GOLD = """image_id,region_id,caption,scene_graph
+1,1,two dogs on the seat of a bus,"( dogs , is , 2 ) , ( dogs , on , seat ) , ( bus , have , seat )"
+1,2,a man wears red glasses,"( man , wear , glasses ) , ( glasses , is , dark red )"
+1,3,scooters,( scooters )
+"""
+
+
+def test_scene_graphs_print_precision_and_recall(tmp_path, monkeypatch, capsys):
+    path = tmp_path / 'gold.csv'
+    path.write_text(GOLD)
+    monkeypatch.setattr(sys, 'argv', ['scene_graphs', f'--gold={path}'])
+    scene_graphs.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-3:] for line in lines[1:6]] == [
+        ['1.000', '1.000', '6'],
+        ['0.500', '0.500', '2'],
+        ['0.500', '0.500', '2'],
+        ['1.000', '1.000', '3'],
+        ['1.000', '1.000', '3'],
+    ]
+    assert re.fullmatch(r'3 sentences, \d+ sentences/s', lines[6])
+
+
+def test_scene_graphs_say_what_is_wrong_with_a_file(tmp_path, monkeypatch, capsys):
+    path = tmp_path / 'gold.csv'
+    path.write_text('a,b\n1,2\n')
+    for name, message in ((path, 'is not a CSV file with columns caption and scene_graph'), ('none', 'cannot be read')):
+        monkeypatch.setattr(sys, 'argv', ['scene_graphs', f'--gold={name}'])
+        with pytest.raises(SystemExit):
+            scene_graphs.main()
+        assert message in capsys.readouterr().err
+
+
+def test_base_forms():
+    parse('a dog')  # reads the lexicon, which by itself warns of files left open
+    bases = {'sitting': 'sit', 'riding': 'ride', 'tied': 'tie', 'attached': 'attach', 'has': 'have', 'carries': 'carry'}
+    bases |= {'covered': 'cover', 'cross': 'cross', 'growing': 'grow', 'stand': 'stand', 'watches': 'watch', 'on': 'on'}
+    assert {word: scene_graphs.base_of_verb(word) for word in bases} == bases
+    nouns = {'tennis racquets': 'racquet', 'bus': 'bus', 'buses': 'bus', 'women': 'woman', 'glass': 'glass'}
+    assert {phrase: scene_graphs.base_of_noun(phrase) for phrase in nouns} == nouns
+
+
+@pytest.mark.skipif(not FACTUAL.is_file(), reason='needs the gold scene graphs in ../shared/data')
+def test_scene_graphs_find_what_is_said():
+    captions, gold = scene_graphs.read_file(str(FACTUAL))
+    found = [scene_graphs.read_found(caption, parse(caption)) for caption in captions]
+    measured = {kind: row[:2] for kind, row in scene_graphs.measure(gold, found).items()}
+    assert len(captions) == 1000
+    assert min(measured['head_nouns']) > 0.95
+    assert min(measured['attributes']) > 0.77
+    assert min(measured['relations']) > 0.74
+    assert min(measured['triples']) > 0.68

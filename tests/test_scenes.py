@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.scenes import Object, Phrase, Relation, SceneGraph, Statement, drawing, graphs
+from jitm.data.scenes import Object, Phrase, Relation, SceneGraph, Statement, drawing, grammar, graphs
 from jitm.errors import UserError
 
 IMAGES = 100
@@ -315,6 +315,42 @@ def test_statements_say_what_the_captions_say(dev):
         assert sorted(claimed) == sorted((count, sorted(words - {None})) for count, words in phrases)
         assert len(statement.relations) == len(relations)
         assert statement.total == total
+
+
+def test_sentence_graphs_by_hand():
+    statement = Statement(
+        (Phrase('small', 'orange', 'circle'), Phrase(None, 'red', 'cross'), Phrase(None, None, 'ring', 2)),
+        (Relation(0, 'left of', 1),),
+        4,
+    )
+    words = {'picture': 'image', 'shape': 'object', 'small': 'tiny', 'ring': 'hoop', 'side': 'to the {} of'}
+    template = '{g} in a {picture} of {total} , {b} with {a} {ab_it} .'
+    text, graph = grammar.render(template, statement, words)
+    assert text == 'two hoops in an image of four objects , a red cross with a tiny orange circle to its left .'
+    said = [[text[slice(*span)] for span in spans] for spans in graph[:3]]
+    assert said == [
+        ['hoops', 'objects', 'cross', 'circle'], ['two', 'four', 'red', 'tiny', 'orange'], ['to its left'],
+    ]  # fmt: skip
+    assert graph.triples == ((3, 0, 2),)
+    assert graph.described == ((0, 0), (1, 1), (2, 2), (3, 3), (3, 4))
+
+
+def test_sentence_graphs_say_where_the_captions_say_it(dev):
+    for caption, statement, graph in zip(dev.captions, dev.statements, dev.sentence_graphs, strict=True):
+        objects, attributes, places = ([caption[slice(*span)] for span in spans] for spans in graph[:3])
+        said = [[noun] for noun in objects]
+        for thing, attribute in reversed(graph.described):
+            said[thing].insert(0, attributes[attribute])
+        mentions = [match[0] for match in NOUN_PHRASE.finditer(caption)]
+        assert [' '.join(words) for words in said] == [re.sub('^an? ', '', mention) for mention in mentions]
+        _, relations, _ = read(caption)
+        assert len(places) == len(graph.triples) == len(relations) == len(statement.relations)
+        # The reader's noun phrases are without the `four shapes` of the whole picture.
+        whole = [n for n, mention in enumerate(mentions) if not re.match(r'(?!an? )\w+ (shapes|objects)', mention)]
+        assert {(s, o) for s, _, o in graph.triples} == {(whole[s], whole[o]) for s, _, o in relations}
+        for (_, place, _), (_, predicate, _) in zip(graph.triples, statement.relations, strict=True):
+            where = re.sub('under|beneath', 'below', places[place])
+            assert predicate.removesuffix(' of') in where.split()
 
 
 def test_every_swap_is_false_of_its_image(dev):

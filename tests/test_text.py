@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jitm.data import text
-from jitm.data.text import Vocabulary, tokenize
+from jitm.data.text import SPECIAL_WORDS, Vocabulary, find_tokens, tokenize
 from jitm.errors import UserError
 
 CAPTIONS = pathlib.Path(__file__).parents[2] / 'shared' / 'data' / 'f8k' / 'dev_caps.txt'
@@ -199,3 +199,35 @@ def test_damaged_ids(vocabulary, changes, found):
 def test_special_words_in_other_places():
     with pytest.raises(UserError, match=r'^v\.json begins with a, <pad>, <start>, <end>: ids 0 to 3 must be <pad>'):
         Vocabulary.from_json(Vocabulary(('a', *SPECIAL)).to_json(), 'v.json')
+
+
+def test_offsets_are_those_of_the_words():
+    vocabulary = Vocabulary((*SPECIAL_WORDS, 'a', 'dog'))
+    caption = ' A dog\'s "red"  caf\u00e9 cannot \u0130stanbul e\u0301t\u00e9.'
+    offsets = vocabulary.offsets(caption)
+    assert offsets.shape == (len(vocabulary.encode(caption)), 2)
+    said = [
+        '',
+        'A',
+        'dog',
+        "'s",
+        '"',
+        'red',
+        '"',
+        'caf\u00e9',
+        'can',
+        'not',
+        '\u0130stanbul',
+        'e\u0301t\u00e9',
+        '.',
+        '',
+    ]
+    assert [caption[start:stop] for start, stop in offsets] == said
+    assert offsets.dtype == np.int32
+
+
+def test_tokens_that_are_not_of_the_caption():
+    assert find_tokens('Two big dogs', ['two', '[UNK]', 'dog', 's']) == [(0, 3), (4, 7), (8, 11), (11, 12)]
+    for tokens in (['two', 'dogs'], ['two', ''], ['[UNK]', 'two']):
+        with pytest.raises(ValueError, match="'Two big dogs' does not go on with"):
+            find_tokens('Two big dogs', tokens)

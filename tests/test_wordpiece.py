@@ -67,6 +67,21 @@ def test_pieces_of_a_caption(pieces, caption, words):
     np.testing.assert_array_equal(pieces.encode(caption), np.array(ids, np.int32), strict=True)
 
 
+def test_offsets_are_those_of_the_pieces(pieces):
+    caption = ' A  Undog, Cafe\u0301 xyz.'
+    offsets = pieces.offsets(caption)
+    assert offsets.shape == (len(pieces.encode(caption)), 2)
+    assert offsets.dtype == np.int32
+    said = ['', 'A', 'Un', 'do', 'g', ',', 'Cafe', 'xyz', '.', '']
+    assert [caption[start:stop] for start, stop in offsets] == said
+    assert offsets[[0, -1]].tolist() == [[0, 0], [0, 0]]
+
+
+def test_where_words_of_text_begin(pieces):
+    assert pieces.first_word == 5
+    assert WordPiece(('[PAD]', 'x', '[MASK]', '[SEP]', '[CLS]', '[UNK]', '[unused]', '!', 'a')).first_word == 7
+
+
 @pytest.mark.parametrize('name', SPECIAL)
 def test_names_of_special_pieces_are_text(pieces, name):
     """`[`, a word nobody knows, `]`."""

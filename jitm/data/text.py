@@ -6,7 +6,8 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from nltk.tokenize.destructive import NLTKWordTokenizer
@@ -24,6 +25,7 @@ _ABBREVIATIONS = (
 )
 # Captions without quotes, inner periods, double dashes and NLTK's contractions: splitting at blanks gives the same.
 _PLAIN = re.compile(r'(?!.*(?:--|cannot|gimme|gonna|gotta|lemme|wanna))(?:[a-z0-9 -]|,(?= ))*\.?')
+_ACCENTS = '[\u0300-\u036f]*'
 _INNER_STOP = re.compile(r'[.?!].', re.DOTALL)
 
 
@@ -51,6 +53,39 @@ def tokenize(caption: str) -> list[str]:
     sentences, words = _tokenizers()
     split = sentences.tokenize(caption) if _INNER_STOP.search(caption) else [caption]
     return [word for sentence in split for word in words.tokenize(sentence)]
+
+
+def _plain(character: str) -> str:
+    """One character in lower case and without its accent, one again."""
+    return unicodedata.normalize('NFD', character)[0].lower()[0]
+
+
+def find_tokens(caption: str, tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Finds where the tokens of a caption stand in it.
+
+    Args:
+      caption: the sentence, as it was written.
+      tokens: its words or pieces of words in their order, in lower case or not, with accents or not; `[UNK]` stands
+        for a whole word.
+
+    Returns:
+      For each its first character, and the one after its last.
+
+    Raises:
+      ValueError: these are not its tokens.
+    """
+    plain, end, spans = ''.join(map(_plain, caption)), 0, []
+    for token in tokens:
+        letters = [_plain(character) for character in token if not unicodedata.combining(character)]
+        written = r'\w+|\S' if token == '[UNK]' else ''.join(re.escape(letter) + _ACCENTS for letter in letters)
+        if token in ('``', "''"):  # what NLTK makes of "
+            written += '|"'
+        match = re.compile(rf'\s*({written})').match(plain, end)
+        if not match or not token:
+            raise ValueError(f"'{caption}' does not go on with '{token}' at character {end}")
+        end = match.end()
+        spans.append(match.span(1))
+    return spans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +191,10 @@ class Vocabulary:
         words = [self._ids.get(word, UNK) for word in tokenize(caption)]
         return np.array([START, *words, END], np.int32)
 
+    def offsets(self, caption: str) -> np.ndarray:
+        """Where the words of `encode` stand: int32 [L, 2], first character, one after the last; 0, 0 at both ends."""
+        return np.array([(0, 0), *find_tokens(caption, tokenize(caption)), (0, 0)], np.int32)
+
     def decode(self, ids: Iterable[int]) -> str:
         """Turns word ids into text.
 
@@ -175,6 +214,11 @@ class Vocabulary:
     def mask(self) -> int:
         """The id of `<mask>`, which must be there."""
         return self._ids[MASK]
+
+    @property
+    def first_word(self) -> int:
+        """The id from which on there are words of text."""
+        return len(SPECIAL_WORDS)
 
     @functools.cached_property
     def continues(self) -> np.ndarray:

@@ -68,6 +68,11 @@ class WordPiece:
         pieces = self._tokenizer.encode(caption, add_special_tokens=False).ids
         return np.array([self._ids[CLS], *pieces, self._ids[SEP]], np.int32)
 
+    def offsets(self, caption: str) -> np.ndarray:
+        """Where the pieces of `encode` stand: int32 [L, 2], first character, one after the last; 0, 0 at both ends."""
+        pieces = self._tokenizer.encode(caption, add_special_tokens=False).offsets
+        return np.array([(0, 0), *pieces, (0, 0)], np.int32)
+
     def decode(self, ids: Iterable[int]) -> str:
         """Turns ids into text.
 
@@ -94,6 +99,12 @@ class WordPiece:
     def mask(self) -> int:
         """The id of `[MASK]`, which must be there."""
         return self._ids[MASK]
+
+    @property
+    def first_word(self) -> int:
+        """The id from which on there are pieces of text: of `!` in BERT's vocabularies, else after the special ones."""
+        special = [self._ids[piece] for piece in (*SPECIAL_PIECES, MASK) if piece in self._ids]
+        return self._ids.get('!', 1 + max(special))
 
     @functools.cached_property
     def continues(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jitm.data.scene_graphs import SentenceGraph
 from jitm.data.scenes import drawing, grammar, graphs
 from jitm.data.scenes.grammar import Caption, Swap
 from jitm.data.scenes.graphs import Object, Phrase, Relation, SceneGraph, Statement, holds
@@ -26,11 +27,13 @@ class SceneSplit(Split):
 
     Attributes:
       graphs: I scene graphs; object r is region r.
+      sentence_graphs: T scene graphs of the sentences, the picture itself left out.
       statements: T statements, what each sentence claims.
       swaps: for each of the T sentences, false sentences that differ from it by one exchange; may be empty.
     """
 
     graphs: tuple[SceneGraph, ...]
+    sentence_graphs: tuple[SentenceGraph, ...]
     statements: tuple[Statement, ...]
     swaps: tuple[tuple[Swap, ...], ...]
 
@@ -88,6 +91,7 @@ def load(
         boxes=boxes,
         pixels=np.stack([scene.pixels for scene in scenes]),
         graphs=tuple(scene.graph for scene in scenes),
+        sentence_graphs=tuple(caption.graph for caption in captions),
         statements=tuple(caption.statement for caption in captions),
         swaps=tuple(caption.swaps for caption in captions),
     )

@@ -1,15 +1,17 @@
 """English captions of scenes, and their hard negatives.
 
 A template names its objects a, b, c and a group g: `{a}` is a noun phrase, `{ab}` says where a is as seen from b,
-`{ab_it}` the same with b as a pronoun, `{total}` counts all objects of the picture.
+`{ab_it}` the same with b as a pronoun, `{total}` counts all objects of the picture, as `three shapes`.
 """
 
 import itertools
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from jitm.data import scene_graphs
 from jitm.data.scenes.graphs import INVERSE, Object, Phrase, Relation, SceneGraph, Statement, find_groups, holds
 
 CAPTIONS_PER_IMAGE = 5
@@ -20,16 +22,16 @@ TEMPLATES = (
     'a {picture} of {a} {ab} {b} .',
     '{ab} {b} there is {a} .',
     '{b} with {a} {ab_it} .',
-    '{a} is {ab} {b} in a {picture} of {total} {shape}s .',
+    '{a} is {ab} {b} in a {picture} of {total} .',
     '{a} is {ab} {b} and {ac} {c} .',
     '{a} is {ab} {b} , which is {bc} {c} .',
     '{a} is {ab} {b} , and there is also {c} .',
     'besides {c} , the {picture} shows {a} {ab} {b} .',
     'there are {g} , and {a} is {ab} {b} .',
     'the {picture} shows {g} , {a} and {b} .',
-    '{g} and {a} in a {picture} of {total} {shape}s .',
+    '{g} and {a} in a {picture} of {total} .',
     'the {picture} shows {a} and {b} .',
-    '{total} {shape}s , one is {a} and another is {b} .',
+    '{total} , one is {a} and another is {b} .',
     'a {picture} with {a} , {b} and {c} .',
     'we see {a} , {b} and {c} .',
 )
@@ -49,6 +51,7 @@ PRONOUNS = {'left of': 'to its left', 'right of': 'to its right', 'above': 'abov
 NUMERALS = {2: 'two', 3: 'three', 4: 'four', 5: 'five'}
 
 _SLOTS = 'abcg'
+_OBJECT, _ATTRIBUTE, _RELATION, _END = _MARKS = '\x01\x02\x03\x00'
 _SAYS_SIZE = 0.75
 _OMITS_COLOUR = 0.06
 _OMITS_SHAPE = 0.06
@@ -68,9 +71,10 @@ class Swap(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A true sentence, what it claims, and its hard negatives."""
+    """A true sentence, where it says what, what it claims, and its hard negatives."""
 
     text: str
+    graph: scene_graphs.SentenceGraph
     statement: Statement
     swaps: tuple[Swap, ...]
 
@@ -91,14 +95,14 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
         statement = _claim(template, graph, mentions, rng)
         if statement:
             words = _choose_words(rng)
-            text = render(template, statement, words)
-            captions.append(Caption(text, statement, _swaps(template, statement, words, graph)))
+            text, spans = render(template, statement, words)
+            captions.append(Caption(text, spans, statement, _swaps(template, statement, words, graph)))
         if len(captions) == CAPTIONS_PER_IMAGE:
             break
     return captions
 
 
-def render(template: str, statement: Statement, words: dict[str, str]) -> str:
+def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[str, scene_graphs.SentenceGraph]:
     """Writes a statement as an English sentence.
 
     Args:
@@ -107,17 +111,44 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> str:
       words: the word for each notion that has synonyms.
 
     Returns:
-      The sentence: lower case, words and the final period parted by spaces.
+      The sentence: lower case, words and the final period parted by spaces; and its scene graph, which leaves the
+      picture itself out.
     """
     slots = _slots(template)
-    fields = {'picture': words['picture'], 'shape': words['shape'], 'total': NUMERALS.get(statement.total)}
+    fields = {'picture': words['picture']}
     for slot, phrase in zip(slots, statement.phrases, strict=True):
         fields[slot] = _noun_phrase(phrase, words)
+    if statement.total:
+        fields['total'] = _noun_phrase(Phrase(count=statement.total), words)
     for subject, predicate, target in statement.relations:
         pair = slots[subject] + slots[target]
-        fields[pair] = _preposition(predicate, words)
-        fields[f'{pair}_it'] = PRONOUNS[predicate]
-    return re.sub(r'\ba(?= [aeiou])', 'an', template.format(**fields))
+        fields[pair] = _mark(_RELATION, _preposition(predicate, words))
+        fields[f'{pair}_it'] = _mark(_RELATION, PRONOUNS[predicate])
+    marked = re.sub(rf'\ba(?= [{_OBJECT}{_ATTRIBUTE}]?[aeiou])', 'an', template.format(**fields))
+    return _read_marks(marked, re.findall(r'{([abcg]|total)}', template), slots, statement)
+
+
+def _mark(kind: str, text: str) -> str:
+    return kind + text + _END
+
+
+def _read_marks(
+    marked: str, mentions: Sequence[str], slots: str, statement: Statement
+) -> tuple[str, scene_graphs.SentenceGraph]:
+    """Takes the marks out of a sentence; `mentions` are the slots of its objects in their order."""
+    text, found, described = '', {_OBJECT: [], _ATTRIBUTE: [], _RELATION: []}, []
+    for kind, part in re.findall(rf'([{_OBJECT}{_ATTRIBUTE}{_RELATION}]?)([^{_MARKS}]+)', marked):
+        if kind == _ATTRIBUTE:
+            described.append((len(found[_OBJECT]), len(found[_ATTRIBUTE])))
+        if kind:
+            found[kind].append((len(text), len(text) + len(part)))
+        text += part
+    objects = {slot: mentions.index(slot) for slot in slots}
+    triples = (
+        scene_graphs.Relation(objects[slots[subject]], n, objects[slots[target]])
+        for n, (subject, _, target) in enumerate(statement.relations)
+    )
+    return text, scene_graphs.SentenceGraph(*map(tuple, found.values()), tuple(triples), tuple(described))
 
 
 def _slots(template: str) -> str:
@@ -170,11 +201,11 @@ def _choose_words(rng: np.random.Generator) -> dict[str, str]:
 
 
 def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
-    said = [word for word in (phrase.size, phrase.colour, phrase.shape or 'shape') if word]
-    noun_phrase = ' '.join(words.get(word, word) for word in said)
+    said = [words.get(word, word) for word in (phrase.size, phrase.colour) if word]
+    noun, count = words.get(phrase.shape or 'shape', phrase.shape), 'a'
     if phrase.count > 1:
-        return f'{NUMERALS[phrase.count]} {noun_phrase}{"es" if noun_phrase[-1] in "sx" else "s"}'
-    return f'a {noun_phrase}'
+        count, noun = _mark(_ATTRIBUTE, NUMERALS[phrase.count]), noun + ('es' if noun[-1] in 'sx' else 's')
+    return ' '.join([count, *(_mark(_ATTRIBUTE, word) for word in said), _mark(_OBJECT, noun)])
 
 
 def _preposition(predicate: str, words: dict[str, str]) -> str:
@@ -189,7 +220,7 @@ def _swaps(template: str, statement: Statement, words: dict[str, str], graph: Sc
     false = {}
     for kind, swapped in _exchanges(statement):
         if not holds(swapped, graph):
-            text = render(template, swapped, words)
+            text, _ = render(template, swapped, words)
             false.setdefault(text, Swap(kind, text))
     return tuple(false.values())
 

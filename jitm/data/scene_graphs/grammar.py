@@ -1,0 +1,246 @@
+"""From words with part-of-speech tags to objects, attributes and relations: rules over Penn Treebank tags.
+
+Every word becomes one letter, so that the rules are regular expressions; one pass from left to right then links noun
+phrases by the verbs and prepositions between them.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jitm.data.scene_graphs.graph import Relation, SentenceGraph, Span
+
+
+class Token(NamedTuple):
+    """A word of a sentence in lower case, its Penn Treebank tag, and its place in characters."""
+
+    word: str
+    tag: str
+    span: Span
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# The letters of words: a noun N, plural S; adjective J; participle before a noun M; number C; measure Q; determiner D,
+# for one thing a; pronoun E; possessive 's H; verb V, -s Z, past L, -ing G, past participle Y; auxiliary B, or U until
+# seen what follows; to T, of an infinitive I; preposition P; adverb R; and/or A; comma K; who/which W; a word that
+# begins a clause X; anything else O.
+_LETTERS = {
+    'NN': 'N', 'NNP': 'N', 'NNS': 'S', 'NNPS': 'S', 'JJ': 'J', 'JJR': 'J', 'JJS': 'J', 'CD': 'C', 'DT': 'D', 'PDT': 'D',
+    'PRP$': 'D', 'WP$': 'D', 'PRP': 'E', 'EX': 'E', 'POS': 'H', 'VB': 'V', 'VBZ': 'Z', 'VBP': 'V', 'VBD': 'L',
+    'VBG': 'G', 'VBN': 'Y', 'MD': 'B', 'TO': 'T', 'IN': 'P', 'RB': 'R', 'RBR': 'R', 'RP': 'R', 'CC': 'A', ',': 'K',
+    'WDT': 'W', 'WP': 'W', 'WRB': 'X',
+}  # fmt: skip
+_SAME_LETTER = {
+    'a': _words('a an one another each every this'),
+    'B': _words("am is are was were be been being 'm 're"),
+    'U': _words("have has had having do does did 've"),
+    'X': _words('while as because if though although when whereas so than since'),
+    'W': _words('that'),
+    'P': _words('down past'),
+    'N': _words('sports clothes news'),
+}
+_LETTER_OF = {word: letter for letter, words in _SAME_LETTER.items() for word in words}
+
+_PLACES = 'front|back|top|side|left|right|middle|center|centre|edge|bottom|end|corner|base|rear'
+_COLOURS = 'red|green|blue|yellow|purple|orange|pink|brown|gray|grey|tan|black|white|gold|silver'
+_PHRASES = (
+    (r'\d+', 'C'),
+    (rf'(?:light|dark|bright|pale)(?= (?:{_COLOURS}) )', 'J'),
+    (r'each other', 'E'),
+    (r'(?:lots?|bunch|couple|number|variety|bits?|part|front|one|two|three|many|some|all|both|each|most) of', 'D'),
+    (r'(?:groups?|pairs?|rows?|crowd|herd|flock|pieces?|slices?|piles?|stacks?) of', 'Q'),
+    (rf'(?:in|on|at|to|along|near|by)(?: the)?(?: (?:left|right|far|other))?(?: hand)? (?:{_PLACES}) of', 'P'),
+    (r'next to|close to|left of|right of|full of|side by side with|out of|in between', 'P'),
+)
+_PHRASES = tuple((re.compile(rf'(?<!\S)(?:{pattern})(?!\S)'), letter) for pattern, letter in _PHRASES)
+
+_BEFORE_NOUN = r'((?:[aDCH](?:R?[JM][AK]{0,2})*)|P)'
+# Taggers are wrong where a word alone does not tell, and captions lack the words around it that do.
+_REWRITES = (
+    (r'U(?=R*[VZLGYB])', 'B'),
+    (r'U', 'V'),
+    (r'T(?=[VLGB])', 'I'),
+    (r'T[NS](?=[aD])', 'IV'),  # to board the train
+    (r'T', 'P'),
+    (r'(?<=[aDJCH])[VZ]|(?<=P)V(?=[PAKO]|\Z)|\AV(?=[GYBP])', 'N'),  # the bear; next to monitor; bear in the grass
+    (r'(a(?:R?J|C|G|Y|[AK])*N+)S', r'\1V'),  # a boy jumps
+    (r'(?<=[NS])[NS](?=[aD])|(?<=S)N(?=[PR])', 'V'),  # people surf the waves; men jump for it
+    (r'(?<=ZA)S|(?<=W)S', 'V'),  # walks and talks; who talks
+    (r'(?<=G)[YL](?=J*[NS])|\AY(?=J*[NS])', 'M'),  # wearing striped shirts; sliced pizza
+    (rf'{_BEFORE_NOUN}[GYL](?=[JNSGY]*[NS])', r'\1M'),  # a barking dog
+    (rf'{_BEFORE_NOUN}[GYL](?=[JNSGY]*[NS])', r'\1M'),  # a stuffed barking dog
+    (r'([aD](?:R?J)*)J(?![JNSMC]|[AK]+R?[JM])', r'\1N'),  # the top is blue
+    (r'(?<=[aDJ])[aC](?!R?[aDJCNSMGYL])', 'N'),  # another one
+    (r'[aD]', 'D'),
+    (r'S', 'N'),
+    (r'[ZLGY]', 'V'),
+)
+_REWRITES = tuple((re.compile(pattern), letters) for pattern, letters in _REWRITES)
+_ATTRIBUTE = re.compile(r'R?[JM]|C|Q+')
+_ELEMENT = re.compile(
+    r'(?P<noun>(?:D|Q|C|R?[JM]|(?<=[JM])[KA]{1,2}(?=R?[JM]))*N+)|(?P<adjective>R?J)|(?P<preposition>P+)|(?P<other>.)'
+)
+_SHADES = _words('dark light bright pale')
+_NOT_SAID = _words('other same such own')
+_DESCRIBING_NOUNS = _words(
+    'silver gold orange pink tan cream maroon beige turquoise khaki teal navy purple brown red green blue black white '
+    'metal wood brick glass plastic stone concrete leather steel iron denim cotton dirt cement wire'
+)
+
+
+def _letters(tokens: Sequence[Token]) -> str:
+    letters = [_LETTER_OF.get(token.word) or _LETTERS.get(token.tag, 'O') for token in tokens]
+    sentence = ' '.join(token.word for token in tokens)
+    for pattern, letter in _PHRASES:
+        for match in pattern.finditer(sentence):
+            start = sentence.count(' ', 0, match.start())
+            stop = start + 1 + match[0].count(' ')
+            letters[start:stop] = letter * (stop - start)
+    rewritten = ''.join(letters)
+    for pattern, letter in _REWRITES:
+        rewritten = pattern.sub(letter, rewritten)
+    return rewritten
+
+
+class _Pending(NamedTuple):
+    """What waits for its object: subjects, and a verb from `start` to `verb` (if any), then prepositions to `stop`."""
+
+    subjects: tuple[int, ...]
+    start: int
+    verb: int
+    stop: int
+
+
+class _Reader:
+    """One pass over a sentence; positions of words become positions of characters at the end."""
+
+    def __init__(self, tokens: Sequence[Token]):
+        self._tokens = tokens
+        self._objects: list[Span] = []
+        self._attributes: list[Span] = []
+        self._relations: list[Span] = []
+        self._triples: list[Relation] = []
+        self._described: list[tuple[int, int]] = []
+        self._subjects: tuple[int, ...] = ()  # of the clause
+        self._nearest: tuple[int, ...] = ()  # the noun phrases just read
+        self._pending: _Pending | None = None
+        self._joins = False  # after and/or, or a comma
+        self._last: tuple[tuple[int, ...], int] | None = None  # subjects and relation of the object just read
+        self._copula = False
+
+    def read(self, letters: str) -> SentenceGraph:
+        """Reads all words."""
+        for match in _ELEMENT.finditer(letters):
+            start, stop = match.span()
+            kind = match.lastgroup
+            if kind == 'noun':
+                self._noun_phrase(letters, start, stop)
+            elif kind == 'adjective':
+                self._describe(self._subjects if self._copula else self._nearest or self._subjects, start, stop)
+            elif kind == 'preposition':
+                self._preposition(start, stop)
+            else:
+                self._other(letters[start], start)
+        self._give_up()
+        spans = (
+            [self._span(*words) for words in found] for found in (self._objects, self._attributes, self._relations)
+        )
+        return SentenceGraph(*map(tuple, spans), tuple(self._triples), tuple(self._described))
+
+    def _span(self, start: int, stop: int) -> Span:
+        return self._tokens[start].span[0], self._tokens[stop - 1].span[1]
+
+    def _describe(self, objects: tuple[int, ...], start: int, stop: int) -> None:
+        if self._tokens[stop - 1].word in _NOT_SAID:
+            return
+        self._described += [(thing, len(self._attributes)) for thing in objects]
+        self._attributes.append((start, stop))
+
+    def _give_up(self) -> None:
+        """A verb that found no object tells what its subject is like."""
+        if self._pending and self._pending.verb > self._pending.start:
+            self._describe(self._pending.subjects, self._pending.start, self._pending.verb)
+        self._pending = None
+
+    def _relate(self, objects: tuple[int, ...]) -> None:
+        subjects, start, _, stop = self._pending
+        self._last = subjects, len(self._relations)
+        self._relations.append((start, stop))
+        self._triples += [Relation(subject, self._last[1], thing) for subject in subjects for thing in objects]
+        self._pending = None
+
+    def _noun_phrase(self, letters: str, start: int, stop: int) -> None:
+        head = letters.index('N', start)
+        while head + 1 < stop and self._tokens[head].word in _DESCRIBING_NOUNS:
+            head += 1
+        this = (len(self._objects),)
+        self._objects.append((head, stop))
+        before = letters[:head].replace('N', 'J')
+        shade = None
+        for match in _ATTRIBUTE.finditer(before, start, head):
+            first = match.start() if shade is None else shade
+            shade = first if self._tokens[match.end() - 1].word in _SHADES and match.end() < head else None
+            if shade is None:
+                self._describe(this, first, match.end())
+        if self._pending:
+            self._relate(this)
+        elif self._joins and self._last and letters[stop : stop + 1] != 'B':
+            subjects, relation = self._last
+            self._triples += [Relation(subject, relation, this[0]) for subject in subjects]
+        elif self._joins and self._subjects == self._nearest:
+            self._subjects += this
+            self._nearest = self._subjects
+            self._joins = False
+            return
+        else:
+            self._subjects = this
+        self._nearest = this
+        self._joins = self._copula = False
+
+    def _preposition(self, start: int, stop: int) -> None:
+        if self._pending:
+            self._pending = self._pending._replace(stop=stop)
+        else:
+            subjects = self._subjects if self._copula or self._joins else self._nearest
+            self._pending = _Pending(subjects, start, start, stop)
+        self._copula = False
+
+    def _other(self, letter: str, word: int) -> None:
+        if letter == 'V':
+            self._give_up()
+            self._pending = _Pending(self._subjects, word, word + 1, word + 1)
+            self._nearest = ()
+            self._copula = self._joins = False
+        elif letter == 'B':
+            self._give_up()
+            self._copula = True
+        elif letter in 'AK':
+            self._give_up()
+            self._joins = True
+        elif letter == 'W':
+            self._give_up()
+            self._subjects = self._nearest
+        elif letter == 'E':
+            if self._pending:
+                self._relate(())
+            else:
+                self._subjects = ()
+            self._nearest = ()
+        elif letter in 'XOID':
+            self._give_up()
+            self._joins, self._last = False, None
+
+
+def read(tokens: Sequence[Token]) -> SentenceGraph:
+    """Reads a tagged sentence.
+
+    Args:
+      tokens: its words in their order, punctuation marks included.
+
+    Returns:
+      Its scene graph.
+    """
+    return _Reader(tokens).read(_letters(tokens))
