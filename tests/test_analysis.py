@@ -21,6 +21,8 @@ def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
         'terms': {'ranking': {'loss': f'ranking.{loss}', 'margin': 0.2, 'since': 0}},
         'optimizer': {'name': 'adam', 'learning_rate': 1e-3},
         'evaluation': {'split': 'dev', 'member': 'target'},
+        'members': {'target': {'update': 'gradient', 'init_from': ''}},
+        'offline': {'candidates': ''},
         'run': {'log_every': seed + 1},
     }
     return config | changes
@@ -185,6 +187,29 @@ def test_paths_are_settings_and_their_names_show_them(tmp_path, key, names):
     settings = read_settings(runs)
     assert [setting.name for setting in settings] == names
     assert [setting.run_names for setting in settings] == ['a0, a1', 'b0, b1']
+
+
+def test_runs_that_go_on_from_runs_of_one_setting_are_one_setting(tmp_path):
+    """OAS and AOQ's second round: each seed has an anchor, or mined negatives, of its own."""
+    for seed in (0, 1):
+        (tmp_path / f's{seed}').mkdir()
+        for name, loss in (('alone', 'max_of_hinges'), ('other', 'sum_of_hinges')):
+            origin = write_run(tmp_path / f's{seed}' / name, seed, [1], loss=loss)
+            candidates = tmp_path / f's{seed}' / f'{name}_candidates'
+            candidates.mkdir()
+            (candidates / 'manifest.json').write_text(json.dumps({'data': {}, 'workdirs': [str(origin)]}))
+
+    def begun(seed, name):
+        path = tmp_path / f's{seed}'
+        members = {'target': {'update': 'gradient', 'init_from': str(path / name)}}
+        offline = {'candidates': str(path / f'{name}_candidates')}
+        return write_run(path / f'after_{name}', seed, [1 + seed], members=members, offline=offline)
+
+    after_alone, after_other = read_settings([begun(0, 'alone'), begun(1, 'alone'), begun(0, 'other')])
+    assert after_alone.run_names == 's0/after_alone, s1/after_alone'
+    assert after_other.run_names == 'after_other'
+    assert after_alone.name == f'init_from={tmp_path}/s0/alone'
+    assert after_alone.runs[1].config['offline']['candidates'] == f'{tmp_path}/s0/alone_candidates'
 
 
 def test_models_have_columns_where_something_else_differs_too():

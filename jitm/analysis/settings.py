@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jitm.config import flatten
+from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 
 ABSENT = object()
@@ -43,8 +44,9 @@ class Setting:
 
     @property
     def run_names(self) -> str:
-        """The names of the run directories."""
-        return ', '.join(run.workdir.name for run in self.runs)
+        """The names of the run directories, after those of the folders they are in if they do not differ."""
+        names = [run.workdir.name for run in self.runs]
+        return ', '.join(names if len({*names}) == len(names) else ['/'.join(r.workdir.parts[-2:]) for r in self.runs])
 
     @property
     def name(self) -> str:
@@ -69,9 +71,38 @@ def read_run(workdir: Path) -> Run:
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The flattened config without the seed and the `run` sub-dict, which cannot change a number.
 
-    Paths count: logs do not say whether two of them hold the same data, words or weights.
+    Paths count: logs do not say whether two of them hold the same data, words or weights. Other runs are an exception,
+    see `name_alike`.
     """
     return {key: value for key, value in flatten(config).items() if key != 'seed' and not key.startswith('run.')}
+
+
+def name_alike(config: Mapping[str, Any], named: dict[str, str]) -> dict[str, Any]:
+    """Gives all runs of a setting one path, where a config names another run: one that it begins with, or that mined.
+
+    Args:
+      config: a nested dict.
+      named: what is named and the setting of such runs, as JSON -> the path that stands for them; it is added to.
+
+    Returns:
+      The config. A path that leads to no run stays as it is.
+    """
+
+    def alike(what: str, path: str, runs: Sequence[str]) -> str:
+        try:
+            origins = [decisive(json.loads((Path(run) / 'config.json').read_text())) for run in runs]
+        except (OSError, ValueError):
+            return path
+        return named.setdefault(json.dumps([what, origins], sort_keys=True), path) if origins else path
+
+    config = json.loads(json.dumps(config))
+    if candidates := config['offline']['candidates']:
+        mined = read_manifest(Path(candidates)) or {}
+        config['offline']['candidates'] = alike('candidates', candidates, mined.get('workdirs', []))
+    for member in config['members'].values():
+        if member.get('init_from'):
+            member['init_from'] = alike('init_from', member['init_from'], [member['init_from']])
+    return config
 
 
 def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
@@ -81,7 +112,9 @@ def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
       UserError: if a directory holds no run.
     """
     groups: list[list[Run]] = []
+    named: dict[str, str] = {}
     for run in map(read_run, workdirs):
+        run = dataclasses.replace(run, config=name_alike(run.config, named))
         group = next((group for group in groups if decisive(group[0].config) == decisive(run.config)), None)
         if group is None:
             groups.append([run])
