@@ -73,7 +73,7 @@ def main() -> None:
     fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
     print(f'{protocol["data"]}: {protocol["images"]} images, {protocol["texts"]} texts{fold}; ties {protocol["ties"]}')
     for run in protocol['runs']:
-        print(f'{run["workdir"]}, step {run["step"]}' + (f', {MEMBER.value}' if MEMBER.value else ''))
+        print(f'{run["workdir"]}, step {run["step"]}, {run["member"]}')
     print(table(report['metrics']))
     if match:
         print(f'\n{published.comparison(report, match(protocol))}\n')

@@ -81,7 +81,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Who trains, by which rule, and learning from whom: name -> rule and its arguments.
     config.members = dict(
         target=dict(
-            update='gradient',  # or 'frozen'; or 'ema', with of=a member and momentum=
+            rule='gradient',  # or 'frozen'; or 'ema', with of=a member and momentum=
             learn_from=(),  # the members whose scores are `anchor_scores` of its losses, averaged over them
             init_from='',  # a run directory of the same model to begin with; '' to begin anew
         )  # and model=, if its matcher is another than `config.model`

@@ -97,19 +97,9 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The flattened config without what cannot change a number: the `run` sub-dict and where files lie."""
-    # What the first four hold is compared by itself; the others are read before the first step only.
-    irrelevant = (
-        'data.root',
-        'vocabulary.path',
-        'relevance.path',
-        'offline.candidates',
-        'initialize.bert',
-        'initialize.word_vectors',
-    )
+    irrelevant = ('data.root', 'vocabulary.path', 'relevance.path', 'offline.candidates')  # their content is compared
     return {
-        key: value
-        for key, value in flatten(config).items()
-        if not key.startswith('run.') and not key.endswith('.init_from') and key not in irrelevant
+        key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
     }
 
 

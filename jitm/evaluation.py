@@ -33,6 +33,7 @@ class Run:
     Attributes:
       workdir: where it was read from.
       step: of the checkpoint.
+      member: its name in the config.
       model: the matcher.
       variables: its parameters and statistics.
       vocabulary: as trained.
@@ -43,6 +44,7 @@ class Run:
 
     workdir: Path
     step: int
+    member: str
     model: Matcher
     variables: chex.ArrayTree
     vocabulary: Vocabulary | WordPiece
@@ -80,7 +82,9 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
     variables = {key: state['members'][member][key] for key in ('params', 'batch_stats')}
     model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
-    return Run(workdir, step, model, variables, vocabulary, config, run['data']['regions'][2], run['data']['hash'])
+    return Run(
+        workdir, step, member, model, variables, vocabulary, config, run['data']['regions'][2], run['data']['hash']
+    )
 
 
 def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None) -> Split:
@@ -208,7 +212,7 @@ def evaluate_runs(
         'folds': folds,
         'ties': 'count against the query',
         'dtype': runs[0].config['evaluation']['dtype'] if dtype is None else dtype,
-        'runs': [{'workdir': str(run.workdir), 'step': run.step} for run in runs],
+        'runs': [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member} for run in runs],
         'vocabulary_hash': [run.vocabulary.hash for run in runs],
     }
     if check is not None:

@@ -21,7 +21,7 @@ def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
         'terms': {'ranking': {'loss': f'ranking.{loss}', 'margin': 0.2, 'since': 0}},
         'optimizer': {'name': 'adam', 'learning_rate': 1e-3},
         'evaluation': {'split': 'dev', 'member': 'target'},
-        'members': {'target': {'update': 'gradient', 'init_from': ''}},
+        'members': {'target': {'rule': 'gradient', 'init_from': ''}},
         'offline': {'candidates': ''},
         'run': {'log_every': seed + 1},
     }
@@ -201,7 +201,7 @@ def test_runs_that_go_on_from_runs_of_one_setting_are_one_setting(tmp_path):
 
     def begun(seed, name):
         path = tmp_path / f's{seed}'
-        members = {'target': {'update': 'gradient', 'init_from': str(path / name)}}
+        members = {'target': {'rule': 'gradient', 'init_from': str(path / name)}}
         offline = {'candidates': str(path / f'{name}_candidates')}
         return write_run(path / f'after_{name}', seed, [1 + seed], members=members, offline=offline)
 

@@ -316,6 +316,16 @@ def test_what_a_ranking_supplies_cannot_be_configured():
         make_terms(term(loss='ranking.adaptive_margin', margin='absent', margins=0.2), supplied=('margins',))
 
 
+def test_arguments_that_a_loss_refuses_are_refused_before_it_is_computed():
+    boost = term(loss='distillation.rank_distillation', margin='absent', length=7)
+    with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments: length is 7; take 1"):
+        make_terms(boost, supplied=('anchor_scores',))
+    with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments"):
+        make_terms(term(margin='wide'))
+    with pytest.raises(UserError, match=r'arguments: extreme is 0; it must be above 0'):
+        make_terms(term(loss='anchored.relative_max', extreme=0), supplied=('anchor_scores',))
+
+
 def test_without_a_source_there_is_no_relevance():
     assert config_lib.load_relevance({'source': ''}, None) is None
     with pytest.raises(UserError, match=r"'relevance.path' is unknown"):
@@ -327,32 +337,37 @@ def members(**configs):
 
 
 def test_members_that_cannot_be_built_are_refused():
-    with pytest.raises(UserError, match="no 'gradent', did you mean 'gradient'"):
-        members(a={'update': 'gradent'})
     with pytest.raises(UserError, match=r"'members.a.momentum' is unknown"):
         members(a={'momentum': 0.9})
-    with pytest.raises(UserError, match=r"'members.a.update' is no update rule; take 'gradient', 'frozen' or 'ema'"):
-        members(a={'update': 'make_members'})
+    with pytest.raises(UserError, match=r"'members.a.rule' is unknown; take one of gradient, frozen, ema"):
+        members(a={'rule': 'gradent'})
+    with pytest.raises(UserError, match=r"'members.a' is 'gradient'; give a dict"):
+        members(a='gradient')
+    with pytest.raises(UserError, match=r"'members.b.learn_from' is \('a', 'a'\); give a tuple of names, each once"):
+        members(a={}, b={'learn_from': ('a', 'a')})
+    for momentum in (1.5, -0.1, '0.9'):
+        with pytest.raises(UserError, match=r"'members.b.momentum' is .*; it must be in \[0, 1\]"):
+            members(a={}, b={'rule': 'ema', 'of': 'a', 'momentum': momentum})
     with pytest.raises(UserError, match=r"'members.b.learn_from' names 'aa', which is no other member, did you mean"):
         members(a={}, b={'learn_from': ('aa',)})
     with pytest.raises(UserError, match=r"'members.a.learn_from' names 'a', which is no other member"):
         members(a={'learn_from': ('a',)})
-    with pytest.raises(UserError, match=r"'members.b.learn_from' is 'a'; give a tuple"):
+    with pytest.raises(UserError, match=r"'members.b.learn_from' is 'a'; give a tuple of names"):
         members(a={}, b={'learn_from': 'a'})
     with pytest.raises(UserError, match=r"'members.b.init_from' is missing; give the run directory"):
-        members(a={}, b={'update': 'frozen'})
-    with pytest.raises(UserError, match=r"'members' has no member with update 'gradient'; one must train"):
-        members(a={'update': 'frozen', 'init_from': 'run'})
+        members(a={}, b={'rule': 'frozen'})
+    with pytest.raises(UserError, match=r"'members' has no member with rule 'gradient'; one must train"):
+        members(a={'rule': 'frozen', 'init_from': 'run'})
     with pytest.raises(UserError, match=r"'members.b.learn_from' must be empty: it does not train"):
-        members(a={}, b={'update': 'frozen', 'init_from': 'run', 'learn_from': ('a',)})
+        members(a={}, b={'rule': 'frozen', 'init_from': 'run', 'learn_from': ('a',)})
     with pytest.raises(UserError, match=r"'members.b.of' is missing"):
-        members(a={}, b={'update': 'ema', 'momentum': 0.9})
+        members(a={}, b={'rule': 'ema', 'momentum': 0.9})
     with pytest.raises(UserError, match=r"'members.b.of' names 'x', which is no other member"):
-        members(a={}, b={'update': 'ema', 'momentum': 0.9, 'of': 'x'})
+        members(a={}, b={'rule': 'ema', 'momentum': 0.9, 'of': 'x'})
     with pytest.raises(UserError, match=r"'members.c.of' names 'b', which does not train"):
-        members(a={}, b={'update': 'frozen', 'init_from': 'run'}, c={'update': 'ema', 'momentum': 0.9, 'of': 'b'})
+        members(a={}, b={'rule': 'frozen', 'init_from': 'run'}, c={'rule': 'ema', 'momentum': 0.9, 'of': 'b'})
     with pytest.raises(UserError, match=r"'members.b' must have no model and no init_from: it begins as a copy of 'a'"):
-        members(a={}, b={'update': 'ema', 'momentum': 0.9, 'of': 'a', 'init_from': 'run'})
+        members(a={}, b={'rule': 'ema', 'momentum': 0.9, 'of': 'a', 'init_from': 'run'})
 
 
 def test_differences_are_those_that_change_numbers():
@@ -375,5 +390,5 @@ def test_differences_are_those_that_change_numbers():
 def test_a_run_needs_a_term_and_a_member():
     with pytest.raises(UserError, match="'terms' is empty"):
         make_terms({})
-    with pytest.raises(UserError, match="'members' has no member with update 'gradient'"):
+    with pytest.raises(UserError, match="'members' has no member with rule 'gradient'"):
         members()

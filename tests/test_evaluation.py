@@ -32,7 +32,7 @@ def test_the_best_checkpoint_gives_the_metrics_of_training(run, finished):  # no
     line = next(line for line in lines if line['step'] == run.step and line['part'] == 'dev')
     assert {name: line[name] for name in report['metrics']} == report['metrics']
     assert sims.shape == (10, 50)
-    assert report['protocol']['runs'] == [{'workdir': str(finished[0]), 'step': run.step}]
+    assert report['protocol']['runs'] == [{'workdir': str(finished[0]), 'step': run.step, 'member': 'target'}]
 
 
 def test_an_ensemble_is_the_mean_of_the_matrices(run, finished):  # noqa: F811

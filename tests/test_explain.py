@@ -104,7 +104,7 @@ def make_run(split, make=make_scan, **changes):
     feature_size = split.regions.shape[2]
     images, texts = Images(split.regions[:1], split.counts[:1]), Texts(np.ones((1, 3), np.int32), np.array([3]))
     variables = jax.jit(model.init)(jax.random.key(0), images, texts)
-    return Run('a_run', 7, model, variables, vocabulary, {}, feature_size, 'hash')
+    return Run('a_run', 7, 'target', model, variables, vocabulary, {}, feature_size, 'hash')
 
 
 @pytest.fixture(scope='module')

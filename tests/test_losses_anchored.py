@@ -13,7 +13,7 @@ from absl.testing import parameterized
 from test_losses_ranking import QUERIES, central_differences
 from test_losses_ranking import random_case as random_masks
 
-from jitm.losses import anchored
+from jitm.losses import anchored, distillation
 
 # The formulas for one query as loops over Python floats, which are float64: the scores of its positives and of its
 # negatives, neither empty, and the anchor's, then the loss' keywords.
@@ -121,15 +121,17 @@ CASES = {
     'absolute_sum, soft': Case(anchored.absolute_sum, absolute_sum, {'margin': 0.9, 'alpha': 0.3, 'extreme': 0.6}),
     'absolute_max': Case(anchored.absolute_max, absolute_max, {'margin': 0.4, 'alpha': 0.7}),
     'absolute_max, soft': Case(anchored.absolute_max, absolute_max, {'margin': 0.9, 'extreme': 0.5}),
-    'rank_distillation': Case(anchored.rank_distillation, rank_distillation, {}),
-    'rank_distillation, three': Case(anchored.rank_distillation, rank_distillation, {'length': 3, 'temperature': 0.5}),
-    'rank_distillation, hard': Case(anchored.rank_distillation, rank_distillation, {'length': 7, 'hard': True}),
-    'relational_distillation': Case(anchored.relational_distillation, relational_distillation, {}),
-    'similarity_preserving': Case(anchored.similarity_preserving, similarity_preserving, {}),
-    'mutual_learning': Case(anchored.mutual_learning, mutual_learning, {'temperature': 0.3}),
-    'self_distillation': Case(anchored.self_distillation, self_distillation, {'temperature': 0.3}),
+    'rank_distillation': Case(distillation.rank_distillation, rank_distillation, {}),
+    'rank_distillation, three': Case(
+        distillation.rank_distillation, rank_distillation, {'length': 3, 'temperature': 0.5}
+    ),
+    'rank_distillation, hard': Case(distillation.rank_distillation, rank_distillation, {'length': 7, 'hard': True}),
+    'relational_distillation': Case(distillation.relational_distillation, relational_distillation, {}),
+    'similarity_preserving': Case(distillation.similarity_preserving, similarity_preserving, {}),
+    'mutual_learning': Case(distillation.mutual_learning, mutual_learning, {'temperature': 0.3}),
+    'self_distillation': Case(distillation.self_distillation, self_distillation, {'temperature': 0.3}),
     'self_distillation, inverse': Case(
-        anchored.self_distillation, self_distillation, {'temperature': 0.3, 'inverse': True}
+        distillation.self_distillation, self_distillation, {'temperature': 0.3, 'inverse': True}
     ),
 }
 
@@ -460,7 +462,7 @@ def test_the_probabilities_of_all_orders_sum_to_one_and_give_the_soft_transfer()
         @jax.jit
         def log_likelihoods(scores):
             scores = jnp.tile(scores, (len(ORDERS), 1))
-            return -anchored.rank_distillation(scores, FIRST, anchor_scores=RANKED, hard=True)
+            return -distillation.rank_distillation(scores, FIRST, anchor_scores=RANKED, hard=True)
 
         of_target, of_anchor = log_likelihoods(target), log_likelihoods(anchor)
         np.testing.assert_allclose([jnp.exp(of_target).sum(), jnp.exp(of_anchor).sum()], 1, rtol=1e-12)
@@ -473,7 +475,7 @@ def test_the_likelihood_of_an_order_by_hand():
     # powers 4, 2, 1 in the anchor's order: 4/7 2/3 1/1, and of its two highest alone 4/6
     scores, anchor = 0.5 * jnp.log(jnp.asarray([[2.0, 1.0, 4.0]])), jnp.asarray([[0.5, 0.1, 0.9]])
     for length, want in ((4, 8 / 21), (3, 8 / 21), (2, 2 / 3)):
-        got = anchored.rank_distillation(
+        got = distillation.rank_distillation(
             scores, EYE[:1], anchor_scores=anchor, length=length, temperature=0.5, hard=True
         )
         np.testing.assert_allclose(got, [-math.log(want)], rtol=1e-6)
@@ -482,7 +484,7 @@ def test_the_likelihood_of_an_order_by_hand():
 def test_the_orders_of_two_are_a_coin():
     # the anchor takes 0 before 1 with 3/4, the target with 1/2; candidate 2 is lower
     scores, anchor = jnp.asarray([[0.3, 0.3, 9.0]]), 0.5 * jnp.log(jnp.asarray([[3.0, 1.0, 0.5]]))
-    got = anchored.rank_distillation(scores, EYE[:1], anchor_scores=anchor, length=2, temperature=0.5)
+    got = distillation.rank_distillation(scores, EYE[:1], anchor_scores=anchor, length=2, temperature=0.5)
     np.testing.assert_allclose(got, [0.75 * math.log(1.5) + 0.25 * math.log(0.5)], rtol=1e-5)
 
 
@@ -503,26 +505,26 @@ def test_the_orders_of_fewer_candidates_than_the_length(name):
 def test_too_many_orders_are_refused():
     scores, positives = jnp.zeros((1, 8)), jnp.arange(8)[None] == 0
     with pytest.raises(ValueError, match='length is 7'):
-        anchored.rank_distillation(scores, positives, anchor_scores=scores, length=7)
-    got = anchored.rank_distillation(scores, positives, anchor_scores=scores, length=8, hard=True)
+        distillation.rank_distillation(scores, positives, anchor_scores=scores, length=7)
+    got = distillation.rank_distillation(scores, positives, anchor_scores=scores, length=8, hard=True)
     np.testing.assert_allclose(got, [math.log(math.factorial(8))], rtol=1e-6)
 
 
 def test_relational_distillation_by_hand():
     # distances .5 and 3: the mean of .125 and 2.5; 10 times the mean over the matrix is both directions' at weight 5
-    got = one_query(anchored.relational_distillation, [0.5, -2.0], [0.0, 1.0])
+    got = one_query(distillation.relational_distillation, [0.5, -2.0], [0.0, 1.0])
     assert got == (1.3125, [0.25, -0.5], [-0.25, 0.5])
     distances = np.abs(np.asarray(SCORES) - 3 * np.asarray(ANCHOR))
     published = 10 * np.where(distances < 1, distances**2 / 2, distances - 0.5).mean()
     directions = [(SCORES, 3 * ANCHOR), (SCORES.T, 3 * ANCHOR.T)]
-    both = [anchored.relational_distillation(s, EYE, anchor_scores=a).mean() for s, a in directions]
+    both = [distillation.relational_distillation(s, EYE, anchor_scores=a).mean() for s, a in directions]
     np.testing.assert_allclose(5 * sum(both), published, rtol=1e-6)
 
 
 def test_similarity_preserving_by_hand_and_of_any_scale():
     # (.6, .8) and (1, 0): the mean of .16 and .64
     for scale in (0.1, 10.0):
-        got = anchored.similarity_preserving(
+        got = distillation.similarity_preserving(
             jnp.asarray([[3.0, 4.0]]) * scale, EYE[:1, :2], anchor_scores=jnp.asarray([[2.0, 0.0]])
         )
         np.testing.assert_allclose(got, [0.4], rtol=1e-6)
@@ -535,10 +537,10 @@ HALVES, FOURTHS = (0.5 * jnp.log(jnp.asarray([p])) for p in ([0.5, 0.25, 0.25], 
 def test_softmaxes_by_hand():
     keywords = {'anchor_scores': FOURTHS, 'temperature': 0.5}
     # .25 log(.25/.5) + 0 + .5 log(.5/.25)
-    got = anchored.mutual_learning(HALVES, EYE[:1], **keywords)
+    got = distillation.mutual_learning(HALVES, EYE[:1], **keywords)
     np.testing.assert_allclose(got, [0.25 * math.log(2)], rtol=1e-5)
     # -.25 log .5 - .25 log .25 - .5 log .25, the same the other way
-    got = anchored.self_distillation(HALVES, EYE[:1], **keywords)
+    got = distillation.self_distillation(HALVES, EYE[:1], **keywords)
     np.testing.assert_allclose(got, [1.75 * math.log(2)], rtol=1e-6)
 
 
@@ -554,11 +556,11 @@ def test_self_distillation_is_mutual_learning_and_an_entropy():
 
         valid = np.asarray(positives.any(axis=1) & negatives.any(axis=1))
         assert valid.all()
-        divergence = anchored.mutual_learning(scores, positives, negatives, anchor_scores=anchor)
-        got = anchored.self_distillation(scores, positives, negatives, anchor_scores=anchor)
+        divergence = distillation.mutual_learning(scores, positives, negatives, anchor_scores=anchor)
+        got = distillation.self_distillation(scores, positives, negatives, anchor_scores=anchor)
         np.testing.assert_allclose(got - divergence, entropy(anchor), atol=1e-12)
-        divergence = anchored.mutual_learning(anchor, positives, negatives, anchor_scores=scores)
-        got = anchored.self_distillation(scores, positives, negatives, anchor_scores=anchor, inverse=True)
+        divergence = distillation.mutual_learning(anchor, positives, negatives, anchor_scores=scores)
+        got = distillation.self_distillation(scores, positives, negatives, anchor_scores=anchor, inverse=True)
         np.testing.assert_allclose(got - divergence, entropy(scores), atol=1e-12)
 
 

@@ -20,7 +20,7 @@ from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import load_run
-from jitm.losses import anchored, ranking
+from jitm.losses import anchored, distillation, ranking
 from jitm.training import loop, rankings
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import read_metrics
@@ -175,7 +175,7 @@ def test_of_three_branches_the_last_learns_from_the_mean_of_both(pipeline):
 
 def test_in_mutual_learning_each_branch_has_both_terms_and_its_own_gradient(pipeline):
     """The gradient of each is that of its own objective with the other's scores held still."""
-    terms = {'ranking': TERM, 'mutual': TERM | {'loss': 'anchored.mutual_learning'}}
+    terms = {'ranking': TERM, 'mutual': TERM | {'loss': 'distillation.mutual_learning'}}
     del terms['mutual']['margin']
     members = {'a': branch(pipeline, ('b',), mlp='none'), 'b': branch(pipeline, ('a',), mlp='none')}
     states, told = take(*begin(pipeline, terms, **members), pipeline, 1)
@@ -189,7 +189,7 @@ def test_in_mutual_learning_each_branch_has_both_terms_and_its_own_gradient(pipe
             scores = model.apply({'params': params}, batch.images, batch.texts, train=True)
             both = ((scores, held), (scores.T, held.T))
             hard = sum(ranking.max_of_hinges(s, own, margin=0.2).sum() for s, _ in both)
-            return hard + sum(anchored.mutual_learning(s, own, anchor_scores=a).sum() for s, a in both)
+            return hard + sum(distillation.mutual_learning(s, own, anchor_scores=a).sum() for s, a in both)
 
         want = optax.tree.add_scale(before.params, -0.1, jax.grad(loss)(before.params))
         chex.assert_trees_all_close(after.params, want, atol=1e-5)
@@ -199,11 +199,11 @@ def test_in_mutual_learning_each_branch_has_both_terms_and_its_own_gradient(pipe
 
 
 def boosted(config, scenario, run=None):
-    target = {'update': 'gradient', 'learn_from': ['anchor'], 'init_from': run if scenario == 'oas' else ''}
+    target = {'rule': 'gradient', 'learn_from': ['anchor'], 'init_from': run if scenario == 'oas' else ''}
     anchors = {
-        'oas': {'update': 'frozen', 'init_from': run},
-        'oss': {'update': 'gradient', 'learn_from': [], 'init_from': ''},
-        'mss': {'update': 'ema', 'of': 'target', 'momentum': 0.9},
+        'oas': {'rule': 'frozen', 'init_from': run},
+        'oss': {'rule': 'gradient', 'learn_from': [], 'init_from': ''},
+        'mss': {'rule': 'ema', 'of': 'target', 'momentum': 0.9},
     }
     config['members'] = {'anchor': anchors[scenario], 'target': target}
     config['terms'] = config['terms'] | {'boost': BOOST | {'loss': 'anchored.absolute_max', 'alpha': 0.5}}
@@ -290,3 +290,13 @@ def test_branches_and_terms_that_do_not_go_together_are_refused(tiny_config, tmp
     config = boosted(config, 'oas', str(tmp_path / 'nowhere'))
     with pytest.raises(UserError, match=r'nowhere is not a run directory'):
         loop.set_up(config)
+
+
+def test_a_run_does_not_go_on_with_another_anchor(tiny_config, finished, tmp_path):  # noqa: F811
+    config = boosted(tiny_config, 'oas', str(finished[0]))
+    config['model']['image']['mlp'] = 'none'
+    config['epochs'] = 1
+    loop.train_and_evaluate(config, tmp_path / 'run')
+    config['members']['anchor']['init_from'] = 'another'
+    with pytest.raises(UserError, match=r'another config \(members.anchor.init_from: .* -> another\)'):
+        loop.train_and_evaluate(config, tmp_path / 'run')

@@ -9,5 +9,10 @@ from configs.dbl.rm_oss_f30k import boost
 def get_config() -> ConfigDict:
     """Returns the config."""
     return boost(
-        dbl_baseline_f30k.get_config(), 'oas', 'absolute_max', margin=0.2, alpha=0.5, anchor='runs/dbl_baseline_f30k'
+        dbl_baseline_f30k.get_config(),
+        'oas',
+        'anchored.absolute_max',
+        margin=0.2,
+        alpha=0.5,
+        anchor='runs/dbl_baseline_f30k',
     )

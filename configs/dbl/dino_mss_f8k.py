@@ -8,6 +8,6 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    config = boost(dbl_baseline_f8k.get_config(), 'mss', 'self_distillation', reduction='mean')
-    config.members.anchor.momentum = 0.9968  # as much of a shorter run
-    return config
+    return boost(
+        dbl_baseline_f8k.get_config(), 'mss', 'distillation.self_distillation', reduction='mean', momentum=0.9968
+    )

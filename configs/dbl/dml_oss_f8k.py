@@ -8,4 +8,4 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(dbl_baseline_f8k.get_config(), 'mutual', 'mutual_learning', reduction='mean')
+    return boost(dbl_baseline_f8k.get_config(), 'mutual', 'distillation.mutual_learning', reduction='mean')

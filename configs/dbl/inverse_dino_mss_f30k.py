@@ -8,4 +8,6 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(dbl_baseline_f30k.get_config(), 'mss', 'self_distillation', reduction='mean', inverse=True)
+    return boost(
+        dbl_baseline_f30k.get_config(), 'mss', 'distillation.self_distillation', reduction='mean', inverse=True
+    )

@@ -8,4 +8,4 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(naaf_coco.get_config(), 'oss', 'relative_max', margin=0.2)
+    return boost(naaf_coco.get_config(), 'oss', 'anchored.relative_max', margin=0.2)

@@ -11,7 +11,7 @@ def get_config() -> ConfigDict:
     return boost(
         dbl_baseline_f30k.get_config(),
         'oas',
-        'relational_distillation',
+        'distillation.relational_distillation',
         weight=5.0,
         reduction='mean',
         anchor='runs/dbl_baseline_f30k',

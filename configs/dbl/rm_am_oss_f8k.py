@@ -8,5 +8,5 @@ from configs.dbl.rm_oss_f30k import add_term, boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    config = boost(dbl_baseline_f8k.get_config(), 'oss', 'relative_max', margin=0.2, weight=0.5)
-    return add_term(config, 'absolute_max', margin=0.2, alpha=0.5, weight=0.5)
+    config = boost(dbl_baseline_f8k.get_config(), 'oss', 'anchored.relative_max', margin=0.2, weight=0.5)
+    return add_term(config, 'anchored.absolute_max', margin=0.2, alpha=0.5, weight=0.5)

@@ -8,4 +8,6 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(dbl_baseline_f30k.get_config(), 'oas', 'relative_max', margin=0.2, anchor='runs/dbl_baseline_f30k')
+    return boost(
+        dbl_baseline_f30k.get_config(), 'oas', 'anchored.relative_max', margin=0.2, anchor='runs/dbl_baseline_f30k'
+    )

@@ -8,4 +8,4 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(dbl_baseline_f30k.get_config(), 'oss', 'relative_sum', margin=0.2)
+    return boost(dbl_baseline_f30k.get_config(), 'oss', 'anchored.relative_sum', margin=0.2)

@@ -11,7 +11,7 @@ def get_config() -> ConfigDict:
     return boost(
         dbl_baseline_f30k.get_config(),
         'oas',
-        'similarity_preserving',
+        'distillation.similarity_preserving',
         weight=5.0,
         reduction='mean',
         anchor='runs/dbl_baseline_f30k',

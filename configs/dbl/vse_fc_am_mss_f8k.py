@@ -8,6 +8,4 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    config = boost(vse_fc_max_f8k.get_config(), 'mss', 'absolute_max', margin=0.2, alpha=0.5)
-    config.members.anchor.momentum = 0.9988  # as much of a shorter run
-    return config
+    return boost(vse_fc_max_f8k.get_config(), 'mss', 'anchored.absolute_max', margin=0.2, alpha=0.5, momentum=0.9988)

@@ -9,5 +9,9 @@ from configs.dbl.rm_oss_f30k import boost
 def get_config() -> ConfigDict:
     """Returns the config."""
     return boost(
-        vse_fc_max_f8k.get_config(), 'oas', 'rank_distillation', reduction='mean', anchor='runs/vse_fc_max_f8k'
+        vse_fc_max_f8k.get_config(),
+        'oas',
+        'distillation.rank_distillation',
+        reduction='mean',
+        anchor='runs/vse_fc_max_f8k',
     )

@@ -8,6 +8,11 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    config = boost(vse_fc_max_f8k.get_config(), 'mss', 'self_distillation', reduction='mean', inverse=True)
-    config.members.anchor.momentum = 0.9988  # as much of a shorter run
-    return config
+    return boost(
+        vse_fc_max_f8k.get_config(),
+        'mss',
+        'distillation.self_distillation',
+        reduction='mean',
+        inverse=True,
+        momentum=0.9988,
+    )

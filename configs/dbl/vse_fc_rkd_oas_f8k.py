@@ -11,7 +11,7 @@ def get_config() -> ConfigDict:
     return boost(
         vse_fc_max_f8k.get_config(),
         'oas',
-        'relational_distillation',
+        'distillation.relational_distillation',
         weight=5.0,
         reduction='mean',
         anchor='runs/vse_fc_max_f8k',

@@ -8,4 +8,4 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(vse_fc_max_f8k.get_config(), 'oas', 'relative_max', margin=0.2, anchor='runs/vse_fc_max_f8k')
+    return boost(vse_fc_max_f8k.get_config(), 'oas', 'anchored.relative_max', margin=0.2, anchor='runs/vse_fc_max_f8k')

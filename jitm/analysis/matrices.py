@@ -97,9 +97,20 @@ def check_same_data(files: Sequence[Saved]) -> None:
 
 
 def names_of(files: Sequence[Saved]) -> list[str]:
-    """The names of the run directories behind each file; all have their paths if that does not tell them apart."""
-    runs = [
-        ' + '.join(Path(run['workdir']).name for run in file.protocol['runs']) if file.protocol else ''
-        for file in files
-    ]
-    return runs if all(runs) and len(set(runs)) == len(runs) else [str(file.path) for file in files]
+    """The names of the run directories behind each file.
+
+    With those of the members if that does not tell the files apart, else all have their paths.
+    """
+
+    def names(*keys: str) -> list[str]:
+        return [
+            ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in file.protocol['runs'])
+            if file.protocol
+            else ''
+            for file in files
+        ]
+
+    for candidates in (names('workdir'), names('workdir', 'member')):
+        if all(candidates) and len({*candidates}) == len(candidates):
+            return candidates
+    return [str(file.path) for file in files]

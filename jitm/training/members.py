@@ -2,7 +2,7 @@
 
 A member is a named matcher with its own parameters, statistics and update rule. One training step serves every
 scenario: plain training, an anchor that is frozen (OAS of DBL, paper 002), trains itself (OSS) or averages its target
-(MSS), mutual learning. A new rule is one more function here.
+(MSS), mutual learning. A new rule is one more function here, and its name in `RULES`.
 """
 
 import dataclasses
@@ -127,6 +127,9 @@ def ema(state: MemberState, outcome: Outcome, *, of: str, momentum: float) -> Me
     return state.replace(params=params, batch_stats=batch_stats)
 
 
+RULES = {'gradient': gradient, 'frozen': frozen, 'ema': ema}
+
+
 def make_members(
     configs: Mapping[str, Mapping[str, Any]],
     models: Mapping[str, Matcher],
@@ -135,7 +138,7 @@ def make_members(
     """Builds the members of a config.
 
     Args:
-      configs: name -> dict(update=, and if wanted learn_from=, init_from=, model=, and the rule's own).
+      configs: name -> dict(rule=, and if wanted learn_from=, init_from=, model=, and the rule's own).
       models: the matcher of each.
       optimizer: of every member that trains.
 
@@ -144,7 +147,7 @@ def make_members(
     """
     members = {name: _make_member(name, keywords, models[name], optimizer) for name, keywords in configs.items()}
     if not any(member.trains for member in members.values()):
-        raise UserError("config key 'members' has no member with update 'gradient'; one must train")
+        raise UserError("config key 'members' has no member with rule 'gradient'; one must train")
     for name, member in members.items():
         for key, others in (('learn_from', member.learn_from), ('of', (member.copies,) if member.copies else ())):
             for other in others:
@@ -164,14 +167,20 @@ def make_members(
 def _make_member(
     name: str, keywords: Mapping[str, Any], model: Matcher, optimizer: optax.GradientTransformation
 ) -> Member:
-    keywords, where = dict(keywords), f'members.{name}'
+    where = f'members.{name}'
+    if not isinstance(keywords, Mapping):
+        raise UserError(f"config key '{where}' is {keywords!r}; give a dict, such as dict(rule='gradient')")
+    keywords = dict(keywords)
     learn_from, init_from = keywords.pop('learn_from', ()), keywords.pop('init_from', '')
     own_model = keywords.pop('model', None)
-    if isinstance(learn_from, str):
-        raise UserError(f"config key '{where}.learn_from' is '{learn_from}'; give a tuple, such as ('anchor',)")
-    rule = config_lib.resolve('jitm.training.members', keywords.pop('update', 'gradient'))
-    if rule not in (gradient, frozen, ema):
-        raise UserError(f"config key '{where}.update' is no update rule; take 'gradient', 'frozen' or 'ema'")
+    if not isinstance(learn_from, (tuple, list)) or len({*learn_from}) < len(learn_from):
+        raise UserError(f"config key '{where}.learn_from' is {learn_from!r}; give a tuple of names, each once")
+    momentum = keywords.get('momentum', 0)
+    if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
+        raise UserError(f"config key '{where}.momentum' is {momentum!r}; it must be in [0, 1]")
+    rule = RULES.get(keywords.pop('rule', 'gradient'))
+    if rule is None:
+        raise UserError(f"config key '{where}.rule' is unknown; take one of {', '.join(RULES)}")
     copies = keywords.get('of', '')
     if rule is frozen and not init_from:
         raise UserError(f"config key '{where}.init_from' is missing; give the run directory of this member")

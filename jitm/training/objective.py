@@ -125,7 +125,20 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[st
             raise UserError(
                 f"'{where}' never counts: since {terms[name].since} is not before until {terms[name].until}"
             )
+        _check_arguments(where, terms[name])
     return terms
+
+
+def _check_arguments(where: str, term: Term) -> None:
+    """Raises a UserError if the loss refuses its arguments, which it says only when it is computed."""
+    if term.predictions is not None:
+        return
+    scores, own = jnp.zeros((4, 4)), jnp.eye(4, dtype=bool)
+    ranking = Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0])
+    try:
+        jax.eval_shape(term.per_query, ranking)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"'{where}' cannot be computed with its arguments: {str(error).splitlines()[0]}") from None
 
 
 def objective(

@@ -52,7 +52,8 @@ def check_rounds(
     name = second['evaluation']['member']
     anew = {**second['members'][name], 'init_from': ''} if fine_tune else second['members'][name]
     not_begun = {**second, 'members': {**second['members'], name: anew}}  # there is no first round to begin with yet
-    setups = set_up(first, resuming=True), set_up(not_begun, mined_later=True)
+    begun = [bool(Checkpoints(workdir / name).whole_steps()) for name in ('round1', 'round2')]
+    setups = set_up(first, resuming=begun[0]), set_up(not_begun, resuming=begun[1], mined_later=True)
     check_top_h(setups[0].pipeline.split, **top_h)
     for key, mined in top_h.items():
         if second['offline'][key] > mined:

@@ -34,7 +34,7 @@ def load_trained(
     key, run = f"config key 'members.{name}.init_from'", load_run(member.init_from)
     if run.vocabulary.hash != vocabulary.hash:
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
-    theirs = config_lib.member_model(run.config, run.config['evaluation']['member'])
+    theirs = config_lib.member_model(run.config, run.member)
     changed = config_lib.differences({'model': theirs}, {'model': config_lib.member_model(config, name)})
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
     shapes = {part: jax.tree.map(np.shape, values) for part, values in loaded.items()}
