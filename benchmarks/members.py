@@ -6,17 +6,19 @@
 All steps are taken in turn, in rounds, on the same batch; times are medians of the ratios within a round. An anchor
 cannot cost less than its forward pass in evaluation mode, which is timed beside them: 1 + that pass is the floor of OAS
 and MSS, and 2 that of OSS, whose anchor trains. Memory is that of the state, the batch and what the compiled step needs
-besides, as the compiler says.
+besides, as the compiler says; its floor is the single branch and an anchor's weights, or for OSS its whole state.
 """
 
 import argparse
 import functools
+import importlib
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -36,28 +38,33 @@ MEGABYTE = 1e6
 
 def load_config(name: str, scenario: str) -> dict:
     """A config of configs/, with RM against an anchor unless the scenario is 'single'."""
-    config = getattr(__import__(f'configs.{name}'), name).get_config()
+    config = importlib.import_module(f'configs.{name}').get_config()
     if scenario != 'single':
-        boost(config, scenario, 'relative_max', margin=0.2, anchor='which is not read')
+        boost(config, scenario, 'anchored.relative_max', margin=0.2, anchor='which is not read')
     return config.to_dict()
+
+
+def num_bytes(tree: chex.ArrayTree) -> int:
+    """The bytes of all arrays of a tree."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 def compile_step(config: dict, words: int, batch: Batch, make_optimizer: Callable) -> tuple[Callable, TrainState, int]:
     """Compiles a scenario's step; returns it, its first state and the bytes that it needs in all."""
     models = {name: config_lib.make_model(config_lib.member_model(config, name), words) for name in config['members']}
     members = make_members(config['members'], models, make_optimizer())
+    _, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
     step = make_train_step(
         members,
         make_terms(config['terms'], supplied=('anchor_scores',)),
-        functools.partial(rankings.in_batch, same_image='negative'),
+        functools.partial(rankings.in_batch, **keywords),
         seed=0,
         steps_per_epoch=1000,
         epochs=config['epochs'],
     )
     state = TrainState(jnp.int32(0), jax.jit(lambda: init_members(members, 0, batch.images, batch.texts))())
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
-    held = sum(leaf.nbytes for leaf in jax.tree.leaves((state, batch)))
-    return compiled, state, held + compiled.memory_analysis().temp_size_in_bytes
+    return compiled, state, num_bytes((state, batch)) + compiled.memory_analysis().temp_size_in_bytes
 
 
 def compile_forward(config: dict, words: int, state: TrainState, batch: Batch) -> Callable:
@@ -103,11 +110,14 @@ def measure(config_name: str, batch: Batch, words: int, rounds: int) -> None:
 
     floors = {'single': 1.0, 'oas': 1 + ratio('forward'), 'oss': 2.0, 'mss': 1 + ratio('forward')}
     print(f'{config_name}: {1000 * statistics.median(single):.0f} ms a step, its forward pass {ratio("forward"):.2f}')
-    print('scenario  time  floor  memory       MB')
+    state, alone = steps['single'][1].members['target'], steps['single'][2]
+    weights = num_bytes((state.params, state.batch_stats))
+    held = {'single': 0, 'oas': weights, 'oss': num_bytes(state), 'mss': weights}
+    print('scenario  time  floor  memory  floor       MB')
     for scenario, (_, _, memory) in steps.items():
         print(
-            f'{scenario:8} {ratio(scenario):5.2f} {floors[scenario]:6.2f} {memory / steps["single"][2]:7.2f}'
-            f' {memory / MEGABYTE:8.0f}',
+            f'{scenario:8} {ratio(scenario):5.2f} {floors[scenario]:6.2f} {memory / alone:7.2f}'
+            f' {1 + held[scenario] / alone:6.2f} {memory / MEGABYTE:8.0f}',
             flush=True,
         )
 

@@ -101,9 +101,10 @@ def test_members_are_timed_against_the_single_branch(precomp_folder, monkeypatch
     lines = capsys.readouterr().out.splitlines()
     table = {line.split()[0]: [float(cell) for cell in line.split()[1:]] for line in lines[-4:]}
     assert list(table) == ['single', 'oas', 'oss', 'mss']
-    assert table['single'][:3] == [1, 1, 1]
+    assert table['single'][:4] == [1, 1, 1, 1]
     assert table['oss'][1] == 2
-    assert all(memory > 1 for _, _, memory, _ in list(table.values())[1:])
+    assert all(memory >= floor > 1 for _, _, memory, floor, _ in list(table.values())[1:])
+    assert table['mss'][2] < table['oss'][2]  # no gradient, and no optimizer
 
 
 GOLD = """image_id,region_id,caption,scene_graph

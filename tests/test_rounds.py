@@ -246,6 +246,15 @@ def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_rounds
     assert not (tmp_path / 'run').exists()
 
 
+def test_a_first_round_without_its_anchor_is_refused_before_anything_is_written(two_rounds, tmp_path):
+    members = {'target': {'rule': 'gradient', 'init_from': str(tmp_path / 'nowhere')}}
+    two_rounds['rounds']['first'] = {**two_rounds['rounds']['first'], 'members': members}
+    for start in (rounds.check, rounds.train):
+        with pytest.raises(UserError, match='nowhere is not a run directory'):
+            start(two_rounds, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
 def test_losses_of_mined_negatives_need_some(two_rounds):
     with pytest.raises(UserError, match=r'mine negatives with jitm.mining and set offline.candidates'):
         setup.set_up({**two_rounds, 'rounds': {}})
