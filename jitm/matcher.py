@@ -25,6 +25,11 @@ class Matcher(nn.Module):
         """What texts it reads: those that its `text` does, if a model has no `text_format` of its own."""
         return self.text.text_format
 
+    @property
+    def reads_locations(self) -> bool:
+        """Whether it reads where regions are, which takes data with boxes."""
+        return False
+
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes I images; every leaf of the result is [I, ...].
 
