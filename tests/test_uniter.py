@@ -8,9 +8,13 @@ import pytest
 from flax import linen as nn
 from test_matchers import perturb
 
+import jitm
 from jitm import parallel
+from jitm.data import scenes
 from jitm.errors import UserError
+from jitm.evaluation import evaluate_runs, load_run
 from jitm.models.uniter import HEADS, UNITER
+from jitm.training.loop import train_and_evaluate
 from jitm.types import Elements, Images, Texts
 
 V, F = 12, 6
@@ -333,3 +337,48 @@ def test_tiles_fit_the_largest_array_of_a_pair():
     assert make(size='base').floats_per_pair(*elements) == 60 * 3072
     long = Elements(np.zeros((1, 400, 768)), np.ones((1, 400), bool))
     assert make(size='base').floats_per_pair(elements[0], long) == 12 * 436**2
+
+
+@pytest.fixture
+def uniter_config(tiny_config, tmp_path):
+    """A tiny run on scenes with their words as word pieces: 10 steps."""
+    split = scenes.load('train', train_images=16)
+    words = sorted({word.strip('.,') for caption in split.captions for word in caption.lower().split()})
+    (tmp_path / 'vocab.txt').write_text('\n'.join(('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words)) + '\n')
+    tiny_config['vocabulary']['path'] = str(tmp_path / 'vocab.txt')
+    tiny_config['model'] = {'name': 'uniter.UNITER', 'size': 'tiny', 'dropout': 0.1, 'dtype': 'float32', 'heads': ()}
+    tiny_config['augmentation'] |= {'drop_regions': 0.2, 'change_words': 0.2, 'keep_ends': True}
+    tiny_config['optimizer']['learning_rate'] = 1e-3
+    del tiny_config['terms']['later']
+    return tiny_config | {'epochs': 1, 'length_multiple': 64}
+
+
+def test_a_run_trains_is_evaluated_and_scores_features_with_boxes(uniter_config, tmp_path):
+    result = train_and_evaluate(uniter_config, tmp_path / 'run')
+    run = load_run(tmp_path / 'run', result['best']['step'])
+    report, sims = evaluate_runs([run], 'dev', folds=1)
+    np.testing.assert_allclose(report['metrics']['rsum'], result['best']['rsum'], atol=1e-3)
+    assert sims.std() > 1e-4
+    split = scenes.load('dev', train_images=16, dev_images=10, test_images=10)
+    features, boxes = ([x[i, : split.counts[i]] for i in range(3)] for x in (split.regions, split.boxes))
+    few = split.captions[:2]
+    np.testing.assert_allclose(jitm.score(run, features, few, boxes), sims[:3, :2], atol=1e-5)
+    np.testing.assert_allclose(jitm.score(run, features[1], few[0], boxes[1]), sims[1, 0], atol=1e-5)
+    with pytest.raises(UserError, match='is of a model that reads where regions are: give their boxes'):
+        jitm.score(run, features[1], few)
+    shapes = rf'boxes have the shapes \[\[1, 4\]\]; these images need \[\[{split.counts[1]}, 4\]\]'
+    with pytest.raises(UserError, match=shapes):
+        jitm.score(run, features[1], few, boxes[1][:1])
+    with pytest.raises(UserError, match='boxes must be x1 y1 x2 y2 as fractions of width and height'):
+        jitm.score(run, features[1], few, boxes[1] * 40)
+
+
+def test_data_without_boxes_are_refused_before_anything_is_written(uniter_config, precomp_folder, tmp_path):
+    uniter_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    message = r'tiny_precomp/train has no boxes, .*: add train_boxes.npy or boxes.npy to its folder'
+    with pytest.raises(UserError, match=message):
+        train_and_evaluate(uniter_config, tmp_path / 'run')
+    np.save(precomp_folder / 'train_boxes.npy', np.zeros((8, 3, 4), np.float32))
+    with pytest.raises(UserError, match=r'tiny_precomp/dev has no boxes, .*: add dev_boxes.npy'):
+        train_and_evaluate(uniter_config, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
