@@ -182,7 +182,8 @@ class UNITER(Matcher):
     def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes and scores every image with every text: float32 [I, T]; at initialisation touches the heads too."""
         if self.is_initializing():
-            states, pooled = self.joint_states(self.encode_image(images), self.encode_text(texts))
+            encoded = self.encode_image(images), self.encode_text(texts)
+            states, pooled = self.joint_states(*jax.tree.map(lambda x: x[:1], encoded))
             for head in self.heads:
                 getattr(self, head)(pooled if head == 'itm' else states)
         return super().__call__(images, texts, train)
