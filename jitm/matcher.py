@@ -112,7 +112,7 @@ class Matcher(nn.Module):
         Raises:
           UserError: if the model has none.
         """
-        raise UserError(f'{type(self).__name__} compares whole vectors, without attention of words over regions')
+        raise UserError(f'{type(self).__name__} has no attention of words over regions to show')
 
     def attention_pairwise(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
         """The attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""

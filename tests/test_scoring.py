@@ -90,6 +90,14 @@ def test_more_images_than_are_encoded_at_a_time(vsepp, monkeypatch):
     np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
 
 
+def test_other_boxes_are_another_job_where_they_are_read():
+    for name, same in (('vsepp', True), ('uniter', False)):
+        model, variables, split, tokens = make_problem(name)
+        moved = dataclasses.replace(split, boxes=split.boxes / 2)
+        jobs = [make_scorer((model, variables, split, tokens)).job() for split in (split, moved)]
+        assert (jobs[0] == jobs[1]) == same
+
+
 # Memory. Regions of 3 MiB, so that a budget of a few MiB decides.
 LARGE = ('vsepp', 40, 20, (36, 512))
 

@@ -339,6 +339,23 @@ def test_tiles_fit_the_largest_array_of_a_pair():
     assert make(size='base').floats_per_pair(elements[0], long) == 12 * 436**2
 
 
+def test_memory_is_that_of_a_tile_whatever_the_number_of_pairs(small_tiles):
+    """All 400 pairs at once would take 2 MB for their tokens alone, and 20 MB for the largest array."""
+    model, inputs = make(), make_inputs()
+    variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    parameters = sum(4 * leaf.size for leaf in jax.tree.leaves(variables))
+    sides = [
+        Elements(jax.ShapeDtypeStruct((20, n, 128), np.float32), jax.ShapeDtypeStruct((20, n), bool)) for n in (4, 6)
+    ]
+
+    def loss(variables, images, texts):
+        return jnp.sum(model.apply(variables, images, texts, method='similarity'))
+
+    for function, copies in ((loss, 1), (jax.grad(loss), 3)):
+        stats = jax.jit(function).lower(variables, *sides).compile().memory_analysis()
+        assert stats.temp_size_in_bytes < copies * parameters + 1e6
+
+
 @pytest.fixture
 def uniter_config(tiny_config, tmp_path):
     """A tiny run on scenes with their words as word pieces: 10 steps."""
