@@ -1,3 +1,4 @@
+import functools
 import math
 
 import chex
@@ -39,11 +40,15 @@ def variables():
     return {'params': perturb(jax.jit(make(HEADS).init)(jax.random.key(0), *make_inputs())['params'])}
 
 
-def encode(model, variables, images, texts, train=False, **keywords):
-    return tuple(
-        model.apply(variables, side, train, method=method, **keywords)
-        for side, method in ((images, 'encode_image'), (texts, 'encode_text'))
-    )
+@functools.partial(jax.jit, static_argnums=0)
+def encode(model, variables, images, texts):
+    sides = (images, 'encode_image'), (texts, 'encode_text')
+    return tuple(model.apply(variables, side, method=method) for side, method in sides)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def score(model, variables, images, texts):
+    return model.apply(variables, images, texts)
 
 
 # The oracle: loops in float64 over one pair's real tokens, which knows no padding.
@@ -99,15 +104,14 @@ def token_logits(p, head, states):
 
 def test_scores_and_heads_are_the_formulas_in_float64(variables):
     model, (images, texts) = make(HEADS), make_inputs()
-    sims = np.asarray(model.apply(variables, images, texts))
+    sims = np.asarray(score(model, variables, images, texts))
 
     def heads(model, images, texts):
         states, pooled = model.joint_states(images, texts)
         return states, model.itm(pooled), model.discriminate(states), model.mlm(states), model.correct(states)
 
-    states, itm, discriminated, words, corrected = model.apply(
-        variables, *encode(model, variables, images, texts), method=heads
-    )
+    run = jax.jit(lambda *sides: model.apply(variables, *sides, method=heads))
+    states, itm, discriminated, words, corrected = run(*encode(model, variables, images, texts))
     for i in range(3):
         for t in range(3):
             want, pooled, p = oracle(variables, images, texts, i, t)
@@ -126,15 +130,13 @@ def test_scores_and_heads_are_the_formulas_in_float64(variables):
 def test_a_pair_has_the_score_it_has_alone_whatever_it_is_padded_to(variables):
     """Released code reads padding as regions where another caption of the batch is longer than the last."""
     model, (images, texts) = make(), make_inputs()
-    sims = np.asarray(model.apply(variables, images, texts))
-    for i in range(3):
-        for t in range(3):
-            image = jax.tree.map(lambda x, i=i: x[i : i + 1], images)
-            image = image.replace(
-                regions=image.regions[:, : images.counts[i]], locations=image.locations[:, : images.counts[i]]
-            )
-            text = Texts(texts.ids[t : t + 1, : texts.lengths[t]], texts.lengths[t : t + 1])
-            np.testing.assert_allclose(model.apply(variables, image, text)[0, 0], sims[i, t], atol=1e-5)
+    sims = np.asarray(score(model, variables, images, texts))
+    for i, t in ((0, 1), (1, 2), (2, 0)):
+        count, length = images.counts[i], texts.lengths[t]
+        image = jax.tree.map(lambda x, i=i: x[i : i + 1], images)
+        image = image.replace(regions=image.regions[:, :count], locations=image.locations[:, :count])
+        text = Texts(texts.ids[t : t + 1, :length], texts.lengths[t : t + 1])
+        np.testing.assert_allclose(score(model, variables, image, text)[0, 0], sims[i, t], atol=1e-5)
 
 
 def test_padded_slots_are_not_looked_at_even_between_text_and_image(variables):
@@ -143,8 +145,8 @@ def test_padded_slots_are_not_looked_at_even_between_text_and_image(variables):
     for side in (images, texts):
         assert not np.any(side.vectors[~np.asarray(side.mask)])
     noisy = [side.replace(vectors=jnp.where(side.mask[..., None], side.vectors, 50.0)) for side in (images, texts)]
-    want = model.apply(variables, images, texts, method='joint_states')
-    chex.assert_trees_all_close(model.apply(variables, *noisy, method='joint_states'), want, atol=1e-5)
+    states = jax.jit(lambda *sides: model.apply(variables, *sides, method='joint_states'))
+    chex.assert_trees_all_close(states(*noisy), states(images, texts), atol=1e-5)
 
 
 def test_regions_have_no_order_and_words_do(variables):
@@ -152,12 +154,12 @@ def test_regions_have_no_order_and_words_do(variables):
     images, texts = jax.tree.map(lambda x: x[:1], (images, texts))
     order = np.array([2, 0, 3, 1])
     moved = images.replace(regions=images.regions[:, order], locations=images.locations[:, order])
-    score = model.apply(variables, images, texts)
-    np.testing.assert_allclose(model.apply(variables, moved, texts), score, atol=1e-5)
+    want = score(model, variables, images, texts)
+    np.testing.assert_allclose(score(model, variables, moved, texts), want, atol=1e-5)
     swapped = texts.replace(ids=texts.ids[:, ::-1])
-    assert np.abs(model.apply(variables, images, swapped) - score) > 1e-3
+    assert np.abs(score(model, variables, images, swapped) - want) > 1e-3
     elsewhere = images.replace(locations=images.locations[:, order])
-    assert np.abs(model.apply(variables, elsewhere, texts) - score) > 1e-3
+    assert np.abs(score(model, variables, elsewhere, texts) - want) > 1e-3
 
 
 @pytest.fixture
@@ -190,7 +192,7 @@ def test_tiles_change_neither_scores_nor_gradients(variables, small_tiles):
     want, all_at_once = grad(variables['params'], lambda model, *sides: direct(model, *sides, train=True))
     np.testing.assert_allclose(scores, all_at_once, atol=1e-6)
     chex.assert_trees_all_close(got, want, atol=2e-5)
-    logits = model.apply(variables, *inputs)
+    logits = score(model, variables, *inputs)
     np.testing.assert_allclose(scores, 1 / (1 + np.exp(-np.asarray(logits, np.float64))), atol=1e-5)
 
 
@@ -208,9 +210,9 @@ def test_each_pair_drops_out_by_itself_in_training_only(variables, small_tiles):
     model, inputs = make(), make_inputs(images=1, texts=1)
     same = jax.tree.map(lambda x: jnp.repeat(x, 11, axis=0), encode(model, variables, *inputs))
 
+    @functools.partial(jax.jit, static_argnums=(0, 2))
     def scores(method, seed, train=True):
-        rngs = {'dropout': jax.random.key(seed)}
-        return np.asarray(model.apply(variables, *same, train, method=method, rngs=rngs))
+        return model.apply(variables, *same, train, method=method, rngs={'dropout': jax.random.key(seed)})
 
     for method in ('similarity_pairwise', 'similarity'):
         assert len(np.unique(scores(method, 0))) == scores(method, 0).size
@@ -228,12 +230,12 @@ def test_dropout_stands_where_it_is_published(variables):
             calls.append('/'.join(context.module.path))
         return call(*arguments, **keywords)
 
-    def score(model):
+    def score_pairs(model):
         return model.score_pairs(model.encode_image(images, True), model.encode_text(texts, True), True)
 
     images, texts = make_inputs()
     with nn.intercept_methods(note_dropout):
-        make().apply(variables, method=score, rngs={'dropout': jax.random.key(0)})
+        make().apply(variables, method=score_pairs, rngs={'dropout': jax.random.key(0)})
     assert calls[0].startswith('regions/')
     assert calls[1].startswith('bert/embeddings/')
     assert [path.startswith('bert/encoder/') for path in calls[2:]] == [True] * 2 * SIZES['layers']
@@ -302,7 +304,7 @@ def test_bfloat16_is_for_embeddings_and_blocks(variables):
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(shapes)} == {'float32'}
     encoded = encode(model, variables, *inputs)
     assert all(side.vectors.dtype == jnp.bfloat16 for side in encoded)
-    got, want = model.apply(variables, *inputs), make().apply(variables, *inputs)
+    got, want = score(model, variables, *inputs), score(make(), variables, *inputs)
     assert got.dtype == np.float32
     assert 0 < np.abs(got - want).max() < 0.1
     for states in model.apply(variables, *encoded, method='joint_states'):
