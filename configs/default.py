@@ -74,7 +74,8 @@ def get_config() -> ml_collections.ConfigDict:
 
     # Published weights to start from; '' for none. Read before the first step only.
     config.initialize = dict(
-        bert='',  # of BERTEncoder: a folder or file of Hugging Face weights
+        bert='',  # of BERTEncoder, or of UNITER's words and blocks: a folder or file of Hugging Face weights
+        uniter='',  # of UNITER: a file of released weights
         word_vectors='',  # of GRUEncoder's word embeddings: a text file such as GloVe's
     )
 

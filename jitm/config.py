@@ -163,7 +163,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
     A sub-dict with a `name` of its own is a module of `jitm.layers`, built likewise. Each gets the vocabulary's size
     and the model's `embed_dim` if it takes them.
     """
-    shared = {'vocab_size': vocab_size, 'embed_dim': choose(model, 'embed_dim', where='model')[0]}
+    shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
 
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
@@ -174,6 +174,8 @@ def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
         for key, value in keywords.items():
             if isinstance(value, Mapping):
                 keywords[key] = build('jitm.layers', value, f'{where}.{key}')
+            if isinstance(value, list):  # which a tuple is after its way through JSON
+                keywords[key] = tuple(value)
         own = {key: value for key, value in shared.items() if key in inspect.signature(function).parameters}
         later = {'parent', 'name', *own.keys() - keywords.keys()}
         return bind(function, keywords, where=where, later=later)(**own | keywords)

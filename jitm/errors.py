@@ -26,6 +26,12 @@ def check_rate(rate: float, key: str) -> None:
         raise UserError(f"config key '{key}' is {rate}; it must be in [0, 1)")
 
 
+def check_choice(value: str, known: Iterable[str], key: str) -> None:
+    """Raises a UserError unless a value is one of those known."""
+    if value not in known:
+        raise UserError(f"config key '{key}' is '{value}'; take one of {', '.join(known)}")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `, did you mean 'x'?` for the nearest known name, the known names where none is near, '' without any."""
     known = sorted(known)

@@ -14,7 +14,7 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm import metrics as metrics_lib
-from jitm.data.pipeline import check_lengths, tokenize_split
+from jitm.data.pipeline import check_boxes, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
@@ -123,6 +123,7 @@ def make_scorer(run: Run, split: Split, *, dtype: str | None = None, memory_mb: 
             f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
             f'{run.feature_size}; evaluate on features of the same extractor'
         )
+    check_boxes(split, run.model.reads_locations)
     tokens = tokenize_split(split.captions, run.vocabulary)
     check_lengths(split, tokens, run.model.text_format)
     return Scorer(

@@ -53,7 +53,9 @@ def check(runs: Sequence[Run]) -> None:
     if len(runs) > 1:
         raise UserError(f'--explain shows the attention of one model, but there are {len(runs)}; give one --workdir')
     run = runs[0]
-    images = Images(np.zeros((1, 1, run.feature_size), np.float32), np.ones(1, np.int32))
+    images = Images(
+        np.zeros((1, 1, run.feature_size), np.float32), np.ones(1, np.int32), locations=np.zeros((1, 1, 7), np.float32)
+    )
     texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
     try:
         jax.eval_shape(functools.partial(_attention, run.model), run.variables, images, texts)
@@ -106,7 +108,8 @@ def describe(run: Run, split: Split, pairs: Sequence[Retrieved]) -> dict[str, An
     described = []
     for pair, words in zip(pairs, ids, strict=True):
         texts = Texts(np.pad(words, (0, longest - len(words)))[None], np.array([len(words)], np.int32))
-        attention = _attention(run.model, variables, take_images(split, np.array([pair.image])), texts)
+        images = take_images(split, np.array([pair.image]), run.model.reads_locations)
+        attention = _attention(run.model, variables, images, texts)
         regions = int(split.counts[pair.image])
         true = int(split.image_of_text[pair.text])
         described.append(

@@ -25,6 +25,11 @@ class Matcher(nn.Module):
         """What texts it reads: those that its `text` does, if a model has no `text_format` of its own."""
         return self.text.text_format
 
+    @property
+    def reads_locations(self) -> bool:
+        """Whether it reads where regions are, which takes data with boxes."""
+        return False
+
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes I images; every leaf of the result is [I, ...].
 
@@ -107,7 +112,7 @@ class Matcher(nn.Module):
         Raises:
           UserError: if the model has none.
         """
-        raise UserError(f'{type(self).__name__} compares whole vectors, without attention of words over regions')
+        raise UserError(f'{type(self).__name__} has no attention of words over regions to show')
 
     def attention_pairwise(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
         """The attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""

@@ -25,6 +25,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.files import replacing
 from jitm.matcher import Encoding, Matcher
+from jitm.types import Images
 
 LENGTH_MULTIPLE = 4
 TEXTS_AT_A_TIME = 128
@@ -174,7 +175,7 @@ class Scorer:
         self._encoded: tuple[np.ndarray, Encoding] | None = None  # the images of the last block
         longest = self._length(tokens.lengths)
         devices, budget = parallel.num_local_devices(), memory_mb * 2**20
-        self._read = _shapes(take_images(split, np.array([0])), devices)
+        self._read = _shapes(self._take_images(np.array([0])), devices)
         self._padded = _shapes(pad_texts(tokens, self._by_length[-1:], longest), devices)
         self._image = jax.eval_shape(self._function('encode_image'), self._read, (variables,))
         self._text = jax.eval_shape(self._function('encode_text'), self._padded, (variables,))
@@ -215,6 +216,9 @@ class Scorer:
     def _apply(self, method: str, rows: chex.ArrayTree) -> Encoding:
         return jax.device_get(self._function(method)(parallel.put_rows(rows), (self._variables,)))
 
+    def _take_images(self, index: np.ndarray) -> Images:
+        return take_images(self._split, index, self._model.reads_locations)
+
     def _encode_images(self, index: np.ndarray) -> Encoding:
         """Encodes the images of a block, and puts them on the devices."""
         return parallel.put_rows(self.encode_images(index))
@@ -224,7 +228,7 @@ class Scorer:
         encoded = jax.tree.map(lambda x: np.empty((len(index), *x.shape[1:]), x.dtype), self._image)
         for start in range(0, len(index), self._encoded_at_a_time):
             some = index[start : start + self._encoded_at_a_time]
-            part = self._apply('encode_image', take_images(self._split, _filled(some, self._encoded_at_a_time)))
+            part = self._apply('encode_image', self._take_images(_filled(some, self._encoded_at_a_time)))
             for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
                 whole[start : start + len(some)] = leaf[: len(some)]
         return encoded
@@ -246,10 +250,12 @@ class Scorer:
 
     def job(self) -> dict[str, Any]:
         """What tells this job from another: data, parameters and shapes."""
-        leaves = jax.tree.leaves(jax.device_get(self._variables))
+        arrays = jax.tree.leaves(jax.device_get(self._variables))
+        arrays += [self._split.counts, self._tokens.ids, self._tokens.starts]
+        arrays += [self._split.boxes] if self._model.reads_locations else []
         return {
             'model': repr(self._model),
-            'arrays': hash_arrays([*leaves, self._split.counts, self._tokens.ids, self._tokens.starts]),
+            'arrays': hash_arrays(arrays),
             'split': self._split.identity,
             'block': [self.images, self.texts],
             'dtype': self._dtype,

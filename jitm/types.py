@@ -18,11 +18,14 @@ class Images(struct.PyTreeNode):
       regions: float16 or float32 [I, R, D].
       counts: int32 [I], how many of the R regions are real; the rest is padding.
       kept: bool [I, E, R], the regions that each of E copies of an image keeps; None for one copy that keeps all.
+      locations: float32 [I, R, 7], x1 y1 x2 y2 width height area of each region as fractions of the image's; None for
+        models that do not read them.
     """
 
     regions: chex.Array
     counts: chex.Array
     kept: chex.Array | None = None
+    locations: chex.Array | None = None
 
     @property
     def mask(self) -> chex.Array:

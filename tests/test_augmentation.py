@@ -82,9 +82,18 @@ def test_dropped_regions_are_gone_for_one_copy_and_masked_for_several():
     np.testing.assert_array_equal(one.regions[0], [[1, 2], [5, 6], [0, 0]])
     np.testing.assert_array_equal(one.regions[1], [[9, 10], [0, 0], [0, 0]])
     assert one.kept is None
+    assert one.locations is None
     several = drop_regions(images, kept)
     np.testing.assert_array_equal(several.regions, images.regions)
     np.testing.assert_array_equal(several.kept, kept)
+
+
+def test_locations_go_with_their_regions():
+    images = Images(
+        np.ones((1, 3, 2), np.float32), np.array([3], np.int32), locations=np.eye(3, 7, dtype=np.float32)[None]
+    )
+    dropped = drop_regions(images, np.array([[[False, True, True]]]))
+    np.testing.assert_array_equal(dropped.locations[0], [*np.eye(3, 7)[1:], np.zeros(7)])
 
 
 @pytest.fixture(scope='module')

@@ -269,7 +269,7 @@ def test_progress_is_said_every_ten_seconds(monkeypatch, capsys):
         (['--folds', '3'], 'has 10 images, which --folds 3 does not divide'),
         (['--step', '12345'], 'checkpoints/12345 is missing or damaged'),
         (['--explain', '0'], '--explain=0'),
-        (['--explain', '2'], 'VSE compares whole vectors'),
+        (['--explain', '2'], 'VSE has no attention of words over regions'),
     ],
 )
 def test_what_a_user_gets_wrong(finished, flags, sentence):  # noqa: F811

@@ -169,7 +169,9 @@ def test_what_has_no_attention_to_show_is_refused(run, split):
     explain.check([run])
     with pytest.raises(UserError, match='of one model, but there are 2; give one --workdir'):
         explain.check([run, run])
-    with pytest.raises(UserError, match='--explain does not apply to a_run: VSE compares whole vectors'):
+    with pytest.raises(
+        UserError, match='--explain does not apply to a_run: VSE has no attention of words over regions'
+    ):
         explain.check([make_run(split, make_vse().clone)])
 
 

@@ -9,10 +9,11 @@ import pytest
 from jitm.errors import UserError
 from jitm.layers import alignment, text, vision
 from jitm.losses import tokens
-from jitm.models import bfan, naaf, scan, sgraf, vse, vsrn
+from jitm.models import bfan, naaf, scan, sgraf, uniter, vse, vsrn
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
+ROUNDING = 3e-6  # of scores in float32
 DIM = 8
 
 
@@ -85,6 +86,7 @@ MATCHERS = {
     'dbl': make_sgraf(alignment.Mean(normalize=True), wholes=False, activation='tanh'),
     'naaf': naaf.NAAF(DIM, **sides() | NAAF),
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
+    'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),
 }
 
 # A softmax undoes a constant of all scores, and batch normalisation one of what it normalises.
@@ -103,7 +105,8 @@ def make_inputs(images=5, texts=5, seed=0):
     counts = rng.integers(1, 5, images).astype(np.int32)
     lengths = rng.integers(2, 7, texts).astype(np.int32)
     ids = np.where(np.arange(7) < lengths[:, None], rng.integers(1, VOCABULARY, (texts, 7)), 0).astype(np.int32)
-    return Images(regions, counts), Texts(ids, lengths)
+    locations = rng.random((images, 4, 7)).astype(np.float32)
+    return Images(regions, counts, locations=locations), Texts(ids, lengths)
 
 
 def perturb(params):
@@ -128,7 +131,8 @@ def scores(matcher, images, texts):
 
 def test_it_says_what_texts_it_reads(matcher):
     model, _ = matcher
-    assert model.text_format == (('word pieces', 512) if model is MATCHERS['rvsepp'] else ('words', None))
+    pieces = model in (MATCHERS['rvsepp'], MATCHERS['uniter'])
+    assert model.text_format == (('word pieces', 512) if pieces else ('words', None))
 
 
 def test_every_leaf_of_an_encoding_has_the_item_on_axis_0(matcher):
@@ -150,18 +154,20 @@ def test_order_of_images_and_texts_does_not_matter(matcher):
     assert full.dtype == np.float32
     rows, columns = np.array([2, 0, 3, 1]), np.array([5, 1, 0, 3, 2, 4])
     permuted = scores(matcher, jax.tree.map(lambda x: x[rows], images), jax.tree.map(lambda x: x[columns], texts))
-    np.testing.assert_allclose(permuted, full[rows][:, columns], atol=1e-6)
+    np.testing.assert_allclose(permuted, full[rows][:, columns], atol=ROUNDING)
 
 
 def test_padding_is_invisible(matcher):
     images, texts = make_inputs()
-    regions = np.pad(images.regions, [(0, 0), (0, 3), (0, 0)], constant_values=7)
+    regions, locations = (
+        np.pad(x, [(0, 0), (0, 3), (0, 0)], constant_values=7) for x in (images.regions, images.locations)
+    )
     beyond = np.arange(regions.shape[1]) >= images.counts[:, None]
-    regions[beyond] = 1e3
+    regions[beyond] = locations[beyond] = 1e3
     ids = np.pad(texts.ids, [(0, 0), (0, 4)])
     ids[np.arange(ids.shape[1]) >= texts.lengths[:, None]] = 3
-    padded = scores(matcher, Images(regions, images.counts), Texts(ids, texts.lengths))
-    np.testing.assert_allclose(padded, scores(matcher, images, texts), atol=1e-6)
+    padded = scores(matcher, images.replace(regions=regions, locations=locations), Texts(ids, texts.lengths))
+    np.testing.assert_allclose(padded, scores(matcher, images, texts), atol=ROUNDING)
 
 
 @pytest.mark.parametrize('name', ['vse0', 'vsrn_f30k'])
@@ -187,7 +193,7 @@ def test_pairwise_is_the_diagonal(matcher):
         model.apply(variables, texts, method='encode_text'),
     )
     pairwise = model.apply(variables, *encoded, method='similarity_pairwise')
-    np.testing.assert_allclose(pairwise, np.diag(scores(matcher, images, texts)), atol=1e-6)
+    np.testing.assert_allclose(pairwise, np.diag(scores(matcher, images, texts)), atol=ROUNDING)
 
 
 @pytest.mark.parametrize('name', ['saf', 'naaf'])
@@ -201,7 +207,7 @@ def test_chunks_give_the_whole_matrix(matcher):
     full = scores(matcher, images, texts)
     for rows in (slice(0, 2), slice(2, 4)):
         block = scores(matcher, jax.tree.map(lambda x, r=rows: x[r], images), jax.tree.map(lambda x: x[1:5], texts))
-        np.testing.assert_allclose(block, full[rows, 1:5], atol=1e-6)
+        np.testing.assert_allclose(block, full[rows, 1:5], atol=ROUNDING)
 
 
 def test_gradients_are_finite_and_reach_every_parameter(matcher):

@@ -6,8 +6,9 @@ from conftest import UNCHANGED
 
 from jitm.data import cider, scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, bucket, pad_texts, tokenize_split
+from jitm.data.pipeline import Pipeline, bucket, check_boxes, pad_texts, take_images, tokenize_split
 from jitm.data.text import Vocabulary
+from jitm.errors import UserError
 
 
 @pytest.fixture(scope='module')
@@ -93,3 +94,36 @@ def test_padding_fills_with_zero(pipeline):
         length = pipeline.tokens.lengths[n]
         np.testing.assert_array_equal(row[:length], pipeline.tokens.ids[pipeline.tokens.starts[n] :][:length])
         assert not row[length:].any()
+
+
+def test_locations_are_corners_sizes_and_area_as_fractions(pipeline):
+    box = np.array([10, 20, 60, 120], np.float32) / 200
+    split = dataclasses.replace(pipeline.split, boxes=np.broadcast_to(box, pipeline.split.boxes.shape))
+    locations = split.locations(np.array([3, 1]))
+    assert locations.dtype == np.float32
+    assert locations.shape == (2, split.regions.shape[1], 7)
+    want = [0.05, 0.1, 0.3, 0.6, 0.25, 0.5, 0.125]
+    np.testing.assert_allclose(locations, np.broadcast_to(want, locations.shape), rtol=1e-6)
+
+
+def test_batches_have_locations_if_these_are_asked_for(pipeline):
+    assert pipeline.batch(1).images.locations is None
+    batch = dataclasses.replace(pipeline, locations=True).batch(1)
+    np.testing.assert_array_equal(batch.images.locations, pipeline.split.locations(batch.image_index))
+    np.testing.assert_array_equal(batch.images.locations[..., :4], pipeline.split.boxes[batch.image_index])
+
+
+def test_other_boxes_are_other_data_where_they_are_read(pipeline):
+    reading = dataclasses.replace(pipeline, locations=True)
+    moved = dataclasses.replace(pipeline.split, boxes=pipeline.split.boxes / 2)
+    assert dataclasses.replace(pipeline, split=moved).identity == pipeline.identity
+    assert dataclasses.replace(reading, split=moved).identity != reading.identity
+
+
+def test_a_model_that_reads_locations_is_refused_without_boxes(pipeline):
+    check_boxes(pipeline.split, True)
+    without = dataclasses.replace(pipeline.split, name='mine/train', boxes=None)
+    check_boxes(without, False)
+    assert take_images(without, np.array([1])).locations is None
+    with pytest.raises(UserError, match=r'mine/train has no boxes, .*: add train_boxes.npy or boxes.npy to its folder'):
+        check_boxes(without, True)

@@ -42,7 +42,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path):
 
 def test_the_words_of_the_text_encoder_get_the_vectors_and_not_those_of_a_captioner(tmp_path):
     params = drawn() | {'captioner': drawn()['text']}
-    replacements = load_pretrained(params, WORDS, bert='', word_vectors=write(tmp_path, VECTORS))
+    replacements = load_pretrained(params, WORDS, bert='', uniter='', word_vectors=write(tmp_path, VECTORS))
     assert replacements.keys() == {('text', 'embedding', 'embedding')}
 
 
@@ -64,7 +64,7 @@ def drawn():
 
 def test_words_without_a_vector_keep_what_was_drawn(tmp_path):
     params = drawn()
-    replacements = load_pretrained(params, WORDS, bert='', word_vectors=write(tmp_path, VECTORS))
+    replacements = load_pretrained(params, WORDS, bert='', uniter='', word_vectors=write(tmp_path, VECTORS))
     got = replace(params, replacements)['text']
     table = params['text']['embedding']['embedding']
     np.testing.assert_array_equal(got['embedding']['embedding'], np.where(np.isnan(WANT), table, WANT))
@@ -73,22 +73,22 @@ def test_words_without_a_vector_keep_what_was_drawn(tmp_path):
 
 def test_nothing_is_replaced_without_files():
     params = drawn()
-    assert replace(params, load_pretrained(params, WORDS, bert='', word_vectors='')) == params
+    assert replace(params, load_pretrained(params, WORDS, bert='', uniter='', word_vectors='')) == params
 
 
 def test_a_bert_inside_of_a_model_gets_its_weights(tmp_path):
     path = saved(tmp_path, published())
     params = {'text': {'bert': PARAMS, 'linear': {'w': 1}}}
-    replacements = load_pretrained(params, (), bert=path, word_vectors='')
+    replacements = load_pretrained(params, (), bert=path, uniter='', word_vectors='')
     want = traverse_util.flatten_dict({'text': {'bert': load_bert(path, PARAMS)}})
     assert replacements.keys() == want.keys()
     for name, leaf in want.items():
         np.testing.assert_array_equal(replacements[name], leaf)
 
 
-@pytest.mark.parametrize(('key', 'module'), [('bert', 'bert'), ('word_vectors', 'embedding')])
+@pytest.mark.parametrize(('key', 'module'), [('bert', 'bert'), ('uniter', 'regions'), ('word_vectors', 'embedding')])
 def test_a_model_without_such_a_module_is_refused(key, module):
-    files = {'bert': '', 'word_vectors': ''} | {key: 'somewhere'}
+    files = {'bert': '', 'uniter': '', 'word_vectors': ''} | {key: 'somewhere'}
     message = f"config key 'initialize.{key}' is set, but the model has no module '{module}'"
     with pytest.raises(UserError, match=re.escape(message)):
         load_pretrained({'text': {'w': 1}}, (), **files)

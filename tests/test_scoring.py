@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import ROOT, environment
-from test_matchers import MATCHERS, make_inputs, perturb
+from test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
 from test_parallel import free_port
 
 from jitm import parallel, scoring
@@ -25,7 +25,6 @@ from jitm.data.pipeline import join, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.scoring import FinishedBlocks, Scorer
-from jitm.types import Images
 
 WORKER = str(ROOT / 'tests' / 'scoring_worker.py')
 COMPILED = '/jax/core/compile/backend_compile_duration'
@@ -36,14 +35,15 @@ def make_problem(name, images=7, texts=13, regions=(4, 6)):
     """A model, its variables, and a split with texts of 2 to 6 words."""
     _, sentences = make_inputs(images, texts)
     rng = np.random.default_rng(0)
-    pictures = Images(
-        rng.normal(size=(images, *regions)).astype(np.float32), rng.integers(1, regions[0] + 1, images).astype(np.int32)
-    )
+    features = rng.normal(size=(images, *regions)).astype(np.float32)
+    counts = rng.integers(1, regions[0] + 1, images).astype(np.int32)
+    boxes = rng.random((images, regions[0], 4)).astype(np.float32)
+    split = Split('random', features, counts, ('',) * texts, np.arange(texts) % images, ('',) * images, boxes)
+    tokens = join([ids[:length] for ids, length in zip(sentences.ids, sentences.lengths, strict=True)])
     model = MATCHERS[name]
+    pictures = take_images(split, np.arange(images), model.reads_locations)
     variables = jax.jit(model.init)(jax.random.key(0), pictures, sentences)
     variables = {**variables, 'params': perturb(variables['params'])}
-    tokens = join([ids[:length] for ids, length in zip(sentences.ids, sentences.lengths, strict=True)])
-    split = Split('random', pictures.regions, pictures.counts, ('',) * texts, np.arange(texts) % images, ('',) * images)
     return model, variables, split, tokens
 
 
@@ -52,7 +52,8 @@ def score_at_once(*arguments):
     """The scores of such a problem as one block."""
     model, variables, split, tokens = make_problem(*arguments)
     texts = pad_texts(tokens, np.arange(split.num_texts), 7)
-    return np.asarray(jax.jit(model.apply)(variables, take_images(split, np.arange(split.num_images)), texts))
+    images = take_images(split, np.arange(split.num_images), model.reads_locations)
+    return np.asarray(jax.jit(model.apply)(variables, images, texts))
 
 
 def make_scorer(problem, images=3, texts=4, dtype='float32'):
@@ -70,18 +71,31 @@ def vsepp():
 
 @pytest.mark.parametrize(
     ('name', 'shapes'),
-    [('vsepp', [(1, 13), (3, 4), (5, 1), (64, 64)]), ('scan_t2i', [(3, 4), (5, 1)]), ('saf', [(3, 4)])],
+    [
+        ('vsepp', [(1, 13), (3, 4), (5, 1), (64, 64)]),
+        ('scan_t2i', [(3, 4), (5, 1)]),
+        ('saf', [(3, 4)]),
+        ('uniter', [(3, 4)]),
+    ],
 )
 def test_every_block_shape_gives_the_matrix_of_everything_at_once(name, shapes):
     for images, texts in shapes:
         got = make_scorer(make_problem(name), images, texts).score()
         assert got.dtype == np.float32
-        np.testing.assert_allclose(got, score_at_once(name), atol=1e-6)
+        np.testing.assert_allclose(got, score_at_once(name), atol=ROUNDING)
 
 
 def test_more_images_than_are_encoded_at_a_time(vsepp, monkeypatch):
     monkeypatch.setattr(scoring, 'IMAGES_ENCODED_AT_A_TIME', 3)
     np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
+
+
+def test_other_boxes_are_another_job_where_they_are_read():
+    for name, same in (('vsepp', True), ('uniter', False)):
+        model, variables, split, tokens = make_problem(name)
+        moved = dataclasses.replace(split, boxes=split.boxes / 2)
+        jobs = [make_scorer((model, variables, split, tokens)).job() for split in (split, moved)]
+        assert (jobs[0] == jobs[1]) == same
 
 
 # Memory. Regions of 3 MiB, so that a budget of a few MiB decides.

@@ -23,7 +23,7 @@ from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation import evaluate_runs, load_run
-from jitm.importers.bert import _their_name
+from jitm.importers.bert import their_name
 from jitm.layers import transformer
 from jitm.training import checkpoint, loop
 from jitm.training.checkpoint import Checkpoints
@@ -404,7 +404,7 @@ def bert_config(tiny_config, tmp_path):
         tensor = names.get(path[-1], np.ravel)(np.asarray(leaf))
         if path[-2:] == ('out', 'kernel'):
             tensor = np.asarray(leaf).reshape(-1, leaf.shape[-1]).T
-        tensors[_their_name(path)] = np.ascontiguousarray(tensor)
+        tensors[their_name(path)] = np.ascontiguousarray(tensor)
     save_file(tensors, tmp_path / 'model.safetensors')
     tiny_config['vocabulary']['path'] = str(tmp_path / 'vocab.txt')
     tiny_config['initialize']['bert'] = str(tmp_path / 'model.safetensors')

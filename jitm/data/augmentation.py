@@ -74,9 +74,14 @@ def drop_regions(images: Images, kept: np.ndarray) -> Images:
         return images.replace(kept=kept)
     kept = kept[:, 0]
     counts = kept.sum(axis=1).astype(np.int32)
-    regions = np.zeros_like(images.regions)
-    regions[np.arange(kept.shape[1]) < counts[:, None]] = images.regions[kept]
-    return images.replace(regions=regions, counts=counts)
+
+    def to_the_front(x: np.ndarray) -> np.ndarray:
+        moved = np.zeros_like(x)
+        moved[np.arange(kept.shape[1]) < counts[:, None]] = x[kept]
+        return moved
+
+    locations = None if images.locations is None else to_the_front(images.locations)
+    return images.replace(regions=to_the_front(images.regions), counts=counts, locations=locations)
 
 
 def change_words(

@@ -82,9 +82,22 @@ def bucket(length: int, multiple: int, most: int | None = None) -> int:
     return padded if most is None else min(padded, most)
 
 
-def take_images(split: Split, index: np.ndarray) -> Images:
-    """Reads some images' regions into memory."""
-    return Images(np.asarray(split.regions[index]), split.counts[index])
+def check_boxes(split: Split, reads_locations: bool) -> None:
+    """Raises a UserError if a model reads where regions are, and the split does not know it."""
+    if reads_locations and split.boxes is None:
+        raise UserError(
+            f'{split.name} has no boxes, but the model reads where regions are: add '
+            f'{split.name.rpartition("/")[2]}_boxes.npy or boxes.npy to its folder'
+        )
+
+
+def take_images(split: Split, index: np.ndarray, locations: bool = False) -> Images:
+    """Reads some images' regions into memory, and if asked to where these are."""
+    return Images(
+        np.asarray(split.regions[index]),
+        split.counts[index],
+        locations=split.locations(index) if locations else None,
+    )
 
 
 @functools.lru_cache(maxsize=2)
@@ -111,6 +124,7 @@ class Pipeline:
       relevance: phi of any texts for any images of the split, for the batches to carry; None for batches without.
       max_length: the most a model reads, beyond which nothing is padded; None for any length.
       offline: draws mined negatives for the batches to carry; None for batches without.
+      locations: the batches tell where regions are.
     """
 
     split: Split
@@ -123,13 +137,15 @@ class Pipeline:
     relevance: Relevance | None = None
     max_length: int | None = None
     offline: OfflineNegatives | None = None
+    locations: bool = False
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells its data from others: the identity of the split, hashes of a given relevance and of negatives."""
+        """What tells its data from others: the split's identity, hashes of what else is given and read."""
         given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
         mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
-        return self.split.identity | given | mined
+        boxes = {'boxes': self.split.boxes_hash} if self.locations else {}
+        return self.split.identity | given | mined | boxes
 
     @property
     def steps_per_epoch(self) -> int:
@@ -159,7 +175,7 @@ class Pipeline:
         length = bucket(longest, self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
-        images, texts = take_images(self.split, image_index), pad_texts(self.tokens, rows, length)
+        images, texts = self._take_images(image_index), pad_texts(self.tokens, rows, length)
         if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, length)
         return Batch(
@@ -181,7 +197,10 @@ class Pipeline:
         return self.offline.draw(text_index, self.split, np.random.default_rng([self.seed, step]))
 
     def _pairs(self, images: np.ndarray, texts: np.ndarray, length: int) -> Pairs:
-        return Pairs(take_images(self.split, images), pad_texts(self.tokens, texts, length))
+        return Pairs(self._take_images(images), pad_texts(self.tokens, texts, length))
+
+    def _take_images(self, index: np.ndarray) -> Images:
+        return take_images(self.split, index, self.locations)
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         changes, continues = self.augmentation, self.vocabulary.continues

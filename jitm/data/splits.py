@@ -51,6 +51,11 @@ class Split:
         digest = hashlib.sha256(text + regions).hexdigest()
         return {'regions': list(self.regions.shape), 'dtype': str(self.regions.dtype), 'hash': digest}
 
+    @functools.cached_property
+    def boxes_hash(self) -> str:
+        """A hash of the boxes, for models that read them."""
+        return hashlib.sha256(np.ascontiguousarray(self.boxes)).hexdigest()
+
     @property
     def num_texts(self) -> int:
         """T."""
@@ -61,6 +66,12 @@ class Split:
         """All texts, int [T], image by image, and where each image's begin in them, int [I + 1]."""
         starts = np.searchsorted(np.sort(self.image_of_text), np.arange(self.num_images + 1))
         return np.argsort(self.image_of_text, kind='stable'), starts
+
+    def locations(self, index: np.ndarray) -> np.ndarray:
+        """Where the regions of N images are, from their boxes: float32 [N, R, 7], see `Images`."""
+        corners = self.boxes[index]
+        size = corners[..., 2:] - corners[..., :2]
+        return np.concatenate([corners, size, size.prod(axis=-1, keepdims=True)], axis=-1)
 
     def draw_texts(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draws one of the texts of each of some images: int [N]."""

@@ -9,18 +9,22 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.importers.bert import load_bert
+from jitm.importers.uniter import load_uniter
 from jitm.importers.word_vectors import load_word_vectors
 
 Replacements = dict[tuple[str, ...], np.ndarray]
 
 
-def load_pretrained(params: chex.ArrayTree, words: Sequence[str], *, bert: str, word_vectors: str) -> Replacements:
+def load_pretrained(
+    params: chex.ArrayTree, words: Sequence[str], *, bert: str, uniter: str, word_vectors: str
+) -> Replacements:
     """Reads what a config's `initialize` names.
 
     Args:
       params: of a model; shapes are enough.
       words: of its vocabulary, V.
       bert: weights for the module `bert`, see `load_bert`; '' for none.
+      uniter: weights for a whole UNITER, see `load_uniter`; '' for none.
       word_vectors: a text file for the module `embedding`, see `load_word_vectors`; '' for none.
 
     Returns:
@@ -36,6 +40,9 @@ def load_pretrained(params: chex.ArrayTree, words: Sequence[str], *, bert: str, 
         below = {path[len(root) :]: leaf for path, leaf in flat.items() if path[: len(root)] == root}
         loaded = traverse_util.flatten_dict(load_bert(bert, traverse_util.unflatten_dict(below)))
         replacements |= {root + path: leaf for path, leaf in loaded.items()}
+    if uniter:
+        _module(flat, 'regions', key='uniter')
+        replacements |= traverse_util.flatten_dict(load_uniter(uniter, traverse_util.unflatten_dict(flat)))
     if word_vectors:
         path = (*_module(flat, 'embedding', key='word_vectors'), 'embedding')
         vectors = load_word_vectors(word_vectors, words, flat[path].shape[1])

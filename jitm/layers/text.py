@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError, check_rate
+from jitm.errors import UserError, check_choice, check_rate
 from jitm.layers.linear import Linear, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, SIZES, BERTSize
@@ -84,11 +84,8 @@ class BERTEncoder(nn.Module):
         Returns:
           float32 [T, L, D], zero where padded.
         """
-        for key, known in (('size', SIZES), ('dtype', DTYPES)):
-            if getattr(self, key) not in known:
-                raise UserError(
-                    f"config key 'model.text.{key}' is '{getattr(self, key)}'; take one of {', '.join(known)}"
-                )
+        check_choice(self.size, SIZES, 'model.text.size')
+        check_choice(self.dtype, DTYPES, 'model.text.dtype')
         check_rate(self.dropout, 'model.text.dropout')
         check_rate(self.output_dropout, 'model.text.output_dropout')
         bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')

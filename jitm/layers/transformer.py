@@ -40,7 +40,8 @@ LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
 SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
 
 
-def _layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None) -> nn.LayerNorm:
+def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None) -> nn.LayerNorm:
+    """A normalisation with BERT's eps."""
     # The fast variance, E[x^2] - E[x]^2, loses digits that BERT's eps would keep.
     return nn.LayerNorm(epsilon=1e-12, use_fast_variance=False, dtype=dtype, name=name)
 
@@ -85,11 +86,11 @@ class TransformerBlock(nn.Module):
             name='attention',
         )
         mixed = attention(tokens, mask=einops.rearrange(mask, 'n l -> n 1 1 l'))
-        tokens = _layer_norm(self.dtype, 'attention_norm')(tokens + drop(mixed))
+        tokens = layer_norm(self.dtype, 'attention_norm')(tokens + drop(mixed))
         wide = nn.Dense(self.mlp_dim, dtype=self.dtype, kernel_init=NORMAL, name='mlp_in')(tokens)
         wide = nn.gelu(wide, approximate=False)
         narrow = nn.Dense(tokens.shape[-1], dtype=self.dtype, kernel_init=NORMAL, name='mlp_out')(wide)
-        return _layer_norm(self.dtype, 'mlp_norm')(tokens + drop(narrow))
+        return layer_norm(self.dtype, 'mlp_norm')(tokens + drop(narrow))
 
 
 class Transformer(nn.Module):
@@ -140,7 +141,7 @@ class BERTEmbeddings(nn.Module):
         self.words = nn.Embed(self.vocab_size, self.size.hidden, embedding_init=NORMAL)
         self.positions = nn.Embed(self.size.max_positions, self.size.hidden, embedding_init=NORMAL)
         self.token_types = nn.Embed(self.size.token_types, self.size.hidden, embedding_init=NORMAL)
-        self.norm = _layer_norm(self.dtype)
+        self.norm = layer_norm(self.dtype)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, ids: chex.Array, train: bool = False) -> chex.Array:
@@ -199,3 +200,20 @@ class BERT(nn.Module):
         mask = texts.mask
         states = self.encoder(self.embeddings(texts.ids, train), mask, train)
         return jnp.where(einops.rearrange(mask, 't l -> t l 1'), states, 0)
+
+
+class TokenHead(nn.Module):
+    """LN(gelu(W h)) E^T + b: which word stands at each place, E being the word embeddings (Devlin et al., 2019, 3.1).
+
+    Attributes:
+      kernel_init: draws W.
+    """
+
+    kernel_init: nn.initializers.Initializer = NORMAL
+
+    @nn.compact
+    def __call__(self, states: chex.Array, words: chex.Array) -> chex.Array:
+        """From states [..., H] and words [V, H] to logits [..., V]."""
+        dense = nn.Dense(states.shape[-1], kernel_init=self.kernel_init, name='dense')
+        hidden = layer_norm(name='norm')(nn.gelu(dense(states), approximate=False))
+        return hidden @ words.T + self.param('bias', nn.initializers.zeros, (len(words),))

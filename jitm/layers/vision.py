@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError
+from jitm.errors import UserError, check_choice
 from jitm.layers.linear import Linear, XavierLinear
 from jitm.layers.normalization import BatchNorm
 from jitm.types import Images
@@ -57,8 +57,7 @@ class RegionEncoder(nn.Module):
 
     def setup(self):
         """Makes the layers."""
-        if self.mlp not in MLPS:
-            raise UserError(f"config key 'model.image.mlp' is '{self.mlp}'; take one of {', '.join(MLPS)}")
+        check_choice(self.mlp, MLPS, 'model.image.mlp')
         if self.mlp != 'none' and self.embed_dim < 2:
             raise UserError(f"config key 'model.embed_dim' is {self.embed_dim}; with an MLP it must be at least 2")
         self.image_fc = XavierLinear(self.embed_dim, self.weight_norm)

@@ -15,7 +15,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data import candidates
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, Tokens, check_lengths, tokenize_split
+from jitm.data.pipeline import Pipeline, Tokens, check_boxes, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import kind_of, load_vocabulary
@@ -195,8 +195,9 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
     for name, model in models.items():
         check_kind(vocabulary, path, model, sections[name])
-        check_lengths(train, train_tokens, model.text_format)
-        check_lengths(validation, validation_tokens, model.text_format)
+        for split, tokens in ((train, train_tokens), (validation, validation_tokens)):
+            check_lengths(split, tokens, model.text_format)
+            check_boxes(split, model.reads_locations)
     pipeline = Pipeline(
         train,
         train_tokens,
@@ -208,6 +209,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         config_lib.load_relevance(config['relevance'], train),
         min((model.text_format.max_length for model in models.values() if model.text_format.max_length), default=None),
         load_offline(config['offline'], augmentation, train, mined_later),
+        any(model.reads_locations for model in models.values()),
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
