@@ -151,7 +151,14 @@ def _of_split(section: Mapping[str, Any], split: Any, where: str) -> Any:
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    """The part of a config that describes a member's matcher: its own `model`, or that of the member it copies."""
+    """The part of a config that describes a member's matcher: its own `model`, or that of the member it copies.
+
+    Raises:
+      UserError: if a member is no dict.
+    """
+    for name, section in config['members'].items():
+        if not isinstance(section, Mapping):
+            raise UserError(f"config key 'members.{name}' is {section!r}; give a dict, such as dict(rule='gradient')")
     section = config['members'][member]
     copied = config['members'].get(section.get('of', ''), section)
     return copied.get('model') or config['model']

@@ -342,7 +342,7 @@ def test_members_that_cannot_be_built_are_refused():
     with pytest.raises(UserError, match=r"'members.a.rule' is unknown; take one of gradient, frozen, ema"):
         members(a={'rule': 'gradent'})
     with pytest.raises(UserError, match=r"'members.a' is 'gradient'; give a dict"):
-        members(a='gradient')
+        config_lib.member_model({'members': {'a': 'gradient', 'b': {}}}, 'b')
     with pytest.raises(UserError, match=r"'members.b.learn_from' is \('a', 'a'\); give a tuple of names, each once"):
         members(a={}, b={'learn_from': ('a', 'a')})
     for momentum in (1.5, -0.1, '0.9'):

@@ -167,10 +167,7 @@ def make_members(
 def _make_member(
     name: str, keywords: Mapping[str, Any], model: Matcher, optimizer: optax.GradientTransformation
 ) -> Member:
-    where = f'members.{name}'
-    if not isinstance(keywords, Mapping):
-        raise UserError(f"config key '{where}' is {keywords!r}; give a dict, such as dict(rule='gradient')")
-    keywords = dict(keywords)
+    where, keywords = f'members.{name}', dict(keywords)
     learn_from, init_from = keywords.pop('learn_from', ()), keywords.pop('init_from', '')
     own_model = keywords.pop('model', None)
     if not isinstance(learn_from, (tuple, list)) or len({*learn_from}) < len(learn_from):

@@ -168,6 +168,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         raise UserError(f"config key 'seed' is {config['seed']}; it must not be negative")
     check_dtype(config['evaluation']['dtype'])
     parallel.check_batch_size(config['batch_size'])
+    sections = {name: config_lib.member_model(config, name) for name in config['members']}
     source, _ = config_lib.choose(config['relevance'], 'source', where='relevance')
     supplied = {
         'margins': bool(source),
@@ -190,7 +191,6 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     if augmentation.change_words > 0:
         check_captioning(terms)
         vocabulary = vocabulary.with_mask()
-    sections = {name: config_lib.member_model(config, name) for name in config['members']}
     models = {name: config_lib.make_model(section, len(vocabulary)) for name, section in sections.items()}
     train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
     for name, model in models.items():
