@@ -5,7 +5,7 @@ import sys
 
 import jax
 
-out, devices, *processes = sys.argv[1:]
+out, devices, chosen, *processes = sys.argv[1:]
 jax.config.update('jax_num_cpu_devices', int(devices))
 
 import warnings  # noqa: E402
@@ -65,6 +65,8 @@ def main() -> None:
         parallel.start_processes(coordinator, int(count), int(index))
     results = {}
     for name, loss, changes in CASES:
+        if chosen != 'all' and name not in chosen.split(','):
+            continue
         pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes))
         model, terms = MATCHERS.get(name, MATCHERS['rvse_mlp']), {'ranking': Term(loss, 1.0, 0, None, 'sum')}
         if name == 'vsrn_f30k':
