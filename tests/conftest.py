@@ -10,9 +10,9 @@ os.environ['XLA_FLAGS'] = (
     f'--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true {os.environ.get("XLA_FLAGS", "")}'
 )
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
