@@ -1,6 +1,7 @@
 """What every model is, and how a block of pairs becomes a similarity matrix."""
 
 import functools
+from collections.abc import Sequence
 
 import chex
 import jax
@@ -131,6 +132,27 @@ class Matcher(nn.Module):
           The name of a loss in `jitm.losses.tokens` -> what it takes.
         """
         return {}
+
+    def read_pairs(
+        self, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
+    ) -> dict[str, chex.Array]:
+        """What heads say of image n read together with text n, for models that do so.
+
+        Args:
+          images: N of them, encoded.
+          texts: N of them, encoded, each with L places.
+          heads: of these.
+          train: drops out.
+
+        Returns:
+          Head -> `rank`, scores [N] as `similarity_pairwise`; `itm`, logits [N, 2], class 1 for a match; of each place
+          `mlm`, the word that stands there, logits [N, L, V]; `discriminate`, whether it fits the image, logits
+          [N, L, 2], class 1 if it does; `correct`, the word that should stand there, logits [N, L, V].
+
+        Raises:
+          UserError: if the model has none of these.
+        """
+        raise UserError(f'{type(self).__name__} does not read words together with an image')
 
     def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes and scores every image with every text: float32 [I, T].

@@ -72,11 +72,11 @@ class TextFormat(NamedTuple):
     """What texts a model reads.
 
     Attributes:
-      kind: 'words' or 'word pieces'.
+      kind: 'words' or 'word pieces'; None for either.
       max_length: ids of the longest, both ends included; None for any length.
     """
 
-    kind: str
+    kind: str | None
     max_length: int | None = None
 
 

@@ -107,11 +107,11 @@ def test_scores_and_heads_are_the_formulas_in_float64(variables):
     sims = np.asarray(score(model, variables, images, texts))
 
     def heads(model, images, texts):
-        states, pooled = model.joint_states(images, texts)
-        return states, model.itm(pooled), model.discriminate(states), model.mlm(states), model.correct(states)
+        return model.joint_states(images, texts)[0], model.read_pairs(images, texts, ('rank', *HEADS))
 
     run = jax.jit(lambda *sides: model.apply(variables, *sides, method=heads))
-    states, itm, discriminated, words, corrected = run(*encode(model, variables, images, texts))
+    states, said = run(*encode(model, variables, images, texts))
+    np.testing.assert_allclose(said['rank'], np.diagonal(sims), atol=1e-5)
     for i in range(3):
         for t in range(3):
             want, pooled, p = oracle(variables, images, texts, i, t)
@@ -121,10 +121,10 @@ def test_scores_and_heads_are_the_formulas_in_float64(variables):
             length = texts.lengths[t]
             assert not np.any(states[i, length:])
             np.testing.assert_allclose(states[i, :length], want, atol=2e-5)
-            np.testing.assert_allclose(itm[i], dense(p['itm_head'], pooled), atol=1e-5)
-            np.testing.assert_allclose(discriminated[i, :length], dense(p['discriminate_head'], want), atol=5e-5)
-            np.testing.assert_allclose(words[i, :length], token_logits(p, 'mlm_head', want), atol=5e-5)
-            np.testing.assert_allclose(corrected[i, :length], token_logits(p, 'correct_head', want), atol=5e-5)
+            np.testing.assert_allclose(said['itm'][i], dense(p['itm_head'], pooled), atol=1e-5)
+            np.testing.assert_allclose(said['discriminate'][i, :length], dense(p['discriminate_head'], want), atol=5e-5)
+            np.testing.assert_allclose(said['mlm'][i, :length], token_logits(p, 'mlm_head', want), atol=5e-5)
+            np.testing.assert_allclose(said['correct'][i, :length], token_logits(p, 'correct_head', want), atol=5e-5)
 
 
 def test_a_pair_has_the_score_it_has_alone_whatever_it_is_padded_to(variables):
@@ -323,6 +323,11 @@ def test_bfloat16_is_for_embeddings_and_blocks(variables):
 def test_what_cannot_be_configured_is_refused(changes, message):
     with pytest.raises(UserError, match=message):
         make(**changes).init(jax.random.key(0), *make_inputs())
+
+
+def test_a_head_that_it_does_not_have_is_refused(variables):
+    with pytest.raises(UserError, match=r"config key 'model.heads' is 'correct'; take one of rank, mlm"):
+        make(('mlm',)).apply(variables, None, None, ('correct',), method='read_pairs')
 
 
 def test_images_that_it_cannot_read_are_refused():

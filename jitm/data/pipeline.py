@@ -48,7 +48,7 @@ def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece
 
 def check_lengths(split: Split, tokens: Tokens, text_format: TextFormat) -> None:
     """Raises a UserError if one of a split's texts is longer than a model reads."""
-    kind, most = text_format
+    kind, most = text_format.kind or 'words', text_format.max_length
     longest = tokens.lengths.argmax()
     if most is not None and tokens.lengths[longest] > most:
         raise UserError(

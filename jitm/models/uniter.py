@@ -1,5 +1,7 @@
 """One transformer over the words of a text and the regions of an image (UNITER, Chen et al., 2020)."""
 
+from collections.abc import Sequence
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,10 +9,10 @@ from flax import linen as nn
 
 from jitm import tiles
 from jitm.errors import UserError, check_choice, check_rate
-from jitm.layers.text import DTYPES, BERTEncoder
-from jitm.layers.transformer import BERT, NORMAL, SIZES, TokenHead, layer_norm
+from jitm.layers.text import DTYPES
+from jitm.layers.transformer import BERT, NORMAL, SIZES, BERTSize, TokenHead, layer_norm
 from jitm.matcher import Matcher
-from jitm.types import Elements, Images, Texts
+from jitm.types import Elements, Images, TextFormat, Texts
 
 HEADS = ('itm', 'mlm', 'discriminate', 'correct')
 
@@ -56,7 +58,7 @@ class UNITER(Matcher):
     of masked regions, heads for these) is not there.
 
     Attributes:
-      vocab_size: V, of word pieces.
+      vocab_size: V, of word pieces, or of words if it is trained from scratch.
       size: 'tiny', 'base' or 'large', see `jitm.layers.transformer`.
       dropout: rate, of embeddings, attention weights and hidden states; 0.1 as published.
       dtype: of embeddings and blocks, 'float32' or 'bfloat16'; parameters, pooler and heads are float32.
@@ -69,7 +71,7 @@ class UNITER(Matcher):
     dtype: str
     heads: tuple[str, ...]
 
-    text_format = BERTEncoder.text_format
+    text_format = TextFormat(None, BERTSize.max_positions)
     reads_locations = True
 
     def setup(self):
@@ -121,9 +123,10 @@ class UNITER(Matcher):
         states = states[:, : texts.mask.shape[1]].astype(jnp.float32)
         return jnp.where(texts.mask[..., None], states, 0), jnp.tanh(self.pooler(states[:, 0]))
 
-    def rank(self, pooled: chex.Array) -> chex.Array:
-        """How well pairs match, from their pooled states [N, H]: logits [N]."""
-        return self.rank_head(pooled)[:, 0]
+    def rank(self, pooled: chex.Array, train: bool = False) -> chex.Array:
+        """How well pairs match, from their pooled states [N, H]: scores [N]."""
+        logits = self.rank_head(pooled)[:, 0]
+        return nn.sigmoid(logits) if train else logits
 
     def itm(self, pooled: chex.Array) -> chex.Array:
         """Whether pairs match, from their pooled states [N, H]: logits [N, 2], class 1 for a match."""
@@ -141,11 +144,19 @@ class UNITER(Matcher):
         """Which word should stand at each place (TAGS-DC), from states [N, L, H]: logits [N, L, V]."""
         return self.correct_head(states, self.bert.embeddings.words.embedding)
 
+    def read_pairs(
+        self, images: Elements, texts: Elements, heads: Sequence[str], train: bool = False
+    ) -> dict[str, chex.Array]:
+        """Reads image n with text n, all at once, and gives what the heads say: `rank` or those of `HEADS`."""
+        for head in heads:
+            check_choice(head, ('rank', *self.heads), 'model.heads')
+        states, pooled = self.joint_states(images, texts, train)
+        inputs = {'rank': (pooled, train), 'itm': (pooled,)}
+        return {head: getattr(self, head)(*inputs.get(head, (states,))) for head in heads}
+
     def score_pairs(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n, all at once: [N]."""
-        _, pooled = self.joint_states(images, texts, train)
-        logits = self.rank(pooled)
-        return nn.sigmoid(logits) if train else logits
+        return self.read_pairs(images, texts, ('rank',), train)['rank']
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """The hidden layer or the attention of a block."""
@@ -183,9 +194,7 @@ class UNITER(Matcher):
         """Encodes and scores every image with every text: float32 [I, T]; at initialisation touches the heads too."""
         if self.is_initializing():
             encoded = self.encode_image(images), self.encode_text(texts)
-            states, pooled = self.joint_states(*jax.tree.map(lambda x: x[:1], encoded))
-            for head in self.heads:
-                getattr(self, head)(pooled if head == 'itm' else states)
+            self.read_pairs(*jax.tree.map(lambda x: x[:1], encoded), self.heads)
         return super().__call__(images, texts, train)
 
 

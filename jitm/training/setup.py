@@ -104,7 +104,7 @@ def check_captioning(terms: Mapping[str, Term]) -> None:
 def check_kind(vocabulary: Vocabulary | WordPiece, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
     """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
     got, wanted = kind_of(vocabulary), model.text_format.kind
-    if got != wanted:
+    if wanted not in (got, None):
         key = 'text.name' if 'text' in section else 'name'
         raise UserError(
             f"config key 'vocabulary.path' is '{path}', which gives {got}, but 'model.{key}' is "
