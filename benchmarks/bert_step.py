@@ -8,7 +8,6 @@ step needs besides the state that it updates in place, as the compiler says.
 """
 
 import argparse
-import functools
 import statistics
 import time
 
@@ -19,10 +18,10 @@ import numpy as np
 from configs import rvsepp_f30k
 from jitm import config as config_lib
 from jitm import parallel
-from jitm.training import rankings
 from jitm.training.members import Member, gradient, init_members
 from jitm.training.objective import make_terms
 from jitm.training.optimizer import adamw
+from jitm.training.sources import InBatch
 from jitm.training.step import TrainState, make_train_step
 from jitm.types import Batch, Images, Texts
 
@@ -51,7 +50,7 @@ def measure(dtype: str, batch: Batch, steps: int) -> dict[str, float]:
     step = make_train_step(
         members,
         make_terms(config['terms']),
-        functools.partial(rankings.in_batch, same_image='negative'),
+        InBatch(same_image='negative'),
         seed=0,
         steps_per_epoch=1000,
         epochs=1,

@@ -25,10 +25,10 @@ import jax.numpy as jnp
 from benchmarks.train_step import write_made_up_data
 from configs.dbl.rm_oss_f30k import boost
 from jitm import config as config_lib
-from jitm.training import rankings
 from jitm.training.members import init_members, make_members
 from jitm.training.objective import make_terms
 from jitm.training.setup import set_up
+from jitm.training.sources import InBatch
 from jitm.training.step import TrainState, evaluation_scores, make_train_step
 from jitm.types import Batch
 
@@ -57,7 +57,7 @@ def compile_step(config: dict, words: int, batch: Batch, make_optimizer: Callabl
     step = make_train_step(
         members,
         make_terms(config['terms'], supplied=('anchor_scores',)),
-        functools.partial(rankings.in_batch, **keywords),
+        InBatch(**keywords),
         seed=0,
         steps_per_epoch=1000,
         epochs=config['epochs'],

@@ -90,9 +90,26 @@ def get_config() -> ml_collections.ConfigDict:
 
     # The candidates of each query.
     config.rankings = dict(
-        source='in_batch',
+        source='in_batch',  # or 'listed', with pool= and hardest=: the hardest of many, scored twice
         same_image='negative',  # another caption of the same image, as published; or 'positive' (CMPM), 'ignored'
         margin_temperature=5.0,  # tau: margins are differences in relevance by tau; of CIDEr on Flickr8k 0.2 on average
+    )
+
+    # Masked words, for terms of tokens and for `synthesis`.
+    config.masking = dict(
+        copies=0,  # how often each sentence of a batch is masked, each time anew (K of TAGS); 0 for none
+        rate=0.15,  # of a phrase; at least one is masked
+        hide=0.8,  # probability that a word of a masked phrase is hidden
+        replace=0.1,  # probability that a random word stands in its place
+    )
+    # The phrases that are masked: dict(source='scene_graphs.rules'), or '' for every word a phrase of its own.
+    config.scene_graphs = dict(source='')
+    # Wrong sentences for the ranking `generated`: a member refills the masked ones (TAGS).
+    config.synthesis = dict(
+        generator='',  # the member: 'target' for a dynamic generator, a frozen one for a static one; '' for none
+        samples=20,  # of each masked sentence (L of TAGS)
+        temperature=1.5,  # tau: words are drawn from softmax(logits / tau)
+        hardest=31,  # so many of the highest score are kept (m)
     )
 
     # The objective is the sum of these: name -> loss in jitm.losses, its arguments, and how it counts.

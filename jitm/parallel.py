@@ -54,12 +54,12 @@ def barrier(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Raises a UserError unless the batch can be split evenly over all devices."""
+def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:
+    """Raises a UserError unless so many rows, of this name, can be split evenly over all devices."""
     devices = jax.device_count()
     if batch_size % devices:
         raise UserError(
-            f'batch_size {batch_size} cannot be split over {devices} devices: '
+            f'{name} {batch_size} cannot be split over {devices} devices: '
             f'make it a multiple of {devices}, such as {-(-batch_size // devices) * devices}'
         )
 

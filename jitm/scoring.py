@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import Tokens, bucket, pad_texts, take_images
+from jitm.data.pipeline import bucket, pad_texts, take_images
 from jitm.data.splits import Split
+from jitm.data.text import Tokens
 from jitm.errors import UserError
 from jitm.files import replacing
 from jitm.matcher import Encoding, Matcher

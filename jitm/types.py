@@ -1,7 +1,8 @@
 """The arrays that cross module boundaries, with their shapes.
 
 I images, T texts, R regions, L words, D features; B pairs of a batch, E copies of each; Q queries, C candidates of a
-ranking, A anchors; N pairs of an image with a text; V words of the vocabulary.
+ranking, A anchors; N pairs of an image with a text; K masked variants of a text; V
+words of the vocabulary.
 """
 
 from typing import NamedTuple
@@ -92,6 +93,18 @@ class Pairs(struct.PyTreeNode):
     texts: Texts
 
 
+class Masked(NamedTuple):
+    """Sentences with places to fill in.
+
+    Attributes:
+      ids: int32 [..., K, L], K variants of a sentence of L ids.
+      labelled: bool [..., K, L], the places whose original id is to be predicted, some of which show it.
+    """
+
+    ids: chex.Array
+    labelled: chex.Array
+
+
 class Batch(struct.PyTreeNode):
     """B matching pairs: text n describes image n. With E copies of each pair, texts n E to n E + E - 1 do.
 
@@ -103,6 +116,10 @@ class Batch(struct.PyTreeNode):
       relevance: float32 [B, C], a metric phi of all C texts of the global batch for each image; None if not asked for.
       offline: two Pairs with B rows, mined negatives of each pair and what corresponds to these, see
         `jitm.data.candidates`; None without.
+      pool: Pairs with P rows, more candidates; None without.
+      pool_index: int32 [P], row of each of the pool's images in the split; None without.
+      masked: K variants of each text, [B, K, L]; None without.
+      caption_words: int32 [B, W], the ids in all captions of each image, padded with 0; None without.
     """
 
     step: chex.Array
@@ -111,6 +128,10 @@ class Batch(struct.PyTreeNode):
     image_index: chex.Array
     relevance: chex.Array | None = None
     offline: tuple[Pairs, Pairs] | None = None
+    pool: Pairs | None = None
+    pool_index: chex.Array | None = None
+    masked: Masked | None = None
+    caption_words: chex.Array | None = None
 
 
 class Ranking(struct.PyTreeNode):

@@ -18,13 +18,13 @@ from test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
 from jitm import parallel  # noqa: E402
 from jitm.data import cider  # noqa: E402
 from jitm.data.augmentation import Augmentation  # noqa: E402
-from jitm.data.pipeline import Pipeline, Tokens  # noqa: E402
+from jitm.data.pipeline import Pipeline  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
-from jitm.data.text import Vocabulary  # noqa: E402
+from jitm.data.text import Tokens, Vocabulary  # noqa: E402
 from jitm.losses import anchored, ranking, tokens  # noqa: E402
-from jitm.training import rankings  # noqa: E402
 from jitm.training.members import Member, frozen, gradient, init_members  # noqa: E402
 from jitm.training.objective import Term  # noqa: E402
+from jitm.training.sources import InBatch  # noqa: E402
 from jitm.training.step import TrainState, make_train_step  # noqa: E402
 
 HINGE = {'margin': 0.2}
@@ -82,7 +82,7 @@ def main() -> None:
         step = make_train_step(
             members,
             terms,
-            functools.partial(rankings.in_batch, same_image='ignored'),
+            InBatch(same_image='ignored'),
             seed=0,
             steps_per_epoch=2,
             epochs=2,

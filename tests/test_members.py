@@ -21,11 +21,12 @@ from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import load_run
 from jitm.losses import anchored, distillation, ranking
-from jitm.training import loop, rankings
+from jitm.training import loop
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import read_metrics
 from jitm.training.members import Member, MemberState, Outcome, ema, frozen, gradient, init_members
 from jitm.training.objective import make_terms
+from jitm.training.sources import InBatch
 from jitm.training.step import TrainState, make_train_step
 
 BOOST = {'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'sum', 'margin': 0.2}
@@ -46,7 +47,7 @@ def begin(pipeline, terms=TERMS, **members):
     step = make_train_step(
         members,
         make_terms(terms, supplied=('anchor_scores',)),
-        functools.partial(rankings.in_batch, same_image='negative'),
+        InBatch(same_image='negative'),
         seed=0,
         steps_per_epoch=PER_EPOCH,
         epochs=EPOCHS,

@@ -1,6 +1,5 @@
 """Rankings, terms, members, and the step they make."""
 
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Member, MemberState, Outcome, gradient, init_members
 from jitm.training.objective import make_terms, objective
 from jitm.training.optimizer import adamw, scale_modules
+from jitm.training.sources import InBatch
 from jitm.training.step import TrainState, collapse_metrics, gradient_norms, make_train_step
 from jitm.types import TokenPredictions
 
@@ -196,7 +196,7 @@ def parts():
     step = make_train_step(
         members,
         make_terms({'ranking': TERM, 'later': TERM | {'since': 1}}),
-        functools.partial(rankings.in_batch, same_image='ignored'),
+        InBatch(same_image='ignored'),
         seed=0,
         steps_per_epoch=5,
         epochs=2,
@@ -304,7 +304,7 @@ def test_the_hard_branch_has_the_epsilon_of_the_loss(parts):
         step = make_train_step(
             {'target': Member(make_vse(vocab_size=len(pipeline.vocabulary)), gradient, optax.sgd(0.1))},
             make_terms({'ranking': TERM | loss | {'epsilon': epsilon}}),
-            functools.partial(rankings.in_batch, same_image='ignored'),
+            InBatch(same_image='ignored'),
             seed=0,
             steps_per_epoch=5,
             epochs=2,

@@ -326,7 +326,7 @@ def test_what_cannot_be_configured_is_refused(changes, message):
 
 
 def test_a_head_that_it_does_not_have_is_refused(variables):
-    with pytest.raises(UserError, match=r"config key 'model.heads' is 'correct'; take one of rank, mlm"):
+    with pytest.raises(UserError, match=r"config key 'model.heads' is \('mlm',\), but 'correct' is needed: add it"):
         make(('mlm',)).apply(variables, None, None, ('correct',), method='read_pairs')
 
 

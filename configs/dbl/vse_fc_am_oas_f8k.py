@@ -2,12 +2,12 @@
 
 from ml_collections import ConfigDict
 
-from configs import vse_fc_max_f8k
+from configs.dbl import vse_fc_f8k
 from configs.dbl.rm_oss_f30k import boost
 
 
 def get_config() -> ConfigDict:
     """Returns the config."""
     return boost(
-        vse_fc_max_f8k.get_config(), 'oas', 'anchored.absolute_max', margin=0.2, alpha=0.5, anchor='runs/vse_fc_max_f8k'
+        vse_fc_f8k.get_config(), 'oas', 'anchored.absolute_max', margin=0.2, alpha=0.5, anchor='runs/dbl_vse_fc_f8k'
     )

@@ -2,10 +2,10 @@
 
 from ml_collections import ConfigDict
 
-from configs import vse_fc_max_f8k
+from configs.dbl import vse_fc_f8k
 from configs.dbl.rm_oss_f30k import boost
 
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(vse_fc_max_f8k.get_config(), 'mutual', 'distillation.mutual_learning', reduction='mean')
+    return boost(vse_fc_f8k.get_config(), 'mutual', 'distillation.mutual_learning', reduction='mean')

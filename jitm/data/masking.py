@@ -1,29 +1,19 @@
 """Masks the phrases of scene graphs, for a model to fill in and so write negative sentences (TAGS, paper 001)."""
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from jitm.data.scene_graphs import SentenceGraph
-from jitm.data.text import Vocabulary
+from jitm.data.text import Tokens, Vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
+from jitm.types import Masked
 
 _STREAM = 1  # sets these random numbers apart from those of `augmentation.example_generator`
-
-
-class Masked(NamedTuple):
-    """Sentences with places to fill in.
-
-    Attributes:
-      ids: int32 [..., K, L], K variants of a sentence of L ids.
-      labelled: bool [..., K, L], the places whose original id is to be predicted, some of which show it.
-    """
-
-    ids: np.ndarray
-    labelled: np.ndarray
 
 
 def phrase_matrix(graph: SentenceGraph, offsets: np.ndarray) -> np.ndarray:
@@ -56,6 +46,21 @@ def find_phrases(
     if graphs is None:
         return tuple(word_matrix(len(places)) for places in offsets)
     return tuple(phrase_matrix(graph, places) for graph, places in zip(graphs, offsets, strict=True))
+
+
+def caption_words(tokens: Tokens, image_of_text: np.ndarray) -> np.ndarray:
+    """Collects the ids in all captions of each image of a split: int32 [I, W], padded with 0.
+
+    Args:
+      tokens: of the captions, T of them.
+      image_of_text: int [T], the image of each.
+    """
+    pairs = np.stack([np.repeat(image_of_text, tokens.lengths), tokens.ids], axis=1)
+    images, ids = np.unique(pairs, axis=0).T
+    counts = np.bincount(images)
+    words = np.zeros((len(counts), counts.max()), np.int32)
+    words[np.arange(words.shape[1]) < counts[:, None]] = ids
+    return words
 
 
 def phrase_probabilities(phrases: np.ndarray, rate: float) -> np.ndarray:
@@ -162,3 +167,27 @@ class Masking:
             for row, matrix, t in zip(ids, phrases, texts.tolist(), strict=True)
         ]
         return Masked(*map(np.stack, zip(*masked, strict=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedWords:
+    """What a pipeline needs to mask the sentences of a split.
+
+    Attributes:
+      masking: how.
+      phrases: of every sentence, from `find_phrases`.
+      words: int32 [I, W], see `caption_words`.
+    """
+
+    masking: Masking
+    phrases: tuple[np.ndarray, ...]
+    words: np.ndarray
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Of the phrases."""
+        digest = hashlib.sha256()
+        for matrix in self.phrases:
+            digest.update(np.int64(matrix.shape))
+            digest.update(np.ascontiguousarray(matrix))
+        return digest.hexdigest()

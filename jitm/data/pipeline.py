@@ -3,42 +3,20 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 
 from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
 from jitm.data.candidates import OfflineNegatives
 from jitm.data.cider import Relevance
+from jitm.data.masking import MaskedWords
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.types import Batch, Images, Pairs, TextFormat, Texts
 
-
-@dataclasses.dataclass(frozen=True)
-class Tokens:
-    """All texts of a split as word ids, end to end.
-
-    Attributes:
-      ids: int32 [sum of lengths].
-      starts: int64 [T + 1], where each text begins; text t is `ids[starts[t]:starts[t + 1]]`.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-
-    @functools.cached_property
-    def lengths(self) -> np.ndarray:
-        """int32 [T], words of each text, `<start>` and `<end>` included."""
-        return np.diff(self.starts).astype(np.int32)
-
-
-def join(texts: Sequence[np.ndarray]) -> Tokens:
-    """Puts texts, each int32 [L], end to end."""
-    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])])
-    return Tokens(np.concatenate(texts), starts)
+_POOL = 2  # sets the random numbers of pools apart from others
 
 
 def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece) -> Tokens:
@@ -125,6 +103,8 @@ class Pipeline:
       max_length: the most a model reads, beyond which nothing is padded; None for any length.
       offline: draws mined negatives for the batches to carry; None for batches without.
       locations: the batches tell where regions are.
+      pool_size: P, how many pairs besides those of the batch are candidates.
+      masked: how the sentences are masked; None if they are not.
     """
 
     split: Split
@@ -138,6 +118,8 @@ class Pipeline:
     max_length: int | None = None
     offline: OfflineNegatives | None = None
     locations: bool = False
+    pool_size: int = 0
+    masked: MaskedWords | None = None
 
     @property
     def identity(self) -> dict[str, object]:
@@ -145,7 +127,8 @@ class Pipeline:
         given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
         mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
         boxes = {'boxes': self.split.boxes_hash} if self.locations else {}
-        return self.split.identity | given | mined | boxes
+        phrases = {'phrases': self.masked.hash} if self.masked else {}
+        return self.split.identity | given | mined | boxes | phrases
 
     @property
     def steps_per_epoch(self) -> int:
@@ -170,15 +153,15 @@ class Pipeline:
           Numpy arrays with B / num_shards rows, padded alike in every shard.
         """
         text_index = self.text_index(step)
-        offline = self._draw_offline(step, text_index)
-        longest = self.tokens.lengths[np.concatenate([text_index, *(texts for _, texts in offline)])].max()
+        offline, pool = self._draw_offline(step, text_index), self._draw_pool(step)
+        longest = self.tokens.lengths[np.concatenate([text_index, pool, *(texts for _, texts in offline)])].max()
         length = bucket(longest, self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
         images, texts = self._take_images(image_index), pad_texts(self.tokens, rows, length)
         if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, length)
-        return Batch(
+        batch = Batch(
             step=np.int32(step),
             images=images,
             texts=texts,
@@ -189,6 +172,20 @@ class Pipeline:
             )
             or None,
         )
+        if self.pool_size:
+            pooled = np.split(pool, num_shards)[shard]
+            pool_index = self.split.image_of_text[pooled]
+            batch = batch.replace(pool=self._pairs(pool_index, pooled, length), pool_index=pool_index)
+        if self.masked:
+            masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
+            variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)
+            batch = batch.replace(masked=variants, caption_words=self.masked.words[image_index])
+        return batch
+
+    def _draw_pool(self, step: int) -> np.ndarray:
+        """The texts of a step's pool, with their images: int64 [P]."""
+        rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_POOL,)))
+        return rng.choice(self.split.num_texts, self.pool_size, replace=False)
 
     def _draw_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """Images and texts of the two mined pairs for each example of a global batch; nothing without such."""

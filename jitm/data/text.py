@@ -236,3 +236,27 @@ class Vocabulary:
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """All texts of a split as word ids, end to end.
+
+    Attributes:
+      ids: int32 [sum of lengths].
+      starts: int64 [T + 1], where each text begins; text t is `ids[starts[t]:starts[t + 1]]`.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """int32 [T], words of each text, `<start>` and `<end>` included."""
+        return np.diff(self.starts).astype(np.int32)
+
+
+def join(texts: Sequence[np.ndarray]) -> Tokens:
+    """Puts texts, each int32 [L], end to end."""
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])])
+    return Tokens(np.concatenate(texts), starts)

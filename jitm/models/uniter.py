@@ -149,7 +149,8 @@ class UNITER(Matcher):
     ) -> dict[str, chex.Array]:
         """Reads image n with text n, all at once, and gives what the heads say: `rank` or those of `HEADS`."""
         for head in heads:
-            check_choice(head, ('rank', *self.heads), 'model.heads')
+            if head not in ('rank', *self.heads):
+                raise UserError(f"config key 'model.heads' is {self.heads}, but '{head}' is needed: add it")
         states, pooled = self.joint_states(images, texts, train)
         inputs = {'rank': (pooled, train), 'itm': (pooled,)}
         return {head: getattr(self, head)(*inputs.get(head, (states,))) for head in heads}

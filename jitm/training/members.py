@@ -28,6 +28,11 @@ class MemberState(struct.PyTreeNode):
     batch_stats: chex.ArrayTree
     optimizer: chex.ArrayTree = ()
 
+    @property
+    def variables(self) -> dict[str, chex.ArrayTree]:
+        """What a model is applied with."""
+        return {'params': self.params, 'batch_stats': self.batch_stats}
+
 
 class Outcome(NamedTuple):
     """What a step has come to for a member, for its update rule.

@@ -13,6 +13,7 @@ from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.types import Ranking, TokenPredictions
 
+DIRECTIONS = ('i2t', 't2i')
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
 # What a loss may ask for besides scores and masks, by an argument of this name: fields that not every Ranking has, and
@@ -40,9 +41,10 @@ class Term:
       weight: factor.
       since: first epoch in which the term counts.
       until: first epoch in which it no longer does, None for never.
-      reduction: 'sum' or 'mean' over the queries of each direction, the two directions being added, or over the texts.
+      reduction: 'sum' or 'mean' over the queries of each ranking, the rankings being added, or over the texts.
       keywords: the loss' own arguments, from the config.
       predictions: of a token term the name of the model's predictions it takes; None for a loss of rankings.
+      rankings: those it is a loss of: both directions of retrieval, or `generated`.
     """
 
     loss: Callable
@@ -52,6 +54,7 @@ class Term:
     reduction: str
     keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     predictions: str | None = None
+    rankings: tuple[str, ...] = DIRECTIONS
 
     @property
     def inputs(self) -> list[str]:
@@ -60,7 +63,7 @@ class Term:
 
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """The value of a term of rankings, a scalar; 0 outside of its epochs."""
-        return self.reduce(map(self.per_query, rankings.values()), epoch)
+        return self.reduce([self.per_query(rankings[name]) for name in self.rankings], epoch)
 
     def per_text(self, predictions: Mapping[str, TokenPredictions]) -> chex.Array:
         """The loss [N] of a token term, unreduced."""
@@ -68,7 +71,7 @@ class Term:
         return self.loss(taken.logits, taken.labels, taken.mask)
 
     def reduce(self, losses: Iterable[chex.Array], epoch: chex.Numeric) -> chex.Array:
-        """Weighs and adds up unreduced losses, one array per direction; 0 outside of the term's epochs."""
+        """Weighs and adds up unreduced losses, one array per ranking; 0 outside of the term's epochs."""
         value = sum(map(REDUCTIONS[self.reduction], losses))
         return jnp.where(self.active(epoch), self.weight * value, 0)
 
@@ -88,13 +91,16 @@ class Term:
         return (epoch >= self.since) & (True if self.until is None else epoch < self.until)
 
 
-def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[str] = ()) -> dict[str, Term]:
+def make_terms(
+    configs: Mapping[str, Mapping[str, Any]], supplied: Collection[str] = (), rankings: Collection[str] = DIRECTIONS
+) -> dict[str, Term]:
     """Builds the terms of a config.
 
     Args:
-      configs: name -> dict(loss='ranking.max_of_hinges', weight=, since=, until=, reduction=, and the loss' own); a
-        loss in `tokens` takes the model's predictions of that name.
+      configs: name -> dict(loss='ranking.max_of_hinges', weight=, since=, until=, reduction=, if wanted rankings=, and
+        the loss' own); a loss in `tokens` takes the model's predictions of that name.
       supplied: those of `INPUTS` that the rankings will hold.
+      rankings: the names of the rankings that there will be.
 
     Raises:
       UserError: if a loss is unknown, an argument is unknown or missing, or a loss needs an input nobody supplies.
@@ -106,6 +112,9 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[st
         keywords = dict(keywords)
         where = f'terms.{name}'
         own = {key: keywords.pop(key) for key in ('weight', 'since', 'until', 'reduction') if key in keywords}
+        ranked = tuple(keywords.pop('rankings', DIRECTIONS))
+        if unknown := [name for name in ranked if name not in rankings]:
+            raise UserError(f"'{where}.rankings' names '{unknown[0]}'; there are {', '.join(rankings)}")
         loss_name = keywords.pop('loss', None)
         if loss_name is None:
             raise UserError(f"config key '{where}.loss' is missing; name a loss, such as 'ranking.max_of_hinges'")
@@ -119,8 +128,8 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]], supplied: Collection[st
         loss = config_lib.bind(loss, keywords, where=where, later=later)
         if own.get('reduction') not in REDUCTIONS:
             raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
-        make_term = config_lib.bind(Term, own, where=where, later=('loss', 'keywords', 'predictions'))
-        terms[name] = make_term(loss=loss, keywords=keywords, predictions=predictions)
+        make_term = config_lib.bind(Term, own, where=where, later=('loss', 'keywords', 'predictions', 'rankings'))
+        terms[name] = make_term(loss=loss, keywords=keywords, predictions=predictions, rankings=ranked)
         if terms[name].until is not None and terms[name].until <= terms[name].since:
             raise UserError(
                 f"'{where}' never counts: since {terms[name].since} is not before until {terms[name].until}"
@@ -151,7 +160,7 @@ def objective(
 
     Args:
       terms: name -> Term.
-      rankings: direction -> Ranking.
+      rankings: name -> Ranking.
       epoch: int [], for terms that come and go.
       token_losses: of each token term by name the loss of every text [B].
 

@@ -15,23 +15,32 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data import candidates
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, Tokens, check_boxes, check_lengths, tokenize_split
+from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
+from jitm.data.pipeline import Pipeline, check_boxes, check_lengths, tokenize_split
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
-from jitm.data.vocabularies import kind_of, load_vocabulary
+from jitm.data.text import Tokens, Vocabulary
+from jitm.data.vocabularies import load_vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.errors import UserError
+from jitm.errors import UserError, did_you_mean
 from jitm.importers.pretrained import Replacements, replace
-from jitm.matcher import Matcher
 from jitm.scoring import check_dtype
+from jitm.training.checks import (
+    check_anchors,
+    check_captioning,
+    check_kind,
+    check_source,
+    check_token_terms,
+    check_words,
+)
 from jitm.training.members import Member, copy_members, init_members, make_members
-from jitm.training.objective import Term, make_terms
+from jitm.training.objective import DIRECTIONS, make_terms
+from jitm.training.sources import SOURCES, Source
 from jitm.training.step import TrainState, make_train_step
+from jitm.training.synthesis import GENERATED, Synthesis
 from jitm.training.weights import load_first_weights
 from jitm.types import Batch
 
 LOCK = '.lock'
-GIVE = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 AT_LEAST_ONE = ('epochs', 'batch_size', 'length_multiple')
 OFFLINE_INPUTS = ('offline_scores', 'offline_pair_scores')
 SECTIONS = {
@@ -80,38 +89,6 @@ class Setup:
         return TrainState(jax.numpy.zeros((), jax.numpy.int32), init(batch.images, batch.texts))
 
 
-def check_token_terms(terms: Mapping[str, Term], members: Mapping[str, Member], batch: Batch) -> None:
-    """Raises a UserError if a term takes predictions of tokens that a member's model does not make."""
-    for name, term in terms.items():
-        for member in (member for member in members.values() if member.trains):
-            if term.predictions and term.predictions not in member.predicted_tokens(batch.images, batch.texts):
-                raise UserError(
-                    f"'terms.{name}' needs predictions for '{term.predictions}', which {type(member.model).__name__} "
-                    "as configured does not make: change config key 'model', or leave the term out"
-                )
-
-
-def check_captioning(terms: Mapping[str, Term]) -> None:
-    """Raises a UserError if a term would teach the words that augmentation has changed."""
-    for name, term in terms.items():
-        if term.predictions == 'captioning':
-            raise UserError(
-                f"'terms.{name}' would learn to write the words that augmentation changes: set config key "
-                "'augmentation.change_words' to 0, or leave the term out"
-            )
-
-
-def check_kind(vocabulary: Vocabulary | WordPiece, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
-    """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
-    got, wanted = kind_of(vocabulary), model.text_format.kind
-    if wanted not in (got, None):
-        key = 'text.name' if 'text' in section else 'name'
-        raise UserError(
-            f"config key 'vocabulary.path' is '{path}', which gives {got}, but 'model.{key}' is "
-            f"'{config_lib.flatten(section)[key]}', which reads {wanted}: give {GIVE[wanted]}, or change the model"
-        )
-
-
 def load_offline(
     offline: Mapping[str, Any], augmentation: Augmentation, split: Split, mined_later: bool
 ) -> candidates.OfflineNegatives | None:
@@ -134,15 +111,49 @@ def load_offline(
     return make(candidates=candidates.load(folder, split))
 
 
-def check_anchors(terms: Mapping[str, Term], members: Mapping[str, Member]) -> None:
-    """Raises a UserError if a member learns from others, but no term looks at their scores."""
-    if any('anchor_scores' in term.inputs for term in terms.values()):
-        return
-    for name, member in members.items():
-        if member.learn_from:
-            raise UserError(
-                f"'members.{name}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
-            )
+def make_source(rankings: Mapping[str, Any]) -> Source:
+    """Makes what a config's `rankings` names: dict(source='in_batch', ...).
+
+    Raises:
+      UserError: if the source or an argument is unknown.
+    """
+    name, keywords = config_lib.choose(rankings, 'source', where='rankings')
+    if name not in SOURCES:
+        raise UserError(f"config key 'rankings.source' is '{name}'; take one of {', '.join(SOURCES)}")
+    return config_lib.bind(SOURCES[name], keywords, where='rankings')()
+
+
+def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
+    """Makes what a config's `synthesis` describes; None if no member writes sentences.
+
+    Raises:
+      UserError: if it is wrong, or sentences are not masked.
+    """
+    synthesis = config_lib.bind(Synthesis, config['synthesis'], where='synthesis')
+    generator, copies = config['synthesis']['generator'], config['masking']['copies']
+    if not generator:
+        return None
+    if generator not in config['members']:
+        raise UserError(
+            f"config key 'synthesis.generator' is '{generator}', no member{did_you_mean(generator, config['members'])}"
+        )
+    if not copies:
+        raise UserError("config key 'masking.copies' is 0, but config key 'synthesis' refills masked sentences: set it")
+    if config['synthesis']['hardest'] > copies * config['synthesis']['samples']:
+        raise UserError(
+            f"config key 'synthesis.hardest' is {config['synthesis']['hardest']}, more than the sentences there are "
+            f"('masking.copies' x 'synthesis.samples' = {copies * config['synthesis']['samples']})"
+        )
+    return synthesis()
+
+
+def load_masked_words(config: Mapping[str, Any], split: Split, tokens: Tokens, vocabulary: Any) -> MaskedWords | None:
+    """Finds the phrases that a config's `masking` masks; None if it masks nothing."""
+    masking = config_lib.bind(Masking, config['masking'], where='masking')
+    if not config['masking']['copies']:
+        return None
+    phrases = find_phrases(split.captions, vocabulary, config_lib.load_scene_graphs(config['scene_graphs'], split))
+    return MaskedWords(masking(), phrases, caption_words(tokens, split.image_of_text))
 
 
 def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
@@ -168,6 +179,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         raise UserError(f"config key 'seed' is {config['seed']}; it must not be negative")
     check_dtype(config['evaluation']['dtype'])
     parallel.check_batch_size(config['batch_size'])
+    rankings, synthesis = make_source(config['rankings']), make_synthesis(config)
+    parallel.check_batch_size(rankings.pool, "config key 'rankings.pool'")
     sections = {name: config_lib.member_model(config, name) for name in config['members']}
     source, _ = config_lib.choose(config['relevance'], 'source', where='relevance')
     supplied = {
@@ -175,7 +188,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         'anchor_scores': any(member.get('learn_from') for member in config['members'].values()),
         **dict.fromkeys(OFFLINE_INPUTS, bool(config['offline']['candidates'])),
     }
-    terms = make_terms(config['terms'], [name for name, given in supplied.items() if given])
+    ranked = (*DIRECTIONS, GENERATED) if synthesis else DIRECTIONS
+    terms = make_terms(config['terms'], [name for name, given in supplied.items() if given], ranked)
     train = config_lib.load_split(config['data'], 'train')
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
@@ -188,8 +202,11 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     path, min_count = config['vocabulary']['path'], config['vocabulary']['min_count']
     vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, min_count)
     augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
+    check_words(terms, config, augmentation)
+    check_source(rankings, config, train.num_texts)
     if augmentation.change_words > 0:
         check_captioning(terms)
+    if augmentation.change_words > 0 or config['masking']['copies']:
         vocabulary = vocabulary.with_mask()
     models = {name: config_lib.make_model(section, len(vocabulary)) for name, section in sections.items()}
     train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
@@ -210,6 +227,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         min((model.text_format.max_length for model in models.values() if model.text_format.max_length), default=None),
         load_offline(config['offline'], augmentation, train, mined_later),
         any(model.reads_locations for model in models.values()),
+        rankings.pool,
+        load_masked_words(config, train, train_tokens, vocabulary),
     )
     name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
     make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
@@ -222,22 +241,15 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         raise UserError(
             f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {training}, which train"
         )
-    name, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
-    make_rankings = config_lib.resolve('jitm.training.rankings', name)
-    make_rankings = config_lib.bind(
-        make_rankings,
-        keywords,
-        where='rankings',
-        later=('scores', 'image_index', 'relevance', 'offline', 'anchor_scores'),
-    )
     check_token_terms(terms, members, pipeline.batch(0, 0, config['batch_size']))
     train_step = make_train_step(
         members,
         terms,
-        make_rankings,
+        rankings,
         seed=config['seed'],
         steps_per_epoch=pipeline.steps_per_epoch,
         epochs=config['epochs'],
+        synthesis=synthesis,
     )
     setup = Setup(
         config=config,
@@ -251,7 +263,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         pretrained={},
     )
     drawn = jax.eval_shape(setup.draw_state)  # a model may refuse its arguments, which Flax asks it only now
-    if pipeline.offline:
+    if pipeline.offline or pipeline.masked or pipeline.pool_size:
         jax.eval_shape(train_step, drawn, pipeline.batch(0, 0, config['batch_size']))  # a model may have no pairs
     if resuming:
         return setup

@@ -1,19 +1,21 @@
 """One training step, the same function on one device and on many."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from jitm import parallel
-from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.matcher import Matcher
+from jitm.training.measures import collapse_metrics, difficulty, gap_metrics, gradient_norms
 from jitm.training.members import Member, MemberState, Outcome
 from jitm.training.objective import Term, objective
-from jitm.types import Batch, Pairs, Ranking, TokenPredictions
+from jitm.training.sources import ListedScores, Source
+from jitm.training.synthesis import GENERATED, HEADS, MASKED, Synthesis, Synthetic, masked_losses, score_synthetic
+from jitm.types import Batch, Ranking
 
 SELHN_EPSILON = 0.01  # as published, to look at losses that have none of their own
 
@@ -30,135 +32,86 @@ class TrainState(struct.PyTreeNode):
     members: dict[str, MemberState]
 
 
-def score_offline(
-    matcher: Matcher, images: chex.ArrayTree, texts: chex.ArrayTree, offline: tuple[Pairs, Pairs]
-) -> dict[str, tuple[chex.Array, chex.Array]]:
-    """Scores mined negatives, each pair of batches encoded by itself as in the released code of AOQ (paper 000).
+class Choice(NamedTuple):
+    """What a member is trained on in a step, chosen without gradient.
 
-    Args:
-      matcher: in training.
-      images: of N matching pairs, encoded.
-      texts: of these.
-      offline: mined negatives of each pair, and what corresponds to these.
-
-    Returns:
-      Direction -> scores [N] of each query with its negative, and of a pair without the query: both negatives for
-      images, what corresponds to them for texts.
+    Attributes:
+      candidates: of each query, as the source chose them.
+      synthetic: wrong sentences of this device's images; None without.
     """
-    negatives, partners = (
-        (matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True))
-        for pairs in offline
-    )
-    pairs = [(images, negatives[1]), negatives, (negatives[0], texts), partners]
-    of_image, of_negatives, of_text, of_partners = (matcher.similarity_pairwise(*pair, train=True) for pair in pairs)
-    return {'i2t': (of_image, of_negatives), 't2i': (of_text, of_partners)}
+
+    candidates: chex.ArrayTree
+    synthetic: Synthetic | None = None
+
+
+class Scores(NamedTuple):
+    """A member's scores of a global batch.
+
+    Attributes:
+      retrieved: as the source scores.
+      generated: of each image with its own and with its wrong sentences; None without.
+    """
+
+    retrieved: chex.ArrayTree
+    generated: ListedScores | None = None
+
+    def rankings(
+        self, source: Source, image_index: chex.Array, relevance: chex.Array | None, anchors: Sequence['Scores']
+    ) -> dict[str, Ranking]:
+        """Makes the rankings of the global batch."""
+        rankings = source.rank(self.retrieved, image_index, relevance, tuple(anchor.retrieved for anchor in anchors))
+        return rankings if self.generated is None else rankings | {GENERATED: self.generated.ranking()}
 
 
 def forward(
     model: Matcher,
     variables: chex.ArrayTree,
     batch: Batch,
+    choice: Choice,
     key: chex.PRNGKey,
     axis: str | None,
+    source: Source,
     token_terms: Mapping[str, Term],
-) -> tuple[chex.Array, dict[str, tuple[chex.Array, chex.Array]] | None, dict[str, chex.Array], chex.ArrayTree]:
-    """Scores every image of the global batch with every text of it, on every device.
+) -> tuple[Scores, dict[str, chex.Array], chex.ArrayTree]:
+    """Scores the candidates of the global batch's queries, and its words, on every device.
 
-    Each device encodes its rows, scores its images against all texts, predicts the tokens of its own pairs, and rows
-    and losses are gathered.
+    Each device encodes its rows, scores its queries, reads the words of its own pairs, and scores and losses are
+    gathered.
 
     Returns:
-      float32 [B, B], the scores of mined negatives as `score_offline` has them for [B], of each token term the loss of
-      every text [B], and the batch statistics after this batch.
+      The scores, of each token term the loss of every text [B], and the batch statistics after this batch.
     """
 
-    def score(matcher: Matcher) -> tuple[chex.Array, dict | None, dict[str, TokenPredictions]]:
-        own_texts = matcher.encode_text(batch.texts, train=True)
-        texts = parallel.all_gather(own_texts, axis)
+    def terms_for(*predictions: str) -> dict[str, Term]:
+        return {name: term for name, term in token_terms.items() if term.predictions in predictions}
+
+    def score(matcher: Matcher) -> tuple[Scores, dict[str, chex.Array]]:
+        texts = matcher.encode_text(batch.texts, train=True)
         images = matcher.encode_image(batch.images, train=True)
-        predictions = matcher.predict_tokens(images, batch.texts, train=True) if token_terms else {}
-        rows = matcher.similarity(images, texts, train=True)
-        offline = None if batch.offline is None else score_offline(matcher, images, own_texts, batch.offline)
-        return rows, offline, predictions
+        losses, generated = {}, None
+        if predicted := {n: t for n, t in token_terms.items() if t.predictions not in (MASKED, *HEADS)}:
+            predictions = matcher.predict_tokens(images, batch.texts, train=True)
+            losses |= {name: term.per_text(predictions) for name, term in predicted.items()}
+        retrieved = source.score(matcher, images, texts, batch, choice.candidates, axis)
+        if masked := terms_for(MASKED):
+            losses |= masked_losses(matcher, images, batch, masked)
+        if choice.synthetic is not None:
+            generated, of_words = score_synthetic(matcher, images, batch, choice.synthetic, terms_for(*HEADS))
+            losses |= of_words
+        return Scores(retrieved, generated), losses
 
-    (rows, offline, predictions), changed = model.apply(
-        variables, method=score, mutable=['batch_stats'], rngs={'dropout': key}
-    )
-    losses = {name: term.per_text(predictions) for name, term in token_terms.items()}
-    return *parallel.all_gather((rows, offline, losses), axis), changed.get('batch_stats', {})
-
-
-def evaluation_scores(model: Matcher, state: MemberState, batch: Batch, axis: str | None) -> chex.Array:
-    """Scores every image of the global batch with every text of it, float32 [B, B], as in evaluation."""
-
-    def score(matcher: Matcher) -> chex.Array:
-        texts = parallel.all_gather(matcher.encode_text(batch.texts), axis)
-        return matcher.similarity(matcher.encode_image(batch.images), texts)
-
-    rows = model.apply({'params': state.params, 'batch_stats': state.batch_stats}, method=score)
-    return parallel.all_gather(rows, axis)
+    (scores, losses), changed = model.apply(variables, method=score, mutable=['batch_stats'], rngs={'dropout': key})
+    return *parallel.all_gather((scores, losses), axis), changed.get('batch_stats', {})
 
 
-def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, chex.Array]:
-    """How far the scores of positives and hardest negatives are apart (paper 004, figures 3 and 7).
+def evaluation_scores(model: Matcher, state: MemberState, batch: Batch, axis: str | None, source: Source) -> Scores:
+    """Scores the global batch as in evaluation, for others to learn from."""
 
-    Args:
-      rankings: direction -> Ranking.
-      epsilon: the difference of scores above which SelHN mines the hardest negative.
+    def score(matcher: Matcher) -> Scores:
+        images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+        return Scores(source.score(matcher, images, texts, batch, None, axis, train=False))
 
-    Returns:
-      gap: mean over the queries of both directions of the positive's score less the hardest negative's.
-      absolute_gap: mean of that difference's absolute value.
-      hard_share: share of queries with an absolute difference above epsilon, the hard branch of SelHN.
-    """
-    gap = jnp.stack(
-        [hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in rankings.values()]
-    )
-    return {
-        'gap': jnp.mean(gap),
-        'absolute_gap': jnp.mean(jnp.abs(gap)),
-        'hard_share': jnp.mean(jnp.abs(gap) > epsilon),
-    }
-
-
-def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
-    """What shows that a model collapses or that its gradient vanishes (paper 004, figure 5).
-
-    Args:
-      rankings: direction -> Ranking.
-      terms: an objective, of which token terms are left out.
-      epoch: for terms that come and go.
-
-    Returns:
-      active_hinges: share of queries with a loss above 0.
-      ranking_loss: sum of the terms.
-      collapsed_loss: what it would be if all scores were equal (2 x batch x margin for max of hinges).
-    """
-    terms = {name: term for name, term in terms.items() if term.predictions is None}
-    losses = [sum(t.active(epoch) * t.per_query(r) for t in terms.values()) for r in rankings.values()]
-    equal = {name: r.replace(**_zeros(r)) for name, r in rankings.items()}
-    return {
-        'active_hinges': jnp.mean(jnp.stack(losses) > 0),
-        'ranking_loss': objective(terms, rankings, epoch)[0],
-        'collapsed_loss': objective(terms, equal, epoch)[0],
-    }
-
-
-def _zeros(ranking: Ranking) -> dict[str, chex.Array]:
-    """All scores of a ranking, as if the model saw no difference."""
-    given = {name: getattr(ranking, name) for name in ('scores', 'offline_scores', 'offline_pair_scores')}
-    return {name: jnp.zeros_like(scores) for name, scores in given.items() if scores is not None}
-
-
-def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:
-    """The norm of a member's gradient before the clip, and that of its image FC layer if it has one."""
-    image_fc = [
-        leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(gradients)
-        if jax.tree_util.DictKey('image_fc') in path
-    ]
-    norms = {'gradient_norm': optax.tree.norm(gradients)}
-    return norms | ({'image_fc_gradient_norm': optax.tree.norm(image_fc)} if image_fc else {})
+    return parallel.all_gather(model.apply(state.variables, method=score), axis)
 
 
 def terms_of(member: Member, terms: Mapping[str, Term]) -> dict[str, Term]:
@@ -187,22 +140,23 @@ def update_members(
 def make_train_step(
     members: Mapping[str, Member],
     terms: Mapping[str, Term],
-    make_rankings: Callable,
+    source: Source,
     *,
     seed: int,
     steps_per_epoch: int,
     epochs: int,
+    synthesis: Synthesis | None = None,
 ) -> Callable:
     """Builds `train_step(state, batch, axis=None) -> (state, metrics)`.
 
     Args:
       members: who trains, and learning from whom; scores of others never carry a gradient to them.
       terms: the objective of each that trains, but those that take anchor scores only of one that learns from others.
-      make_rankings: `(scores [B, B], image_index [B], relevance [B, B] or None, offline or None, anchor_scores
-        [A, B, B] or None) -> {direction: Ranking}`.
-      seed: of dropout.
+      source: of the candidates.
+      seed: of dropout and of generated sentences.
       steps_per_epoch: turns the step into the epoch the terms ask for.
       epochs: of the whole run.
+      synthesis: how wrong sentences are written; None for none.
 
     Returns:
       The step. It leaves the state alone if the loss or a gradient is not finite, and from then on, since the state no
@@ -214,41 +168,53 @@ def make_train_step(
     token_terms = {name: term for name, term in terms.items() if term.predictions}
     training = {name: members[name] for name in sorted(members) if members[name].trains}
     own_terms = {name: terms_of(member, terms) for name, member in training.items()}
+    anchors = [
+        name for name in members if any(name in m.learn_from for m in training.values()) and name not in training
+    ]
+
+    def choose(state: TrainState, batch: Batch, name: str, key: chex.PRNGKey, axis: str | None) -> Choice:
+        model, variables = training[name].model, state.members[name].variables
+        candidates = model.apply(variables, batch, axis, method=source.choose)
+        if synthesis is None:
+            return Choice(candidates)
+        writer = members[synthesis.generator].model, state.members[synthesis.generator].variables
+        return Choice(candidates, synthesis.choose(model, variables, writer, batch, jax.random.fold_in(key, 1)))
 
     def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
         epoch = state.step // steps_per_epoch
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         keys = {name: parallel.device_key(jax.random.fold_in(key, n), axis) for n, name in enumerate(training)}
         image_index, relevance = parallel.all_gather((batch.image_index, batch.relevance), axis)
+        choices = {name: choose(state, batch, name, keys[name], axis) for name in training}
         still = {
-            name: evaluation_scores(member.model, state.members[name], batch, axis)
-            for name, member in members.items()
-            if not member.trains
+            name: evaluation_scores(members[name].model, state.members[name], batch, axis, source) for name in anchors
         }
 
         def loss(params):
             passes = {}
             for name, member in training.items():
                 variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
-                passes[name] = forward(member.model, variables, batch, keys[name], axis, token_terms)
+                passes[name] = forward(
+                    member.model, variables, batch, choices[name], keys[name], axis, source, token_terms
+                )
             scores = jax.lax.stop_gradient({name: scores for name, (scores, *_) in passes.items()}) | still
             total, statistics, metrics = 0.0, {}, {}
-            for name, (own_scores, offline, token_losses, statistics[name]) in passes.items():
-                anchors = [scores[anchor] for anchor in training[name].learn_from]
-                rankings = make_rankings(
-                    own_scores, image_index, relevance, offline, jnp.stack(anchors) if anchors else None
-                )
+            for name, (own_scores, token_losses, statistics[name]) in passes.items():
+                learned_from = [scores[anchor] for anchor in training[name].learn_from]
+                rankings = own_scores.rankings(source, image_index, relevance, learned_from)
                 value, values = objective(own_terms[name], rankings, epoch, token_losses)
                 total += value
                 told = {'loss': value} | {f'terms/{term}': value for term, value in values.items()}
                 told |= gap_metrics(rankings, epsilon) | collapse_metrics(rankings, own_terms[name], epoch)
+                if GENERATED in rankings:
+                    told |= {f'{GENERATED}/{what}': value for what, value in difficulty(rankings[GENERATED]).items()}
                 metrics |= {f'{name}/{what}': value for what, value in told.items()}
             return total, (statistics, metrics)
 
         params = {name: state.members[name].params for name in training}
         (total, (statistics, metrics)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
         for name, scores in still.items():
-            told = gap_metrics(make_rankings(scores, image_index), epsilon)
+            told = gap_metrics(scores.rankings(source, image_index, None, ()), epsilon)
             metrics |= {f'{name}/{what}': value for what, value in told.items()}
         norms = {f'{name}/{what}': norm for name in training for what, norm in gradient_norms(gradients[name]).items()}
         finite = jnp.isfinite(total + sum(norms.values()))
