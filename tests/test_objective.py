@@ -1,6 +1,5 @@
 """Rankings, terms, members, and the step they make."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
