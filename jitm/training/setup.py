@@ -26,6 +26,7 @@ from jitm.matcher import Matcher
 from jitm.scoring import check_dtype
 from jitm.training.members import Member, copy_members, init_members, make_members
 from jitm.training.objective import Term, make_terms
+from jitm.training.optimizer import make_optimizer
 from jitm.training.step import TrainState, make_train_step
 from jitm.training.weights import load_first_weights
 from jitm.types import Batch
@@ -211,10 +212,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         load_offline(config['offline'], augmentation, train, mined_later),
         any(model.reads_locations for model in models.values()),
     )
-    name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
-    make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
-    make_optimizer = config_lib.bind(make_optimizer, keywords, where='optimizer', later=('steps_per_epoch',))
-    optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
+    optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
     members = make_members(config['members'], models, optimizer)
     check_anchors(terms, members)
     training = [name for name, member in members.items() if member.trains]
