@@ -27,6 +27,7 @@ from configs.dbl.rm_oss_f30k import boost
 from jitm import config as config_lib
 from jitm.training.members import init_members, make_members
 from jitm.training.objective import make_terms
+from jitm.training.optimizer import make_optimizer
 from jitm.training.setup import set_up
 from jitm.training.sources import InBatch
 from jitm.training.step import TrainState, evaluation_scores, make_train_step
@@ -49,10 +50,11 @@ def num_bytes(tree: chex.ArrayTree) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-def compile_step(config: dict, words: int, batch: Batch, make_optimizer: Callable) -> tuple[Callable, TrainState, int]:
+def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, TrainState, int]:
     """Compiles a scenario's step; returns it, its first state and the bytes that it needs in all."""
     models = {name: config_lib.make_model(config_lib.member_model(config, name), words) for name in config['members']}
-    members = make_members(config['members'], models, make_optimizer())
+    optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
+    members = make_members(config['members'], models, optimizer)
     _, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
     step = make_train_step(
         members,
@@ -88,12 +90,7 @@ def seconds(function: Callable, *args: object) -> tuple[float, object]:
 def measure(config_name: str, batch: Batch, words: int, rounds: int) -> None:
     """Prints one line per scenario."""
     configs = {scenario: load_config(config_name, scenario) for scenario in SCENARIOS}
-    name, keywords = config_lib.choose(configs['single']['optimizer'], 'name', where='optimizer')
-    make = config_lib.resolve('jitm.training.optimizer', name)
-    steps = {
-        scenario: compile_step(config, words, batch, lambda: make(**keywords, steps_per_epoch=1000)[0])
-        for scenario, config in configs.items()
-    }
+    steps = {scenario: compile_step(config, words, batch) for scenario, config in configs.items()}
     forward = compile_forward(configs['single'], words, steps['single'][1], batch)
     states = {scenario: state for scenario, (_, state, _) in steps.items()}
     times: dict[str, list[float]] = {scenario: [] for scenario in (*SCENARIOS, 'forward')}

@@ -1,6 +1,8 @@
 import runpy
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from conftest import ROOT
@@ -9,7 +11,9 @@ from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.training.members import make_members
 from jitm.training.objective import make_terms
+from jitm.training.optimizer import make_optimizer
 from jitm.training.setup import OFFLINE_INPUTS, check_anchors
+from jitm.types import TokenPredictions
 
 CONFIGS = sorted((ROOT / 'configs').rglob('*.py'))
 
@@ -19,14 +23,15 @@ def load(name):
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
-def test_every_config_builds_its_models_terms_and_members(path: Path):
+def test_every_config_builds_its_models_terms_optimizer_and_members(path: Path):
     config = load(path.relative_to(ROOT / 'configs').with_suffix(''))
     assert config.keys() == load('default').keys()
     sections = {name: config_lib.member_model(config, name) for name in config['members']}
     models = {name: config_lib.make_model(section, vocab_size=10) for name, section in sections.items()}
     for model in models.values():
         assert model.text_format.kind == ('word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words')
-    members = make_members(config['members'], models, optax.identity())
+    optimizer, _ = make_optimizer(config['optimizer'], 10, config['epochs'])
+    members = make_members(config['members'], models, optimizer)
     supplied = {
         'margins': config['relevance']['source'],
         'anchor_scores': any(member.learn_from for member in members.values()),
@@ -324,6 +329,29 @@ def test_arguments_that_a_loss_refuses_are_refused_before_it_is_computed():
         make_terms(term(margin='wide'))
     with pytest.raises(UserError, match=r'arguments: extreme is 0; it must be above 0'):
         make_terms(term(loss='anchored.relative_max', extreme=0), supplied=('anchor_scores',))
+
+
+def test_arguments_of_a_token_term_are_checked_and_reach_its_loss():
+    def words(**changes):
+        return term(**{'loss': 'tokens.word_discrimination', 'margin': 'absent', 'match_weight': 0.11} | changes)
+
+    predictions = TokenPredictions(jnp.zeros((1, 2, 2)), jnp.asarray([[0, 1]]), jnp.ones((1, 2), bool))
+    made = make_terms(words())['ranking']
+    got = made.per_text({'word_discrimination': predictions})
+    np.testing.assert_allclose(got, 1.11 * np.log(2) / 2, rtol=1e-6)
+    for changes, message in (
+        ({'match_weight': 'absent'}, "'terms.ranking.match_weight' is missing"),
+        (
+            {'match_weight': -1},
+            "'terms.ranking' cannot be computed with its arguments: match_weight is -1; it must not",
+        ),
+        ({'match_weight': 'low'}, "'terms.ranking' cannot be computed with its arguments: "),
+        ({'mach_weight': 1}, "'terms.ranking.mach_weight' is unknown, did you mean 'match_weight'"),
+        ({'mask': None}, "'terms.ranking.mask' is unknown"),
+        ({'loss': 'tokens.word_correction'}, "'terms.ranking.match_weight' is unknown"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make_terms(words(**changes))
 
 
 def test_without_a_source_there_is_no_relevance():

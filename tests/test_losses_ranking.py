@@ -24,6 +24,10 @@ def sum_of_hinges(own, others, margin):
     return sum(hinge(min(own), other, margin) for other in others)
 
 
+def mean_of_hinges(own, others, margin):
+    return sum(hinge(min(own), other, margin) for other in others) / len(others)
+
+
 def max_of_hinges(own, others, margin):
     return max(hinge(min(own), other, margin) for other in others)
 
@@ -78,6 +82,12 @@ def softmax_contrastive(own, others, temperature):
     return sum(-math.log(math.exp(score / temperature) / total) for score in own) / len(own)
 
 
+def matching_of_logits(own, others):
+    matches = [-math.log(1 / (1 + math.exp(-logit))) for logit in own]
+    mismatches = [-math.log(1 - 1 / (1 + math.exp(-logit))) for logit in others]
+    return (sum(matches) / len(matches) + sum(mismatches) / len(mismatches)) / 2
+
+
 class Case(NamedTuple):
     loss: Callable
     keywords: dict[str, Any]
@@ -90,6 +100,7 @@ MARGINS = np.random.default_rng(100).normal(scale=0.3, size=(QUERIES, CANDIDATES
 COEFFICIENTS = (-0.3, 0.1, 0.4), (0.5, 0.3, -0.1)
 CASES = {
     'sum_of_hinges': Case(ranking.sum_of_hinges, {'margin': 0.2}, sum_of_hinges),
+    'mean_of_hinges': Case(ranking.mean_of_hinges, {'margin': 0.2}, mean_of_hinges),
     'max_of_hinges': Case(ranking.max_of_hinges, {'margin': 0.2}, max_of_hinges),
     'semi_hard_hinge': Case(ranking.semi_hard_hinge, {'margin': 0.4}, semi_hard_hinge),
     'selective_contrastive': Case(ranking.selective_contrastive, {'margin': 0.4}, selective_contrastive),
@@ -120,6 +131,9 @@ CASES = {
     'adaptive_margin': Case(ranking.adaptive_margin, {'margins': MARGINS}, adaptive_margin),
     'projection_matching': Case(ranking.projection_matching, {'temperature': 0.3}, projection_matching),
     'softmax_contrastive': Case(ranking.softmax_contrastive, {'temperature': 0.3}, softmax_contrastive),
+    'matching_cross_entropy': Case(
+        lambda scores, *masks: ranking.matching_cross_entropy(jax.nn.sigmoid(scores), *masks), {}, matching_of_logits
+    ),
 }
 
 
@@ -229,6 +243,7 @@ EYE = jnp.eye(3, dtype=bool)
 BY_HAND = {
     # row 0: .2+.4-.5=.1, .2+.1-.5<0; row 1: .2+.6-.7=.1, .2+.65-.7=.15; row 2: .2+.9-.3=.8, .2+.2-.3=.1
     'sum_of_hinges': ({'margin': 0.2}, [0.1, 0.25, 0.9]),
+    'mean_of_hinges': ({'margin': 0.2}, [0.05, 0.125, 0.45]),
     'max_of_hinges': ({'margin': 0.2}, [0.1, 0.15, 0.8]),
     # row 2: .9 is above the positive .3, so .2 is mined
     'semi_hard_hinge': ({'margin': 0.2}, [0.1, 0.15, 0.1]),
@@ -277,6 +292,32 @@ def one_query(loss, positives, negatives, **keywords):
     is_positive = jnp.asarray([[True] * len(positives) + [False] * len(negatives)])
     value, gradient = jax.value_and_grad(lambda s: loss(s, is_positive, **keywords)[0])(scores)
     return float(value), gradient[0].tolist()
+
+
+def test_mean_of_hinges_counts_negatives_that_cost_nothing_and_no_others():
+    # .2+.8-.9 = .1 and 0
+    value, gradient = one_query(ranking.mean_of_hinges, [0.9], [0.8, 0.3], margin=0.2)
+    np.testing.assert_allclose([value, *gradient], [0.05, -0.5, 0.5, 0], atol=1e-7)
+    scores = jnp.asarray([[0.9, 0.8, 0.3]] * 4)
+    positives = jnp.asarray([[True, False, False]] * 3 + [[False] * 3])
+    negatives = jnp.asarray([[False, True, True], [False, True, False], [False] * 3, [False, True, True]])
+    got = ranking.mean_of_hinges(scores, positives, negatives, margin=0.2)
+    np.testing.assert_allclose(got, [0.05, 0.1, 0, 0], atol=1e-7)
+
+
+def test_matching_cross_entropy_by_hand():
+    # of several positives and negatives the means: -log .5 and -log .25, then -log(1 - .75) and -log(1 - .5)
+    value, gradient = one_query(ranking.matching_cross_entropy, [0.5, 0.25], [0.75, 0.5])
+    np.testing.assert_allclose(value, (1.0397208 + 1.0397208) / 2, rtol=1e-6)
+    np.testing.assert_allclose(gradient, [-0.5, -1, 1, 0.5], rtol=1e-6)
+
+
+def test_matching_cross_entropy_bears_certain_mistakes():
+    value, gradient = one_query(ranking.matching_cross_entropy, [0.0], [1.0])
+    np.testing.assert_allclose(value, 10 * math.log(10), rtol=1e-6)
+    assert gradient == [0, 0]
+    value, gradient = one_query(ranking.matching_cross_entropy, [1.0], [0.0])
+    assert (value, gradient) == (0, [-0.5, 0.5])
 
 
 def test_semi_hard_hinge_has_no_loss_where_every_negative_is_hard_or_tied():

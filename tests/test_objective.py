@@ -16,24 +16,15 @@ from jitm.errors import UserError
 from jitm.losses import ranking
 from jitm.training import rankings
 from jitm.training.logs import CollapseMonitor
+from jitm.training.measures import collapse_metrics, gradient_norms
 from jitm.training.members import Member, MemberState, Outcome, gradient, init_members
 from jitm.training.objective import make_terms, objective
-from jitm.training.optimizer import adamw, scale_modules
 from jitm.training.sources import InBatch
-from jitm.training.step import TrainState, collapse_metrics, gradient_norms, make_train_step
+from jitm.training.step import TrainState, make_train_step
 from jitm.types import TokenPredictions
 
 TERM = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'sum'}
 CAPTION = {'loss': 'tokens.captioning', 'weight': 1.0, 'since': 0, 'until': None, 'reduction': 'mean'}
-OPTIMIZER = {
-    'learning_rate': 1.0,
-    'weight_decay': 0.0,
-    'factors': {},
-    'decay_epochs': 9,
-    'decay_factor': 0.1,
-    'clip_norm': 2.0,
-    'steps_per_epoch': 1,
-}
 SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
 
 
@@ -152,35 +143,6 @@ def test_a_token_term_takes_the_predictions_of_its_name():
     term = make_terms({'any_name': CAPTION})['any_name']
     want = -jax.nn.log_softmax(own.logits)[:, :, 0].sum(1)
     np.testing.assert_allclose(term.per_text({'other': other, 'captioning': own}), want, rtol=1e-6)
-
-
-def test_learning_rate_falls_in_steps():
-    _, schedule = adamw(**OPTIMIZER | {'learning_rate': 1e-3, 'decay_epochs': 2, 'steps_per_epoch': 10})
-    np.testing.assert_allclose(
-        [schedule(step) for step in (0, 19, 20, 39, 40)], [1e-3, 1e-3, 1e-4, 1e-4, 1e-5], rtol=1e-5
-    )
-
-
-def test_the_clip_scales_the_whole_gradient():
-    optimizer, _ = adamw(**OPTIMIZER)
-    gradients = {'a': jnp.asarray([30.0]), 'b': jnp.asarray([40.0])}
-    _, (_, (adam_state, *_), _) = optimizer.update(gradients, optimizer.init(gradients), gradients)
-    np.testing.assert_allclose(adam_state.mu['a'], 0.1 * 30 * 2 / 50, rtol=1e-5)
-    np.testing.assert_allclose(adam_state.mu['b'], 0.1 * 40 * 2 / 50, rtol=1e-5)
-
-
-def test_weight_decay_is_decoupled_and_factors_scale_the_rate_of_a_module():
-    params = {'bert': {'w': jnp.asarray([3.0])}, 'fc': {'w': jnp.asarray([3.0])}}
-    optimizer, _ = adamw(**OPTIMIZER | {'learning_rate': 0.5, 'weight_decay': 0.1, 'factors': {'bert': 0.1}})
-    gradients = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
-    np.testing.assert_allclose(updates['fc']['w'], -0.5 * 0.1 * 3, rtol=1e-6)
-    np.testing.assert_allclose(updates['bert']['w'], 0.1 * updates['fc']['w'], rtol=1e-6)
-
-
-def test_a_factor_of_no_module_is_refused():
-    with pytest.raises(UserError, match=r"'optimizer.factors.bret' names no module of the model, did you mean 'bert'"):
-        scale_modules({'bret': 0.1}).init({'text': {'bert': {'w': 0}}})
 
 
 @pytest.fixture(scope='module')

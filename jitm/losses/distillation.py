@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.losses.ranking import masked_log_softmax, prepare
+from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
 
 LONGEST = 6  # candidates whose orders are listed: 720
 
@@ -68,11 +68,6 @@ def rank_distillation(
     return jnp.where(valid, jnp.sum(jax.nn.softmax(anchor, axis=1) * (anchor - target), axis=1), 0)
 
 
-def _mean_over_candidates(values: chex.Array, candidates: chex.Array, valid: chex.Array) -> chex.Array:
-    mean = jnp.sum(jnp.where(candidates, values, 0), axis=1) / jnp.maximum(candidates.sum(axis=1), 1)
-    return jnp.where(valid, mean, 0)
-
-
 def relational_distillation(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, anchor_scores: chex.Array
 ) -> chex.Array:
@@ -92,7 +87,7 @@ def relational_distillation(
     negatives, valid = prepare(scores, positives, negatives)
     distances = jnp.abs(scores - anchor_scores)
     values = jnp.where(distances > 1, distances - 0.5, distances**2 / 2)
-    return _mean_over_candidates(values, positives | negatives, valid)
+    return jnp.where(valid, masked_mean(values, positives | negatives), 0)
 
 
 def similarity_preserving(
@@ -118,7 +113,7 @@ def similarity_preserving(
         row = jnp.where(candidates, row, 0)
         return row * jax.lax.rsqrt(jnp.maximum(jnp.sum(row**2, axis=1, keepdims=True), 1e-24))
 
-    return _mean_over_candidates((unit(scores) - unit(anchor_scores)) ** 2, candidates, valid)
+    return jnp.where(valid, masked_mean((unit(scores) - unit(anchor_scores)) ** 2, candidates), 0)
 
 
 def _log_probabilities(scores: chex.Array, candidates: chex.Array, valid: chex.Array, temperature: float) -> chex.Array:

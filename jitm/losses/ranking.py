@@ -11,6 +11,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+LEAST = 1e-10  # what a probability counts as at least, so that its log is finite
+
 
 def hardest_positive(scores: chex.Array, positives: chex.Array, values: chex.Array | None = None) -> chex.Array:
     """The lowest positive score of each query [Q]; of one positive (the published case) its score, 0 where none.
@@ -57,6 +59,25 @@ def sum_of_hinges(
     negatives, valid = prepare(scores, positives, negatives)
     hinges = jnp.maximum(margin + scores - hardest_positive(scores, positives)[:, None], 0)
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
+
+
+def mean_of_hinges(
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
+) -> chex.Array:
+    """Mean over negatives n of [margin + s_n - s_p]_+ (UNITER's fine-tuning; TAGS-DC eq. 6, its 1/|T-|).
+
+    Args:
+      scores: [Q, C].
+      positives: bool [Q, C]; of several the hardest is p.
+      negatives: bool [Q, C], default `~positives`; their number may differ from query to query.
+      margin: in score units, 0.2 as published, where scores are probabilities.
+
+    Returns:
+      [Q]; published as the mean over each direction, added.
+    """
+    negatives, _ = prepare(scores, positives, negatives)
+    total = sum_of_hinges(scores, positives, negatives, margin=margin)
+    return total / jnp.maximum(negatives.sum(axis=1), 1)
 
 
 def max_of_hinges(
@@ -176,8 +197,10 @@ def selective_hard_negative(
       direction and halves their sum (reduction 'mean', weight 0.5).
     """
     negatives, _ = prepare(scores, positives, negatives)
-    total = sum_of_hinges(scores, positives, negatives, margin=margin)
-    average = total / (scores.shape[1] if over_candidates else jnp.maximum(negatives.sum(axis=1), 1))
+    if over_candidates:
+        average = sum_of_hinges(scores, positives, negatives, margin=margin) / scores.shape[1]
+    else:
+        average = mean_of_hinges(scores, positives, negatives, margin=margin)
     gap = jnp.abs(hardest_negative(scores, negatives) - hardest_positive(scores, positives))
     return jnp.where(gap > epsilon, max_of_hinges(scores, positives, negatives, margin=margin), average)
 
@@ -262,6 +285,11 @@ def projection_matching(
     return jnp.where(valid, jnp.sum(divergence, axis=1), 0)
 
 
+def masked_mean(values: chex.Array, mask: chex.Array) -> chex.Array:
+    """The mean of each row [Q] over its places in the mask, 0 where there is none."""
+    return jnp.sum(jnp.where(mask, values, 0), axis=1) / jnp.maximum(mask.sum(axis=1), 1)
+
+
 def softmax_contrastive(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, temperature: float
 ) -> chex.Array:
@@ -280,5 +308,24 @@ def softmax_contrastive(
     """
     negatives, valid = prepare(scores, positives, negatives)
     logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
-    total = jnp.sum(jnp.where(positives, logs, 0), axis=1)
-    return jnp.where(valid, -total / jnp.maximum(positives.sum(axis=1), 1), 0)
+    return jnp.where(valid, -masked_mean(logs, positives), 0)
+
+
+def matching_cross_entropy(
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None
+) -> chex.Array:
+    """Half of: mean over positives of -log s_p, plus mean over negatives of -log(1 - s_n) (ITM; UNITER, section 3.2).
+
+    UNITER draws a match or a mismatch with equal probability for each image; this is what that costs on average.
+
+    Args:
+      scores: [Q, C], probabilities; one below 1e-10, of a match or of a mismatch, costs as much as that.
+      positives: bool [Q, C].
+      negatives: bool [Q, C], default `~positives`.
+
+    Returns:
+      [Q]; published as the mean over a batch of images and texts (reduction 'mean', weight 0.5).
+    """
+    negatives, valid = prepare(scores, positives, negatives)
+    matches, mismatches = (-jnp.log(jnp.maximum(probability, LEAST)) for probability in (scores, 1 - scores))
+    return jnp.where(valid, (masked_mean(matches, positives) + masked_mean(mismatches, negatives)) / 2, 0)

@@ -140,12 +140,14 @@ def make_terms(
 
 def _check_arguments(where: str, term: Term) -> None:
     """Raises a UserError if the loss refuses its arguments, which it says only when it is computed."""
-    if term.predictions is not None:
-        return
     scores, own = jnp.zeros((4, 4)), jnp.eye(4, dtype=bool)
-    ranking = Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0])
+    if term.predictions is None:
+        loss, example = term.per_query, Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0])
+    else:
+        predictions = TokenPredictions(jnp.zeros((4, 4, 2)), jnp.zeros((4, 4), int), own)
+        loss, example = term.per_text, {term.predictions: predictions}
     try:
-        jax.eval_shape(term.per_query, ranking)
+        jax.eval_shape(loss, example)
     except (TypeError, ValueError) as error:
         raise UserError(f"'{where}' cannot be computed with its arguments: {str(error).splitlines()[0]}") from None
 

@@ -34,6 +34,7 @@ from jitm.training.checks import (
 )
 from jitm.training.members import Member, copy_members, init_members, make_members
 from jitm.training.objective import DIRECTIONS, make_terms
+from jitm.training.optimizer import make_optimizer
 from jitm.training.sources import SOURCES, Source
 from jitm.training.step import TrainState, make_train_step
 from jitm.training.synthesis import GENERATED, Synthesis
@@ -230,10 +231,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         rankings.pool,
         load_masked_words(config, train, train_tokens, vocabulary),
     )
-    name, keywords = config_lib.choose(config['optimizer'], 'name', where='optimizer')
-    make_optimizer = config_lib.resolve('jitm.training.optimizer', name)
-    make_optimizer = config_lib.bind(make_optimizer, keywords, where='optimizer', later=('steps_per_epoch',))
-    optimizer, schedule = make_optimizer(steps_per_epoch=pipeline.steps_per_epoch)
+    optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
     members = make_members(config['members'], models, optimizer)
     check_anchors(terms, members)
     training = [name for name, member in members.items() if member.trains]

@@ -1,0 +1,165 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import traverse_util
+
+from jitm.errors import UserError
+from jitm.training.optimizer import adamw, adamw_with_warm_up, make_optimizer, scale_modules
+
+ADAMW = {
+    'learning_rate': 1.0,
+    'weight_decay': 0.0,
+    'factors': {},
+    'decay_epochs': 9,
+    'decay_factor': 0.1,
+    'clip_norm': 2.0,
+    'steps_per_epoch': 1,
+}
+UNITER = {
+    'learning_rate': 5e-5,
+    'weight_decay': 0.01,
+    'factors': {},
+    'warm_up': 0.1,
+    'clip_norm': 2.0,
+    'total_steps': 5000,
+}
+
+
+def test_learning_rate_falls_in_steps():
+    _, schedule = adamw(**ADAMW | {'learning_rate': 1e-3, 'decay_epochs': 2, 'steps_per_epoch': 10})
+    np.testing.assert_allclose(
+        [schedule(step) for step in (0, 19, 20, 39, 40)], [1e-3, 1e-3, 1e-4, 1e-4, 1e-5], rtol=1e-5
+    )
+
+
+def test_the_clip_scales_the_whole_gradient():
+    optimizer, _ = adamw(**ADAMW)
+    gradients = {'a': jnp.asarray([30.0]), 'b': jnp.asarray([40.0])}
+    _, (_, (adam_state, *_), _) = optimizer.update(gradients, optimizer.init(gradients), gradients)
+    np.testing.assert_allclose(adam_state.mu['a'], 0.1 * 30 * 2 / 50, rtol=1e-5)
+    np.testing.assert_allclose(adam_state.mu['b'], 0.1 * 40 * 2 / 50, rtol=1e-5)
+
+
+def test_weight_decay_is_decoupled_and_factors_scale_the_rate_of_a_module():
+    params = {'bert': {'w': jnp.asarray([3.0])}, 'fc': {'w': jnp.asarray([3.0])}}
+    optimizer, _ = adamw(**ADAMW | {'learning_rate': 0.5, 'weight_decay': 0.1, 'factors': {'bert': 0.1}})
+    gradients = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    np.testing.assert_allclose(updates['fc']['w'], -0.5 * 0.1 * 3, rtol=1e-6)
+    np.testing.assert_allclose(updates['bert']['w'], 0.1 * updates['fc']['w'], rtol=1e-6)
+
+
+def test_a_factor_of_no_module_is_refused():
+    with pytest.raises(UserError, match=r"'optimizer.factors.bret' names no module of the model, did you mean 'bert'"):
+        scale_modules({'bret': 0.1}).init({'text': {'bert': {'w': 0}}})
+
+
+def test_the_rate_warms_up_and_falls_to_its_floor():
+    _, schedule = adamw_with_warm_up(**UNITER)
+    rates = {0: 1e-7, 249: 2.5e-5, 498: 4.99e-5, 499: 5e-5, 2749: 2.5e-5, 4998: 5e-5 / 4500, 4999: 1e-8, 6000: 1e-8}
+    np.testing.assert_allclose([schedule(step) for step in rates], [*rates.values()], rtol=1e-5)
+    np.testing.assert_allclose(jax.vmap(schedule)(jnp.asarray([*rates])), [*rates.values()], rtol=1e-5)
+
+
+def test_without_a_warm_up_the_rate_falls_from_the_first_step_on():
+    _, schedule = adamw_with_warm_up(**UNITER | {'learning_rate': 1.0, 'warm_up': 0.0, 'total_steps': 4})
+    np.testing.assert_allclose([schedule(step) for step in range(4)], [0.75, 0.5, 0.25, 1e-8])
+
+
+# The release's loop over its parameters, each with its own decay, in float64. An unused head has no gradient.
+DECAYED = {'bert/kernel': True, 'bert/bias': False, 'bert/norm/scale': False, 'bert/norm/bias': False}
+DECAYED |= {'regions/features_norm/scale': True, 'regions/features_norm/bias': False, 'regions/norm/scale': False}
+DECAYED |= {'regions/locations_norm/scale': True, 'regions/locations_norm/bias': False, 'itm_head/kernel': True}
+
+
+def released(params, gradients_of_steps, peak, warm_up_steps, total_steps):
+    params = {name: param.copy() for name, param in params.items()}
+    first, second = ({name: np.zeros_like(param) for name, param in params.items()} for _ in range(2))
+    for t, gradients in enumerate(gradients_of_steps, start=1):
+        rate = peak * (t / warm_up_steps if t < warm_up_steps else (total_steps - t) / (total_steps - warm_up_steps))
+        rate = max(rate, 1e-8)
+        norm = np.sqrt(sum((g**2).sum() for g in gradients.values() if g is not None))
+        for name, param in params.items():
+            if gradients[name] is None:
+                continue
+            gradient = gradients[name] * min(1, 2 / norm)
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.98 * second[name] + 0.02 * gradient**2
+            step_size = rate * np.sqrt(1 - 0.98**t) / (1 - 0.9**t)
+            param -= step_size * first[name] / (np.sqrt(second[name]) + 1e-6)
+            if DECAYED[name]:
+                param -= rate * 0.01 * param
+    return params
+
+
+def nested(flat):
+    return traverse_util.unflatten_dict(flat, sep='/')
+
+
+def test_steps_are_the_released_ones():
+    rng = np.random.default_rng(0)
+    params = {name: rng.normal(size=(3, 2)) for name in DECAYED}
+    steps = [  # from far above the norm of the clip to gradients as small as eps
+        {name: None if name.startswith('itm') else scale * rng.normal(size=(3, 2)) for name in DECAYED}
+        for scale in (1e-6, 1e-5, 3, 0.1, 1e-6, 1, 1e-3)
+    ]
+    want = released(params, steps, peak=0.1, warm_up_steps=3, total_steps=6)
+    with jax.enable_x64(True):
+        rule, _ = adamw_with_warm_up(**UNITER | {'learning_rate': 0.1, 'warm_up': 0.5, 'total_steps': 6})
+        got = nested({name: jnp.asarray(param) for name, param in params.items()})
+        state = rule.init(got)
+        for gradients in steps:
+            gradients = nested({name: jnp.zeros((3, 2)) if g is None else g for name, g in gradients.items()})
+            updates, state = rule.update(gradients, state, got)
+            got = optax.apply_updates(got, updates)
+    for name, param in traverse_util.flatten_dict(got, sep='/').items():
+        np.testing.assert_allclose(param, want[name], rtol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(got['itm_head']['kernel'], params['itm_head/kernel'])
+
+
+def test_eps_is_outside_of_the_correction():
+    # The first step is g / (g + eps / sqrt(.02)), where optax.adamw goes g / (g + eps).
+    rule, _ = adamw_with_warm_up(**UNITER | {'learning_rate': 1.0, 'warm_up': 0.0, 'total_steps': 10**6})
+    params = {'bias': jnp.zeros(1)}
+    updates, _ = rule.update({'bias': jnp.asarray([1e-5])}, rule.init(params), params)
+    np.testing.assert_allclose(updates['bias'], -1 / (1 + 0.1 / np.sqrt(0.02)), rtol=1e-5)
+
+
+def test_a_parameter_decays_once_a_gradient_has_reached_it():
+    rule, _ = adamw_with_warm_up(**UNITER | {'learning_rate': 0.5, 'weight_decay': 0.1, 'factors': {'used': 0.5}})
+    params = {name: {'kernel': jnp.asarray([3.0, 2.0])} for name in ('used', 'unused')}
+    state = rule.init(params)
+    for gradient in (1.0, 0.0):
+        gradients = {'used': {'kernel': jnp.asarray([gradient, 0.0])}, 'unused': {'kernel': jnp.zeros(2)}}
+        updates, state = rule.update(gradients, state, params)
+        rate = 0.5 * (1 if gradient else 2) / 500
+        np.testing.assert_allclose(updates['used']['kernel'][1], -0.5 * rate * 0.1 * 2, rtol=1e-5)
+        np.testing.assert_array_equal(updates['unused']['kernel'], 0)
+
+
+def test_every_optimizer_is_made_with_the_lengths_it_asks_for():
+    config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
+    _, schedule = make_optimizer(config, steps_per_epoch=100, epochs=50)
+    np.testing.assert_allclose([schedule(499), schedule(2749)], [5e-5, 2.5e-5], rtol=1e-5)
+    config = {key: value for key, value in ADAMW.items() if key != 'steps_per_epoch'} | {'name': 'adamw'}
+    _, schedule = make_optimizer(config, steps_per_epoch=10, epochs=50)
+    np.testing.assert_allclose([schedule(89), schedule(90)], [1, 0.1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'warm_up': 500}, r"'optimizer.warm_up' is 500; it must be in \[0, 1\)"),
+        ({'weight_decay': -0.01}, "'optimizer.weight_decay' is -0.01; it must not be negative"),
+        ({'factors': {'bert': -1}}, "'optimizer.factors.bert' is -1; it must be a number, not negative"),
+        ({'total_steps': 9}, "'optimizer.total_steps' is unknown"),
+        ({'decay_epochs': 9}, "'optimizer.decay_epochs' is unknown"),
+        ({'name': 'adamw_with_warmup'}, "did you mean 'adamw_with_warm_up'"),
+    ],
+)
+def test_optimizers_that_cannot_be_made_name_their_key(changes, message):
+    config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
+    with pytest.raises(UserError, match=message):
+        make_optimizer(config | changes, 10, 10)
