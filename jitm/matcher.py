@@ -31,6 +31,11 @@ class Matcher(nn.Module):
         """Whether it reads where regions are, which takes data with boxes."""
         return False
 
+    @property
+    def begins_as(self) -> dict[str, str]:
+        """Which modules begin as copies of which others, where a run to begin with does not have them yet."""
+        return {}
+
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes I images; every leaf of the result is [I, ...].
 

@@ -8,11 +8,14 @@ import pytest
 from conftest import ROOT
 
 from jitm import config as config_lib
+from jitm.data.augmentation import Augmentation
 from jitm.errors import UserError
+from jitm.training.checks import check_anchors, check_source, check_words
 from jitm.training.members import make_members
-from jitm.training.objective import make_terms
+from jitm.training.objective import DIRECTIONS, make_terms
 from jitm.training.optimizer import make_optimizer
-from jitm.training.setup import OFFLINE_INPUTS, check_anchors
+from jitm.training.setup import OFFLINE_INPUTS, make_source, make_synthesis
+from jitm.training.synthesis import GENERATED
 from jitm.types import TokenPredictions
 
 CONFIGS = sorted((ROOT / 'configs').rglob('*.py'))
@@ -29,7 +32,8 @@ def test_every_config_builds_its_models_terms_optimizer_and_members(path: Path):
     sections = {name: config_lib.member_model(config, name) for name in config['members']}
     models = {name: config_lib.make_model(section, vocab_size=10) for name, section in sections.items()}
     for model in models.values():
-        assert model.text_format.kind == ('word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words')
+        read = 'word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words'
+        assert model.text_format.kind in (read, None)
     optimizer, _ = make_optimizer(config['optimizer'], 10, config['epochs'])
     members = make_members(config['members'], models, optimizer)
     supplied = {
@@ -37,8 +41,12 @@ def test_every_config_builds_its_models_terms_optimizer_and_members(path: Path):
         'anchor_scores': any(member.learn_from for member in members.values()),
         **dict.fromkeys(OFFLINE_INPUTS, config['rounds'] or config['offline']['candidates']),
     }
-    terms = make_terms(config['terms'], [name for name, given in supplied.items() if given])
+    source, synthesis = make_source(config['rankings']), make_synthesis(config)
+    ranked = (*DIRECTIONS, GENERATED) if synthesis else DIRECTIONS
+    terms = make_terms(config['terms'], [name for name, given in supplied.items() if given], ranked)
     check_anchors(terms, members)
+    check_words(terms, config, Augmentation(**config['augmentation']))
+    check_source(source, config, num_texts=5000)
 
 
 @pytest.mark.parametrize('path', [path for path in CONFIGS if path.stem.startswith('vsrn_adap')], ids=lambda p: p.stem)

@@ -131,8 +131,8 @@ def scores(matcher, images, texts):
 
 def test_it_says_what_texts_it_reads(matcher):
     model, _ = matcher
-    pieces = model in (MATCHERS['rvsepp'], MATCHERS['uniter'])
-    assert model.text_format == (('word pieces', 512) if pieces else ('words', None))
+    read = {MATCHERS['rvsepp']: ('word pieces', 512), MATCHERS['uniter']: (None, 512)}
+    assert model.text_format == read.get(model, ('words', None))
 
 
 def test_every_leaf_of_an_encoding_has_the_item_on_axis_0(matcher):

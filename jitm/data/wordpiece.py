@@ -1,9 +1,10 @@
-"""Word pieces and their ids: the tokenizer of BERT's lower-casing vocabularies."""
+"""Word pieces and their ids: BERT's tokenizer."""
 
 import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -57,7 +58,7 @@ class WordPiece:
         return cls(words)
 
     def encode(self, caption: str) -> np.ndarray:
-        """Turns a caption into ids, lower-cased and without accents.
+        """Turns a caption into ids, lower-cased and without accents unless the pieces have capitals.
 
         Args:
           caption: the sentence, as it was written; the name of a special piece in it is text like any other.
@@ -124,10 +125,15 @@ class WordPiece:
         return {word: number for number, word in enumerate(self.words)}
 
     @functools.cached_property
+    def cased(self) -> bool:
+        """Whether the pieces tell capitals from small letters, as those of BERT's cased models do."""
+        return any(word != word.lower() for word in self.words if not re.fullmatch(r'\[\w+\]', word))
+
+    @functools.cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer(models.WordPiece(self._ids, unk_token=UNK, max_input_chars_per_word=100))
         tokenizer.normalizer = normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=True, strip_accents=True, lowercase=True
+            clean_text=True, handle_chinese_chars=True, strip_accents=not self.cased, lowercase=not self.cased
         )
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         return tokenizer

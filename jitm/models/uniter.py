@@ -1,6 +1,7 @@
 """One transformer over the words of a text and the regions of an image (UNITER, Chen et al., 2020)."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import chex
 import jax
@@ -73,6 +74,7 @@ class UNITER(Matcher):
 
     text_format = TextFormat(None, BERTSize.max_positions)
     reads_locations = True
+    begins_as = MappingProxyType({'correct_head': 'mlm_head'})
 
     def setup(self):
         """Makes the layers."""

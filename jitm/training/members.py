@@ -107,9 +107,15 @@ def gradient(state: MemberState, outcome: Outcome) -> MemberState:
     return MemberState(optax.apply_updates(state.params, updates), outcome.batch_stats, optimizer)
 
 
-def frozen(state: MemberState, outcome: Outcome) -> MemberState:
-    """The rule of a member that stays as it is: the anchor of DBL's OAS (paper 002, section III-C)."""
-    del outcome
+def frozen(state: MemberState, outcome: Outcome, *, of: str = '') -> MemberState:
+    """The rule of a member that stays as it is: DBL's anchor in OAS (paper 002, III-C), TAGS' static generator.
+
+    Args:
+      state: before the step.
+      outcome: of the step.
+      of: the member that it begins as a copy of; '' if it begins with its `init_from`.
+    """
+    del outcome, of
     return state
 
 
@@ -184,8 +190,10 @@ def _make_member(
     if rule is None:
         raise UserError(f"config key '{where}.rule' is unknown; take one of {', '.join(RULES)}")
     copies = keywords.get('of', '')
-    if rule is frozen and not init_from:
-        raise UserError(f"config key '{where}.init_from' is missing; give the run directory of this member")
+    if rule is frozen and not (init_from or copies):
+        raise UserError(
+            f"config key '{where}.init_from' is missing; give the run directory of this member, or with 'of' a member"
+        )
     if copies and (own_model or init_from):
         raise UserError(f"config key '{where}' must have no model and no init_from: it begins as a copy of '{copies}'")
     optimizer = optimizer if rule is gradient else None

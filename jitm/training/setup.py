@@ -207,7 +207,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     check_source(rankings, config, train.num_texts)
     if augmentation.change_words > 0:
         check_captioning(terms)
-    if augmentation.change_words > 0 or config['masking']['copies']:
+    filled = any('mlm' in section.get('heads', ()) for section in sections.values())  # by this run, or by another
+    if augmentation.change_words > 0 or config['masking']['copies'] or filled:
         vocabulary = vocabulary.with_mask()
     models = {name: config_lib.make_model(section, len(vocabulary)) for name, section in sections.items()}
     train_tokens, validation_tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
@@ -262,7 +263,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     )
     drawn = jax.eval_shape(setup.draw_state)  # a model may refuse its arguments, which Flax asks it only now
     if pipeline.offline or pipeline.masked or pipeline.pool_size:
-        jax.eval_shape(train_step, drawn, pipeline.batch(0, 0, config['batch_size']))  # a model may have no pairs
+        jax.eval_shape(train_step, drawn, pipeline.batch(0))  # a model may have no pairs, or no head that is needed
     if resuming:
         return setup
     first_weights = load_first_weights(config, members, drawn.members, vocabulary)

@@ -21,6 +21,8 @@ def load_trained(
 ) -> dict[str, Replacements]:
     """Reads the parameters and statistics that a member begins with, of the evaluated member of its `init_from`.
 
+    Heads that the run does not have begin as the model's `begins_as` says, or as they are drawn.
+
     Args:
       name: of the member.
       member: with `init_from`.
@@ -34,11 +36,22 @@ def load_trained(
     key, run = f"config key 'members.{name}.init_from'", load_run(member.init_from)
     if run.vocabulary.hash != vocabulary.hash:
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
-    theirs = config_lib.member_model(run.config, run.member)
-    changed = config_lib.differences({'model': theirs}, {'model': config_lib.member_model(config, name)})
+    theirs, ours = config_lib.member_model(run.config, run.member), config_lib.member_model(config, name)
+    heads = [model.get('heads', ()) for model in (theirs, ours)]
+    changed = config_lib.differences({'model': {**theirs, 'heads': ()}}, {'model': {**ours, 'heads': ()}})
+    if lost := set(heads[0]) - set(heads[1]):
+        changed.append(f'model.heads: without {", ".join(sorted(lost))}')
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
+    wanted = {part: traverse_util.flatten_dict(getattr(state, part)) for part in loaded}
+    for new, old in member.model.begins_as.items():
+        if not any(path[0] == new for path in loaded['params']):
+            copied = {(new, *path[1:]): value for path, value in loaded['params'].items() if path[0] == old}
+            loaded['params'] |= {path: value for path, value in copied.items() if path in wanted['params']}
     shapes = {part: jax.tree.map(np.shape, values) for part, values in loaded.items()}
-    mine = {part: jax.tree.map(np.shape, traverse_util.flatten_dict(getattr(state, part))) for part in loaded}
+    mine = {
+        part: {path: np.shape(values[path]) for path in loaded[part] if path in values}
+        for part, values in wanted.items()
+    }
     if changed or shapes != mine:
         told = '; '.join(changed) or 'its parameters have other shapes'
         raise UserError(f'{key}: {member.init_from} is of another model ({told}); set members.{name}.model to its')

@@ -1,0 +1,19 @@
+"""UNITER on Flickr8k grid features, tiny, from scratch: masked words, and matches told from mismatches of the batch."""
+
+from ml_collections import ConfigDict
+
+from configs.tags import pretrain_scenes
+
+
+def use_f8k(config: ConfigDict) -> ConfigDict:
+    """Gives a setting of the scenes the features and the frequent words of Flickr8k."""
+    config.data = dict(source='precomp.load', root='data/f8k_precomp', dev_images=100)  # each pair takes its own pass
+    config.vocabulary.min_count = 4
+    return config
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = use_f8k(pretrain_scenes.get_config())
+    config.epochs = 3
+    return config

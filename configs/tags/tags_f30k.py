@@ -1,0 +1,32 @@
+"""TAGS base on Flickr30K: UNITER with negative sentences that it writes itself, stage 1 (paper 001, as released)."""
+
+from ml_collections import ConfigDict
+
+from configs.tags import uniter_f30k
+from configs.tags.uniter_f30k import COUNTS, HINGES
+
+
+def write(config: ConfigDict, *, synthetic: float, masked: float, temperature: float, hardest: int = 31) -> ConfigDict:
+    """Adds generated sentences to a setting of UNITER (paper 001, section 3.2).
+
+    Args:
+      config: the setting.
+      synthetic: lambda_ISTM, the weight of the triplet loss of generated sentences.
+      masked: lambda_MLM.
+      temperature: tau.
+      hardest: m, how many sentences are kept.
+    """
+    config.masking.copies = 20
+    config.scene_graphs.source = 'scene_graphs.rules'
+    config.synthesis = dict(generator='target', samples=20, temperature=temperature, hardest=hardest)
+    config.terms = dict(
+        config.terms.to_dict(),
+        synthetic=dict(HINGES, weight=synthetic, rankings=('generated',), **COUNTS),
+        masked=dict(loss='tokens.masked_language_modeling', weight=masked, **COUNTS),
+    )
+    return config
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    return write(uniter_f30k.get_config(), synthetic=5e-4, masked=0.05, temperature=2.0)
