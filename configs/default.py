@@ -124,6 +124,8 @@ def get_config() -> ml_collections.ConfigDict:
         )
     )
 
+    # A function in jitm.training.optimizer and its arguments; UNITER's is dict(name='adamw_with_warm_up',
+    # learning_rate=, weight_decay=, factors=, warm_up=the share of the run in which the rate rises, clip_norm=).
     config.optimizer = dict(
         name='adamw',
         learning_rate=2e-4,

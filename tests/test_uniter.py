@@ -372,7 +372,13 @@ def uniter_config(tiny_config, tmp_path):
     tiny_config['vocabulary']['path'] = str(tmp_path / 'vocab.txt')
     tiny_config['model'] = {'name': 'uniter.UNITER', 'size': 'tiny', 'dropout': 0.1, 'dtype': 'float32', 'heads': ()}
     tiny_config['augmentation'] |= {'drop_regions': 0.2, 'change_words': 0.2, 'keep_ends': True}
-    tiny_config['optimizer']['learning_rate'] = 1e-3
+    tiny_config['optimizer'] = {
+        'name': 'adamw_with_warm_up',
+        'learning_rate': 1e-3,
+        'weight_decay': 0.01,
+        'factors': {},
+    }
+    tiny_config['optimizer'] |= {'warm_up': 0.1, 'clip_norm': 2.0}
     del tiny_config['terms']['later']
     return tiny_config | {'epochs': 1, 'length_multiple': 64}
 

@@ -5,15 +5,14 @@ is 0 for a text of which no place counts. What stands where the mask is False, N
 over the places of a text; for one over those of several, as TAGS-DC's variants of a sentence, put them into one row.
 """
 
-import math
-
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jitm.losses.ranking import LEAST, masked_mean
 
-MOST = -math.log(LEAST)
+MOST = float(-np.log(LEAST))
 
 
 def _costs(logits: chex.Array, labels: chex.Array, mask: chex.Array) -> chex.Array:
