@@ -1,9 +1,10 @@
-"""Evaluation: score every image with every text, rank.
+"""Evaluation: score every image with every text, or those that a cheaper run proposes, and rank.
 
 Runs are read from their directories alone: config and vocabulary travel in the checkpoint.
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm import metrics as metrics_lib
-from jitm.data.pipeline import check_boxes, check_lengths, tokenize_split
+from jitm import reranking
+from jitm.data.pipeline import Tokens, check_boxes, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
@@ -51,6 +53,19 @@ class Run:
     config: Mapping[str, Any]
     feature_size: int
     data_hash: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposals:
+    """What is scored: only the best candidates of each query by the mean scores of other runs; see `jitm.reranking`.
+
+    Attributes:
+      runs: that score every pair.
+      top_m: how many candidates each query gets.
+    """
+
+    runs: Sequence[Run]
+    top_m: int
 
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
@@ -102,21 +117,19 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
     for run in runs[1:]:
         settings_differ = config_lib.differences({'data': data}, {'data': run.config['data']})
         if settings_differ or run.data_hash != runs[0].data_hash:
-            raise UserError(f'{run.workdir} was trained on other data than {runs[0].workdir}; ensembles need the same')
+            differ = f' ({", ".join(settings_differ)})' if settings_differ else ''
+            raise UserError(
+                f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
+                'runs that are evaluated together need the same'
+            )
     return config_lib.load_split(data, split_name, data_root)
 
 
-def make_scorer(run: Run, split: Split, *, dtype: str | None = None, memory_mb: int | None = None) -> Scorer:
-    """Makes ready to score a split with a run.
-
-    Args:
-      run: a trained matcher.
-      split: features and texts.
-      dtype: of the encodings, if not that of the run's validation.
-      memory_mb: see `Scorer`, if not that of the run's config.
+def read_tokens(run: Run, split: Split) -> Tokens:
+    """The texts of a split as a run reads them.
 
     Raises:
-      UserError: if the features or texts are none that the run can read, or the memory is too little.
+      UserError: if the features or texts are none that the run can read.
     """
     if split.regions.shape[2] != run.feature_size:
         raise UserError(
@@ -126,14 +139,46 @@ def make_scorer(run: Run, split: Split, *, dtype: str | None = None, memory_mb: 
     check_boxes(split, run.model.reads_locations)
     tokens = tokenize_split(split.captions, run.vocabulary)
     check_lengths(split, tokens, run.model.text_format)
+    return tokens
+
+
+def make_scorer(
+    run: Run,
+    split: Split,
+    *,
+    dtype: str | None = None,
+    memory_mb: int | None = None,
+    pairs: np.ndarray | None = None,
+) -> Scorer:
+    """Makes ready to score a split with a run.
+
+    Args:
+      run: a trained matcher.
+      split: features and texts.
+      dtype: of the encodings, if not that of the run's validation.
+      memory_mb: see `Scorer`, if not that of the run's config.
+      pairs: bool [I, T], which pairs are scored; None for all.
+
+    Raises:
+      UserError: if the features or texts are none that the run can read, or the memory is too little.
+    """
     return Scorer(
         run.model,
         run.variables,
         split,
-        tokens,
+        read_tokens(run, split),
         memory_mb=run.config['run']['memory_mb'] if memory_mb is None else memory_mb,
-        dtype=run.config['evaluation']['dtype'] if dtype is None else dtype,
+        dtype=_dtype(run, dtype),
+        pairs=pairs,
     )
+
+
+def _dtype(run: Run, dtype: str | None) -> str:
+    return run.config['evaluation']['dtype'] if dtype is None else dtype
+
+
+def _describe(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member} for run in runs]
 
 
 def check_vectors(runs: Sequence[Run]) -> None:
@@ -170,6 +215,42 @@ def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split)
     return images, texts
 
 
+def mean_scores(
+    runs: Sequence[Run],
+    split: Split,
+    *,
+    dtype: str | None = None,
+    memory_mb: int | None = None,
+    pairs: np.ndarray | None = None,
+    keep_blocks: Path | None = None,
+    report: Callable[[Progress], None] | None = None,
+) -> np.ndarray:
+    """Scores a split with several runs: the mean of their similarities, float32 [I, T].
+
+    Args:
+      runs: that can read the split.
+      split: features and texts.
+      dtype: of the encodings, if not that of the first run's validation.
+      memory_mb: see `Scorer`, if not that of each run's config.
+      pairs: bool [I, T], which pairs are scored, the others being -inf; None for all.
+      keep_blocks: a folder for finished blocks, to go on from after an interruption; None to keep none.
+      report: is told after each block.
+
+    Raises:
+      UserError: as `make_scorer`, or if a score is not finite.
+    """
+    dtype = _dtype(runs[0], dtype)
+    scorers = [make_scorer(run, split, dtype=dtype, memory_mb=memory_mb, pairs=pairs) for run in runs]
+    sims = np.zeros((split.num_images, split.num_texts), np.float32)
+    for scorer in scorers:
+        sims += scorer.score(None if keep_blocks is None else FinishedBlocks(keep_blocks, scorer.job()), report)
+    sims /= len(runs)
+    broken = np.count_nonzero(~np.isfinite(sims if pairs is None else sims[pairs]))
+    if broken:
+        raise UserError(f'{broken} similarities on {split.name} are not finite: the model is broken')
+    return sims
+
+
 def evaluate_runs(
     runs: Sequence[Run],
     split_name: str,
@@ -177,6 +258,7 @@ def evaluate_runs(
     data_root: str | None = None,
     check: Callable[[Mapping[str, Any]], object] | None = None,
     *,
+    proposals: Proposals | None = None,
     dtype: str | None = None,
     memory_mb: int | None = None,
     keep_blocks: Path | None = None,
@@ -190,18 +272,19 @@ def evaluate_runs(
       folds: consecutive parts the images are split into, their metrics being averaged.
       data_root: where the data lie now, if not where the run was trained.
       check: gets the protocol before anything is encoded, and may raise.
+      proposals: what proposes the pairs that are scored; None to score all.
       dtype: of the encodings, if not that of the first run's validation.
-      memory_mb: see `Scorer`, if not that of the first run's config.
+      memory_mb: see `Scorer`, if not that of each run's config.
       keep_blocks: a folder for finished blocks, to go on from after an interruption; None to keep none.
       report: is told after each block.
 
     Returns:
-      A report of `metrics` and `protocol`, and the similarities float32 [I, T].
+      A report of `metrics` and `protocol`, and the similarities float32 [I, T], -inf where a pair was not proposed.
 
     Raises:
       UserError: if the data cannot be read, the runs differ in their data, or the folds do not fit.
     """
-    split = read_split(runs, split_name, data_root)
+    split = read_split([*runs, *(proposals.runs if proposals else ())], split_name, data_root)
     if split.num_images % folds:
         raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
     protocol = {
@@ -212,22 +295,33 @@ def evaluate_runs(
         'texts': split.num_texts // folds,
         'folds': folds,
         'ties': 'count against the query',
-        'dtype': runs[0].config['evaluation']['dtype'] if dtype is None else dtype,
-        'runs': [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member} for run in runs],
+        'dtype': _dtype(runs[0], dtype),
+        'runs': _describe(runs),
         'vocabulary_hash': [run.vocabulary.hash for run in runs],
     }
     if check is not None:
         check(protocol)
-    scorers = [make_scorer(run, split, dtype=protocol['dtype'], memory_mb=memory_mb) for run in runs]
-    sims = np.zeros((split.num_images, split.num_texts), np.float32)
-    for scorer in scorers:
-        sims += scorer.score(None if keep_blocks is None else FinishedBlocks(keep_blocks, scorer.job()), report)
-    sims /= len(runs)
-    if not np.isfinite(sims).all():
-        raise UserError(
-            f'{np.sum(~np.isfinite(sims))} similarities on {split.name} are not finite: the model is broken'
-        )
-    return {'metrics': metrics_lib.retrieval_metrics(sims, split.image_of_text, folds), 'protocol': protocol}, sims
+    score = functools.partial(
+        mean_scores, split=split, dtype=dtype, memory_mb=memory_mb, keep_blocks=keep_blocks, report=report
+    )
+    if proposals is None:
+        sims = score(runs)
+        return {'metrics': metrics_lib.retrieval_metrics(sims, split.image_of_text, folds), 'protocol': protocol}, sims
+    for run in runs:  # before the other runs are at work
+        read_tokens(run, split)
+    proposing = score(proposals.runs)
+    proposed = reranking.propose(proposing, split.image_of_text, proposals.top_m, folds)
+    sims = score(runs, pairs=proposed.pairs)
+    protocol['proposals'] = {
+        'runs': _describe(proposals.runs),
+        'dtype': _dtype(proposals.runs[0], dtype),
+        'top_m': proposals.top_m,
+        'pairs': int(np.count_nonzero(proposed.pairs)),
+        'of_pairs': sims.size,
+        'others': 'behind them, in the order of the proposing scores',
+    }
+    metrics = reranking.retrieval_metrics(sims, proposing, proposed, split.image_of_text, folds)
+    return {'metrics': metrics, 'protocol': protocol}, sims
 
 
 def write_report(report: Mapping[str, Any], sims: np.ndarray | None, folder: Path) -> None:

@@ -1,5 +1,7 @@
 """From a matrix of similarities to the numbers the field reports. numpy only."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 RECALLS_AT = (1, 5, 10)
@@ -87,6 +89,33 @@ def mean_distance(sims: np.ndarray, image_of_text: np.ndarray) -> float:
     return positives / texts - negatives / (sims.size - texts) if images > 1 else float('nan')
 
 
+def split_into_folds(images: int, image_of_text: np.ndarray, folds: int) -> list[tuple[slice, np.ndarray]]:
+    """The images and the texts of each of several consecutive parts of the images.
+
+    Raises:
+      ValueError: if the images cannot be split evenly.
+    """
+    if images % folds:
+        raise ValueError(f'{images} images cannot be split into {folds} folds of equal size')
+    size = images // folds
+    return [
+        (slice(start, start + size), np.flatnonzero(image_of_text // size == start // size))
+        for start in range(0, images, size)
+    ]
+
+
+def both_directions(i2t: np.ndarray, t2i: np.ndarray) -> dict[str, float]:
+    """`i2t/` and `t2i/` of `recalls`, from the ranks of images [I] and of texts [T]."""
+    ways = {'i2t': recalls(i2t), 't2i': recalls(t2i)}
+    return {f'{way}/{name}': value for way, values in ways.items() for name, value in values.items()}
+
+
+def mean_over_folds(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each of the folds' metrics, and `rsum`, the sum of the six recalls."""
+    mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    return mean | {'rsum': sum(value for name, value in mean.items() if 'recall@' in name)}
+
+
 def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 1) -> dict[str, float]:
     """The field's table: `i2t/` and `t2i/` of `recalls`, `rsum`, the sum of the six recalls, and `mean_distance`.
 
@@ -101,23 +130,15 @@ def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 
     Raises:
       ValueError: as `ranks`, or if the images cannot be split evenly.
     """
-    images = sims.shape[0]
-    if images % folds:
-        raise ValueError(f'{images} images cannot be split into {folds} folds of equal size')
     parts = []
-    for fold in np.split(np.arange(images), folds):
-        texts = np.flatnonzero(np.isin(image_of_text, fold))
-        part = sims[fold[0] : fold[-1] + 1, texts], image_of_text[texts] - fold[0]
-        i2t, t2i = ranks(*part)
-        metrics = {f'i2t/{name}': value for name, value in recalls(i2t).items()}
-        metrics |= {f't2i/{name}': value for name, value in recalls(t2i).items()}
-        parts.append(metrics | {'mean_distance': mean_distance(*part)})
-    mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
-    return mean | {'rsum': sum(value for name, value in mean.items() if 'recall@' in name)}
+    for fold, texts in split_into_folds(len(sims), image_of_text, folds):
+        part = sims[fold, texts], image_of_text[texts] - fold.start
+        parts.append(both_directions(*ranks(*part)) | {'mean_distance': mean_distance(*part)})
+    return mean_over_folds(parts)
 
 
 def table(metrics: dict[str, float]) -> str:
-    """The metrics in the form the field prints them, and the mean distance, which lines of older runs lack."""
+    """The metrics in the form the field prints them, and the mean distance, where there is one."""
     rows = ['               R@1    R@5   R@10   med r   mean r']
     for direction, label in (('i2t', 'image to text'), ('t2i', 'text to image')):
         recall = ' '.join(f'{metrics[f"{direction}/recall@{k}"]:6.1f}' for k in RECALLS_AT)

@@ -117,7 +117,7 @@ def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """
     runs = report['protocol']['runs']
     ours = Row(
-        system='ours',
+        system='ours, re-ranked' if 'proposals' in report['protocol'] else 'ours',
         dataset=report['protocol']['dataset'],
         protocol='',
         ensemble=len(runs) > 1,

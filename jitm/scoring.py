@@ -31,6 +31,7 @@ from jitm.types import Images
 LENGTH_MULTIPLE = 4
 TEXTS_AT_A_TIME = 128
 FEWEST_TEXTS = 8
+PAIRS_AT_A_TIME = 256  # on each device, where only some pairs of a block are scored
 IMAGES_ENCODED_AT_A_TIME = 64  # on each device
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -130,6 +131,18 @@ def _compiled(model: Matcher, method: str, dtype: str) -> Callable:
     return parallel.map_rows(apply)
 
 
+@functools.lru_cache(maxsize=16)
+def _compiled_pairs(model: Matcher) -> Callable:
+    """`((images, (rows, columns)), (variables, texts)) -> scores` of pairs, whose images are those of their device."""
+
+    def apply(sides: tuple[Encoding, chex.ArrayTree], shared: tuple[chex.ArrayTree, Encoding]) -> chex.Array:
+        (images, (rows, columns)), (variables, texts) = sides, shared
+        pairs = jax.tree.map(lambda x: x[rows], images), jax.tree.map(lambda x: x[columns], texts)
+        return model.apply(variables, *pairs, method='similarity_pairwise')
+
+    return parallel.map_rows(apply)
+
+
 def _filled(index: np.ndarray, size: int) -> np.ndarray:
     """Fills an index up to a size with its first entry."""
     return np.pad(index, (0, size - len(index)), constant_values=index[0])
@@ -145,7 +158,7 @@ def _num_bytes(tree: chex.ArrayTree) -> int:
 
 
 class Scorer:
-    """Scores one split with one model, in blocks whose shape is found when it is made.
+    """Scores one split with one model, all pairs or some, in blocks whose shape is found when it is made.
 
     Attributes:
       images: how many images a block has; their encodings are kept while the texts pass by.
@@ -153,7 +166,15 @@ class Scorer:
     """
 
     def __init__(
-        self, model: Matcher, variables: chex.ArrayTree, split: Split, tokens: Tokens, *, memory_mb: int, dtype: str
+        self,
+        model: Matcher,
+        variables: chex.ArrayTree,
+        split: Split,
+        tokens: Tokens,
+        *,
+        memory_mb: int,
+        dtype: str,
+        pairs: np.ndarray | None = None,
     ):
         """Finds the largest blocks that fit.
 
@@ -165,6 +186,7 @@ class Scorer:
           memory_mb: MiB that a block may take on host and devices, with its encodings and what is computed on the way:
             everything but the parameters and the matrix.
           dtype: of the encodings; scores are float32.
+          pairs: bool [I, T], which pairs are scored; None for all.
 
         Raises:
           UserError: if the smallest block does not fit, or the dtype is unknown.
@@ -172,6 +194,7 @@ class Scorer:
         check_dtype(dtype)
         self._model, self._variables, self._dtype = model, parallel.put_state(variables), dtype
         self._split, self._tokens = split, tokens
+        self._pairs = None if pairs is None or pairs.all() else pairs
         self._by_length = np.argsort(tokens.lengths, kind='stable')
         self._encoded: tuple[np.ndarray, Encoding] | None = None  # the images of the last block
         longest = self._length(tokens.lengths)
@@ -204,13 +227,23 @@ class Scorer:
     def _encoded_at_a_time(self) -> int:
         return min(self.images, IMAGES_ENCODED_AT_A_TIME * parallel.num_local_devices())
 
+    @property
+    def _pairs_at_a_time(self) -> int:
+        """On each device."""
+        return min(self.images * self.texts // parallel.num_local_devices(), PAIRS_AT_A_TIME)
+
     def _needed(self) -> tuple[int, int]:
         """Bytes to encode and hold a block's images, and to encode its longest texts and score; host and devices."""
         read = _shapes(self._read, self._encoded_at_a_time)
         images, padded, texts = _shapes(self._image, self.images), *_shapes((self._padded, self._text), self.texts)
         of_read = parallel.memory_of(self._function('encode_image'), read, (self._variables,))
         of_padded = parallel.memory_of(self._function('encode_text'), padded, (self._variables,))
-        of_pairs = parallel.memory_of(self._function('similarity'), images, (self._variables, texts))
+        if self._pairs is None:
+            of_pairs = parallel.memory_of(self._function('similarity'), images, (self._variables, texts))
+        else:
+            index = jax.ShapeDtypeStruct((self._pairs_at_a_time * parallel.num_local_devices(),), np.int32)
+            sides = images, (index, index)
+            of_pairs = parallel.memory_of(_compiled_pairs(self._model), sides, (self._variables, texts))
         copies_of_texts = 1 + parallel.num_local_devices()
         return 2 * _num_bytes((read, images)) + of_read, copies_of_texts * _num_bytes(texts) + max(of_padded, of_pairs)
 
@@ -260,7 +293,7 @@ class Scorer:
             'split': self._split.identity,
             'block': [self.images, self.texts],
             'dtype': self._dtype,
-        }
+        } | ({} if self._pairs is None else {'pairs': hash_arrays([self._pairs])})
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The images and the texts of each block, both ascending; all blocks of some images follow each other."""
@@ -269,40 +302,71 @@ class Scorer:
             for first in range(0, self._split.num_texts, self.texts):
                 yield rows, np.sort(self._by_length[first : first + self.texts])
 
-    def score_block(self, rows: np.ndarray, columns: np.ndarray) -> chex.Array:
-        """Scores the images and texts of a block: [self.images, self.texts], repeated where there are fewer."""
+    def _encode_block(self, rows: np.ndarray, columns: np.ndarray) -> tuple[Encoding, Encoding]:
+        """The images of a block, on the devices, and its texts; both repeated where there are fewer."""
         if self._encoded is None or self._encoded[0] is not rows:
             self._encoded = rows, self._encode_images(_filled(rows, self.images))
-        texts = self._encode_texts(_filled(columns, self.texts))
-        return self._function('similarity')(self._encoded[1], (self._variables, texts))
+        return self._encoded[1], self._encode_texts(_filled(columns, self.texts))
+
+    def score_block(self, rows: np.ndarray, columns: np.ndarray) -> chex.Array:
+        """Scores the images and texts of a block: [self.images, self.texts], repeated where there are fewer."""
+        images, texts = self._encode_block(rows, columns)
+        return self._function('similarity')(images, (self._variables, texts))
+
+    def _score_pairs(self, rows: np.ndarray, columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Scores those pairs of a block that are wanted, bool [I, T]: float32 [I, T], -inf elsewhere."""
+        images, texts = self._encode_block(rows, columns)
+        texts = parallel.put_everywhere(texts)
+        devices, at_a_time = parallel.num_local_devices(), self._pairs_at_a_time
+        images_each = self.images // devices
+        row, column = (index.astype(np.int32) for index in np.nonzero(wanted))
+        starts = np.searchsorted(row, images_each * np.arange(devices + 1))  # of each device's pairs, and their end
+        block = np.full(wanted.shape, -np.inf, np.float32)
+        for first in range(0, np.diff(starts).max(), at_a_time):
+            pairs = starts[:-1, None] + first + np.arange(at_a_time)
+            real = (pairs < starts[1:, None]).ravel()
+            pairs = np.where(real, pairs.ravel(), 0)
+            index = parallel.put_rows((row[pairs] % images_each, column[pairs]))
+            scores = _compiled_pairs(self._model)((images, index), (self._variables, texts))
+            block[row[pairs[real]], column[pairs[real]]] = jax.device_get(scores)[real]
+        return block
 
     def score(
         self, finished: FinishedBlocks | None = None, report: Callable[[Progress], None] | None = None
     ) -> np.ndarray:
-        """Scores every pair.
+        """Scores every pair that is to be scored.
 
         Args:
           finished: where blocks are kept and found; None to keep none.
           report: is told after each block that was scored.
 
         Returns:
-          float32 [I, T].
+          float32 [I, T]; -inf for pairs that are not to be scored.
         """
-        sims = np.empty((self._split.num_images, self._split.num_texts), np.float32)
+        sims = np.full((self._split.num_images, self._split.num_texts), -np.inf, np.float32)
+        total = sims.size if self._pairs is None else np.count_nonzero(self._pairs)
         began, scored, found = time.perf_counter(), 0, 0
         for rows, columns in self.blocks():
+            place = np.ix_(rows, columns)
+            wanted = None if self._pairs is None else self._pairs[place]
+            pairs = len(rows) * len(columns) if wanted is None else np.count_nonzero(wanted)
+            if not pairs:
+                continue
             block = None if finished is None else finished.read(rows, columns)
             if block is not None:
-                sims[np.ix_(rows, columns)] = block
-                found += block.size
+                sims[place] = block
+                found += pairs
                 continue
-            block = jax.device_get(self.score_block(rows, columns))[: len(rows), : len(columns)]
+            if wanted is None:
+                block = jax.device_get(self.score_block(rows, columns))[: len(rows), : len(columns)]
+            else:
+                block = self._score_pairs(rows, columns, wanted)
             if finished is not None:
                 finished.write(rows, columns, block)
-            sims[np.ix_(rows, columns)] = block
-            scored += block.size
+            sims[place] = block
+            scored += pairs
             if report is not None:
-                report(Progress.since(began, found, scored, sims.size))
+                report(Progress.since(began, found, scored, total))
         return sims
 
 

@@ -17,7 +17,7 @@ if processes:
 
 import warnings  # noqa: E402
 
-from test_scoring import CASES, count_compilations, make_problem, make_scorer  # noqa: E402
+from test_scoring import CASES, count_compilations, make_problem, make_scorer, some_pairs  # noqa: E402
 
 from jitm import scoring  # noqa: E402
 
@@ -26,7 +26,10 @@ def main() -> None:
     warnings.simplefilter('error')
     results = {'devices': parallel.num_local_devices()}
     for number, (arguments, shape) in enumerate(CASES):
-        results[str(number)] = make_scorer(make_problem(*arguments), *shape).score()
+        problem = make_problem(*arguments)
+        results[str(number)] = make_scorer(problem, *shape).score()
+        pairs = some_pairs(*results[str(number)].shape)
+        results[f'{number}_pairs'] = make_scorer(problem, *shape, pairs=pairs).score()
     problem = make_problem(*CASES[0][0])
     scoring._compiled.cache_clear()
     assert count_compilations(lambda: scoring.similarity_matrix(*problem, memory_mb=64, dtype='float32')) == 3

@@ -78,7 +78,10 @@ def test_the_precision_and_the_budget_are_those_of_the_config_unless_named(run, 
     monkeypatch.setattr(evaluation, 'Scorer', Asked)
     report, exact = evaluation.evaluate_runs([run], 'dev', 1)
     half_report, half = evaluation.evaluate_runs([run], 'dev', 1, dtype='bfloat16', memory_mb=77)
-    assert asked == [{'memory_mb': 1024, 'dtype': 'float32'}, {'memory_mb': 77, 'dtype': 'bfloat16'}]
+    assert asked == [
+        {'memory_mb': 1024, 'dtype': 'float32', 'pairs': None},
+        {'memory_mb': 77, 'dtype': 'bfloat16', 'pairs': None},
+    ]
     assert [r['protocol']['dtype'] for r in (report, half_report)] == ['float32', 'bfloat16']
     assert half.dtype == np.float32
     assert 0 < np.abs(exact - half).max() < 0.02

@@ -295,6 +295,8 @@ def test_the_table_has_ours_first_and_then_the_best():
     metrics = dict(zip((*RECALLS, 'rsum'), (30.0, 60.0, 70.06, 9.0, 5.0, 7.0, 181.06), strict=True))
     report = {'metrics': metrics | {'i2t/median_rank': 2.0}, 'protocol': protocol(runs=2)}
     assert published.comparison(report, rows) == TABLE
+    report['protocol'] |= {'proposals': {}}
+    assert published.comparison(report, rows).splitlines()[1].startswith('ours, re-ranked     30.0')
 
 
 def test_it_is_refused_before_anything_is_encoded(finished, monkeypatch):  # noqa: F811

@@ -56,10 +56,10 @@ def score_at_once(*arguments):
     return np.asarray(jax.jit(model.apply)(variables, images, texts))
 
 
-def make_scorer(problem, images=3, texts=4, dtype='float32'):
+def make_scorer(problem, images=3, texts=4, dtype='float32', pairs=None):
     """A scorer with blocks of a given shape, whose memory is not measured: by default 12 for the 7 x 13 pairs."""
     with mock.patch.object(parallel, 'memory_of', return_value=0):
-        scorer = Scorer(*problem, memory_mb=64, dtype=dtype)
+        scorer = Scorer(*problem, memory_mb=64, dtype=dtype, pairs=pairs)
     scorer.images, scorer.texts = images, texts
     return scorer
 
@@ -88,6 +88,66 @@ def test_every_block_shape_gives_the_matrix_of_everything_at_once(name, shapes):
 def test_more_images_than_are_encoded_at_a_time(vsepp, monkeypatch):
     monkeypatch.setattr(scoring, 'IMAGES_ENCODED_AT_A_TIME', 3)
     np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
+
+
+# Some pairs only.
+
+
+@functools.cache
+def some_pairs(images=7, texts=13):
+    """About half, none of the second image, and none of the second three images."""
+    pairs = np.random.default_rng(2).random((images, texts)) < 0.5
+    pairs[1] = False
+    pairs[3:6] = False
+    return pairs
+
+
+def check_pairs(got, pairs, name, *sizes):
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got[pairs], score_at_once(name, *sizes)[pairs], atol=ROUNDING)
+    assert np.all(got[~pairs] == -np.inf)
+
+
+@pytest.mark.parametrize('name', ['vsepp', 'saf', 'uniter'])
+def test_pairs_have_the_scores_they_have_among_all(name, monkeypatch):
+    monkeypatch.setattr(scoring, 'PAIRS_AT_A_TIME', 3)
+    check_pairs(make_scorer(make_problem(name), pairs=some_pairs()).score(), some_pairs(), name)
+
+
+def test_a_block_without_pairs_is_not_encoded_and_progress_counts_pairs(vsepp, tmp_path):
+    pairs, seen = some_pairs(), []
+    scorer = make_scorer(vsepp, pairs=pairs)
+    blocks = [block for block in scorer.blocks() if pairs[np.ix_(*block)].any()]
+    assert len(blocks) == 7  # of 12
+    counted = [int(pairs[np.ix_(*block)].sum()) for block in blocks]
+    with mock.patch.object(scorer, '_encode_block', wraps=scorer._encode_block) as encode:
+        want = scorer.score(Counting(tmp_path, scorer.job()), seen.append)
+    assert encode.call_count == len(counted)
+    assert [progress.pairs for progress in seen] == np.cumsum(counted).tolist()
+    assert {progress.total for progress in seen} == {pairs.sum()}
+    seen.clear()
+    finished = FinishedBlocks(tmp_path, scorer.job())
+    finished._path(*blocks[-1]).unlink()
+    assert scorer.score(finished, seen.append).tobytes() == want.tobytes()
+    assert [progress.pairs for progress in seen] == [pairs.sum()]
+
+
+def test_all_pairs_are_scored_as_without_a_list(vsepp):
+    plain, listed = (make_scorer(vsepp, pairs=pairs) for pairs in (None, np.ones((7, 13), bool)))
+    assert listed.job() == plain.job()
+    assert listed.score().tobytes() == plain.score().tobytes()
+
+
+def test_the_pairs_at_a_time_are_within_the_budget(monkeypatch):
+    pairs = np.ones((40, 20), bool)
+    pairs[0, 0] = False
+    with mock.patch.object(parallel, 'memory_of', wraps=parallel.memory_of) as measured:
+        Scorer(*make_problem(*LARGE), memory_mb=64, dtype='float32', pairs=pairs)
+    (index, _) = measured.call_args.args[1][1]
+    assert index.shape == (256,)
+    monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
+    with pytest.raises(UserError, match=r"'run.memory_mb' is 5, but scoring 1 x 5 pairs of random at a time takes"):
+        Scorer(*make_problem(*LARGE), memory_mb=5, dtype='float32', pairs=pairs)
 
 
 def test_other_boxes_are_another_job_where_they_are_read():
@@ -255,6 +315,8 @@ def test_another_job_begins_anew(vsepp, tmp_path):
         make_scorer(vsepp, images=2),
         make_scorer(vsepp, texts=5),
         make_scorer(vsepp, dtype='bfloat16'),
+        make_scorer(vsepp, pairs=some_pairs()),
+        make_scorer(vsepp, pairs=~some_pairs()),
         make_scorer((model.clone(measure='order'), variables, split, tokens)),
         make_scorer((model, moved, split, tokens)),
         make_scorer((model, variables, dataclasses.replace(split, regions=split.regions + 1), tokens)),
@@ -369,7 +431,9 @@ def run_workers(tmp_path, devices, processes=1):
 
 def check_devices(results):
     for number, (arguments, _) in enumerate(CASES):
-        np.testing.assert_allclose(results[str(number)], score_at_once(*arguments), atol=1e-6)
+        want = score_at_once(*arguments)
+        np.testing.assert_allclose(results[str(number)], want, atol=1e-6)
+        check_pairs(results[f'{number}_pairs'], some_pairs(*want.shape), *arguments)
 
 
 def test_four_devices_give_the_scores_of_one(tmp_path):
