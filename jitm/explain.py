@@ -56,7 +56,7 @@ def _attention(model: Matcher, variables: chex.ArrayTree, images: Images, texts:
 def check(runs: Sequence[Run]) -> None:
     """Raises a UserError unless there is one run, whose model has something to show; computes nothing."""
     if len(runs) > 1:
-        raise UserError(f'--explain shows what one model has to say, but there are {len(runs)}; give one --workdir')
+        raise UserError(f'--explain looks at the pairs of one model, but there are {len(runs)}; give one --workdir')
     run = runs[0]
     if has_heads(run, WORD_HEADS):
         return

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import functools
 import io
 import json
 import subprocess
@@ -73,23 +74,29 @@ def make_reader(run, split):
     return reader
 
 
-def alone(run, split, image, ids, apply):
-    """What a model says of one pair, without padding: `apply(model, image, text)` of both as they are encoded."""
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def say(model, variables, images, texts, heads):
+    def apply(model):
+        sides = model.encode_image(images), model.encode_text(texts)
+        return {'score': model.similarity_pairwise(*sides)} | (model.read_pairs(*sides, heads) if heads else {})
+
+    return model.apply(variables, method=apply)
+
+
+def alone(run, split, image, ids):
+    """What a model says of one pair, without padding, by each of its heads."""
     count = split.counts[image]
     images = take_images(split, np.array([image]), run.model.reads_locations)
     images = images.replace(regions=images.regions[:, :count])
     if run.model.reads_locations:
         images = images.replace(locations=images.locations[:, :count])
     texts = Texts(np.array(ids)[None], np.array([len(ids)], np.int32))
-
-    def say(model):
-        return apply(model, model.encode_image(images), model.encode_text(texts))
-
-    return jax.tree.map(lambda x: np.asarray(x, np.float64)[0], run.model.apply(run.variables, method=say))
+    said = say(run.model, run.variables, images, texts, HEADS if run.model.reads_locations else ())
+    return jax.tree.map(lambda x: np.asarray(x, np.float64)[0], said)
 
 
 def pairs_to_read(run):
-    """Five pairs of three images, not in their order, and of texts of 3 to 8 words with their ends."""
+    """Five pairs of three images, not in their order, with texts of 5, 8 or 3 words, both ends counted."""
     sentences = ('a red ring', 'two red discs , a ring', 'a', 'a blue box', 'ring')
     return np.array([2, 0, 1, 2, 0]), [run.vocabulary.encode(sentence) for sentence in sentences]
 
@@ -99,11 +106,7 @@ def test_scores_are_those_of_each_pair_alone(name, split, request):
     run = request.getfixturevalue(name)
     images, texts = pairs_to_read(run)
     got = make_reader(run, split).score(images, join(texts))
-
-    def similarity(model, image, text):
-        return model.similarity_pairwise(image, text)
-
-    want = [alone(run, split, *pair, similarity) for pair in zip(images, texts, strict=True)]
+    want = [alone(run, split, *pair)['score'] for pair in zip(images, texts, strict=True)]
     assert np.std(want) > 1e-3
     np.testing.assert_allclose(got, want, atol=1e-5)
 
@@ -113,7 +116,7 @@ def test_words_are_judged_as_in_each_pair_alone(uniter, split):
     got = make_reader(uniter, split).judge(images, join(texts))
     assert got.fits.shape == got.corrections.shape == (5, 8)
     for n, ids in enumerate(texts):
-        said = alone(uniter, split, images[n], ids, lambda model, *sides: model.read_pairs(*sides, HEADS[1:]))
+        said = alone(uniter, split, images[n], ids)
         odds = np.exp(said['discriminate'])
         np.testing.assert_allclose(got.fits[n, : len(ids)], odds[:, 1] / odds.sum(axis=1), atol=1e-5)
         np.testing.assert_array_equal(got.corrections[n, : len(ids)], said['correct'].argmax(axis=1))
@@ -130,8 +133,7 @@ def test_likelihoods_are_those_of_each_masked_word_alone(uniter, split):
         for place in range(1, len(ids) - 1):
             masked = ids.copy()
             masked[place] = uniter.vocabulary.words.index('<mask>')
-            logits = alone(uniter, split, images[n], masked, lambda model, *sides: model.read_pairs(*sides, ('mlm',)))
-            odds = np.exp(logits['mlm'][place])
+            odds = np.exp(alone(uniter, split, images[n], masked)['mlm'][place])
             want[n, place] = np.log(odds[ids[place]] / odds.sum())
     np.testing.assert_allclose(got, want, atol=1e-5)
 
@@ -433,11 +435,11 @@ def test_the_commands_tell_words_apart(uniter_config, tmp_path):  # noqa: F811
     pairs = json.loads((folder / 'explain' / 'explain.json').read_text())['pairs']
     assert f'{pairs[1]["caption"]}\nretrieved {pairs[1]["image_id"]}, score' in result.stdout
     assert '\x1b' not in result.stdout
-    command = ('--attacks', 'swap,number', '--texts', 8, '--most', 3, '--perplexity')
+    command = ('--attacks', 'relation,swap', '--texts', 2, '--most', 1, '--perplexity')
     command = [sys.executable, '-m', 'jitm.words', '--workdir', tmp_path / 'run', *map(str, command)]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     report = json.loads((folder / 'words.json').read_text())
-    assert list(report['sets']) == ['attribute swap', 'relation swap', 'number']
-    assert report['protocol']['texts'] == report['captions']['number'] == 8
+    assert list(report['sets']) == ['relation', 'attribute swap', 'relation swap']
+    assert report['protocol']['texts'] == report['captions']['number'] == 2
     assert table(report) in result.stdout
