@@ -3,6 +3,7 @@
 import functools
 import shutil
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ DTYPE = flags.DEFINE_enum('dtype', None, list(DTYPES), 'Of the encodings that ar
 MEMORY_MB = flags.DEFINE_integer('memory_mb', None, 'MiB for scoring, if not as in the config.', lower_bound=1)
 COMPARE = flags.DEFINE_boolean('compare', False, 'Also print the published results on the same test images.')
 COMPARE_SYSTEMS = flags.DEFINE_list('compare_systems', [], 'Of these only, such as vse,selhn; implies --compare.')
-EXPLAIN = flags.DEFINE_integer('explain', None, 'Also show what so many texts attend to.', lower_bound=1)
+EXPLAIN = flags.DEFINE_integer(
+    'explain', None, 'Also show what so many texts attend to, or what in them is wrong.', lower_bound=1
+)
 flags.mark_flag_as_required('workdir')
 
 
@@ -98,7 +101,9 @@ def main() -> None:
         if EXPLAIN.value:
             split = read_split(runs, SPLIT.value, DATA_ROOT.value)
             pairs = explain.retrieve(sims, split.image_of_text, EXPLAIN.value, FOLDS.value)
-            explained = explain.write(explain.describe(runs[0], split, pairs), split.pixels, folder / 'explain')
+            dtype = report['protocol']['dtype']
+            explained = explain.describe(runs[0], split, pairs, dtype=dtype, memory_mb=MEMORY_MB.value)
+            said = explain.write(explained, split.pixels, folder / 'explain')
     except KeyboardInterrupt:
         raise InterruptedRun(f'stopped; the same command goes on from the scores in {blocks}') from None
     shutil.rmtree(blocks, ignore_errors=True)  # another process may be at it too
@@ -114,7 +119,7 @@ def main() -> None:
         print(f'\n{published.comparison(report, match(protocol))}\n')
     print(f'written to {folder}')
     if EXPLAIN.value:
-        print(explained)
+        print(explain.show(explained, sys.stdout.isatty()) + said)
 
 
 if __name__ == '__main__':

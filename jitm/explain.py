@@ -1,10 +1,13 @@
-"""The image that a model retrieves for a text, and how words and regions attend to each other, as JSON and pictures."""
+"""The image that a model retrieves for a text, and what the model has to say of both, as JSON and to look at.
+
+Either how words and regions attend to each other, or which words do not fit and what should stand there.
+"""
 
 import dataclasses
 import functools
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,15 @@ import chex
 import jax
 import numpy as np
 
+from jitm.analysis import words
 from jitm.analysis.attention import draw
-from jitm.data.pipeline import take_images
+from jitm.data.pipeline import join, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import Run
 from jitm.matcher import Matcher
 from jitm.types import Images, Texts
+from jitm.words.reader import WORD_HEADS, PairReader, has_heads, smallest_pair
 
 DECIMALS = 6  # of numbers in the JSON
 
@@ -49,18 +54,18 @@ def _attention(model: Matcher, variables: chex.ArrayTree, images: Images, texts:
 
 
 def check(runs: Sequence[Run]) -> None:
-    """Raises a UserError unless there is one run, whose model has attention to show; computes nothing."""
+    """Raises a UserError unless there is one run, whose model has something to show; computes nothing."""
     if len(runs) > 1:
-        raise UserError(f'--explain shows the attention of one model, but there are {len(runs)}; give one --workdir')
+        raise UserError(f'--explain looks at the pairs of one model, but there are {len(runs)}; give one --workdir')
     run = runs[0]
-    images = Images(
-        np.zeros((1, 1, run.feature_size), np.float32), np.ones(1, np.int32), locations=np.zeros((1, 1, 7), np.float32)
-    )
-    texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
+    if has_heads(run, WORD_HEADS):
+        return
     try:
-        jax.eval_shape(functools.partial(_attention, run.model), run.variables, images, texts)
+        jax.eval_shape(functools.partial(_attention, run.model), run.variables, *smallest_pair(run))
     except UserError as error:
-        raise UserError(f'--explain does not apply to {run.workdir}: {error}') from None
+        raise UserError(
+            f'--explain does not apply to {run.workdir}: {error}, nor the heads {" and ".join(WORD_HEADS)}'
+        ) from None
 
 
 def retrieve(sims: np.ndarray, image_of_text: np.ndarray, count: int, folds: int = 1) -> list[Retrieved]:
@@ -90,33 +95,37 @@ def retrieve(sims: np.ndarray, image_of_text: np.ndarray, count: int, folds: int
     return pairs
 
 
-def describe(run: Run, split: Split, pairs: Sequence[Retrieved]) -> dict[str, Any]:
-    """Tells of each pair what was retrieved, and its attention.
+def describe(
+    run: Run, split: Split, pairs: Sequence[Retrieved], *, dtype: str | None = None, memory_mb: int | None = None
+) -> dict[str, Any]:
+    """Tells of each pair what was retrieved, and what the model has to say.
 
     Args:
-      run: whose model has attention.
+      run: whose model has heads for single words, or attention.
       split: the images and texts.
       pairs: of them.
+      dtype: see `evaluation.make_scorer`.
+      memory_mb: see there.
 
     Returns:
-      A dict for JSON: `data`, `workdir`, `step`, and `pairs`. A pair's `attention` is name -> word by region, over
-      `words` and the image's regions, see `Matcher.attention_block`; its `boxes` are those of the regions, or None.
+      A dict for JSON: `data`, `workdir`, `step`, and `pairs`. Over a pair's `words`, either `mismatch`, the probability
+      that a word does not fit the image, and `corrections`, what should stand there; or `attention`, name -> word by
+      region, see `Matcher.attention_block`. `boxes` are those of the image's regions, or None.
     """
     ids = [run.vocabulary.encode(split.captions[pair.text]) for pair in pairs]
-    longest = max(map(len, ids))
-    variables = jax.device_put(run.variables)
+    if has_heads(run, WORD_HEADS):
+        said = _judge(PairReader(run, split, dtype=dtype, memory_mb=memory_mb), pairs, ids)
+    else:
+        said = _attend(run, split, pairs, ids)
     described = []
-    for pair, words in zip(pairs, ids, strict=True):
-        texts = Texts(np.pad(words, (0, longest - len(words)))[None], np.array([len(words)], np.int32))
-        images = take_images(split, np.array([pair.image]), run.model.reads_locations)
-        attention = _attention(run.model, variables, images, texts)
+    for pair, words_of_pair, more in zip(pairs, ids, said, strict=True):
         regions = int(split.counts[pair.image])
         true = int(split.image_of_text[pair.text])
         described.append(
             {
                 'text': pair.text,
                 'caption': split.captions[pair.text],
-                'words': [run.vocabulary.words[word] for word in words],
+                'words': [run.vocabulary.words[word] for word in words_of_pair],
                 'image': pair.image,
                 'image_id': split.image_ids[pair.image],
                 'right': pair.image == true,
@@ -125,12 +134,31 @@ def describe(run: Run, split: Split, pairs: Sequence[Retrieved]) -> dict[str, An
                 'rank': pair.rank,
                 'score': round(pair.score, DECIMALS),
                 'boxes': None if split.boxes is None else _rounded(split.boxes[pair.image, :regions]),
-                'attention': {
-                    name: _rounded(weights[0, : len(words), :regions]) for name, weights in attention.items()
-                },
+                **more,
             }
         )
     return {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': described}
+
+
+def _attend(run: Run, split: Split, pairs: Sequence[Retrieved], ids: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
+    longest = max(map(len, ids))
+    variables = jax.device_put(run.variables)
+    for pair, words_of_pair in zip(pairs, ids, strict=True):
+        length, regions = len(words_of_pair), int(split.counts[pair.image])
+        texts = Texts(np.pad(words_of_pair, (0, longest - length))[None], np.array([length], np.int32))
+        images = take_images(split, np.array([pair.image]), run.model.reads_locations)
+        attention = _attention(run.model, variables, images, texts)
+        yield {'attention': {name: _rounded(weights[0, :length, :regions]) for name, weights in attention.items()}}
+
+
+def _judge(reader: PairReader, pairs: Sequence[Retrieved], ids: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
+    judged = reader.judge(np.array([pair.image for pair in pairs]), join(ids))
+    for fits, corrections, words_of_pair in zip(*judged, ids, strict=True):
+        length = len(words_of_pair)
+        yield {
+            'mismatch': _rounded(1 - fits[:length]),
+            'corrections': [reader.run.vocabulary.words[word] for word in corrections[:length]],
+        }
 
 
 def _rounded(array: chex.Array) -> list:
@@ -138,7 +166,7 @@ def _rounded(array: chex.Array) -> list:
 
 
 def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) -> str:
-    """Writes `explain.json` and a picture of each pair, `00.png` and so on.
+    """Writes `explain.json`, and to look at `explain.html`, or of attention a picture of each pair, `00.png` and so on.
 
     Args:
       report: see `describe`.
@@ -149,14 +177,27 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) ->
       What was written, in a sentence; without matplotlib there are no pictures.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for picture in folder.glob('*.png'):  # of more pairs, maybe
-        picture.unlink()
-    pairs = report['pairs']
+    for old in (*folder.glob('*.png'), *folder.glob('explain.html')):  # of more pairs, or another model, maybe
+        old.unlink()
+    pairs, done = report['pairs'], f'{len(report["pairs"])} pairs explained in {folder}'
     (folder / 'explain.json').write_text(json.dumps(report, ensure_ascii=False) + '\n', encoding='utf-8')
+    if 'mismatch' in pairs[0]:
+        (folder / 'explain.html').write_text(words.page(report, pixels), encoding='utf-8')
+        return done
     if importlib.util.find_spec('matplotlib') is None:
-        return f'{len(pairs)} pairs explained in {folder}; for pictures of them, pip install matplotlib'
+        return f'{done}; for pictures of them, pip install matplotlib'
     digits = max(2, len(str(len(pairs) - 1)))
     for number, pair in enumerate(pairs):
         figure = draw(pair, None if pixels is None else pixels[pair['image']])
         figure.savefig(folder / f'{number:0{digits}}.png')
-    return f'{len(pairs)} pairs explained in {folder}'
+    return done
+
+
+def show(report: Mapping[str, Any], colour: bool) -> str:
+    """What a terminal can show of a report: words that do not fit and their corrections; '' of attention.
+
+    Args:
+      report: see `describe`.
+      colour: whether the terminal understands ANSI's colours.
+    """
+    return '\n'.join(words.lines(pair, colour) for pair in report['pairs'] if 'mismatch' in pair)

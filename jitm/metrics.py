@@ -1,4 +1,4 @@
-"""From a matrix of similarities to the numbers the field reports. numpy only."""
+"""From similarities, and what a model says of words, to the numbers the field reports. numpy only."""
 
 from collections.abc import Mapping, Sequence
 
@@ -135,6 +135,89 @@ def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 
         part = sims[fold, texts], image_of_text[texts] - fold.start
         parts.append(both_directions(*ranks(*part)) | {'mean_distance': mean_distance(*part)})
     return mean_over_folds(parts)
+
+
+def _percent(right: np.ndarray) -> float:
+    return 100.0 * float(np.mean(right)) if right.size else float('nan')
+
+
+def word_discrimination(fits: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+    """How often it is rightly told whether a word fits (WoD: TAGS-DC, section 4.4, threshold 0.5).
+
+    The paper gives one number and does not say over which words.
+
+    Args:
+      fits: float [N, L], the probability that the word at each place fits.
+      labels: bool [N, L], whether it does.
+      mask: bool [N, L], the places that count.
+
+    Returns:
+      Percent: `overall`, `matched` of the words that fit, `mismatched` of the others, and `balanced`, the mean of both;
+      NaN where there are none.
+    """
+    right = (fits > 0.5) == labels
+    matched, mismatched = _percent(right[mask & labels]), _percent(right[mask & ~labels])
+    return {
+        'overall': _percent(right[mask]),
+        'matched': matched,
+        'mismatched': mismatched,
+        'balanced': (matched + mismatched) / 2,
+    }
+
+
+def word_correction(
+    corrections: np.ndarray, originals: np.ndarray, replaced: np.ndarray, mask: np.ndarray
+) -> dict[str, float]:
+    """How often the original word is found (WoC: TAGS-DC, section 4.4, which gives one of these numbers).
+
+    Args:
+      corrections: int [N, L], the word that should stand at each place, as predicted.
+      originals: int [N, L], the word that stood there.
+      replaced: bool [N, L], where another one stands.
+      mask: bool [N, L], the places that count.
+
+    Returns:
+      Percent: `replaced` of the replaced words, `all` of all; NaN where there are none.
+    """
+    right = corrections == originals
+    return {'replaced': _percent(right[mask & replaced]), 'all': _percent(right[mask])}
+
+
+def sentence_discrimination(own: np.ndarray, scores: np.ndarray, owners: np.ndarray) -> dict[str, float]:
+    """How often a caption scores higher than its false sentences (TAGS-DC, table 4); ties count against it.
+
+    Args:
+      own: [T], of each caption with its image.
+      scores: [N], of each false sentence with the same image.
+      owners: int [N], the caption that each is made of.
+
+    Returns:
+      Percent: `pairwise` of the N false sentences are below their caption, `hardest` of the captions that have any are
+      above all of theirs.
+    """
+    above = own[owners] > scores
+    lost = np.bincount(owners, ~above)
+    return {'pairwise': _percent(above), 'hardest': _percent(lost[np.unique(owners)] == 0)}
+
+
+def pseudo_perplexity(log_likelihoods: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+    """exp of the mean negative log-likelihood of words, each predicted while it alone is masked.
+
+    Not the perplexity of TAGS-DC's table 3, which is GPT-2's.
+
+    Args:
+      log_likelihoods: [N, L], in nats.
+      mask: bool [N, L], the places that count.
+
+    Returns:
+      `sentence`, the mean over the sentences that have words, and `corpus`, over all words together.
+    """
+    total, count = np.sum(np.where(mask, -log_likelihoods, 0.0), axis=1, dtype=np.float64), mask.sum(axis=1)
+    some = count > 0
+    return {
+        'sentence': float(np.mean(np.exp(total[some] / count[some]))),
+        'corpus': float(np.exp(total.sum() / count.sum())),
+    }
 
 
 def table(metrics: dict[str, float]) -> str:

@@ -16,10 +16,11 @@ LEVELS = [
     {'models', 'training.checkpoint', 'analysis'},
     {'importers', 'scoring'},
     {'evaluation'},
+    {'words'},
     {'explain', 'mining'},
     {'training', 'inference'},
     {'cli'},
-    {'mining.__main__', 'sweep'},
+    {'mining.__main__', 'words.__main__', 'sweep'},
 ]
 PURE = {'types', 'metrics', 'losses'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))

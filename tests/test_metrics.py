@@ -159,3 +159,71 @@ def test_what_cannot_be_ranked_is_refused(sims, image_of_text, message):
 def test_folds_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match='3 images cannot be split into 2 folds'):
         metrics.retrieval_metrics(np.eye(3), np.arange(3), folds=2)
+
+
+def test_words_told_apart_and_corrected_by_hand():
+    """Two sentences of four and three places, of which the first two and one are replaced."""
+    fits = np.array([[0.4, 0.5, 0.6, 0.2], [0.9, 0.7, 0.8, 0.9]])
+    labels = np.array([[False, False, True, True], [True, False, True, False]])
+    mask = np.array([[True] * 4, [True] * 3 + [False]])
+    assert metrics.word_discrimination(fits, labels, mask) == {
+        'overall': pytest.approx(500 / 7),
+        'matched': 75,
+        'mismatched': pytest.approx(200 / 3),
+        'balanced': pytest.approx((75 + 200 / 3) / 2),
+    }
+    originals = np.array([[5, 6, 7, 8], [5, 6, 7, 0]])
+    corrections = np.array([[5, 1, 7, 8], [1, 6, 1, 0]])
+    assert metrics.word_correction(corrections, originals, ~labels, mask) == {
+        'replaced': pytest.approx(200 / 3),
+        'all': pytest.approx(400 / 7),
+    }
+
+
+def test_words_told_apart_in_loops():
+    rng = np.random.default_rng(0)
+    fits, labels, mask = rng.random((9, 7)), rng.random((9, 7)) < 0.8, rng.random((9, 7)) < 0.6
+    originals, corrections = rng.integers(3, size=(2, 9, 7))
+    counts = dict.fromkeys(('matched', 'mismatched', 'overall', 'replaced', 'all'), (0, 0))
+
+    def count(name, right):
+        counts[name] = counts[name][0] + right, counts[name][1] + 1
+
+    for n, place in np.argwhere(mask):
+        fitting, right = labels[n, place], (fits[n, place] > 0.5) == labels[n, place]
+        for name in ('overall', 'matched' if fitting else 'mismatched'):
+            count(name, right)
+        for name in ('all',) if fitting else ('all', 'replaced'):
+            count(name, corrections[n, place] == originals[n, place])
+    want = {name: 100 * right / of for name, (right, of) in counts.items()}
+    want['balanced'] = (want['matched'] + want['mismatched']) / 2
+    got = metrics.word_discrimination(fits, labels, mask)
+    got |= metrics.word_correction(corrections, originals, ~labels, mask)
+    assert got == pytest.approx(want)
+
+
+def test_what_there_are_no_words_for_is_not_a_number():
+    told = metrics.word_discrimination(np.ones((1, 2)), np.ones((1, 2), bool), np.ones((1, 2), bool))
+    assert (told['matched'], told['overall']) == (100, 100)
+    assert np.isnan([told['mismatched'], told['balanced']]).all()
+
+
+def test_captions_above_their_false_sentences_by_hand():
+    """A tie counts against the caption; a caption without false sentences does not count."""
+    own = np.array([1.0, 2.0, 3.0, 4.0])
+    scores, owners = np.array([0.5, 2.0, 1.0, 3.9, -1.0, 3.0]), np.array([0, 1, 1, 3, 3, 3])
+    assert metrics.sentence_discrimination(own, scores, owners) == {
+        'pairwise': pytest.approx(500 / 6),
+        'hardest': pytest.approx(200 / 3),
+    }
+
+
+def test_pseudo_perplexity_by_hand():
+    """Words of probability 1/2 and 1/8 in one sentence, 1/4 in another, none in a third."""
+    found = np.log([[0.5, 0.125, 0.9], [0.25, 0.9, 0.9], [0.9, 0.9, 0.9]])
+    mask = np.array([[True, True, False], [True, False, False], [False] * 3])
+    got = metrics.pseudo_perplexity(found, mask)
+    assert got == {'sentence': pytest.approx(4.0), 'corpus': pytest.approx(64 ** (1 / 3))}
+    mask[0, 0] = False
+    got = metrics.pseudo_perplexity(found, mask)
+    assert got == {'sentence': pytest.approx(6.0), 'corpus': pytest.approx(32**0.5)}

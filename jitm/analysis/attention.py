@@ -57,11 +57,14 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     return figure
 
 
+def verdict(pair: Mapping[str, Any]) -> str:
+    """Says what was retrieved for the text of a pair, and whether that is right."""
+    right = 'the right image' if pair['right'] else f'wrong: {pair["true_image_id"]} comes at rank {pair["rank"]}'
+    return f'retrieved {pair["image_id"]}, score {pair["score"]:.3g}, {right}'
+
+
 def _heading(pair: Mapping[str, Any], width: int) -> str:
-    score = f'score {pair["score"]:.3g}'
-    verdict = 'the right image' if pair['right'] else f'wrong: {pair["true_image_id"]} comes at rank {pair["rank"]}'
-    lines = [pair['caption'], f'retrieved {pair["image_id"]}, {score}, {verdict}']
-    return '\n'.join(textwrap.fill(line, width) for line in lines)
+    return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], verdict(pair)))
 
 
 def _draw_boxes(

@@ -243,3 +243,17 @@ def attack(
         order = np.random.default_rng([seed, text]).permutation(len(false))[:most]
         attacked.append(tuple(false[n] for n in order))
     return tuple(attacked)
+
+
+def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """The false sentences that a split comes with, `scenes`: kind of exchange -> of each caption.
+
+    Raises:
+      UserError: it has none.
+    """
+    if not hasattr(split, 'swaps'):
+        raise UserError(f'{split.name} has no swaps, which only scenes knows; take {", ".join(KINDS)}')
+    return {
+        kind: tuple(tuple(swap.caption for swap in own if swap.kind == kind) for own in split.swaps)
+        for kind in ('attribute', 'relation')
+    }

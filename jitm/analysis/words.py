@@ -1,0 +1,121 @@
+"""Which words of a text do not fit an image, and what should stand there: lines and a page (TAGS-DC, figure 3)."""
+
+import base64
+import html
+import importlib.util
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitm.analysis.attention import verdict
+
+WIDTH = 100  # characters of a line
+MISMATCH = 0.5  # from here on a word does not fit
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.4 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
+article { display: flex; gap: 1.5rem; align-items: flex-start; border-top: 1px solid #8888; padding: 1rem 0; }
+img { width: 10rem; height: auto; image-rendering: pixelated; border-radius: 4px; }
+p { margin: 0 0 .75rem; }
+.verdict, footer { opacity: .75; font-size: .85rem; }
+.words { display: flex; flex-wrap: wrap; gap: .35rem; }
+.word { display: inline-flex; flex-direction: column; text-align: center; }
+.word b { font-weight: inherit; padding: .1rem .35rem; border-radius: 4px; background: rgb(225 40 40 / var(--shade)); }
+.word ins { font-size: .85rem; }
+.word small { opacity: .75; font-size: .7rem; }
+"""
+
+
+def _inner(pair: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    """The words of a pair but both ends, each with its mismatch and, if it does not fit, its correction, else ''."""
+    for word, mismatch, correction in list(zip(pair['words'], pair['mismatch'], pair['corrections'], strict=True))[
+        1:-1
+    ]:
+        yield word, mismatch, correction if mismatch >= MISMATCH else ''
+
+
+def lines(pair: Mapping[str, Any], colour: bool) -> str:
+    """What a terminal shows of a pair as `explain.json` describes it.
+
+    Args:
+      pair: one of `pairs`.
+      colour: the words on shades of red; if not, with their mismatch in percent.
+
+    Returns:
+      Lines: the caption, what was retrieved, and below each word what should stand there if it does not fit.
+    """
+    columns, used = [[]], 0
+    for word, mismatch, correction in _inner(pair):
+        percent = '' if colour else f'{100 * mismatch:.0f}'
+        width = max(map(len, (word, percent, correction)))
+        if columns[-1] and used + width > WIDTH:
+            columns.append([])
+            used = 0
+        used += width + 1
+        columns[-1].append(
+            (_shaded(word, mismatch, width) if colour else word.ljust(width), percent, correction, width)
+        )
+    told = [pair['caption'], verdict(pair)]
+    for some in columns:
+        rows = [[word for word, *_ in some]]
+        rows += [[cells[n].ljust(cells[3]) for cells in some] for n in (1, 2)]
+        told += [line for line in (' '.join(row).rstrip() for row in rows) if line]
+    return '\n'.join(told) + '\n'
+
+
+def _shaded(word: str, mismatch: float, width: int) -> str:
+    """A word in black on white to red, filled up with blanks."""
+    other = round(255 - 175 * mismatch)
+    return f'\x1b[30;48;2;255;{other};{other}m{word}\x1b[0m' + ' ' * (width - len(word))
+
+
+def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
+    """An HTML page of all pairs, which needs no other file.
+
+    Args:
+      report: as in `explain.json`.
+      pixels: uint8 [I, H, W, 3], or None.
+
+    Returns:
+      The page; each word on a shade of red, its mismatch in percent and, if it does not fit, its correction below.
+    """
+    title = html.escape(f'Words that do not fit: {report["data"]}')
+    source = html.escape(f'{report["workdir"]}, step {report["step"]}')
+    articles = '\n'.join(_article(pair, None if pixels is None else pixels[pair['image']]) for pair in report['pairs'])
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
+        f'<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n'
+        '<p>The redder a word, the less it fits the image according to the model: below it how likely it does not, in '
+        f'percent, and from {100 * MISMATCH:.0f} on what should stand there.</p>\n'
+        f'{articles}\n<footer>{source}</footer>\n</body>\n</html>\n'
+    )
+
+
+def _article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
+    picture = ''
+    if pixels is not None and importlib.util.find_spec('matplotlib') is not None:
+        picture = f'<img alt="{html.escape(pair["image_id"])}" src="data:image/png;base64,{_png(pixels)}">\n'
+    words = ''.join(_word(*word) for word in _inner(pair))
+    return (
+        f'<article>\n{picture}<div>\n<p>{html.escape(pair["caption"])}</p>\n'
+        f'<p class="verdict">{html.escape(verdict(pair))}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
+    )
+
+
+def _word(word: str, mismatch: float, correction: str) -> str:
+    inserted = f'<ins>{html.escape(correction)}</ins>' if correction else ''
+    return (
+        f'<span class="word"><b style="--shade: {0.75 * mismatch:.2f}">{html.escape(word)}</b>'
+        f'<small>{100 * mismatch:.0f}</small>{inserted}</span>'
+    )
+
+
+def _png(pixels: Sequence) -> str:
+    from matplotlib.image import imsave
+
+    buffer = io.BytesIO()
+    imsave(buffer, pixels, format='png')
+    return base64.b64encode(buffer.getvalue()).decode()
