@@ -28,8 +28,7 @@ from jitm import config as config_lib
 from jitm.training.members import init_members, make_members
 from jitm.training.objective import make_terms
 from jitm.training.optimizer import make_optimizer
-from jitm.training.setup import set_up
-from jitm.training.sources import InBatch
+from jitm.training.setup import make_source, set_up
 from jitm.training.step import TrainState, evaluation_scores, make_train_step
 from jitm.types import Batch
 
@@ -55,11 +54,10 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
     models = {name: config_lib.make_model(config_lib.member_model(config, name), words) for name in config['members']}
     optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
     members = make_members(config['members'], models, optimizer)
-    _, keywords = config_lib.choose(config['rankings'], 'source', where='rankings')
     step = make_train_step(
         members,
         make_terms(config['terms'], supplied=('anchor_scores',)),
-        InBatch(**keywords),
+        make_source(config['rankings']),
         seed=0,
         steps_per_epoch=1000,
         epochs=config['epochs'],
@@ -71,10 +69,12 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
 
 def compile_forward(config: dict, words: int, state: TrainState, batch: Batch) -> Callable:
     """Compiles the pass of an anchor alone, on weights of its own."""
-    model = config_lib.make_model(config['model'], words)
+    model, source = config_lib.make_model(config['model'], words), make_source(config['rankings'])
     target = jax.tree.map(jnp.copy, state.members['target'].replace(optimizer=()))
     return functools.partial(
-        jax.jit(lambda state, batch: evaluation_scores(model, state, batch, None)).lower(target, batch).compile(),
+        jax.jit(lambda state, batch: evaluation_scores(model, state, batch, None, source))
+        .lower(target, batch)
+        .compile(),
         target,
         batch,
     )

@@ -1,5 +1,6 @@
 """Takes training steps on some virtual devices and saves losses and gradients: run by test_parallel.py."""
 
+import dataclasses
 import functools
 import sys
 
@@ -24,7 +25,7 @@ from jitm.data.text import Tokens, Vocabulary  # noqa: E402
 from jitm.losses import anchored, ranking, tokens  # noqa: E402
 from jitm.training.members import Member, frozen, gradient, init_members  # noqa: E402
 from jitm.training.objective import Term  # noqa: E402
-from jitm.training.sources import InBatch  # noqa: E402
+from jitm.training.sources import InBatch, Listed  # noqa: E402
 from jitm.training.step import TrainState, make_train_step  # noqa: E402
 
 HINGE = {'margin': 0.2}
@@ -38,6 +39,7 @@ CASES = [
     # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
+    ('listed', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and a pool on all devices
     ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'copies': 2}),
 ]
 
@@ -79,10 +81,14 @@ def main() -> None:
         if name == 'boosted':
             learning = Member(model, gradient, optax.trace(0.0), learn_from=('anchor',))
             members = {'anchor': Member(model, frozen), 'target': learning}
+        source = InBatch(same_image='ignored')
+        if name == 'listed':
+            source = Listed(pool=8, hardest=5)
+            pipeline = dataclasses.replace(pipeline, relevance=None, pool_size=source.pool)
         step = make_train_step(
             members,
             terms,
-            InBatch(same_image='ignored'),
+            source,
             seed=0,
             steps_per_epoch=2,
             epochs=2,

@@ -71,7 +71,7 @@ def check_same(out, one_device, devices):
 
 def test_the_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    models = {'vsepp', 'order0', 'vse0', 'vsrn_f30k', 'saf', 'naaf', 'rvse_mlp', 'esa', 'boosted'}
+    models = {'vsepp', 'order0', 'vse0', 'vsrn_f30k', 'saf', 'naaf', 'rvse_mlp', 'esa', 'listed', 'boosted'}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 5 * 13 + 72
     for name, value in gradients.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import UNCHANGED
 
-from jitm.data import cider, scenes
+from jitm.data import cider, masking, scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, bucket, check_boxes, pad_texts, take_images, tokenize_split
 from jitm.data.text import Vocabulary
@@ -127,3 +127,38 @@ def test_a_model_that_reads_locations_is_refused_without_boxes(pipeline):
     assert take_images(without, np.array([1])).locations is None
     with pytest.raises(UserError, match=r'mine/train has no boxes, .*: add train_boxes.npy or boxes.npy to its folder'):
         check_boxes(without, True)
+
+
+def test_a_pool_is_drawn_by_seed_and_step_and_shared_among_processes(pipeline):
+    pooled = dataclasses.replace(pipeline, pool_size=6)
+    batch = pooled.batch(3)
+    np.testing.assert_array_equal(batch.texts.ids[:, :4], pipeline.batch(3).texts.ids[:, :4])
+    assert batch.pool.texts.ids.shape == (6, batch.texts.ids.shape[1])
+    np.testing.assert_array_equal(batch.pool.images.regions, pipeline.split.regions[batch.pool_index])
+    texts = {tuple(row[row > 0]) for row in batch.pool.texts.ids.tolist() for row in [np.array(row)]}
+    said = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in pipeline.split.captions]
+    assert len(texts) == 6
+    assert texts <= set(said)
+    parts = [pooled.batch(3, shard, 2) for shard in range(2)]
+    np.testing.assert_array_equal(np.concatenate([part.pool_index for part in parts]), batch.pool_index)
+    assert not np.array_equal(pooled.batch(4).pool_index, batch.pool_index)
+
+
+def test_masked_sentences_and_the_words_of_their_images_travel_with_the_batch(pipeline):
+    split, tokens, vocabulary = pipeline.split, pipeline.tokens, pipeline.vocabulary.with_mask()
+    phrases = masking.find_phrases(split.captions, vocabulary, split.sentence_graphs)
+    words = masking.caption_words(tokens, split.image_of_text)
+    masks = masking.Masking(copies=3, rate=0.15, hide=0.8, replace=0.1)
+    masked = dataclasses.replace(pipeline, vocabulary=vocabulary, masked=masking.MaskedWords(masks, phrases, words))
+    batch, texts = masked.batch(2), pipeline.text_index(2)
+    assert batch.masked.ids.shape == (8, 3, batch.texts.ids.shape[1])
+    shown = np.where(batch.masked.labelled, batch.texts.ids[:, None], batch.masked.ids)
+    np.testing.assert_array_equal(shown, np.repeat(batch.texts.ids[:, None], 3, axis=1))
+    for row, text in zip(batch.caption_words, texts, strict=True):
+        siblings = np.flatnonzero(split.image_of_text == split.image_of_text[text])
+        want = {i for sibling in siblings for i in vocabulary.encode(split.captions[sibling]).tolist()}
+        assert set(row[row > 0].tolist()) == want
+    parts = [masked.batch(2, shard, 2) for shard in range(2)]
+    np.testing.assert_array_equal(np.concatenate([part.masked.ids for part in parts]), batch.masked.ids)
+    other = masking.MaskedWords(masks, masking.find_phrases(split.captions, vocabulary, None), words)
+    assert dataclasses.replace(masked, masked=other).identity != masked.identity

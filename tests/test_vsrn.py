@@ -14,8 +14,10 @@ from jitm.layers.captioning import Captioner, next_words
 from jitm.losses import tokens
 from jitm.models import vsrn
 from jitm.training.members import Member
+from jitm.training.objective import Term
 from jitm.training.setup import set_up
-from jitm.training.step import forward
+from jitm.training.sources import InBatch
+from jitm.training.step import Choice, forward
 from jitm.types import Batch, Images, Texts
 
 LAYOUTS = ['vsrn_f30k', 'vsrn_coco']
@@ -269,18 +271,21 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
     batch = Batch(np.int32(0), images, texts, np.arange(5))
 
     def shapes(token_terms):
-        return jax.eval_shape(lambda v, k: forward(model, v, batch, k, None, token_terms), variables, jax.random.key(0))
+        def run(v, k):
+            return forward(model, v, batch, Choice(None), k, None, InBatch(same_image='negative'), token_terms)
 
-    term = type('Term', (), {'per_text': lambda self, predictions: predictions['captioning'].mask.sum(1)})()
-    scores, _, losses, statistics = shapes({'caption': term})
-    assert (scores.shape, losses['caption'].shape) == ((5, 5), (5,))
+        return jax.eval_shape(run, variables, jax.random.key(0))
+
+    term = Term(tokens.captioning, 1.0, 0, None, 'sum', predictions='captioning')
+    scores, losses, statistics = shapes({'caption': term})
+    assert (scores.retrieved.rows.shape, losses['caption'].shape) == ((5, 5), (5,))
     assert set(statistics) == {'graph_0', 'graph_1', 'norm'}
 
     def refuse(*_, **__):
         raise AssertionError
 
     monkeypatch.setattr(vsrn.VSRN, 'predict_tokens', refuse)
-    assert shapes({})[2] == {}
+    assert shapes({})[1] == {}
     with pytest.raises(AssertionError):
         shapes({'caption': term})
 

@@ -67,6 +67,15 @@ def test_pieces_of_a_caption(pieces, caption, words):
     np.testing.assert_array_equal(pieces.encode(caption), np.array(ids, np.int32), strict=True)
 
 
+def test_pieces_with_capitals_keep_capitals_and_accents(pieces):
+    cased = WordPiece((*SPECIAL, 'A', 'a', 'dog', 'Caf\u00e9', 'cafe'))
+    assert [cased.words[i] for i in cased.encode('A dog a Caf\u00e9 cafe Dog')[1:-1]] == [
+        'A', 'dog', 'a', 'Caf\u00e9', 'cafe', '[UNK]',
+    ]  # fmt: skip
+    assert cased.cased
+    assert not pieces.cased
+
+
 def test_offsets_are_those_of_the_pieces(pieces):
     caption = ' A  Undog, Cafe\u0301 xyz.'
     offsets = pieces.offsets(caption)

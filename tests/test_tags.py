@@ -1,0 +1,101 @@
+"""Whole runs of TAGS and TAGS-DC, tiny, on the scenes."""
+
+import functools
+import shutil
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_train import assert_same_run
+
+from jitm.errors import UserError
+from jitm.evaluation import load_run
+from jitm.training import loop
+from jitm.training.checkpoint import Checkpoints
+from jitm.training.logs import read_metrics
+
+
+@pytest.fixture
+def tags_dc(tiny_config):
+    """One stage, by the members' own words: 10 steps of 8 pairs, each with 8 sentences of which 3 are kept."""
+    scope = {}
+    exec((ROOT / 'configs/tags/tags_dc_scenes.py').read_text(), scope)
+    config = scope['get_config']().to_dict()
+    config['data'] = tiny_config['data']
+    config['epochs'], config['length_multiple'] = 1, 32
+    config['rankings'] |= {'pool': 8, 'hardest': 3}
+    config['masking']['copies'], config['synthesis'] = 4, config['synthesis'] | {'samples': 2, 'hardest': 3}
+    config['members']['target']['init_from'] = ''
+    config['run'] |= {'log_every': 2, 'checkpoint_every': 3}
+    return config
+
+
+@pytest.fixture
+def stage_1(tags_dc):
+    """The same without the words' terms and heads."""
+    config = tags_dc | {'model': tags_dc['model'] | {'heads': ('mlm',)}}
+    return config | {'terms': {n: t for n, t in tags_dc['terms'].items() if n not in ('discrimination', 'correction')}}
+
+
+@pytest.mark.slow
+def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, tmp_path):
+    first = tmp_path / 'tags'
+    loop.train_and_evaluate(stage_1, first)
+    tags_dc['members']['target']['init_from'] = str(first)
+    setup = loop.set_up(tags_dc)
+    began, trained = setup.initial_state().members['target'].params, load_run(first).variables['params']
+    drawn = setup.draw_state().members['target'].params
+    for new, old in (('rank_head', 'rank_head'), ('correct_head', 'mlm_head')):
+        np.testing.assert_array_equal(began[new]['bias'], trained[old]['bias'])
+    np.testing.assert_array_equal(began['correct_head']['dense']['kernel'], trained['mlm_head']['dense']['kernel'])
+    np.testing.assert_array_equal(began['discriminate_head']['kernel'], drawn['discriminate_head']['kernel'])
+
+    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
+    loop.train_and_evaluate(tags_dc, whole)
+    shutil.copytree(whole, stopped)
+    for step in Checkpoints(stopped).steps():
+        if step > 6:
+            shutil.rmtree(stopped / 'checkpoints' / str(step))
+    loop.train_and_evaluate(tags_dc, stopped)
+    assert_same_run(stopped, whole)
+    line = next(line for line in read_metrics(whole) if line['part'] == 'train')
+    assert {f'target/terms/{name}' for name in tags_dc['terms']} <= line.keys()
+    assert 0 < line['target/generated/count'] <= 3
+
+
+def set_up_with(config, **changes):
+    config = {**config, 'terms': dict(config['terms'])}
+    for key, value in changes.items():
+        section, _, name = key.partition('__')
+        config[section] = {**config[section], name: value} if name else value
+    return functools.partial(loop.set_up, config)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'synthesis__generator': 'x'}, "'synthesis.generator' is 'x', no member"),
+        ({'masking__copies': 0}, "'masking.copies' is 0, but config key 'synthesis' refills masked sentences: set it"),
+        ({'synthesis__hardest': 9}, r"'synthesis.hardest' is 9, more than the sentences there are \(.* = 8\)"),
+        ({'synthesis__generator': ''}, "'terms.synthetic.rankings' names 'generated'; there are i2t, t2i"),
+        ({'rankings__hardest': 16}, "'rankings.hardest' is 16, but a query has 15 candidates"),
+        ({'rankings__pool': 81}, "'rankings.pool' is 81, but there are 80 texts for training"),
+        ({'rankings__source': 'x'}, "'rankings.source' is 'x'; take one of in_batch, listed"),
+        ({'relevance__source': 'cider.from_captions'}, "'relevance.source' needs 'rankings.source' 'in_batch'"),
+        ({'augmentation__change_words': 0.2}, "'augmentation' must leave examples as they are: masked sentences"),
+        ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tags_dc, changes, message):
+    with pytest.raises(UserError, match=message):
+        set_up_with(tags_dc, **changes)()
+
+
+def test_terms_of_words_need_words(tags_dc):
+    config = tags_dc | {'rankings': {'source': 'in_batch', 'same_image': 'ignored'}}
+    terms = {name: tags_dc['terms'][name] for name in ('ranking', 'correction')}
+    off = tags_dc['synthesis'] | {'generator': ''}
+    with pytest.raises(UserError, match=r"'terms.correction' needs 'synthesis.generator': set it, or leave the term"):
+        loop.set_up(config | {'terms': terms, 'synthesis': off})
+    with pytest.raises(UserError, match=r"'masking.copies' masks sentences for nothing: add a term, or set it to 0"):
+        loop.set_up(config | {'terms': {'ranking': terms['ranking']}, 'synthesis': off})
