@@ -2,10 +2,13 @@
 
 from ml_collections import ConfigDict
 
-from configs import dbl_baseline_f30k, sgr_f8k
+from configs import dbl_baseline_f30k, scan_t2i_avg_f8k
 
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    config = sgr_f8k.shrink(dbl_baseline_f30k.get_config())
+    config = scan_t2i_avg_f8k.shrink(dbl_baseline_f30k.get_config())
+    config.epochs = 3
+    config.model.alignment_dim = 64
+    config.optimizer.decay_epochs = 2
     return config
