@@ -8,4 +8,4 @@ from configs.dbl.rm_oss_f30k import boost
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return boost(dbl_baseline_f8k.get_config(), 'mss', 'anchored.absolute_max', margin=0.2, alpha=0.5, momentum=0.9968)
+    return boost(dbl_baseline_f8k.get_config(), 'mss', 'anchored.absolute_max', margin=0.2, alpha=0.5, momentum=0.9952)

@@ -9,5 +9,5 @@ from configs.dbl.rm_oss_f30k import boost
 def get_config() -> ConfigDict:
     """Returns the config."""
     return boost(
-        dbl_baseline_f8k.get_config(), 'mss', 'distillation.self_distillation', reduction='mean', momentum=0.9968
+        dbl_baseline_f8k.get_config(), 'mss', 'distillation.self_distillation', reduction='mean', momentum=0.9952
     )

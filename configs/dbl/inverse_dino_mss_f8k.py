@@ -14,5 +14,5 @@ def get_config() -> ConfigDict:
         'distillation.self_distillation',
         reduction='mean',
         inverse=True,
-        momentum=0.9968,
+        momentum=0.9952,
     )
