@@ -29,7 +29,7 @@ def main() -> None:
         problem = make_problem(*arguments)
         results[str(number)] = make_scorer(problem, *shape).score()
         pairs = some_pairs(*results[str(number)].shape)
-        results[f'{number}_pairs'] = make_scorer(problem, *shape, pairs=pairs).score()
+        results[f'{number}_pairs'] = make_scorer(problem, 8, shape[1], pairs=pairs).score()
     problem = make_problem(*CASES[0][0])
     scoring._compiled.cache_clear()
     assert count_compilations(lambda: scoring.similarity_matrix(*problem, memory_mb=64, dtype='float32')) == 3
