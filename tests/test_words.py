@@ -41,8 +41,8 @@ HEADS = ('mlm', 'discriminate', 'correct')
 
 @pytest.fixture(scope='module')
 def split():
-    """Three pictures with two short captions each."""
-    dev = scenes.load('dev', dev_images=3)
+    """Four pictures, of which three have two short captions each."""
+    dev = scenes.load('dev', dev_images=4)
     return dataclasses.replace(dev, captions=CAPTIONS, image_of_text=np.repeat(np.arange(3, dtype=np.int32), 2))
 
 
@@ -96,9 +96,9 @@ def alone(run, split, image, ids):
 
 
 def pairs_to_read(run):
-    """Five pairs of three images, not in their order, with texts of 5, 8 or 3 words, both ends counted."""
+    """Five pairs of four images, not in their order, with texts of 5, 8 or 3 words, both ends counted."""
     sentences = ('a red ring', 'two red discs , a ring', 'a', 'a blue box', 'ring')
-    return np.array([2, 0, 1, 2, 0]), [run.vocabulary.encode(sentence) for sentence in sentences]
+    return np.array([2, 0, 1, 3, 0]), [run.vocabulary.encode(sentence) for sentence in sentences]
 
 
 @pytest.mark.parametrize('name', ['uniter', 'vse'])

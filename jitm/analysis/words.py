@@ -17,7 +17,7 @@ STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.4 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
 article { display: flex; gap: 1.5rem; align-items: flex-start; border-top: 1px solid #8888; padding: 1rem 0; }
-img { width: 10rem; height: auto; image-rendering: pixelated; border-radius: 4px; }
+img { flex: none; width: 10rem; height: auto; image-rendering: pixelated; border-radius: 4px; }
 p { margin: 0 0 .75rem; }
 .verdict, footer { opacity: .75; font-size: .85rem; }
 .words { display: flex; flex-wrap: wrap; gap: .35rem; }
