@@ -16,9 +16,9 @@ import numpy as np
 from jitm import config as config_lib
 from jitm import metrics as metrics_lib
 from jitm import reranking
-from jitm.data.pipeline import Tokens, check_boxes, check_lengths, tokenize_split
+from jitm.data.pipeline import check_boxes, check_lengths, tokenize_split
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Tokens, Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError, did_you_mean

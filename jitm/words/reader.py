@@ -12,8 +12,9 @@ import numpy as np
 from flax import linen as nn
 
 from jitm import parallel, tiles
-from jitm.data.pipeline import Tokens, bucket, join, pad_texts
+from jitm.data.pipeline import bucket, pad_texts
 from jitm.data.splits import Split
+from jitm.data.text import Tokens, join
 from jitm.errors import UserError
 from jitm.evaluation import Run, make_scorer
 from jitm.matcher import Encoding, Matcher

@@ -8,9 +8,9 @@ import numpy as np
 from jitm import metrics
 from jitm.analysis import tables
 from jitm.data import attacks, scene_graphs
-from jitm.data.pipeline import Tokens, join, pad_texts
+from jitm.data.pipeline import pad_texts
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import Run
