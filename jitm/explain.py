@@ -17,8 +17,9 @@ import numpy as np
 
 from jitm.analysis import words
 from jitm.analysis.attention import draw
-from jitm.data.pipeline import join, take_images
+from jitm.data.pipeline import take_images
 from jitm.data.splits import Split
+from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation import Run
 from jitm.matcher import Matcher

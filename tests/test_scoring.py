@@ -21,8 +21,9 @@ from test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
 from test_parallel import free_port
 
 from jitm import parallel, scoring
-from jitm.data.pipeline import join, pad_texts, take_images
+from jitm.data.pipeline import pad_texts, take_images
 from jitm.data.splits import Split
+from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.scoring import FinishedBlocks, Scorer
 

@@ -20,9 +20,9 @@ from test_uniter import uniter_config  # noqa: F401
 from jitm import explain
 from jitm.analysis import words as shown
 from jitm.data import scenes
-from jitm.data.pipeline import join, take_images
+from jitm.data.pipeline import take_images
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation import Run
