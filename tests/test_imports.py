@@ -9,7 +9,7 @@ from conftest import ROOT
 # A module may import from its own level's folder and from lower levels.
 LEVELS = [
     {'errors', 'types', 'metrics', 'losses'},
-    {'parallel', 'files', 'reranking'},
+    {'parallel', 'files', 'generation', 'reranking'},
     {'config', 'layers', 'data', 'published'},
     {'tiles'},
     {'matcher'},
