@@ -83,7 +83,8 @@ def main() -> None:
             members = {'anchor': Member(model, frozen), 'target': learning}
         source = InBatch(same_image='ignored')
         if name == 'listed':
-            source = Listed(pool=8, hardest=5)
+            source, model = Listed(pool=8, hardest=5), MATCHERS['vse_fc']
+            members = {'target': Member(model, gradient, optax.trace(0.0))}
             pipeline = dataclasses.replace(pipeline, relevance=None, pool_size=source.pool)
         step = make_train_step(
             members,

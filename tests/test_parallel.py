@@ -15,7 +15,7 @@ from jitm import parallel
 from jitm.errors import UserError
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
-FEW = 'vsepp,naaf,rvse_mlp'  # where more would show what two devices show
+FEW = 'vsepp,rvse_mlp'  # where more would show what two devices show
 
 
 def free_port() -> int:
