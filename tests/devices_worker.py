@@ -29,6 +29,7 @@ from jitm.training.sources import InBatch, Listed  # noqa: E402
 from jitm.training.step import TrainState, make_train_step  # noqa: E402
 
 HINGE = {'margin': 0.2}
+MODELS = {'listed': 'vse_fc', 'boosted': 'rvse_mlp'}  # of the cases that are not named for theirs
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('order0', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
@@ -70,7 +71,7 @@ def main() -> None:
         if chosen != 'all' and name not in chosen.split(','):
             continue
         pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes))
-        model, terms = MATCHERS.get(name, MATCHERS['rvse_mlp']), {'ranking': Term(loss, 1.0, 0, None, 'sum')}
+        model, terms = MATCHERS[MODELS.get(name, name)], {'ranking': Term(loss, 1.0, 0, None, 'sum')}
         if name == 'vsrn_f30k':
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = Term(tokens.captioning, 1.0, 0, None, 'sum', predictions='captioning')
@@ -83,8 +84,7 @@ def main() -> None:
             members = {'anchor': Member(model, frozen), 'target': learning}
         source = InBatch(same_image='ignored')
         if name == 'listed':
-            source, model = Listed(pool=8, hardest=5), MATCHERS['vse_fc']
-            members = {'target': Member(model, gradient, optax.trace(0.0))}
+            source = Listed(pool=8, hardest=5)
             pipeline = dataclasses.replace(pipeline, relevance=None, pool_size=source.pool)
         step = make_train_step(
             members,
