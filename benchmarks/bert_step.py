@@ -29,13 +29,13 @@ WORD_PIECES = 30522
 GIGABYTE = 1e9
 
 
-def made_up_batch(batch_size: int, length: int) -> Batch:
-    """36 regions of 2048 features and texts of half to the whole length."""
+def made_up_batch(batch_size: int, length: int, num_regions: int = 36, vocabulary: int = WORD_PIECES) -> Batch:
+    """Regions of 2048 features and texts of half to the whole length."""
     rng = np.random.default_rng(0)
-    regions = rng.random((batch_size, 36, 2048), np.float32).astype(np.float16)
+    regions = rng.random((batch_size, num_regions, 2048), np.float32).astype(np.float16)
     lengths = rng.integers(length // 2, length + 1, batch_size).astype(np.int32)
-    ids = np.where(np.arange(length) < lengths[:, None], rng.integers(1, WORD_PIECES, (batch_size, length)), 0)
-    images = Images(regions, np.full(batch_size, 36, np.int32))
+    ids = np.where(np.arange(length) < lengths[:, None], rng.integers(1, vocabulary, (batch_size, length)), 0)
+    images = Images(regions, np.full(batch_size, num_regions, np.int32))
     return Batch(np.int32(0), images, Texts(ids.astype(np.int32), lengths), np.arange(batch_size, dtype=np.int32))
 
 

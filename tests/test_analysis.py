@@ -2,10 +2,11 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from conftest import environment
 
-from jitm.analysis import validation
+from jitm.analysis import difficulty, validation
 from jitm.analysis.__main__ import main
 from jitm.analysis.figures import Curve, arrange, curve
 from jitm.analysis.settings import Setting, distinguish, read_run, read_settings
@@ -94,9 +95,11 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
         summary(read_settings([empty]))
     with pytest.raises(UserError, match='empty has no line of training yet'):
         training(read_settings([empty]))
+    with pytest.raises(UserError, match='empty has no line of training yet'):
+        difficulty.difficulty(read_settings([empty]))
     with pytest.raises(UserError, match='empty has no validation yet'):
         validation.validation(read_settings([empty]))
-    for report in ('summary', 'training', 'validation'):
+    for report in ('summary', 'training', 'validation', 'difficulty'):
         assert main([report, str(tmp_path / 'nowhere')]) == 2
         assert capsys.readouterr().err.startswith('error: ')
 
@@ -354,6 +357,72 @@ def test_the_figure_of_validations_is_written(tmp_path, capsys):
     assert main(['validation', str(run), '--output', str(output)]) == 0
     assert output.read_bytes().startswith(b'\x89PNG')
     assert '| a | 3.0 (1) | 6.0 (1) | 30.0 (1) |' in capsys.readouterr().out
+
+
+def write_generated(folder, gaps, counts, config=None, **values):
+    """A run that logs ten times an epoch, all sentences of a line in the part of [-1, 1] that its gap is in."""
+    lines = []
+    for n, (gap, count) in enumerate(zip(gaps, counts, strict=True), 1):
+        shares = {f'share_{part:02}': float(count > 0 and part == int((gap + 1) * 10)) for part in range(20)}
+        generated = {'gap': gap, 'count': count} | shares
+        line = {'epoch': n / 10, 'part': 'train'} | {f'target/generated/{key}': v for key, v in generated.items()}
+        lines.append(line | {f'other/generated/{key}': 9.0 for key in generated})
+    return write(folder, config or config_of(), lines)
+
+
+def test_sentences_of_a_part_of_a_run_count_alike(tmp_path):
+    """The second part has 1 sentence at -0.25 and 3 at 0.15 of the first seed, 4 at 0.55 of the second."""
+    first = write_generated(tmp_path / 'a', [-0.95, -0.95, -0.25, 0.15], [2, 4, 1, 3])
+    second = write_generated(tmp_path / 'b', [0.05, 0.0, 0.55, 0.55, 0.95, 0.95], [6, 0, 2, 2, 9, 9])
+    pooled = difficulty.pool([difficulty.read_difficulty(read_run(run)) for run in (first, second)], 2)
+    np.testing.assert_allclose(pooled.epochs, [0.2, 0.4])
+    np.testing.assert_allclose(pooled.gaps, [(6 * -0.95 + 6 * 0.05) / 12, (-0.25 + 3 * 0.15 + 4 * 0.55) / 8])
+    np.testing.assert_allclose(pooled.counts, [3, 2])
+    want = np.zeros((2, 20))
+    want[0, [0, 10]] = 1 / 2
+    want[1, [7, 11, 15]] = 1 / 8, 3 / 8, 4 / 8
+    np.testing.assert_allclose(pooled.shares, want)
+
+
+def test_parts_without_sentences_have_no_difficulty(tmp_path):
+    log = difficulty.read_difficulty(read_run(write_generated(tmp_path / 'a', [0.0, 0.0, 0.5], [0, 0, 2])))
+    pooled = difficulty.pool([log], 6)
+    np.testing.assert_array_equal(pooled.gaps, [np.nan] * 5 + [0.5])
+    np.testing.assert_array_equal(pooled.counts, [np.nan, 0, np.nan, 0, np.nan, 2])
+    np.testing.assert_array_equal(np.isnan(pooled.shares).all(axis=1), [True] * 5 + [False])
+
+
+def test_each_line_can_be_a_part_of_its_own(tmp_path):
+    gaps = [n / 20 for n in range(7)]
+    log = difficulty.read_difficulty(read_run(write_generated(tmp_path / 'a', gaps, [1] * 7)))
+    np.testing.assert_array_equal(difficulty.pool([log], 7).gaps, gaps)
+
+
+def test_the_table_of_difficulty_and_its_figure(tmp_path, capsys):
+    other = config_of(loss='sum_of_hinges')
+    runs = [
+        write_generated(tmp_path / 'a', [-0.8, -0.6, -0.4, -0.4, 0.1, 0.3], [4, 4, 2, 6, 3, 1]),
+        write_generated(tmp_path / 'b', [-0.5, -0.5, -0.2, -0.2, 0.05, 0.05], [6, 6, 4, 4, 2, 2], config_of(1)),
+        write_generated(tmp_path / 'c', [0.0, 0.0, 0.25], [0, 0, 8], other),
+    ]
+    output = tmp_path / 'new' / 'difficulty.png'
+    assert main(['difficulty', *map(str, runs), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    cells = '-0.600 ± 0.141 | -0.300 ± 0.141 | 0.100 ± 0.071 | 5.0 ± 1.4 | 4.0 ± 0.0 | 2.0 ± 0.0'
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f'| max_of_hinges | {cells} | a, b |',
+        '| sum_of_hinges | - | - | 0.250 | 0.0 | 0.0 | 8.0 | c |',
+        '',
+        f'written to {output}',
+    ]
+
+
+def test_runs_without_generated_sentences_are_refused(tmp_path, capsys):
+    run = write_training(tmp_path / 'run', loss=[8, 8])
+    assert main(['difficulty', str(run)]) == 2
+    assert capsys.readouterr().err == (
+        f'error: {run} logs no generated sentences of target; leave it out, or train with synthesis.generator\n'
+    )
 
 
 def test_gradients_that_are_all_zero_can_be_drawn(tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import members, mining, scene_graphs, scoring
+from benchmarks import members, mining, scene_graphs, scoring, tags_step
 from jitm.data.scene_graphs import parse
+from jitm.layers.transformer import SIZES
 
 FACTUAL = pathlib.Path(__file__).parents[2] / 'shared' / 'data' / 'factual_sg' / 'dev.csv'
 
@@ -106,6 +107,58 @@ def test_members_are_timed_against_the_single_branch(precomp_folder, monkeypatch
     assert table['oss'][1] == 2
     assert all(memory >= floor > 1 for _, _, memory, floor, _ in list(table.values())[1:])
     assert table['mss'][2] < table['oss'][2]  # no gradient, and no optimizer
+
+
+def test_operations_of_a_pair():
+    """Base, 52 tokens: 12 blocks of 4 products with 768 x 768, 2 with 768 x 3072 and 2 of the attention."""
+    blocks = 12 * (2 * 52 * (4 * 768 * 768 + 2 * 768 * 3072) + 2 * 2 * 52 * 52 * 768)
+    ranked = tags_step.flops_per_pair(SIZES['base'], 16, 36, 28996, ['rank'])
+    assert ranked == blocks + 2 * 768 * 768 + 2 * 768
+    assert ranked == pytest.approx(8.93e9, rel=1e-3)
+    words = 16 * 2 * 768 * (768 + 28996)
+    assert tags_step.flops_per_pair(SIZES['base'], 16, 36, 28996, ['mlm']) == blocks + words
+    heads = ['rank', 'discriminate', 'correct']
+    assert tags_step.flops_per_pair(SIZES['base'], 16, 36, 28996, heads) == ranked + words + 16 * 2 * 768 * 2
+
+
+def test_the_parts_of_a_tags_step_are_timed_and_scaled(capsys):
+    sizes = ['--size=tiny', '--words=4', '--regions=3', '--vocabulary=30', '--rounds=1', '--positives=2', '--pairs=4']
+    tags_step.main([*sizes, '--variants=3', '--samples=2', '--hardest=2', '--candidates=5'])
+    lines = capsys.readouterr().out.splitlines()
+    assert 'K = 3, L = 2, m = 2, 5 candidates' in lines[0]
+    assert lines[2].startswith('of each part at most 4 pairs')
+    rows = {line[:22].strip(): line[22:].replace('%', '').split() for line in lines[4:11]}
+    assert list(rows) == [*tags_step.PARTS, 'all']
+    assert [[int(cell) for cell in row[:2]] for row in rows.values()] == [
+        [3, 3], [6, 4], [12, 8], [3, 3], [3, 3], [6, 6], [33, 27]
+    ]  # fmt: skip
+    parts = np.array([[float(cell) for cell in row[2:]] for name, row in rows.items() if name != 'all'])
+    flops_per_pair, ratio, teraflops, took, share, gflops = parts.T
+    assert (ratio > 1).all()
+    assert (ratio < 1.15).all()  # what is no product counts for more in a small model
+    pairs = np.array([int(row[0]) for row in rows.values()])[:-1]
+    np.testing.assert_allclose(teraflops, flops_per_pair * pairs / 1000, rtol=0.01)
+    np.testing.assert_allclose(gflops, teraflops / took * 1000, rtol=0.05)
+    np.testing.assert_allclose(share, 100 * took / took.sum(), atol=0.5)
+    total, whole = float(rows['all'][2]), float(rows['all'][3])
+    np.testing.assert_allclose([total, whole], [teraflops.sum(), took.sum()], rtol=0.01)
+    step = re.search(r'256 positives at this speed: (\S+) FLOP, (\S+) s', lines[11]).groups()
+    np.testing.assert_allclose([float(number) for number in step], [256e12 * total, 256 * whole], rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (['--hardest=7', '--variants=2', '--samples=3'], 'more than there are sentences'),
+        (['--hardest=7', '--candidates=6'], 'more than there are sentences or candidates'),
+        (['--candidates=40', '--positives=41'], 'are candidates of each other'),
+        (['--pairs=1'], 'a positive and a negative'),
+    ],
+)
+def test_a_tags_step_says_what_does_not_fit(capsys, flags, message):
+    with pytest.raises(SystemExit):
+        tags_step.main(flags)
+    assert message in capsys.readouterr().err
 
 
 GOLD = """image_id,region_id,caption,scene_graph

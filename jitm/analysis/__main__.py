@@ -3,6 +3,7 @@
 python -m jitm.analysis summary runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1
 python -m jitm.analysis training runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output training.png
 python -m jitm.analysis validation runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output validation.png
+python -m jitm.analysis difficulty runs/tags_s0 runs/tags_sg_s0 --output difficulty.png
 python -m jitm.analysis cross_retrieval runs/{vse0,vsepp}_s0/eval/dev/sims.npy --output cross_retrieval.png
 python -m jitm.analysis panels runs/{vse0,vsepp}_s0/eval/dev/sims.npy --queries 4 --output panels.md
 python -m jitm.analysis distributions runs/{vse0,vsepp}_s0/eval/dev/sims.npy --output distributions.png
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jitm.analysis import cross_retrieval, distributions, feature_map, panels, training, validation
+from jitm.analysis import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.analysis.matrices import read_matrices
 from jitm.analysis.settings import read_settings
 from jitm.analysis.summary import summary
@@ -23,6 +24,7 @@ from jitm.errors import EXIT_USER_ERROR, UserError
 FIGURES = {
     'training': (training.training, training.draw),
     'validation': (validation.validation, validation.draw),
+    'difficulty': (difficulty.difficulty, difficulty.draw),
     'cross_retrieval': (cross_retrieval.cross_retrieval, cross_retrieval.draw),
     'distributions': (distributions.summarize, distributions.draw),
 }
@@ -52,6 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     add('summary', runs, 'best validation and rsum by epoch, averaged over seeds')
     add('training', runs, 'loss, gradient and gap of scores during training', 'training.png')
     add('validation', runs, 'R@1 of both directions and rsum by epoch', 'validation.png')
+    add('difficulty', runs, 'how close sentences that a model writes itself come to true ones', 'difficulty.png')
     add('cross_retrieval', sims, 'how far positive pairs come in the worse of both directions', 'cross_retrieval.png')
     add('distributions', sims, 'how similar positive and negative pairs are', 'distributions.png')
     points = add('map', vectors, 'some images and their texts as points of a plane', 'map.png')

@@ -34,6 +34,15 @@ class Run:
             raise UserError(f'{self.workdir} has no validation yet; leave it out, or wait for the first')
         return self.validations
 
+    def require_training(self) -> list[Mapping[str, Any]]:
+        """The lines of training; raises a UserError if there is none."""
+        lines = [line for line in self.lines if line['part'] == 'train']
+        if not lines:
+            raise UserError(
+                f'{self.workdir} has no line of training yet; leave it out, or wait for run.log_every steps'
+            )
+        return lines
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:

@@ -8,7 +8,6 @@ from pathlib import Path
 from jitm.analysis.figures import Curve, curve, draw_curves, save
 from jitm.analysis.settings import Run, Setting
 from jitm.analysis.tables import mean_and_deviation, table
-from jitm.errors import UserError
 
 PLATEAU = 0.95  # of the loss at equal scores
 WINDOWS_PER_EPOCH = 10
@@ -31,9 +30,7 @@ def read_points(run: Run) -> dict[str, Points]:
       UserError: if the run has no line of training.
     """
     member = run.config['evaluation']['member']
-    lines = [line for line in run.lines if line['part'] == 'train']
-    if not lines:
-        raise UserError(f'{run.workdir} has no line of training yet; leave it out, or wait for run.log_every steps')
+    lines = run.require_training()
     logged = {
         key: [(line['epoch'], line[f'{member}/{key}']) for line in lines if f'{member}/{key}' in line]
         for key in ('image_fc_gradient_norm', 'absolute_gap', 'hard_share')

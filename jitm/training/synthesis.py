@@ -83,9 +83,9 @@ class Synthesis:
         images = model.apply(variables, batch.images, method='encode_image')
 
         def one(key, shown, image, ids, length, masked, known):
-            logits = _read(writer, of_writer, shown, masked.ids, length, ('mlm',))['mlm']
+            logits = read_sentences(writer, of_writer, shown, masked.ids, length, ('mlm',))['mlm']
             sentences = generation.refill(logits, masked, self.samples, self.temperature, key)
-            scores = _read(model, variables, image, sentences, length)['rank']
+            scores = read_sentences(model, variables, image, sentences, length)['rank']
             allowed = generation.novel(sentences, ids, known) & generation.distinct(sentences)
             index, there = generation.hardest(scores, allowed, self.hardest)
             return Synthetic(sentences[index], jnp.repeat(masked.labelled, self.samples, axis=0)[index], there)
@@ -115,7 +115,7 @@ def score_synthetic(
 
     def one(key, image, ids, length, synthetic):
         sentences = jnp.concatenate([ids[None], synthetic.ids])
-        said = _read(model, variables, image, sentences, length, ('rank', *heads) if heads else (), key)
+        said = read_sentences(model, variables, image, sentences, length, ('rank', *heads) if heads else (), key)
         real = synthetic.there[:, None] & (jnp.arange(len(ids)) < length)
         wanted = {
             'word_discrimination': ((synthetic.ids == ids).astype(jnp.int32), real),
@@ -135,7 +135,7 @@ def masked_losses(matcher: Matcher, images: Encoding, batch: Batch, terms: Mappi
     model, variables = matcher.unbind()
 
     def one(key, image, ids, length, masked):
-        logits = _read(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
+        logits = read_sentences(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
         predictions = {MASKED: _one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)}
         return {name: term.per_text(predictions)[0] for name, term in terms.items()}
 
@@ -143,13 +143,7 @@ def masked_losses(matcher: Matcher, images: Encoding, batch: Batch, terms: Mappi
     return _map(one, matcher.make_rng('dropout'), rows, batch.masked.ids[0].size * model.vocab_size)
 
 
-def _map(one: Callable, key: chex.PRNGKey, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
-    """Applies `one(key, *row)`, whose largest array has so many floats, to as many rows at a time as memory holds."""
-    keys = jax.random.split(key, len(jax.tree.leaves(rows)[0]))
-    return tiles.map_tiles(lambda items: jax.vmap(one)(*items), (keys, *rows), tiles.tile_edge(floats) ** 2)
-
-
-def _read(
+def read_sentences(
     model: Matcher,
     variables: chex.ArrayTree,
     image: Encoding,
@@ -158,9 +152,19 @@ def _read(
     heads: Sequence[str] = (),
     key: chex.PRNGKey | None = None,
 ) -> dict[str, chex.Array]:
-    """What heads say of an image with each of N sentences [N, L]; without heads `rank`, of any model.
+    """Reads an image with each of N sentences.
 
-    In training if there is a key.
+    Args:
+      model: a matcher; with heads one that reads pairs.
+      variables: its parameters and statistics.
+      image: encoded, its leaves without the axis of images.
+      ids: int [N, L].
+      length: int [], of all of them.
+      heads: whose answers are wanted; `rank` if there are none, which every matcher gives.
+      key: of the dropout in training; None in evaluation mode.
+
+    Returns:
+      Head -> what it says of each pair, leaves [N, ...].
     """
     train = key is not None
 
@@ -172,6 +176,12 @@ def _read(
         return {'rank': matcher.similarity_pairwise(images, texts, train)}
 
     return model.apply(variables, method=read, rngs={'dropout': key} if train else {})
+
+
+def _map(one: Callable, key: chex.PRNGKey, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
+    """Applies `one(key, *row)`, whose largest array has so many floats, to as many rows at a time as memory holds."""
+    keys = jax.random.split(key, len(jax.tree.leaves(rows)[0]))
+    return tiles.map_tiles(lambda items: jax.vmap(one)(*items), (keys, *rows), tiles.tile_edge(floats) ** 2)
 
 
 def _one_text(logits: chex.Array, labels: chex.Array, mask: chex.Array) -> TokenPredictions:
