@@ -32,8 +32,6 @@ HINGE = {'margin': 0.2}
 MODELS = {'listed': 'vse_fc', 'boosted': 'rvse_mlp'}  # of the cases that are not named for theirs
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
-    ('order0', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
-    ('vse0', ranking.adaptive_margin, {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('saf', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
     ('naaf', functools.partial(ranking.max_of_hinges, **HINGE), {}),  # thresholds mined over the images of all devices

@@ -14,6 +14,7 @@ from test_matchers import WITHOUT_GRADIENT
 from jitm import parallel
 from jitm.errors import UserError
 
+pytestmark = pytest.mark.xdist_group('devices')  # what one device gives is computed once
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
 FEW = 'vsepp,rvse_mlp'  # where more would show what two devices show
 
@@ -71,9 +72,9 @@ def check_same(out, one_device, devices):
 
 def test_the_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    models = {'vsepp', 'order0', 'vse0', 'vsrn_f30k', 'saf', 'naaf', 'rvse_mlp', 'esa', 'listed', 'boosted'}
+    models = {'vsepp', 'vsrn_f30k', 'saf', 'naaf', 'rvse_mlp', 'esa', 'listed', 'boosted'}
     assert {name.split('/')[0] for name in gradients} == models
-    assert len(gradients) >= 5 * 13 + 72
+    assert len(gradients) >= 3 * 13 + 72
     for name, value in gradients.items():
         assert np.abs(value).max() > 1e-4 or name.endswith(WITHOUT_GRADIENT), name
     statistics = {name: value for name, value in one_device.items() if 'statistics[' in name}

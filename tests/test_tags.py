@@ -22,9 +22,9 @@ def tags_dc(tiny_config):
     exec((ROOT / 'configs/tags/tags_dc_scenes.py').read_text(), scope)
     config = scope['get_config']().to_dict()
     config['data'] = tiny_config['data']
-    config['epochs'], config['length_multiple'] = 1, 32
+    config['epochs'], config['length_multiple'] = 1, 24
     config['rankings'] |= {'pool': 8, 'hardest': 3}
-    config['masking']['copies'], config['synthesis'] = 4, config['synthesis'] | {'samples': 2, 'hardest': 3}
+    config['masking']['copies'], config['synthesis'] = 2, config['synthesis'] | {'samples': 4, 'hardest': 3}
     config['members']['target']['init_from'] = ''
     config['run'] |= {'log_every': 2, 'checkpoint_every': 3}
     return config
@@ -32,9 +32,11 @@ def tags_dc(tiny_config):
 
 @pytest.fixture
 def stage_1(tags_dc):
-    """The same without the words' terms and heads."""
-    config = tags_dc | {'model': tags_dc['model'] | {'heads': ('mlm',)}}
-    return config | {'terms': {n: t for n, t in tags_dc['terms'].items() if n not in ('discrimination', 'correction')}}
+    """A run to begin with, of masked words and of pairs in the batch: without the heads of generated sentences."""
+    terms = {'ranking': tags_dc['terms']['ranking'], 'masked': tags_dc['terms']['masked']}
+    config = tags_dc | {'model': tags_dc['model'] | {'heads': ('mlm',)}, 'terms': terms}
+    rankings = {'source': 'in_batch', 'same_image': 'ignored', 'margin_temperature': 5.0}
+    return config | {'rankings': rankings, 'synthesis': tags_dc['synthesis'] | {'generator': ''}}
 
 
 @pytest.mark.slow
