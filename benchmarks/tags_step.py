@@ -206,7 +206,7 @@ def xla_flops_per_pair(
     def read(params, *vectors):
         sides = [Elements(x, jnp.ones(x.shape[:2], bool)) for x in vectors]
         said = model.apply({'params': params}, *sides, heads, method='read_pairs')
-        return sum(map(jnp.sum, said.values()))
+        return sum(jnp.sum(x**2) for x in said.values())
 
     hidden = SIZES[model.size].hidden
     sides = [jax.ShapeDtypeStruct((1, count, hidden), jnp.dtype(model.dtype)) for count in (regions, words)]
@@ -277,12 +277,12 @@ def main(argv: list[str] | None = None) -> None:
         print(
             f'{part:22} {pairs[part]:7} {timed_pairs[part]:6} {flops / 1e9:11.3g} {ratio:9.3f}'
             f' {flops * pairs[part] / 1e12:7.3g} {took[part]:8.3g} {took[part] / whole:7.1%}'
-            f' {flops * pairs[part] / took[part] / 1e9:8.1f}',
+            f' {flops * pairs[part] / took[part] / 1e9:8.3g}',
             flush=True,
         )
     print(
         f'{"all":22} {sum(pairs.values()):7} {sum(timed_pairs.values()):6} {"":21} {operations / 1e12:7.3g}'
-        f' {whole:8.3g} {1:7.1%} {operations / whole / 1e9:8.1f}'
+        f' {whole:8.3g} {1:7.1%} {operations / whole / 1e9:8.3g}'
     )
     if args.positives < RELEASED_POSITIVES:
         print(
