@@ -19,7 +19,7 @@ demo: .venv/runtime
 	$(BIN)/python train.py --config configs/demo.py --workdir runs/demo
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -14,7 +14,6 @@ from test_matchers import WITHOUT_GRADIENT
 from jitm import parallel
 from jitm.errors import UserError
 
-pytestmark = pytest.mark.xdist_group('devices')  # what one device gives is computed once
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
 FEW = 'vsepp,rvse_mlp'  # where more would show what two devices show
 
