@@ -124,6 +124,7 @@ def test_operations_of_a_pair():
 
 def test_the_parts_of_a_tags_step_are_timed_and_scaled(monkeypatch, capsys):
     monkeypatch.setitem(SIZES, 'tiny', dataclasses.replace(SIZES['tiny'], layers=1))  # one compiles in half the time
+    monkeypatch.setattr(tags_step, 'seconds', lambda part, *args: (3.0, part(*args)))
     sizes = ['--size=tiny', '--words=4', '--regions=3', '--vocabulary=30', '--rounds=1', '--positives=2', '--pairs=4']
     tags_step.main([*sizes, '--variants=3', '--samples=2', '--hardest=2', '--candidates=5'])
     lines = capsys.readouterr().out.splitlines()
@@ -140,6 +141,7 @@ def test_the_parts_of_a_tags_step_are_timed_and_scaled(monkeypatch, capsys):
     assert (ratio < 1.15).all()  # what is no product counts for more in a small model
     pairs = np.array([int(row[0]) for row in rows.values()])[:-1]
     np.testing.assert_allclose(teraflops, flops_per_pair * pairs / 1000, rtol=0.01)
+    np.testing.assert_allclose(took, [1.5, 1.5 * 6 / 4, 1.5 * 12 / 8, 1.5, 1.5, 1.5], rtol=0.01)
     np.testing.assert_allclose(gflops, teraflops / took * 1000, rtol=0.05)
     np.testing.assert_allclose(share, 100 * took / took.sum(), atol=0.5)
     total, whole = float(rows['all'][2]), float(rows['all'][3])
