@@ -23,10 +23,11 @@ def refill(logits: chex.Array, masked: Masked, samples: int, temperature: float,
     Returns:
       int32 [K samples, L], those of a variant together.
     """
-    shape = samples, *masked.ids.shape
-    words = jax.random.categorical(key, logits.astype(jnp.float32) / temperature, shape=shape)
+    tempered = logits.astype(jnp.float32) / temperature
+    # One sample at a time: a random number for every word of every place of all samples takes gigabytes.
+    words = jax.lax.map(lambda key: jax.random.categorical(key, tempered), jax.random.split(key, samples))
     filled = jnp.where(masked.labelled, words, masked.ids).astype(jnp.int32)
-    return filled.swapaxes(0, 1).reshape(-1, shape[2])
+    return filled.swapaxes(0, 1).reshape(-1, filled.shape[2])
 
 
 def novel(sentences: chex.Array, original: chex.Array, known: chex.Array) -> chex.Array:

@@ -91,8 +91,7 @@ class Synthesis:
             return Synthetic(sentences[index], jnp.repeat(masked.labelled, self.samples, axis=0)[index], there)
 
         rows = shown, images, batch.texts.ids, batch.texts.lengths, batch.masked, batch.caption_words
-        sentences = batch.masked.ids.shape[1] * self.samples
-        return _map(one, key, rows, sentences * batch.texts.ids.shape[1])
+        return _map(one, key, rows, batch.masked.ids[0].size * writer.vocab_size)
 
 
 def score_synthetic(
