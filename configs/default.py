@@ -82,7 +82,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Who trains, by which rule, and learning from whom: name -> rule and its arguments.
     config.members = dict(
         target=dict(
-            rule='gradient',  # or 'frozen'; or 'ema', with of=a member and momentum=
+            rule='gradient',  # or 'frozen', with init_from= or of=a member; or 'ema', with of= and momentum=
             learn_from=(),  # the members whose scores are `anchor_scores` of its losses, averaged over them
             init_from='',  # a run directory of the same model to begin with; '' to begin anew
         )  # and model=, if its matcher is another than `config.model`

@@ -82,6 +82,7 @@ def set_up_with(config, **changes):
         ({'synthesis__generator': ''}, "'terms.synthetic.rankings' names 'generated'; there are i2t, t2i"),
         ({'rankings__hardest': 16}, "'rankings.hardest' is 16, but a query has 15 candidates"),
         ({'rankings__pool': 81}, "'rankings.pool' is 81, but there are 80 texts for training"),
+        ({'augmentation__copies': 2}, "'augmentation' must leave examples as they are"),
         ({'rankings__source': 'x'}, "'rankings.source' is 'x'; take one of in_batch, listed"),
         ({'relevance__source': 'cider.from_captions'}, "'relevance.source' needs 'rankings.source' 'in_batch'"),
         ({'augmentation__change_words': 0.2}, "'augmentation' must leave examples as they are: masked sentences"),
@@ -101,3 +102,26 @@ def test_terms_of_words_need_words(tags_dc):
         loop.set_up(config | {'terms': terms, 'synthesis': off})
     with pytest.raises(UserError, match=r"'masking.copies' masks sentences for nothing: add a term, or set it to 0"):
         loop.set_up(config | {'terms': {'ranking': terms['ranking']}, 'synthesis': off})
+
+
+def test_terms_name_rankings_that_have_what_they_take(tags_dc):
+    def with_synthetic(**changes):
+        return tags_dc | {'terms': tags_dc['terms'] | {'synthetic': tags_dc['terms']['synthetic'] | changes}}
+
+    margins = {'loss': 'ranking.adaptive_margin', 'weight': 1.0, 'rankings': ('generated',)} | {
+        key: tags_dc['terms']['synthetic'][key] for key in ('since', 'until', 'reduction')
+    }
+    with pytest.raises(UserError, match=r"'terms.synthetic' needs margins, which only rankings i2t and t2i have"):
+        loop.set_up(
+            tags_dc
+            | {'terms': tags_dc['terms'] | {'synthetic': margins}, 'relevance': {'source': 'cider.from_captions'}}
+        )
+    for wrong in ('generated', ()):
+        with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .*; give a tuple of some of i2t, t2i, gen"):
+            loop.set_up(with_synthetic(rankings=wrong))
+
+
+@pytest.mark.slow
+def test_words_may_be_learned_without_a_triplet_of_sentences(tags_dc):
+    terms = {name: term for name, term in tags_dc['terms'].items() if name != 'synthetic'}
+    loop.set_up(tags_dc | {'terms': terms})  # traces the step

@@ -93,7 +93,9 @@ class WordPiece:
           UserError: it is not.
         """
         if MASK not in self._ids:
-            raise UserError(f"the word pieces lack {MASK}, which config key 'augmentation.change_words' needs")
+            raise UserError(
+                f'the word pieces lack {MASK}, which masking and changing words need: give the vocab.txt of a BERT'
+            )
         return self
 
     @property

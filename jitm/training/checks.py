@@ -81,6 +81,8 @@ def check_source(source: Source, config: Mapping[str, Any], num_texts: int) -> N
     }
     for key in (key for key, value in given.items() if value):
         raise UserError(f"config key '{key}' needs 'rankings.source' 'in_batch', which compares all pairs of a batch")
+    if config['augmentation']['copies'] != 1:
+        raise UserError("config key 'augmentation.copies' must be 1: 'rankings.source' 'listed' has each pair once")
     if source.pool > num_texts:
         raise UserError(f"config key 'rankings.pool' is {source.pool}, but there are {num_texts} texts for training")
     candidates = config['batch_size'] + source.pool - 1

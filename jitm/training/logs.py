@@ -59,7 +59,7 @@ class CollapseMonitor:
 
     def update(self, loss: float, collapsed_loss: float) -> str | None:
         """Takes one logged step; returns a warning, once per plateau."""
-        sits = abs(loss - collapsed_loss) <= COLLAPSE_TOLERANCE * abs(collapsed_loss)
+        sits = collapsed_loss > 0 and abs(loss - collapsed_loss) <= COLLAPSE_TOLERANCE * collapsed_loss
         self._sitting = self._sitting + 1 if sits else 0
         if self._sitting != COLLAPSE_PATIENCE:
             return None

@@ -76,10 +76,11 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
     losses = [
         sum(t.active(epoch) * t.per_query(ranking) for t in terms.values() if name in t.rankings)
         for name, ranking in rankings.items()
+        if any(name in t.rankings for t in terms.values())
     ]
     equal = {name: r.replace(**_zeros(r)) for name, r in rankings.items()}
     return {
-        'active_hinges': jnp.mean(jnp.stack(losses) > 0),
+        'active_hinges': jnp.mean(jnp.stack(losses) > 0) if losses else jnp.zeros(()),
         'ranking_loss': objective(terms, rankings, epoch)[0],
         'collapsed_loss': objective(terms, equal, epoch)[0],
     }

@@ -112,9 +112,6 @@ def make_terms(
         keywords = dict(keywords)
         where = f'terms.{name}'
         own = {key: keywords.pop(key) for key in ('weight', 'since', 'until', 'reduction') if key in keywords}
-        ranked = tuple(keywords.pop('rankings', DIRECTIONS))
-        if unknown := [name for name in ranked if name not in rankings]:
-            raise UserError(f"'{where}.rankings' names '{unknown[0]}'; there are {', '.join(rankings)}")
         loss_name = keywords.pop('loss', None)
         if loss_name is None:
             raise UserError(f"config key '{where}.loss' is missing; name a loss, such as 'ranking.max_of_hinges'")
@@ -124,6 +121,9 @@ def make_terms(
             raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
         module, _, function = loss_name.rpartition('.')
         predictions = function if module == 'tokens' else None
+        ranked = DIRECTIONS if predictions else _named_rankings(where, keywords.pop('rankings', DIRECTIONS), rankings)
+        if inputs and not set(ranked) <= set(DIRECTIONS):
+            raise UserError(f"'{where}' needs {inputs[0]}, which only rankings {' and '.join(DIRECTIONS)} have")
         later = ('logits', 'labels', 'mask') if predictions else ('scores', 'positives', 'negatives', *inputs)
         loss = config_lib.bind(loss, keywords, where=where, later=later)
         if own.get('reduction') not in REDUCTIONS:
@@ -136,6 +136,19 @@ def make_terms(
             )
         _check_arguments(where, terms[name])
     return terms
+
+
+def _named_rankings(where: str, named: Any, known: Collection[str]) -> tuple[str, ...]:
+    """The rankings that a term names, at least one.
+
+    Raises:
+      UserError: if it names none, or others than there are.
+    """
+    if not isinstance(named, (tuple, list)) or not named:
+        raise UserError(f"config key '{where}.rankings' is {named!r}; give a tuple of some of {', '.join(known)}")
+    if unknown := [name for name in named if name not in known]:
+        raise UserError(f"'{where}.rankings' names '{unknown[0]}'; there are {', '.join(known)}")
+    return tuple(named)
 
 
 def _check_arguments(where: str, term: Term) -> None:

@@ -35,7 +35,7 @@ from jitm.training.checks import (
 from jitm.training.members import Member, copy_members, init_members, make_members
 from jitm.training.objective import DIRECTIONS, make_terms
 from jitm.training.optimizer import make_optimizer
-from jitm.training.sources import SOURCES, Source
+from jitm.training.sources import SOURCES, InBatch, Source
 from jitm.training.step import TrainState, make_train_step
 from jitm.training.synthesis import GENERATED, Synthesis
 from jitm.training.weights import load_first_weights
@@ -262,7 +262,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         pretrained={},
     )
     drawn = jax.eval_shape(setup.draw_state)  # a model may refuse its arguments, which Flax asks it only now
-    if pipeline.offline or pipeline.masked or pipeline.pool_size:
+    if pipeline.offline or pipeline.masked or not isinstance(rankings, InBatch):
         jax.eval_shape(train_step, drawn, pipeline.batch(0))  # a model may have no pairs, or no head that is needed
     if resuming:
         return setup

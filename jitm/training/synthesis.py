@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.matcher import Encoding, Matcher
 from jitm.training.objective import Term
 from jitm.training.sources import ListedScores
-from jitm.types import Batch, Texts, TokenPredictions
+from jitm.types import Batch, Elements, Texts, TokenPredictions
 
 GENERATED = 'generated'  # the ranking of an image's own sentence against those written for it
 MASKED = 'masked_language_modeling'
@@ -124,8 +124,9 @@ def score_synthetic(
         return said['rank'], {name: term.per_text(predictions)[0] for name, term in terms.items()}
 
     rows = images, batch.texts.ids, batch.texts.lengths, synthetic
-    per_row = synthetic.ids[0].size * (model.vocab_size if 'correct' in heads else 1)
-    scores, losses = _map(one, matcher.make_rng('dropout'), rows, per_row)
+    sentences = synthetic.ids[0]
+    floats = _floats(model, images, sentences, 'correct' in heads) if heads else sentences.size
+    scores, losses = _map(one, matcher.make_rng('dropout'), rows, floats)
     return ListedScores(scores, synthetic.there), losses
 
 
@@ -139,7 +140,15 @@ def masked_losses(matcher: Matcher, images: Encoding, batch: Batch, terms: Mappi
         return {name: term.per_text(predictions)[0] for name, term in terms.items()}
 
     rows = images, batch.texts.ids, batch.texts.lengths, batch.masked
-    return _map(one, matcher.make_rng('dropout'), rows, batch.masked.ids[0].size * model.vocab_size)
+    floats = _floats(model, images, batch.masked.ids[0], True)
+    return _map(one, matcher.make_rng('dropout'), rows, floats)
+
+
+def _floats(model: Matcher, images: Encoding, sentences: chex.Array, words: bool) -> int:
+    """Floats of the largest array while an image's sentences [N, L] are read; with `words`, which stands where."""
+    count, length = sentences.shape
+    texts = Elements(jnp.zeros((count, length, 1)), jnp.ones((count, length), bool))
+    return max(count * model.floats_per_pair(images, texts), sentences.size * model.vocab_size if words else 0)
 
 
 def read_sentences(

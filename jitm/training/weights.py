@@ -49,7 +49,11 @@ def load_trained(
             loaded['params'] |= {path: value for path, value in copied.items() if path in wanted['params']}
     shapes = {part: jax.tree.map(np.shape, values) for part, values in loaded.items()}
     mine = {
-        part: {path: np.shape(values[path]) for path in loaded[part] if path in values}
+        part: {
+            path: np.shape(value)
+            for path, value in values.items()
+            if path in loaded[part] or not path[0].endswith('_head')
+        }
         for part, values in wanted.items()
     }
     if changed or shapes != mine:

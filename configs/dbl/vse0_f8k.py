@@ -1,0 +1,13 @@
+"""DBL's network with sum of hinges instead of hard negatives, on Flickr8k, smaller (paper 002, table III: VSE0)."""
+
+from ml_collections import ConfigDict
+
+from configs import dbl_baseline_f8k
+
+
+def get_config() -> ConfigDict:
+    """Returns the config."""
+    config = dbl_baseline_f8k.get_config()
+    counts = dict(weight=1.0, since=0, until=None, reduction='sum')
+    config.terms = dict(ranking=dict(loss='ranking.sum_of_hinges', margin=0.2, **counts))
+    return config
