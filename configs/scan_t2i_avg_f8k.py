@@ -5,6 +5,16 @@ from ml_collections import ConfigDict
 from configs import scan_t2i_avg_f30k
 
 
+def sum_first(config: ConfigDict, epochs: int) -> ConfigDict:
+    """Trains with sum of hinges for so many epochs before the loss of the setting."""
+    hinges = config.terms.ranking.to_dict()
+    config.terms = dict(
+        warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=epochs),
+        ranking=dict(hinges, since=epochs),
+    )
+    return config
+
+
 def shrink(config: ConfigDict) -> ConfigDict:
     """Makes a cross-attention model its small twin on Flickr8k, with an epoch of sum of hinges first.
 
@@ -17,12 +27,7 @@ def shrink(config: ConfigDict) -> ConfigDict:
     config.model.text.word_dim = 128
     config.optimizer.learning_rate = 5e-4
     config.optimizer.decay_epochs = 3
-    hinges = config.terms.ranking.to_dict()
-    config.terms = dict(
-        warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=1),
-        ranking=dict(hinges, since=1),
-    )
-    return config
+    return sum_first(config, epochs=1)
 
 
 def get_config() -> ConfigDict:

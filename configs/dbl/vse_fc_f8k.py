@@ -6,6 +6,7 @@ Max of hinges from the start leaves this model where equal scores put it, on the
 from ml_collections import ConfigDict
 
 from configs import vse_fc_max_f8k
+from configs.scan_t2i_avg_f8k import sum_first
 
 
 def get_config() -> ConfigDict:
@@ -13,9 +14,4 @@ def get_config() -> ConfigDict:
     config = vse_fc_max_f8k.get_config()
     config.epochs = 4
     config.optimizer.decay_epochs = 3
-    hinges = config.terms.ranking.to_dict()
-    config.terms = dict(
-        warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=2),
-        ranking=dict(hinges, since=2),
-    )
-    return config
+    return sum_first(config, epochs=2)

@@ -3,13 +3,9 @@
 from ml_collections import ConfigDict
 
 from configs.tags import tags_dc_scenes
-from configs.tags.pretrain_f8k import use_f8k
+from configs.tags.tags_f8k import write_on_f8k
 
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    config = use_f8k(tags_dc_scenes.get_config())
-    config.epochs = 1
-    config.scene_graphs.source = 'scene_graphs.rules'
-    config.members.target.init_from = 'runs/pretrain_f8k'
-    return config
+    return write_on_f8k(tags_dc_scenes.get_config())
