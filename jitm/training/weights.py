@@ -33,7 +33,11 @@ def load_trained(
     Raises:
       UserError: if there is no such run, or it is one of another model or vocabulary.
     """
-    key, run = f"config key 'members.{name}.init_from'", load_run(member.init_from)
+    key = f"config key 'members.{name}.init_from'"
+    try:
+        run = load_run(member.init_from)
+    except UserError as error:
+        raise UserError(f'{key}: {error}') from None
     if run.vocabulary.hash != vocabulary.hash:
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
     theirs, ours = config_lib.member_model(run.config, run.member), config_lib.member_model(config, name)
