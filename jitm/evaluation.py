@@ -177,7 +177,8 @@ def _dtype(run: Run, dtype: str | None) -> str:
     return run.config['evaluation']['dtype'] if dtype is None else dtype
 
 
-def _describe(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Which checkpoints these are, for JSON."""
     return [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member} for run in runs]
 
 
@@ -296,7 +297,7 @@ def evaluate_runs(
         'folds': folds,
         'ties': 'count against the query',
         'dtype': _dtype(runs[0], dtype),
-        'runs': _describe(runs),
+        'runs': describe_runs(runs),
         'vocabulary_hash': [run.vocabulary.hash for run in runs],
     }
     if check is not None:
@@ -313,7 +314,7 @@ def evaluate_runs(
     proposed = reranking.propose(proposing, split.image_of_text, proposals.top_m, folds)
     sims = score(runs, pairs=proposed.pairs)
     protocol['proposals'] = {
-        'runs': _describe(proposals.runs),
+        'runs': describe_runs(proposals.runs),
         'dtype': _dtype(proposals.runs[0], dtype),
         'top_m': proposals.top_m,
         'pairs': int(np.count_nonzero(proposed.pairs)),

@@ -19,14 +19,12 @@ from jitm.analysis import words
 from jitm.analysis.attention import draw
 from jitm.data.pipeline import take_images
 from jitm.data.splits import Split
-from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation import Run
 from jitm.matcher import Matcher
 from jitm.types import Images, Texts
+from jitm.words.examples import DECIMALS, describe_words, rounded
 from jitm.words.reader import WORD_HEADS, PairReader, has_heads, smallest_pair
-
-DECIMALS = 6  # of numbers in the JSON
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,24 +107,25 @@ def describe(
       memory_mb: see there.
 
     Returns:
-      A dict for JSON: `data`, `workdir`, `step`, and `pairs`. Over a pair's `words`, either `mismatch`, the probability
-      that a word does not fit the image, and `corrections`, what should stand there; or `attention`, name -> word by
-      region, see `Matcher.attention_block`. `boxes` are those of the image's regions, or None.
+      A dict for JSON: `data`, `workdir`, `step`, and `pairs`, each with a `verdict` in words. Over a pair's `words`,
+      either `mismatch`, the probability that a word does not fit the image, and `corrections`, what should stand
+      there; or `attention`, name -> word by region, see `Matcher.attention_block`. `boxes` are those of the image's
+      regions, or None.
     """
     ids = [run.vocabulary.encode(split.captions[pair.text]) for pair in pairs]
     if has_heads(run, WORD_HEADS):
-        said = _judge(PairReader(run, split, dtype=dtype, memory_mb=memory_mb), pairs, ids)
+        reader = PairReader(run, split, dtype=dtype, memory_mb=memory_mb)
+        said = describe_words(reader, np.array([pair.image for pair in pairs]), ids)
     else:
         said = _attend(run, split, pairs, ids)
     described = []
-    for pair, words_of_pair, more in zip(pairs, ids, said, strict=True):
+    for pair, more in zip(pairs, said, strict=True):
         regions = int(split.counts[pair.image])
         true = int(split.image_of_text[pair.text])
         described.append(
             {
                 'text': pair.text,
                 'caption': split.captions[pair.text],
-                'words': [run.vocabulary.words[word] for word in words_of_pair],
                 'image': pair.image,
                 'image_id': split.image_ids[pair.image],
                 'right': pair.image == true,
@@ -134,11 +133,22 @@ def describe(
                 'true_image_id': split.image_ids[true],
                 'rank': pair.rank,
                 'score': round(pair.score, DECIMALS),
-                'boxes': None if split.boxes is None else _rounded(split.boxes[pair.image, :regions]),
+                'verdict': _verdict(split, pair),
+                'boxes': None if split.boxes is None else rounded(split.boxes[pair.image, :regions]),
                 **more,
             }
         )
     return {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': described}
+
+
+def _verdict(split: Split, pair: Retrieved) -> str:
+    """Says what was retrieved for a text, and whether that is right."""
+    true = int(split.image_of_text[pair.text])
+    wrong = f'wrong: {split.image_ids[true]} comes at rank {pair.rank}'
+    return (
+        f'retrieved {split.image_ids[pair.image]}, score {pair.score:.3g}, '
+        f'{"the right image" if pair.image == true else wrong}'
+    )
 
 
 def _attend(run: Run, split: Split, pairs: Sequence[Retrieved], ids: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
@@ -149,21 +159,10 @@ def _attend(run: Run, split: Split, pairs: Sequence[Retrieved], ids: Sequence[np
         texts = Texts(np.pad(words_of_pair, (0, longest - length))[None], np.array([length], np.int32))
         images = take_images(split, np.array([pair.image]), run.model.reads_locations)
         attention = _attention(run.model, variables, images, texts)
-        yield {'attention': {name: _rounded(weights[0, :length, :regions]) for name, weights in attention.items()}}
-
-
-def _judge(reader: PairReader, pairs: Sequence[Retrieved], ids: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
-    judged = reader.judge(np.array([pair.image for pair in pairs]), join(ids))
-    for fits, corrections, words_of_pair in zip(*judged, ids, strict=True):
-        length = len(words_of_pair)
         yield {
-            'mismatch': _rounded(1 - fits[:length]),
-            'corrections': [reader.run.vocabulary.words[word] for word in corrections[:length]],
+            'words': [run.vocabulary.words[word] for word in words_of_pair],
+            'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},
         }
-
-
-def _rounded(array: chex.Array) -> list:
-    return np.asarray(array, np.float64).round(DECIMALS).tolist()
 
 
 def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) -> str:

@@ -178,11 +178,7 @@ def test_what_has_no_attention_to_show_is_refused(run, split):
 PAIR = {
     'caption': 'costs $5 and $6',
     'words': ['<start>', 'costs', '$5', 'and', '$6', '<unk>', '<end>'],
-    'image_id': 'a.jpg',
-    'right': False,
-    'true_image_id': 'b.jpg',
-    'rank': 12,
-    'score': 0.5,
+    'verdict': 'retrieved a.jpg, score 0.5, wrong: b.jpg comes at rank 12',
     'boxes': [[0, 0, 0.5, 0.5], [0.25, 0.5, 1, 1]],
     'attention': {
         't2i': [[0.1, 0.9], [0.4, 0.6], [1, 0], [0, 1], [0.5, 0.5], [0, 0], [0.3, 0.7]],

@@ -62,10 +62,10 @@ def params():
 
 @pytest.fixture(scope='module')
 def written(params):
-    """What the model writes for itself, and the key it wrote with."""
-    variables, key = {'params': params}, jax.random.key(3)
-    choose = jax.jit(lambda batch: SYNTHESIS.choose(MODEL, variables, (MODEL, variables), batch, key))
-    return jax.device_get(choose(make_batch())), key
+    """What the model writes for itself, and the keys it wrote with."""
+    variables, keys = {'params': params}, jax.random.split(jax.random.key(3), PAIRS)
+    choose = jax.jit(lambda batch: SYNTHESIS.choose(MODEL, variables, (MODEL, variables), batch, keys))
+    return jax.device_get(choose(make_batch())), keys
 
 
 @jax.jit
@@ -94,9 +94,9 @@ def read_one(params, n, ids):
 
 
 def test_the_best_new_sentences_are_kept_and_the_true_one_is_none_of_them(params, written):
-    synthetic, key = written
+    synthetic, keys = written
     batch = make_batch()
-    for n, row_key in enumerate(jax.random.split(key, PAIRS)):
+    for n, row_key in enumerate(keys):
         masked = jax.tree.map(lambda x, n=n: x[n], batch.masked)
         logits = read_one(params, n, masked.ids)['mlm'].astype(np.float32)
         drawn = np.asarray(generation.refill(logits, masked, SYNTHESIS.samples, SYNTHESIS.temperature, row_key))
@@ -152,8 +152,8 @@ def test_terms_are_those_of_the_paper_over_what_the_step_wrote(params, stepped):
     batch = make_batch()
     key = jax.random.fold_in(jax.random.key(0), 0)
     key = jax.random.fold_in(jax.random.fold_in(key, 0), 1)  # of the member, of its sentences
-    variables = {'params': params}
-    choose = jax.jit(lambda batch: SYNTHESIS.choose(MODEL, variables, (MODEL, variables), batch, key))
+    variables, keys = {'params': params}, jax.random.split(key, PAIRS)
+    choose = jax.jit(lambda batch: SYNTHESIS.choose(MODEL, variables, (MODEL, variables), batch, keys))
     synthetic = jax.device_get(choose(batch))
     want = dict.fromkeys(TERMS, 0.0)
     for n in range(PAIRS):

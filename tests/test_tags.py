@@ -8,11 +8,15 @@ import pytest
 from conftest import ROOT
 from test_train import assert_same_run
 
+from jitm.data import scenes
+from jitm.data.text import tokenize
 from jitm.errors import UserError
 from jitm.evaluation import load_run
 from jitm.training import loop
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import read_metrics
+from jitm.words.report import false_sentences
+from jitm.words.writer import load_writer
 
 
 @pytest.fixture
@@ -63,6 +67,15 @@ def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, 
     line = next(line for line in read_metrics(whole) if line['part'] == 'train')
     assert {f'target/terms/{name}' for name in tags_dc['terms']} <= line.keys()
     assert 0 < line['target/generated/count'] <= 3
+
+    writer = load_writer(whole)
+    assert writer.needs_graphs
+    dev = scenes.load('dev', **{key: value for key, value in tags_dc['data'].items() if key != 'source'})
+    written = false_sentences(dev, np.arange(2), ['generated'], writer=writer)['generated']
+    assert 0 < len(written[0]) <= 3
+    assert not set(written[0]) & {' '.join(tokenize(caption)) for caption in dev.captions[:5]}
+    with pytest.raises(UserError, match="writes no sentences for the attack 'generated'"):
+        load_writer(first)
 
 
 def set_up_with(config, **changes):

@@ -20,7 +20,8 @@ from test_uniter import uniter_config  # noqa: F401
 from jitm import explain
 from jitm.analysis import words as shown
 from jitm.data import scenes
-from jitm.data.pipeline import take_images
+from jitm.data.masking import Masking
+from jitm.data.pipeline import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary, join
 from jitm.data.wordpiece import WordPiece
@@ -29,14 +30,20 @@ from jitm.evaluation import Run
 from jitm.explain import Retrieved
 from jitm.models.uniter import UNITER
 from jitm.training.loop import train_and_evaluate
-from jitm.types import Texts
+from jitm.training.synthesis import Synthesis
+from jitm.types import Batch, Texts
 from jitm.words import report as words_report
+from jitm.words.examples import check_examples, describe_sentences
 from jitm.words.reader import Judged, PairReader, has_heads, inner_places
 from jitm.words.report import check_perplexity, correct, evaluate, false_sentences, table
+from jitm.words.writer import Writer
 
 CAPTIONS = ('a red ring', 'a disc', 'two red discs , a ring', 'a blue box', 'a ring', 'a red box')
 CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32'}}
 HEADS = ('mlm', 'discriminate', 'correct')
+ALL = np.arange(len(CAPTIONS))
+MASKING = Masking(copies=3, rate=0.3, hide=1.0, replace=0.0)
+SYNTHESIS = Synthesis(generator='target', samples=4, temperature=4.0, hardest=5)
 
 
 @pytest.fixture(scope='module')
@@ -253,7 +260,7 @@ def test_a_set_without_sentences_and_scores_that_are_not_finite_are_refused(spli
 
 def test_false_sentences_of_scenes():
     dev = scenes.load('dev', dev_images=20)
-    sets = false_sentences(dev, ['swap', 'number', 'noun'], seed=0, most=2, min_count=5)
+    sets = false_sentences(dev, ALL, ['swap', 'number', 'noun'], most=2, min_count=5)
     assert list(sets) == ['attribute swap', 'relation swap', 'number', 'noun']
     for name in ('attribute', 'relation'):
         want = [[swap.caption for swap in own if swap.kind == name] for own in dev.swaps]
@@ -267,20 +274,88 @@ def test_scene_graphs_are_read_from_a_file_if_one_is_named(tmp_path):
     path = tmp_path / 'graphs.json'
     records = [{'caption': c, 'objects': [], 'attributes': [], 'relations': []} for c in dev.captions]
     path.write_text(json.dumps(records))
-    options = {'seed': 0, 'most': 2, 'min_count': 1}
-    assert not any(false_sentences(dev, ['relation'], graphs=str(path), **options)['relation'])
-    assert any(false_sentences(dev, ['relation'], **options)['relation'])
+    options = {'most': 2, 'min_count': 1}
+    assert not any(false_sentences(dev, ALL, ['relation'], graphs=str(path), **options)['relation'])
+    assert any(false_sentences(dev, ALL, ['relation'], **options)['relation'])
 
 
 def test_attacks_that_a_split_has_not_are_refused(split):
     with pytest.raises(UserError, match=r"--attacks has 'nouns', did you mean 'noun'\?"):
-        false_sentences(split, ['nouns'])
+        false_sentences(split, ALL, ['nouns'])
     plain = Split(**{field.name: getattr(split, field.name) for field in dataclasses.fields(Split)})
     with pytest.raises(
         UserError, match='scenes/dev has no swaps, which only scenes knows; take noun, number, relation'
     ):
-        false_sentences(plain, ['swap'])
-    assert any(false_sentences(plain, ['number'], seed=0)['number'])
+        false_sentences(plain, ALL, ['swap'])
+    assert any(false_sentences(plain, ALL, ['number'])['number'])
+
+
+@pytest.fixture(scope='module')
+def writer(uniter):
+    run = dataclasses.replace(uniter, config=CONFIG | {'scene_graphs': {'source': ''}})
+    generator = dataclasses.replace(run, variables=jax.tree.map(lambda x: -x, run.variables))
+    return Writer(run, generator, MASKING, SYNTHESIS)
+
+
+@pytest.fixture(scope='module')
+def generated(writer, split):
+    return false_sentences(split, ALL, ['generated'], seed=4, writer=writer)['generated']
+
+
+def test_sentences_are_written_as_in_training(generated, writer, split):
+    """Each caption alone, without padding, by the same keys: refilled by one run, chosen by another."""
+    vocabulary = writer.run.vocabulary
+    assert sum(map(len, generated)) > 10
+    for text, caption in enumerate(split.captions):
+        image, ids = split.image_of_text[text], vocabulary.encode(caption)
+        texts = pad_texts(join([ids]), np.array([0]), 8)  # of the longest caption
+        phrases = [np.eye(len(ids), dtype=bool)[1:-1]]
+        masked = MASKING.mask_batch(texts.ids, phrases, vocabulary, seed=4, step=0, texts=np.array([text]))
+        known = {word for t in np.flatnonzero(split.image_of_text == image) for word in split.captions[t].split()}
+        words = np.array([vocabulary.encode(word)[1] for word in known] + [1, 2])
+        shown = take_images(split, np.array([image]), True)
+        batch = Batch(0, shown, texts, np.array([image]), masked=masked, caption_words=words[None])
+        keys = jax.random.fold_in(jax.random.key(4), text)[None]
+        sides = (writer.run, writer.generator)
+        model, variables = writer.run.model, [run.variables for run in sides]
+        want = SYNTHESIS.choose(model, variables[0], (model, variables[1]), batch, keys)
+        decoded = [vocabulary.decode(row[: len(ids)]) for row in want.ids[0][want.there[0]]]
+        assert list(generated[text]) == [
+            sentence for sentence in decoded if len(vocabulary.encode(sentence)) == len(ids) and '<' not in sentence
+        ]
+        for sentence in generated[text]:
+            assert set(sentence.split()) - known
+
+
+def test_sentences_depend_on_the_seed_and_on_no_other_caption(generated, writer, split):
+    some = false_sentences(split, np.array([4, 2]), ['generated'], seed=4, writer=writer)['generated']
+    assert [some[t] == generated[t] for t in (2, 4)] == [True, True]
+    assert not any(some[t] for t in (0, 1, 3, 5))
+    assert false_sentences(split, ALL, ['generated'], seed=5, writer=writer)['generated'] != generated
+
+
+def test_false_sentences_are_shown_with_what_was_exchanged(uniter, split):
+    reader = make_reader(uniter, split)
+    sets = {'one': ((), ('a blue disc',), (), ('a ring', 'x'), (), ()), 'two': (('a red box',),) * 6}
+    with_words = describe_sentences(reader, split, ALL, sets, 2)
+    assert [(pair['set'], pair['text']) for pair in with_words] == [('one', 1), ('one', 3), ('two', 0), ('two', 3)]
+    first, second, *_ = with_words
+    assert first['words'] == ['<start>', 'a', 'blue', 'disc', '<end>']
+    assert (first['caption'], first['changed']) == ('a disc', [False] * 5)
+    assert (second['caption'], second['changed']) == ('a blue box', [False] * 4)
+    assert with_words[2]['changed'] == [False, False, False, True, False]
+    assert with_words[3]['changed'] == [False, False, True, False, False]
+    ids = [uniter.vocabulary.encode(sentence) for sentence in ('a disc', 'a blue disc')]
+    own, wrong = reader.score(np.zeros(2, int), join(ids))
+    assert first['verdict'] == f'one, dev-000000, score {wrong:.3g}, of the caption {own:.3g}'
+    judged = reader.judge(np.array([0]), join(ids[1:]))
+    np.testing.assert_allclose(first['mismatch'], 1 - judged.fits[0], atol=2e-6)
+
+
+def test_words_are_shown_of_models_that_judge_them(uniter, vse):
+    check_examples(uniter)
+    with pytest.raises(UserError, match='with the heads discriminate and correct, which that of a_run lacks; leave'):
+        check_examples(vse)
 
 
 def test_perplexity_takes_a_head_and_a_mask(uniter, vse):
@@ -315,6 +390,8 @@ def test_a_pair_is_described_with_what_does_not_fit(explained, uniter, split):
     first, second = explained['pairs']
     assert first['words'] == ['<start>', 'two', 'red', 'discs', ',', 'a', 'ring', '<end>']
     assert (second['image_id'], second['true_image_id'], second['rank']) == ('dev-000000', 'dev-000002', 3)
+    assert first['verdict'] == 'retrieved dev-000001, score 0.5, the right image'
+    assert second['verdict'] == 'retrieved dev-000000, score 0.25, wrong: dev-000002 comes at rank 3'
     for pair in (first, second):
         ids = uniter.vocabulary.encode(pair['caption'])
         judged = make_reader(uniter, split).judge(np.array([pair['image']]), join([ids]))
@@ -329,13 +406,10 @@ PAIR = {
     'corrections': ['x', 'the', 'y', 'cats', '<unk>', 'z'],
     'image': 1,
     'image_id': 'a&b.jpg',
-    'right': False,
-    'true_image_id': '"c".jpg',
-    'rank': 12,
-    'score': 0.5,
+    'verdict': 'retrieved a&b.jpg, score 0.5',
 }
-REPORT = {'data': 'f30k/test', 'workdir': 'runs/<x>', 'step': 7, 'pairs': [PAIR, PAIR | {'right': True, 'image': 0}]}
-HEADING = ['A <b>dog</b> & its "ball"', 'retrieved a&b.jpg, score 0.5, wrong: "c".jpg comes at rank 12']
+REPORT = {'data': 'f30k/test', 'workdir': 'runs/<x>', 'step': 7, 'pairs': [PAIR, PAIR | {'image': 0}]}
+HEADING = [PAIR['caption'], PAIR['verdict']]
 
 
 def test_lines_of_a_pair():
@@ -354,6 +428,14 @@ def test_lines_of_a_pair_in_colour():
     shades = [255, 211, 81, 168]
     cells = [f'\x1b[30;48;2;255;{n};{n}m{word}\x1b[0m' for n, word in zip(shades, PAIR['words'][1:-1], strict=True)]
     assert words == f'{cells[0]} {cells[1]} {cells[2]}  {cells[3]}'
+
+
+def test_exchanged_words_are_underlined():
+    pair = PAIR | {'changed': [False, False, True, False, False, False]}
+    words = shown.lines(pair, colour=True).split('\n')[2]
+    assert words.count('\x1b[4;30;') == 1
+    assert '\x1b[4;30;48;2;255;211;211m<b>\x1b[0m' in words
+    assert Page(shown.page(REPORT | {'pairs': [pair]}, None)).texts('u') == ['<b>']
 
 
 def test_long_texts_take_several_lines():
@@ -440,7 +522,7 @@ def test_the_commands_tell_words_apart(uniter_config, tmp_path):  # noqa: F811
     pairs = json.loads((folder / 'explain' / 'explain.json').read_text())['pairs']
     assert f'{pairs[1]["caption"]}\nretrieved {pairs[1]["image_id"]}, score' in result.stdout
     assert '\x1b' not in result.stdout
-    command = ('--attacks', 'relation,swap', '--texts', 2, '--most', 1, '--perplexity')
+    command = ('--attacks', 'relation,swap', '--texts', 2, '--most', 1, '--perplexity', '--show', 1)
     command = [sys.executable, '-m', 'jitm.words', '--workdir', tmp_path / 'run', *map(str, command)]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -448,3 +530,7 @@ def test_the_commands_tell_words_apart(uniter_config, tmp_path):  # noqa: F811
     assert list(report['sets']) == ['relation', 'attribute swap', 'relation swap']
     assert report['protocol']['texts'] == report['captions']['number'] == 2
     assert table(report) in result.stdout
+    assert result.stdout.endswith(f'written to {folder / "words.json"} and words.html\n')
+    verdicts = Page((folder / 'words.html').read_text()).texts('p')[2::2]
+    assert [verdict.split(',')[0] for verdict in verdicts] == list(report['sets'])
+    assert all(verdict in result.stdout for verdict in verdicts)

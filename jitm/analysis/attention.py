@@ -57,14 +57,8 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     return figure
 
 
-def verdict(pair: Mapping[str, Any]) -> str:
-    """Says what was retrieved for the text of a pair, and whether that is right."""
-    right = 'the right image' if pair['right'] else f'wrong: {pair["true_image_id"]} comes at rank {pair["rank"]}'
-    return f'retrieved {pair["image_id"]}, score {pair["score"]:.3g}, {right}'
-
-
 def _heading(pair: Mapping[str, Any], width: int) -> str:
-    return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], verdict(pair)))
+    return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], pair['verdict']))
 
 
 def _draw_boxes(

@@ -5,11 +5,9 @@ import html
 import importlib.util
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from jitm.analysis.attention import verdict
 
 WIDTH = 100  # characters of a line
 MISMATCH = 0.5  # from here on a word does not fit
@@ -28,12 +26,19 @@ p { margin: 0 0 .75rem; }
 """
 
 
-def _inner(pair: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
-    """The words of a pair but both ends, each with its mismatch and, if it does not fit, its correction, else ''."""
-    for word, mismatch, correction in list(zip(pair['words'], pair['mismatch'], pair['corrections'], strict=True))[
-        1:-1
-    ]:
-        yield word, mismatch, correction if mismatch >= MISMATCH else ''
+class _Word(NamedTuple):
+    text: str
+    mismatch: float
+    correction: str  # '' if the word fits
+    changed: bool
+
+
+def _inner(pair: Mapping[str, Any]) -> Iterator[_Word]:
+    """The words of a pair but both ends."""
+    changed = pair.get('changed', [False] * len(pair['words']))
+    told = zip(pair['words'], pair['mismatch'], pair['corrections'], changed, strict=True)
+    for word, mismatch, correction, new in list(told)[1:-1]:
+        yield _Word(word, mismatch, correction if mismatch >= MISMATCH else '', new)
 
 
 def lines(pair: Mapping[str, Any], colour: bool) -> str:
@@ -44,20 +49,19 @@ def lines(pair: Mapping[str, Any], colour: bool) -> str:
       colour: the words on shades of red; if not, with their mismatch in percent.
 
     Returns:
-      Lines: the caption, what was retrieved, and below each word what should stand there if it does not fit.
+      Lines: the caption, the verdict, and below each word what should stand there if it does not fit.
     """
     columns, used = [[]], 0
-    for word, mismatch, correction in _inner(pair):
-        percent = '' if colour else f'{100 * mismatch:.0f}'
-        width = max(map(len, (word, percent, correction)))
+    for word in _inner(pair):
+        percent = '' if colour else f'{100 * word.mismatch:.0f}'
+        width = max(map(len, (word.text, percent, word.correction)))
         if columns[-1] and used + width > WIDTH:
             columns.append([])
             used = 0
         used += width + 1
-        columns[-1].append(
-            (_shaded(word, mismatch, width) if colour else word.ljust(width), percent, correction, width)
-        )
-    told = [pair['caption'], verdict(pair)]
+        text = _shaded(word, width) if colour else word.text.ljust(width)
+        columns[-1].append((text, percent, word.correction, width))
+    told = [pair['caption'], pair['verdict']]
     for some in columns:
         rows = [[word for word, *_ in some]]
         rows += [[cells[n].ljust(cells[3]) for cells in some] for n in (1, 2)]
@@ -65,10 +69,10 @@ def lines(pair: Mapping[str, Any], colour: bool) -> str:
     return '\n'.join(told) + '\n'
 
 
-def _shaded(word: str, mismatch: float, width: int) -> str:
-    """A word in black on white to red, filled up with blanks."""
-    other = round(255 - 175 * mismatch)
-    return f'\x1b[30;48;2;255;{other};{other}m{word}\x1b[0m' + ' ' * (width - len(word))
+def _shaded(word: _Word, width: int) -> str:
+    """A word in black on white to red, underlined if it was changed, filled up with blanks."""
+    other, line = round(255 - 175 * word.mismatch), '4;' if word.changed else ''
+    return f'\x1b[{line}30;48;2;255;{other};{other}m{word.text}\x1b[0m' + ' ' * (width - len(word.text))
 
 
 def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
@@ -89,7 +93,8 @@ def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
         f'<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n'
         '<p>The redder a word, the less it fits the image according to the model: below it how likely it does not, in '
-        f'percent, and from {100 * MISMATCH:.0f} on what should stand there.</p>\n'
+        f'percent, and from {100 * MISMATCH:.0f} on what should stand there. Underlined are words that were '
+        'exchanged, where this is known.</p>\n'
         f'{articles}\n<footer>{source}</footer>\n</body>\n</html>\n'
     )
 
@@ -98,18 +103,20 @@ def _article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
     picture = ''
     if pixels is not None and importlib.util.find_spec('matplotlib') is not None:
         picture = f'<img alt="{html.escape(pair["image_id"])}" src="data:image/png;base64,{_png(pixels)}">\n'
-    words = ''.join(_word(*word) for word in _inner(pair))
+    words = ''.join(map(_cell, _inner(pair)))
     return (
         f'<article>\n{picture}<div>\n<p>{html.escape(pair["caption"])}</p>\n'
-        f'<p class="verdict">{html.escape(verdict(pair))}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
+        f'<p class="verdict">{html.escape(pair["verdict"])}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
     )
 
 
-def _word(word: str, mismatch: float, correction: str) -> str:
-    inserted = f'<ins>{html.escape(correction)}</ins>' if correction else ''
+def _cell(word: _Word) -> str:
+    text, shade = html.escape(word.text), f'{0.75 * word.mismatch:.2f}'
+    text = f'<u>{text}</u>' if word.changed else text
+    inserted = f'<ins>{html.escape(word.correction)}</ins>' if word.correction else ''
     return (
-        f'<span class="word"><b style="--shade: {0.75 * mismatch:.2f}">{html.escape(word)}</b>'
-        f'<small>{100 * mismatch:.0f}</small>{inserted}</span>'
+        f'<span class="word"><b style="--shade: {shade}">{text}</b>'
+        f'<small>{100 * word.mismatch:.0f}</small>{inserted}</span>'
     )
 
 

@@ -178,7 +178,8 @@ def make_train_step(
         if synthesis is None:
             return Choice(candidates)
         writer = members[synthesis.generator].model, state.members[synthesis.generator].variables
-        return Choice(candidates, synthesis.choose(model, variables, writer, batch, jax.random.fold_in(key, 1)))
+        keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
+        return Choice(candidates, synthesis.choose(model, variables, writer, batch, keys))
 
     def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
         epoch = state.step // steps_per_epoch

@@ -64,16 +64,16 @@ class Synthesis:
         variables: chex.ArrayTree,
         generator: tuple[Matcher, chex.ArrayTree],
         batch: Batch,
-        key: chex.PRNGKey,
+        keys: chex.PRNGKey,
     ) -> Synthetic:
-        """Writes sentences for this device's images, and takes those that the model finds best (section 3.2).
+        """Writes sentences for this device's B images, and takes those that the model finds best (section 3.2).
 
         Args:
           model: that is to learn from them, in evaluation mode.
           variables: its parameters and statistics.
           generator: the model that writes and its variables, in evaluation mode too.
           batch: this device's rows.
-          key: of the draw.
+          keys: [B], of the draws for each image.
 
         Returns:
           The sentences, without gradient.
@@ -91,7 +91,7 @@ class Synthesis:
             return Synthetic(sentences[index], jnp.repeat(masked.labelled, self.samples, axis=0)[index], there)
 
         rows = shown, images, batch.texts.ids, batch.texts.lengths, batch.masked, batch.caption_words
-        return _map(one, key, rows, batch.masked.ids[0].size * writer.vocab_size)
+        return _map(one, keys, rows, batch.masked.ids[0].size * writer.vocab_size)
 
 
 def score_synthetic(
@@ -126,7 +126,7 @@ def score_synthetic(
     rows = images, batch.texts.ids, batch.texts.lengths, synthetic
     sentences = synthetic.ids[0]
     floats = _floats(model, images, sentences, 'correct' in heads) if heads else sentences.size
-    scores, losses = _map(one, matcher.make_rng('dropout'), rows, floats)
+    scores, losses = _map(one, _keys(matcher, batch), rows, floats)
     return ListedScores(scores, synthetic.there), losses
 
 
@@ -141,7 +141,7 @@ def masked_losses(matcher: Matcher, images: Encoding, batch: Batch, terms: Mappi
 
     rows = images, batch.texts.ids, batch.texts.lengths, batch.masked
     floats = _floats(model, images, batch.masked.ids[0], True)
-    return _map(one, matcher.make_rng('dropout'), rows, floats)
+    return _map(one, _keys(matcher, batch), rows, floats)
 
 
 def _floats(model: Matcher, images: Encoding, sentences: chex.Array, words: bool) -> int:
@@ -186,9 +186,13 @@ def read_sentences(
     return model.apply(variables, method=read, rngs={'dropout': key} if train else {})
 
 
-def _map(one: Callable, key: chex.PRNGKey, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
+def _keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:
+    """Of the dropout for each of this device's rows: [B]."""
+    return jax.random.split(matcher.make_rng('dropout'), len(batch.image_index))
+
+
+def _map(one: Callable, keys: chex.PRNGKey, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
     """Applies `one(key, *row)`, whose largest array has so many floats, to as many rows at a time as memory holds."""
-    keys = jax.random.split(key, len(jax.tree.leaves(rows)[0]))
     return tiles.map_tiles(lambda items: jax.vmap(one)(*items), (keys, *rows), tiles.tile_edge(floats) ** 2)
 
 

@@ -1,5 +1,6 @@
 """How well a model tells captions from false sentences, and the words of these apart."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,20 +16,39 @@ from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import Run
 from jitm.words.reader import WORD_HEADS, Judged, PairReader, has_heads, inner_places
+from jitm.words.writer import Writer, write_sentences
 
-KINDS = ('swap', *attacks.KINDS)
+GENERATED = 'generated'
+KINDS = ('swap', GENERATED, *attacks.KINDS)
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Raises a UserError unless all are of `KINDS`."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(f"--attacks has '{kind}'{did_you_mean(kind, KINDS)}")
 
 
 def false_sentences(
-    split: Split, kinds: Sequence[str], *, graphs: str = '', **options: Any
+    split: Split,
+    texts: np.ndarray,
+    kinds: Sequence[str],
+    *,
+    seed: int = 0,
+    graphs: str = '',
+    writer: Writer | None = None,
+    **options: Any,
 ) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Makes sets of false sentences for every caption of a split.
+    """Makes sets of false sentences for captions of a split.
 
     Args:
       split: images and captions.
+      texts: int [N], the captions whose sentences are wanted; those by rule are there for all.
       kinds: of `KINDS`; 'swap' gives one set for each kind of exchange.
+      seed: of what is drawn.
       graphs: a file of scene graphs, see `scene_graphs.from_file`; '' for the gold ones of `scenes`, elsewhere rules.
-      **options: of `attacks.attack`, which makes the others.
+      writer: of the kind 'generated'.
+      **options: of `attacks.attack`, which makes those by rule.
 
     Returns:
       Name of a set -> for each of the T captions its false sentences, maybe none.
@@ -36,16 +56,17 @@ def false_sentences(
     Raises:
       UserError: a kind is unknown, or the split has no swaps or not what an attack takes.
     """
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UserError(f"--attacks has '{kind}'{did_you_mean(kind, KINDS)}")
-    sets, found = {}, None
+    check_kinds(kinds)
+    find_graphs = functools.cache(lambda: _find_graphs(split, graphs))
+    sets = {}
     for kind in dict.fromkeys(kinds):
         if kind == 'swap':
             sets |= {f'{name} swap': sentences for name, sentences in attacks.swaps(split).items()}
-            continue
-        found = found or _find_graphs(split, graphs)
-        sets[kind] = attacks.attack(split, found, kind, **options)
+        elif kind == GENERATED:
+            masked = find_graphs() if writer.needs_graphs else None
+            sets[kind] = write_sentences(writer, split, texts, masked, seed=seed)
+        else:
+            sets[kind] = attacks.attack(split, find_graphs(), kind, seed=seed, **options)
     return sets
 
 
