@@ -273,7 +273,7 @@ def test_heads_begin_as_copies():
         if kind not in ('kernel', 'embedding'):
             np.testing.assert_array_equal(leaf, 1 if kind == 'scale' else 0)
         elif leaf.size > 1000:
-            np.testing.assert_allclose(np.std(leaf), 0.02, rtol=0.1)
+            np.testing.assert_allclose(np.std(leaf), 0.08, rtol=0.1)
     alone = jax.jit(make().init)(jax.random.key(0), *inputs)['params']
     assert alone.keys() == {'bert', 'regions', 'pooler', 'rank_head'}
     chex.assert_trees_all_equal(alone, {name: params[name] for name in alone})

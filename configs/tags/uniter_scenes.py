@@ -7,9 +7,9 @@ from configs.tags import uniter_f30k
 
 def use_scenes(config: ConfigDict) -> ConfigDict:
     """Gives a setting the scenes and their words, and a tiny model."""
-    config.data = dict(source='scenes.load', seed=0, train_images=1000, dev_images=100, test_images=200)
+    config.data = dict(source='scenes.load', seed=0, train_images=2000, dev_images=100, test_images=200)
     config.vocabulary = dict(path='', min_count=1)
-    config.model.size, config.model.dtype = 'tiny', 'float32'
+    config.model.size, config.model.dtype, config.model.dropout = 'tiny', 'float32', 0.0
     config.evaluation.every_steps = None
     return config
 
@@ -17,7 +17,7 @@ def use_scenes(config: ConfigDict) -> ConfigDict:
 def shrink(config: ConfigDict) -> ConfigDict:
     """Makes a setting of UNITER small, for a CPU; it begins with a run of `pretrain_scenes`."""
     config = use_scenes(config)
-    config.epochs, config.batch_size = 2, 8
+    config.epochs, config.batch_size = 1, 8
     config.rankings.pool, config.rankings.hardest = 24, 7
     config.optimizer.learning_rate = 3e-4
     config.members.target.init_from = 'runs/pretrain_scenes'

@@ -10,8 +10,6 @@ from flax import linen as nn
 from jitm.errors import UserError
 from jitm.types import Texts
 
-NORMAL = nn.initializers.normal(0.02)
-
 
 @dataclasses.dataclass(frozen=True)
 class BERTSize:
@@ -24,6 +22,7 @@ class BERTSize:
       mlp_dim: hidden size of the two-layer network in each block.
       max_positions: the longest text, in tokens.
       token_types: how many segments the embeddings tell apart.
+      deviation: of the weights that are drawn.
     """
 
     hidden: int
@@ -32,9 +31,16 @@ class BERTSize:
     mlp_dim: int
     max_positions: int = 512
     token_types: int = 2
+    deviation: float = 0.02
+
+    @property
+    def kernel_init(self) -> nn.initializers.Initializer:
+        """Draws weights and embeddings."""
+        return nn.initializers.normal(self.deviation)
 
 
-TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512)
+# With 0.02 and so few dimensions, attention adds a twentieth of what is there, and regions are long overlooked.
+TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512, deviation=0.08)
 BASE = BERTSize(hidden=768, layers=12, heads=12, mlp_dim=3072)
 LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
 SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
@@ -55,12 +61,14 @@ class TransformerBlock(nn.Module):
       dropout: rate, of the attention's weights too.
       dtype: of the computation; parameters, softmax and its product with the values, and the
         statistics of LN are float32.
+      kernel_init: draws W.
     """
 
     heads: int
     mlp_dim: int
     dropout: float
     dtype: chex.ArrayDType | None = None
+    kernel_init: nn.initializers.Initializer = BASE.kernel_init
 
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
@@ -78,7 +86,7 @@ class TransformerBlock(nn.Module):
         attention = nn.MultiHeadDotProductAttention(
             self.heads,
             dtype=self.dtype,
-            kernel_init=NORMAL,
+            kernel_init=self.kernel_init,
             dropout_rate=self.dropout,
             broadcast_dropout=False,
             deterministic=not train,
@@ -87,9 +95,9 @@ class TransformerBlock(nn.Module):
         )
         mixed = attention(tokens, mask=einops.rearrange(mask, 'n l -> n 1 1 l'))
         tokens = layer_norm(self.dtype, 'attention_norm')(tokens + drop(mixed))
-        wide = nn.Dense(self.mlp_dim, dtype=self.dtype, kernel_init=NORMAL, name='mlp_in')(tokens)
+        wide = nn.Dense(self.mlp_dim, dtype=self.dtype, kernel_init=self.kernel_init, name='mlp_in')(tokens)
         wide = nn.gelu(wide, approximate=False)
-        narrow = nn.Dense(tokens.shape[-1], dtype=self.dtype, kernel_init=NORMAL, name='mlp_out')(wide)
+        narrow = nn.Dense(tokens.shape[-1], dtype=self.dtype, kernel_init=self.kernel_init, name='mlp_out')(wide)
         return layer_norm(self.dtype, 'mlp_norm')(tokens + drop(narrow))
 
 
@@ -102,6 +110,7 @@ class Transformer(nn.Module):
       mlp_dim: rows of W_1.
       dropout: rate.
       dtype: of the computation.
+      kernel_init: draws W.
     """
 
     layers: int
@@ -109,12 +118,15 @@ class Transformer(nn.Module):
     mlp_dim: int
     dropout: float
     dtype: chex.ArrayDType | None = None
+    kernel_init: nn.initializers.Initializer = BASE.kernel_init
 
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Turns [N, L, H] tokens, of which those in mask [N, L] may be looked at, into [N, L, H]."""
         for n in range(self.layers):
-            block = TransformerBlock(self.heads, self.mlp_dim, self.dropout, self.dtype, name=f'block_{n}')
+            block = TransformerBlock(
+                self.heads, self.mlp_dim, self.dropout, self.dtype, self.kernel_init, name=f'block_{n}'
+            )
             tokens = block(tokens, mask, train)
         return tokens
 
@@ -138,9 +150,9 @@ class BERTEmbeddings(nn.Module):
 
     def setup(self):
         """Makes the three tables and the normalisation."""
-        self.words = nn.Embed(self.vocab_size, self.size.hidden, embedding_init=NORMAL)
-        self.positions = nn.Embed(self.size.max_positions, self.size.hidden, embedding_init=NORMAL)
-        self.token_types = nn.Embed(self.size.token_types, self.size.hidden, embedding_init=NORMAL)
+        self.words = nn.Embed(self.vocab_size, self.size.hidden, embedding_init=self.size.kernel_init)
+        self.positions = nn.Embed(self.size.max_positions, self.size.hidden, embedding_init=self.size.kernel_init)
+        self.token_types = nn.Embed(self.size.token_types, self.size.hidden, embedding_init=self.size.kernel_init)
         self.norm = layer_norm(self.dtype)
         self.drop = nn.Dropout(self.dropout)
 
@@ -185,7 +197,7 @@ class BERT(nn.Module):
         """Makes the embeddings and the blocks."""
         size = self.size
         self.embeddings = BERTEmbeddings(self.vocab_size, size, self.dropout, self.dtype)
-        self.encoder = Transformer(size.layers, size.heads, size.mlp_dim, self.dropout, self.dtype)
+        self.encoder = Transformer(size.layers, size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init)
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Reads every text up to its length.
@@ -209,7 +221,7 @@ class TokenHead(nn.Module):
       kernel_init: draws W.
     """
 
-    kernel_init: nn.initializers.Initializer = NORMAL
+    kernel_init: nn.initializers.Initializer = BASE.kernel_init
 
     @nn.compact
     def __call__(self, states: chex.Array, words: chex.Array) -> chex.Array:

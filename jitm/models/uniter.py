@@ -11,7 +11,7 @@ from flax import linen as nn
 from jitm import tiles
 from jitm.errors import UserError, check_choice, check_rate
 from jitm.layers.text import DTYPES
-from jitm.layers.transformer import BERT, NORMAL, SIZES, BERTSize, TokenHead, layer_norm
+from jitm.layers.transformer import BERT, SIZES, BERTSize, TokenHead, layer_norm
 from jitm.matcher import Matcher
 from jitm.types import Elements, Images, TextFormat, Texts
 
@@ -22,12 +22,12 @@ class RegionEmbeddings(nn.Module):
     """drop(LN(LN(W_f f) + LN(W_l l) + type)) of features f at locations l (section 3.1).
 
     Attributes:
-      hidden: H.
+      size: of the BERT.
       dropout: rate.
       dtype: of the computation.
     """
 
-    hidden: int
+    size: BERTSize
     dropout: float
     dtype: chex.ArrayDType
 
@@ -36,17 +36,17 @@ class RegionEmbeddings(nn.Module):
         """Embeds the regions of I images, of the type [H]: [I, R, H]."""
         total = token_type
         for name, x in (('features', images.regions), ('locations', images.locations)):
-            dense = nn.Dense(self.hidden, dtype=self.dtype, kernel_init=NORMAL, name=name)
+            dense = nn.Dense(self.size.hidden, dtype=self.dtype, kernel_init=self.size.kernel_init, name=name)
             total += layer_norm(name=f'{name}_norm')(dense(x.astype(jnp.float32)))
         embedded = layer_norm(self.dtype, 'norm')(total)
         return nn.Dropout(self.dropout, deterministic=not train)(embedded)
 
 
-def _last_columns(key: chex.PRNGKey, columns: int) -> nn.initializers.Initializer:
+def _last_columns(size: BERTSize, key: chex.PRNGKey, columns: int) -> nn.initializers.Initializer:
     """Draws so many columns from its own key, and gives the last of them: parameters that share it begin alike."""
 
     def init(_: chex.PRNGKey, shape: tuple[int, ...], dtype: chex.ArrayDType = jnp.float32) -> chex.Array:
-        return NORMAL(key, (shape[0], columns), dtype)[:, -shape[1] :]
+        return size.kernel_init(key, (shape[0], columns), dtype)[:, -shape[1] :]
 
     return init
 
@@ -83,13 +83,13 @@ class UNITER(Matcher):
         check_rate(self.dropout, 'model.dropout')
         for head in self.heads:
             check_choice(head, HEADS, 'model.heads')
-        hidden, dtype = SIZES[self.size].hidden, DTYPES[self.dtype]
-        self.bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, dtype)
-        self.regions = RegionEmbeddings(hidden, self.dropout, dtype)
-        self.pooler = nn.Dense(hidden, kernel_init=NORMAL)
+        size, dtype = SIZES[self.size], DTYPES[self.dtype]
+        self.bert = BERT(self.vocab_size, size, self.dropout, dtype)
+        self.regions = RegionEmbeddings(size, self.dropout, dtype)
+        self.pooler = nn.Dense(size.hidden, kernel_init=size.kernel_init)
         # All heads that tell matches begin as the matching head (rank as its row of class 1), both of words alike.
         keys = jax.random.split(self.make_rng('params') if self.is_initializing() else jax.random.key(0))
-        matching, words = _last_columns(keys[0], 2), _last_columns(keys[1], hidden)
+        matching, words = _last_columns(size, keys[0], 2), _last_columns(size, keys[1], size.hidden)
         self.rank_head = nn.Dense(1, kernel_init=matching)
         self.itm_head = nn.Dense(2, kernel_init=matching)
         self.discriminate_head = nn.Dense(2, kernel_init=matching)
