@@ -1,5 +1,7 @@
 """The same loss and gradients on any number of devices and processes."""
 
+import fcntl
+import os
 import socket
 import subprocess
 import sys
@@ -52,8 +54,14 @@ def finish(*workers: subprocess.Popen) -> None:
 
 @pytest.fixture(scope='module')
 def one_device(tmp_path_factory):
-    out = tmp_path_factory.mktemp('devices') / 'one.npz'
-    finish(start(out, 1, 'all'))
+    """What one device computes, for whichever worker asks first."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own
+    out = folder / 'one_device.npz'
+    with (folder / 'one_device.lock').open('w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not out.exists():
+            finish(start(out, 1, 'all'))
     return dict(np.load(out))
 
 
@@ -85,7 +93,7 @@ def test_the_one_device_gradient_is_not_trivial(one_device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('devices', 'cases'), [(2, 'all'), (4, FEW), (8, FEW)])
+@pytest.mark.parametrize(('devices', 'cases'), [(2, 'all'), (8, FEW)])
 def test_devices_agree(tmp_path, one_device, devices, cases):
     out = tmp_path / 'out.npz'
     finish(start(out, devices, cases))

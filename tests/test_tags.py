@@ -21,16 +21,16 @@ from jitm.words.writer import load_writer
 
 @pytest.fixture
 def tags_dc(tiny_config):
-    """One stage, by the members' own words: 10 steps of 8 pairs, each with 8 sentences of which 3 are kept."""
+    """One stage, by the members' own words: 5 steps of 8 pairs, each with 8 sentences of which 3 are kept."""
     scope = {}
     exec((ROOT / 'configs/tags/tags_dc_scenes.py').read_text(), scope)
     config = scope['get_config']().to_dict()
-    config['data'] = tiny_config['data']
+    config['data'] = tiny_config['data'] | {'train_images': 8}
     config['epochs'], config['length_multiple'] = 1, 24
     config['rankings'] |= {'pool': 8, 'hardest': 3}
     config['masking']['copies'], config['synthesis'] = 2, config['synthesis'] | {'samples': 4, 'hardest': 3}
     config['members']['target']['init_from'] = ''
-    config['run'] |= {'log_every': 2, 'checkpoint_every': 3}
+    config['run'] |= {'log_every': 2, 'checkpoint_every': 2}
     return config
 
 
@@ -60,7 +60,7 @@ def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, 
     loop.train_and_evaluate(tags_dc, whole)
     shutil.copytree(whole, stopped)
     for step in Checkpoints(stopped).steps():
-        if step > 6:
+        if step > 2:
             shutil.rmtree(stopped / 'checkpoints' / str(step))
     loop.train_and_evaluate(tags_dc, stopped)
     assert_same_run(stopped, whole)
@@ -94,7 +94,7 @@ def set_up_with(config, **changes):
         ({'synthesis__hardest': 9}, r"'synthesis.hardest' is 9, more than the sentences there are \(.* = 8\)"),
         ({'synthesis__generator': ''}, "'terms.synthetic.rankings' names 'generated'; there are i2t, t2i"),
         ({'rankings__hardest': 16}, "'rankings.hardest' is 16, but a query has 15 candidates"),
-        ({'rankings__pool': 81}, "'rankings.pool' is 81, but there are 80 texts for training"),
+        ({'rankings__pool': 41}, "'rankings.pool' is 41, but there are 40 texts for training"),
         ({'augmentation__copies': 2}, "'augmentation' must leave examples as they are"),
         ({'rankings__source': 'x'}, "'rankings.source' is 'x'; take one of in_batch, listed"),
         ({'relevance__source': 'cider.from_captions'}, "'relevance.source' needs 'rankings.source' 'in_batch'"),

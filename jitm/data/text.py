@@ -8,10 +8,9 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
-from nltk.tokenize.destructive import NLTKWordTokenizer
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
 from jitm.errors import UserError
 
@@ -30,7 +29,10 @@ _INNER_STOP = re.compile(r'[.?!].', re.DOTALL)
 
 
 @functools.cache
-def _tokenizers() -> tuple[PunktSentenceTokenizer, NLTKWordTokenizer]:
+def _tokenizers() -> tuple[Any, Any]:
+    from nltk.tokenize.destructive import NLTKWordTokenizer  # takes as long as all else together
+    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+
     # NLTK's sentence splitter with its trained parameters (a download) left out but for the abbreviations: the other
     # ones only weigh capital letters, and captions are lower-cased.
     parameters = PunktParameters()
