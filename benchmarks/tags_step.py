@@ -29,9 +29,10 @@ from jitm import config as config_lib
 from jitm import generation
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.matcher import Matcher
+from jitm.synthesis import Synthetic, read_sentences
 from jitm.training.objective import DIRECTIONS, make_terms, objective
 from jitm.training.sources import Listed
-from jitm.training.synthesis import GENERATED, Synthetic, masked_losses, read_sentences, score_synthetic
+from jitm.training.synthesis import GENERATED, masked_losses, score_synthetic
 from jitm.types import Batch, Elements, Masked, Pairs
 
 RELEASED_POSITIVES = 256

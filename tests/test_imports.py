@@ -13,7 +13,7 @@ LEVELS = [
     {'config', 'layers', 'data', 'published'},
     {'tiles'},
     {'matcher'},
-    {'models', 'training.checkpoint', 'analysis'},
+    {'models', 'synthesis', 'training.checkpoint', 'analysis'},
     {'importers', 'scoring'},
     {'evaluation'},
     {'words'},

@@ -128,10 +128,32 @@ def test_a_frozen_anchor_is_scored_as_in_evaluation(oas, pipeline):
     np.testing.assert_allclose(told[0]['anchor/gap'], gap, atol=1e-6)
 
 
-def test_an_averaged_anchor_is_its_closed_form(pipeline):
-    """theta_a after n steps is the sum of beta-weighted targets, beta from 0.5 to 1 along half a cosine."""
+@pytest.mark.parametrize('scenario', ['oas', 'mss'])
+def test_a_target_learns_from_the_scores_of_a_still_anchor_as_given(request, pipeline, scenario):
+    states, _ = request.getfixturevalue(scenario)
+    before, batch, own = states[0].members['target'], pipeline.batch(0), jnp.eye(8, dtype=bool)
+    model = make_vse('plain', vocab_size=len(pipeline.vocabulary))
+    held = scores_of(model, states[0].members['anchor'], batch)
+
+    def loss(params):
+        scores = scores_of(model, before.replace(params=params), batch, train=True)
+        both = ((scores, held), (scores.T, held.T))
+        hard = sum(ranking.max_of_hinges(s, own, margin=0.2).sum() for s, _ in both)
+        return hard + sum(anchored.relative_max(s, own, anchor_scores=a, margin=0.2).sum() for s, a in both)
+
+    want = optax.tree.add_scale(before.params, -0.1, jax.jit(jax.grad(loss))(before.params))
+    chex.assert_trees_all_close(states[1].members['target'].params, want, atol=1e-5)
+
+
+@pytest.fixture(scope='module')
+def mss(pipeline):
     anchor = still(pipeline, functools.partial(ema, of='target', momentum=0.5), copies='target')
-    states, _ = take(*begin(pipeline, target=branch(pipeline, ('anchor',)), anchor=anchor), pipeline, 4)
+    return take(*begin(pipeline, target=branch(pipeline, ('anchor',)), anchor=anchor), pipeline, 4)
+
+
+def test_an_averaged_anchor_is_its_closed_form(mss):
+    """theta_a after n steps is the sum of beta-weighted targets, beta from 0.5 to 1 along half a cosine."""
+    states, _ = mss
     assert_equal(states[0].members['anchor'].params, states[0].members['target'].params)
     assert states[0].members['anchor'].optimizer == ()
     total = EPOCHS * PER_EPOCH

@@ -14,12 +14,12 @@ from jitm import generation
 from jitm.errors import UserError
 from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
+from jitm.synthesis import Synthesis
 from jitm.training.measures import BINS, difficulty
 from jitm.training.members import Member, MemberState, frozen, gradient
 from jitm.training.objective import Term
 from jitm.training.sources import Listed, ListedScores
 from jitm.training.step import TrainState, make_train_step
-from jitm.training.synthesis import Synthesis
 from jitm.types import Batch, Masked, Texts
 
 MODEL = UNITER(VOCABULARY, 'tiny', dropout=0.0, dtype='float32', heads=('mlm', 'discriminate', 'correct'))

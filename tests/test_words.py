@@ -29,8 +29,8 @@ from jitm.errors import UserError
 from jitm.evaluation import Run
 from jitm.explain import Retrieved
 from jitm.models.uniter import UNITER
+from jitm.synthesis import Synthesis
 from jitm.training.loop import train_and_evaluate
-from jitm.training.synthesis import Synthesis
 from jitm.types import Batch, Texts
 from jitm.words import report as words_report
 from jitm.words.examples import check_examples, describe_sentences

@@ -24,6 +24,7 @@ from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError, did_you_mean
 from jitm.importers.pretrained import Replacements, replace
 from jitm.scoring import check_dtype
+from jitm.synthesis import Synthesis
 from jitm.training.checks import (
     check_anchors,
     check_captioning,
@@ -37,7 +38,7 @@ from jitm.training.objective import DIRECTIONS, make_terms
 from jitm.training.optimizer import make_optimizer
 from jitm.training.sources import SOURCES, InBatch, Source
 from jitm.training.step import TrainState, make_train_step
-from jitm.training.synthesis import GENERATED, Synthesis
+from jitm.training.synthesis import GENERATED
 from jitm.training.weights import load_first_weights
 from jitm.types import Batch
 

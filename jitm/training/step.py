@@ -10,11 +10,12 @@ from flax import struct
 
 from jitm import parallel
 from jitm.matcher import Matcher
+from jitm.synthesis import Synthesis, Synthetic
 from jitm.training.measures import collapse_metrics, difficulty, gap_metrics, gradient_norms
 from jitm.training.members import Member, MemberState, Outcome
 from jitm.training.objective import Term, objective
 from jitm.training.sources import ListedScores, Source
-from jitm.training.synthesis import GENERATED, HEADS, MASKED, Synthesis, Synthetic, masked_losses, score_synthetic
+from jitm.training.synthesis import GENERATED, HEADS, MASKED, masked_losses, score_synthetic
 from jitm.types import Batch, Ranking
 
 SELHN_EPSILON = 0.01  # as published, to look at losses that have none of their own

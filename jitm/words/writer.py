@@ -21,7 +21,7 @@ from jitm.errors import UserError
 from jitm.evaluation import Run, load_run, read_tokens
 from jitm.matcher import Matcher
 from jitm.scoring import LENGTH_MULTIPLE
-from jitm.training.synthesis import Synthesis, Synthetic
+from jitm.synthesis import Synthesis, Synthetic
 from jitm.types import Batch
 
 TEXTS = 8  # whose sentences are written at once, on each device
