@@ -21,7 +21,7 @@ p { margin: 0 0 .75rem; }
 .words { display: flex; flex-wrap: wrap; gap: .35rem; }
 .word { display: inline-flex; flex-direction: column; text-align: center; }
 .word b { font-weight: inherit; padding: .1rem .35rem; border-radius: 4px; background: rgb(225 40 40 / var(--shade)); }
-.word ins { font-size: .85rem; }
+.word ins { font-size: .85rem; text-decoration: none; }
 .word small { opacity: .75; font-size: .7rem; }
 """
 
