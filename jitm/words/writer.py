@@ -70,7 +70,7 @@ def load_writer(workdir: str | Path) -> Writer:
     """
     run = load_run(workdir)
     config = run.config
-    name = config['synthesis']['generator']
+    name = config['synthesis']['generator'] if 'synthesis' in config else ''  # which older runs have not
     if not name:
         raise UserError(
             f"{workdir} writes no sentences for the attack 'generated' (its config key 'synthesis.generator' is ''); "
