@@ -29,6 +29,7 @@ def load(name):
 def test_every_config_builds_its_models_terms_optimizer_and_members(path: Path):
     config = load(path.relative_to(ROOT / 'configs').with_suffix(''))
     assert config.keys() == load('default').keys()
+    assert config['scene_graphs']['source'] != 'scene_graphs.gold' or config['data']['source'] == 'scenes.load'
     sections = {name: config_lib.member_model(config, name) for name in config['members']}
     models = {name: config_lib.make_model(section, vocab_size=10) for name, section in sections.items()}
     for model in models.values():
