@@ -143,6 +143,11 @@ HINGES = 'ranking.sum_of_hinges'
         ),
         ([{}, {'optimizer__learning_rate': 2e-3}], ['learning_rate=0.001', 'learning_rate=0.002']),
         ([{}, {'terms__ranking__epsilon': 0.01}], ['no epsilon', 'epsilon=0.01']),
+        # What all have says more than what some lack.
+        (
+            [{'writer': 'target'}, {'writer': 'copy', 'members__copy__of': 'target'}],
+            ['writer=target', 'writer=copy'],
+        ),
         # The loss is named although its argument alone would do.
         (
             [{}, *({'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': n} for n in (1, 2))],

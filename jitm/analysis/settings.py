@@ -137,7 +137,7 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Says in few words what tells configs apart: 'max_of_hinges', 'learning_rate=0.002', 'no epsilon'.
 
     A key that differs is named if it parts configs that the keys before it leave together. Losses come before models,
-    these before the rest, and in each what has a name before numbers.
+    these before the rest, and in each what all have before what some lack, and what has a name before numbers.
 
     Args:
       configs: nested dicts, each different from all others where it is `decisive`.
@@ -149,10 +149,11 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     keys = {key for one in flat for key in one}
     words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys}
 
-    def rank(key: str) -> tuple[int, bool, str]:
+    def rank(key: str) -> tuple[int, bool, bool, str]:
         section = key.partition('.')[0]
+        lacking = any(key not in one for one in flat)
         with_key = any('=' in word for word in words[key])
-        return (*SECTIONS, section).index(section), with_key, key
+        return (*SECTIONS, section).index(section), lacking, with_key, key
 
     def parts(chosen: Sequence[str]) -> int:
         return len({tuple(words[key][n] for key in chosen) for n in range(len(configs))})
