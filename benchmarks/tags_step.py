@@ -26,10 +26,9 @@ from benchmarks.members import seconds
 from benchmarks.scoring import matmul_gflops
 from configs.tags import tags_dc_f30k
 from jitm import config as config_lib
-from jitm import generation
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.matcher import Matcher
-from jitm.synthesis import Synthetic, read_sentences
+from jitm.synthesis import Synthesis, Synthetic
 from jitm.training.objective import DIRECTIONS, make_terms, objective
 from jitm.training.sources import Listed
 from jitm.training.synthesis import GENERATED, masked_losses, score_synthetic
@@ -83,14 +82,14 @@ class Given(NamedTuple):
 
     Attributes:
       batch: with masked sentences and a pool.
-      sentences: int32 [B, N, L], written.
-      synthetic: those of them that are kept.
+      written: N sentences of each.
+      kept: the m of them.
       chosen: see `Listed.choose`.
     """
 
     batch: Batch
-    sentences: chex.Array
-    synthetic: Synthetic
+    written: Synthetic
+    kept: Synthetic
     chosen: dict[str, tuple[chex.Array, chex.Array]]
 
 
@@ -111,40 +110,25 @@ def make_up(counts: Counts, positives: int, words: int, regions: int, vocabulary
         masked=Masked(np.where(labelled, vocabulary - 1, batch.texts.ids[:, None]).astype(np.int32), labelled),
         caption_words=batch.texts.ids,
     )
-    kept = sentences[:, : counts.hardest]
-    synthetic = Synthetic(kept, kept != batch.texts.ids[:, None], np.ones(kept.shape[:2], bool))
+    written = Synthetic(sentences, sentences != batch.texts.ids[:, None], np.ones(sentences.shape[:2], bool))
+    kept = jax.tree.map(lambda x: x[:, : counts.hardest], written)
     index = rng.integers(0, 1 + counts.candidates, (positives, counts.hardest))
-    return Given(batch, sentences, synthetic, dict.fromkeys(DIRECTIONS, (index, synthetic.there)))
+    return Given(batch, written, kept, dict.fromkeys(DIRECTIONS, (index, kept.there)))
 
 
 def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callable]:
     """Makes each of `PARTS` a function of parameters, what is `Given` and a key, with the terms of the paper."""
     config = tags_dc_f30k.get_config().to_dict()
     terms = make_terms(config['terms'], rankings=(*DIRECTIONS, GENERATED))
-    temperature = config['synthesis']['temperature']
+    synthesis = Synthesis(**config['synthesis'] | {'samples': samples, 'hardest': counts.hardest})
     source = Listed(pool=0, hardest=counts.hardest)
 
-    def encode_images(params, batch):
-        return model.apply({'params': params}, batch.images, method='encode_image')
-
     def write(params, given, key):
-        def one(key, image, length, masked):
-            logits = read_sentences(model, {'params': params}, image, masked.ids, length, ('mlm',))['mlm']
-            return generation.refill(logits, masked, samples, temperature, key)
-
-        batch = given.batch
-        keys = jax.random.split(key, len(batch.image_index))
-        return jax.vmap(one)(keys, encode_images(params, batch), batch.texts.lengths, batch.masked)
+        keys = jax.random.split(key, len(given.batch.image_index))
+        return synthesis.write(model, {'params': params}, given.batch, keys)
 
     def score_sentences(params, given, key):
-        def one(image, ids, length, known, sentences):
-            scores = read_sentences(model, {'params': params}, image, sentences, length)['rank']
-            allowed = generation.novel(sentences, ids, known) & generation.distinct(sentences)
-            return generation.hardest(scores, allowed, counts.hardest)
-
-        batch = given.batch
-        rows = batch.texts.ids, batch.texts.lengths, batch.caption_words, given.sentences
-        return jax.vmap(one)(encode_images(params, batch), *rows)
+        return synthesis.keep_hardest(model, {'params': params}, given.batch, given.written)
 
     def score_candidates(params, given, key):
         return model.apply({'params': params}, given.batch, None, method=source.choose)
@@ -171,7 +155,7 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
         return {}, masked_losses(matcher, images, given.batch, terms)
 
     def of_sentences(matcher, given, images, terms):
-        scores, losses = score_synthetic(matcher, images, given.batch, given.synthetic, terms)
+        scores, losses = score_synthetic(matcher, images, given.batch, given.kept, terms)
         return {GENERATED: scores.ranking()}, losses
 
     def of_candidates(matcher, given, images, terms):

@@ -1,4 +1,4 @@
-"""Wrong sentences that a model writes itself: masked places refilled, true ones sorted out (TAGS, paper 001, 3.2).
+"""Wrong sentences that a model writes itself: masked places refilled, true ones sorted out (TAGS, paper 001, 2.1).
 
 Pure functions of one sentence's variants, of static shapes; which words are masked is `jitm.data.masking`'s matter.
 """
@@ -11,7 +11,7 @@ from jitm.types import Masked
 
 
 def refill(logits: chex.Array, masked: Masked, samples: int, temperature: float, key: chex.PRNGKey) -> chex.Array:
-    """Draws a word for every labelled place from softmax(logits / tau), the places by themselves (section 3.2).
+    """Draws a word for every labelled place from softmax(logits / tau), the places by themselves (section 2.1).
 
     Args:
       logits: float [K, L, V], of the words at each place of K variants.
@@ -31,14 +31,14 @@ def refill(logits: chex.Array, masked: Masked, samples: int, temperature: float,
 
 
 def novel(sentences: chex.Array, original: chex.Array, known: chex.Array) -> chex.Array:
-    """Which sentences say something that no caption of the image says (section 3.2, the criterion of false negatives).
+    """Which sentences say something that no caption of the image says (section 2.1, the criterion of false negatives).
 
     At least one changed word must be outside of all captions of the image. The original itself is none of them.
 
     Args:
       sentences: int [N, L].
       original: int [L].
-      known: int [W], the words of all captions of the image, padded with 0.
+      known: int [W], the words of all captions of the image, padded with -1.
 
     Returns:
       bool [N].
@@ -53,7 +53,7 @@ def distinct(sentences: chex.Array) -> chex.Array:
 
 
 def hardest(scores: chex.Array, allowed: chex.Array, count: int) -> tuple[chex.Array, chex.Array]:
-    """Takes the sentences of the highest scores (section 3.2).
+    """Takes the sentences of the highest scores (section 2.2).
 
     Args:
       scores: [N], of each with the image.

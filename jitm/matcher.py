@@ -141,7 +141,7 @@ class Matcher(nn.Module):
     def read_pairs(
         self, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
     ) -> dict[str, chex.Array]:
-        """What heads say of image n read together with text n, for models that do so.
+        """What heads say of image n read together with text n, all at once; all models have `rank`.
 
         Args:
           images: N of them, encoded.
@@ -155,9 +155,11 @@ class Matcher(nn.Module):
           [N, L, 2], class 1 if it does; `correct`, the word that should stand there, logits [N, L, V].
 
         Raises:
-          UserError: if the model has none of these.
+          UserError: if the model has not all of these.
         """
-        raise UserError(f'{type(self).__name__} does not read words together with an image')
+        if tuple(heads) != ('rank',):
+            raise UserError(f'{type(self).__name__} does not read words together with an image')
+        return {'rank': self.similarity_pairwise(images, texts, train)}
 
     def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes and scores every image with every text: float32 [I, T].

@@ -1,4 +1,4 @@
-"""Wrong sentences that a matcher writes for images, in training and after (TAGS, paper 001, section 3.2)."""
+"""Wrong sentences that a matcher writes for images, in training and after (TAGS, paper 001, section 2.1)."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from flax import struct
 from jitm import generation, tiles
 from jitm.errors import UserError
 from jitm.matcher import Encoding, Matcher
-from jitm.types import Batch, Texts
+from jitm.types import Batch, Elements, Texts
 
 
 class Synthetic(struct.PyTreeNode):
@@ -60,7 +60,7 @@ class Synthesis:
         batch: Batch,
         keys: chex.PRNGKey,
     ) -> Synthetic:
-        """Writes sentences for this device's B images, and takes those that the model finds best (section 3.2).
+        """Writes sentences for this device's B images, and takes those that the model finds best (2.1 and 2.2).
 
         Args:
           model: that is to learn from them, in evaluation mode.
@@ -72,20 +72,32 @@ class Synthesis:
         Returns:
           The sentences, without gradient.
         """
-        writer, of_writer = generator
-        shown = writer.apply(of_writer, batch.images, method='encode_image')
+        return self.keep_hardest(model, variables, batch, self.write(*generator, batch, keys))
+
+    def write(self, generator: Matcher, variables: chex.ArrayTree, batch: Batch, keys: chex.PRNGKey) -> Synthetic:
+        """Refills all masked variants (2.1): K samples for each image, of which those are there that may be kept."""
+        images = generator.apply(variables, batch.images, method='encode_image')
+
+        def one(key, image, ids, length, masked, known):
+            logits = read_sentences(generator, variables, image, masked.ids, length, ('mlm',))['mlm']
+            sentences = generation.refill(logits, masked, self.samples, self.temperature, key)
+            allowed = generation.novel(sentences, ids, known) & generation.distinct(sentences)
+            return Synthetic(sentences, jnp.repeat(masked.labelled, self.samples, axis=0), allowed)
+
+        rows = keys, images, batch.texts.ids, batch.texts.lengths, batch.masked, batch.caption_words
+        return map_images(one, rows, largest_array(generator, images, *batch.masked.ids.shape[1:], words=True))
+
+    def keep_hardest(self, model: Matcher, variables: chex.ArrayTree, batch: Batch, written: Synthetic) -> Synthetic:
+        """Takes the m of the sentences there that score highest with their image (2.2)."""
         images = model.apply(variables, batch.images, method='encode_image')
 
-        def one(key, shown, image, ids, length, masked, known):
-            logits = read_sentences(writer, of_writer, shown, masked.ids, length, ('mlm',))['mlm']
-            sentences = generation.refill(logits, masked, self.samples, self.temperature, key)
-            scores = read_sentences(model, variables, image, sentences, length)['rank']
-            allowed = generation.novel(sentences, ids, known) & generation.distinct(sentences)
-            index, there = generation.hardest(scores, allowed, self.hardest)
-            return Synthetic(sentences[index], jnp.repeat(masked.labelled, self.samples, axis=0)[index], there)
+        def one(image, length, written):
+            scores = read_sentences(model, variables, image, written.ids, length)['rank']
+            index, there = generation.hardest(scores, written.there, self.hardest)
+            return Synthetic(written.ids[index], written.labelled[index], there)
 
-        rows = shown, images, batch.texts.ids, batch.texts.lengths, batch.masked, batch.caption_words
-        return map_images(one, keys, rows, batch.masked.ids[0].size * writer.vocab_size)
+        rows = images, batch.texts.lengths, written
+        return map_images(one, rows, largest_array(model, images, *written.ids.shape[1:]))
 
 
 def read_sentences(
@@ -105,7 +117,7 @@ def read_sentences(
       image: encoded, its leaves without the axis of images.
       ids: int [N, L].
       length: int [], of all of them.
-      heads: whose answers are wanted; `rank` if there are none, which every matcher gives.
+      heads: whose answers are wanted, of all sentences at once; without any `rank`, of a tile of sentences at a time.
       key: of the dropout in training; None in evaluation mode.
 
     Returns:
@@ -123,6 +135,13 @@ def read_sentences(
     return model.apply(variables, method=read, rngs={'dropout': key} if train else {})
 
 
-def map_images(one: Callable, keys: chex.PRNGKey, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
-    """Applies `one(key, *row)`, whose largest array has so many floats, to as many images at a time as memory holds."""
-    return tiles.map_tiles(lambda items: jax.vmap(one)(*items), (keys, *rows), tiles.tile_edge(floats) ** 2)
+def largest_array(model: Matcher, images: Encoding, sentences: int, length: int, words: bool = False) -> int:
+    """Floats of the largest array while an image is read with so many sentences; with `words`, which stands where."""
+    texts = Elements(jnp.zeros((sentences, length, 1)), jnp.ones((sentences, length), bool))
+    floats = sentences * model.floats_per_pair(images, texts)
+    return max(floats, sentences * length * model.vocab_size) if words else floats
+
+
+def map_images(one: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
+    """Applies `one(*row)`, whose largest array has so many floats, to as many images at a time as memory holds."""
+    return tiles.map_tiles(lambda items: jax.vmap(one)(*items), rows, tiles.tile_edge(floats) ** 2)

@@ -10,16 +10,17 @@ import optax
 import pytest
 from test_matchers import VOCABULARY, make_inputs, perturb
 
-from jitm import generation
+from jitm import generation, parallel
 from jitm.errors import UserError
 from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
-from jitm.synthesis import Synthesis
+from jitm.synthesis import Synthesis, Synthetic
 from jitm.training.measures import BINS, difficulty
 from jitm.training.members import Member, MemberState, frozen, gradient
 from jitm.training.objective import Term
 from jitm.training.sources import Listed, ListedScores
 from jitm.training.step import TrainState, make_train_step
+from jitm.training.synthesis import score_synthetic
 from jitm.types import Batch, Masked, Texts
 
 MODEL = UNITER(VOCABULARY, 'tiny', dropout=0.0, dtype='float32', heads=('mlm', 'discriminate', 'correct'))
@@ -47,7 +48,7 @@ def make_batch():
     labelled = np.zeros((PAIRS, VARIANTS, LENGTH), bool)
     labelled[0, 0, 1:3] = labelled[0, 1, 4] = labelled[0, 2, 2] = labelled[1, :, 1] = labelled[1, 2, 2] = True
     masked = Masked(np.where(labelled, MASK, ids[:, None]).astype(np.int32), labelled)
-    known = np.zeros((PAIRS, 8), np.int32)
+    known = np.full((PAIRS, 8), -1, np.int32)
     for row, words in zip(known, ids, strict=True):
         row[: len(np.unique(words[words > 0]))] = np.unique(words[words > 0])
     texts = texts.replace(ids=ids)
@@ -231,3 +232,27 @@ def test_synthesis_refuses_what_means_nothing():
         dataclasses.replace(SYNTHESIS, temperature=0)
     with pytest.raises(UserError, match=r"'synthesis.hardest' is 0; it must be at least 1"):
         dataclasses.replace(SYNTHESIS, hardest=0)
+
+
+def test_memory_is_that_of_a_tile_whatever_the_number_of_images(params, monkeypatch):
+    """A tile holds one image's sentences: twelve images take the memory of two, but for inputs and results."""
+    monkeypatch.setattr(parallel, 'tile_floats', lambda: 6 * 11 * 512)
+    words = {name: TERMS[name] for name in ('discrimination', 'correction')}
+
+    def memory(images, terms):
+        def loss(params, batch, synthetic):
+            def score(matcher):
+                shown = matcher.encode_image(batch.images, train=True)
+                return score_synthetic(matcher, shown, batch, synthetic, terms)
+
+            scores, losses = MODEL.apply({'params': params}, method=score, rngs={'dropout': jax.random.key(0)})
+            return jnp.sum(scores.scores) + sum(jnp.sum(loss) for loss in losses.values())
+
+        batch = jax.tree.map(lambda x: np.resize(x, (images, *x.shape[1:])) if x.ndim else x, make_batch())
+        ids = np.resize(batch.texts.ids[:, None], (images, SYNTHESIS.hardest, LENGTH))
+        synthetic = Synthetic(ids, ids > 0, np.ones(ids.shape[:2], bool))
+        compiled = jax.jit(jax.grad(loss)).lower(params, batch, synthetic).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    for terms in ({}, words):
+        assert memory(12, terms) < 1.2 * memory(2, terms)

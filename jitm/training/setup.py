@@ -141,12 +141,13 @@ def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
         )
     if not copies:
         raise UserError("config key 'masking.copies' is 0, but config key 'synthesis' refills masked sentences: set it")
+    made = synthesis()
     if config['synthesis']['hardest'] > copies * config['synthesis']['samples']:
         raise UserError(
             f"config key 'synthesis.hardest' is {config['synthesis']['hardest']}, more than the sentences there are "
             f"('masking.copies' x 'synthesis.samples' = {copies * config['synthesis']['samples']})"
         )
-    return synthesis()
+    return made
 
 
 def load_masked_words(config: Mapping[str, Any], split: Split, tokens: Tokens, vocabulary: Any) -> MaskedWords | None:

@@ -100,8 +100,8 @@ class InBatch:
 class Listed:
     """Ranks the hardest of many candidates: all are scored without gradient, those that are kept again with it.
 
-    So UNITER trains with hard negatives (its released code; paper 001, section 3.1): 399 random candidates, of which
-    31 are kept. There every query draws its own; here the queries of a step share the global batch and a pool.
+    So UNITER trains with hard negatives (its released code): 399 random candidates, of which 31 are kept. There every
+    query draws its own; here the queries of a step share the global batch and a pool.
 
     Attributes:
       pool: P, how many pairs there are besides the global batch, whose images and texts are candidates too.

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from jitm.matcher import Encoding, Matcher
-from jitm.synthesis import Synthetic, map_images, read_sentences
+from jitm.synthesis import Synthetic, largest_array, map_images, read_sentences
 from jitm.training.objective import Term
 from jitm.training.sources import ListedScores
-from jitm.types import Batch, Elements, TokenPredictions
+from jitm.types import Batch, TokenPredictions
 
 GENERATED = 'generated'  # the ranking of an image's own sentence against those written for it
 MASKED = 'masked_language_modeling'
@@ -37,7 +37,7 @@ def score_synthetic(
 
     def one(key, image, ids, length, synthetic):
         sentences = jnp.concatenate([ids[None], synthetic.ids])
-        said = read_sentences(model, variables, image, sentences, length, ('rank', *heads) if heads else (), key)
+        said = read_sentences(model, variables, image, sentences, length, ('rank', *heads), key)
         real = synthetic.there[:, None] & (jnp.arange(len(ids)) < length)
         wanted = {
             'word_discrimination': ((synthetic.ids == ids).astype(jnp.int32), real),
@@ -46,10 +46,10 @@ def score_synthetic(
         predictions = {name: _one_text(said[HEADS[name]][1:], *wanted[name]) for name in HEADS if HEADS[name] in said}
         return said['rank'], {name: term.per_text(predictions)[0] for name, term in terms.items()}
 
-    rows = images, batch.texts.ids, batch.texts.lengths, synthetic
-    sentences = synthetic.ids[0]
-    floats = _floats(model, images, sentences, 'correct' in heads) if heads else sentences.size
-    scores, losses = map_images(one, _keys(matcher, batch), rows, floats)
+    rows = _keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, synthetic
+    _, wrong, length = synthetic.ids.shape
+    floats = largest_array(model, images, 1 + wrong, length, words='correct' in heads)
+    scores, losses = map_images(one, rows, floats)
     return ListedScores(scores, synthetic.there), losses
 
 
@@ -62,16 +62,8 @@ def masked_losses(matcher: Matcher, images: Encoding, batch: Batch, terms: Mappi
         predictions = {MASKED: _one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)}
         return {name: term.per_text(predictions)[0] for name, term in terms.items()}
 
-    rows = images, batch.texts.ids, batch.texts.lengths, batch.masked
-    floats = _floats(model, images, batch.masked.ids[0], True)
-    return map_images(one, _keys(matcher, batch), rows, floats)
-
-
-def _floats(model: Matcher, images: Encoding, sentences: chex.Array, words: bool) -> int:
-    """Floats of the largest array while an image's sentences [N, L] are read; with `words`, which stands where."""
-    count, length = sentences.shape
-    texts = Elements(jnp.zeros((count, length, 1)), jnp.ones((count, length), bool))
-    return max(count * model.floats_per_pair(images, texts), sentences.size * model.vocab_size if words else 0)
+    rows = _keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, batch.masked
+    return map_images(one, rows, largest_array(model, images, *batch.masked.ids.shape[1:], words=True))
 
 
 def _keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:
