@@ -119,7 +119,7 @@ class Batch(struct.PyTreeNode):
       pool: Pairs with P rows, more candidates; None without.
       pool_index: int32 [P], row of each of the pool's images in the split; None without.
       masked: K variants of each text, [B, K, L]; None without.
-      caption_words: int32 [B, W], the ids in all captions of each image, padded with 0; None without.
+      caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; None without.
     """
 
     step: chex.Array

@@ -49,7 +49,7 @@ def find_phrases(
 
 
 def caption_words(tokens: Tokens, image_of_text: np.ndarray) -> np.ndarray:
-    """Collects the ids in all captions of each image of a split: int32 [I, W], padded with 0.
+    """Collects the ids in all captions of each image of a split: int32 [I, W], padded with -1, which is no word.
 
     Args:
       tokens: of the captions, T of them.
@@ -58,7 +58,7 @@ def caption_words(tokens: Tokens, image_of_text: np.ndarray) -> np.ndarray:
     pairs = np.stack([np.repeat(image_of_text, tokens.lengths), tokens.ids], axis=1)
     images, ids = np.unique(pairs, axis=0).T
     counts = np.bincount(images)
-    words = np.zeros((len(counts), counts.max()), np.int32)
+    words = np.full((len(counts), counts.max()), -1, np.int32)
     words[np.arange(words.shape[1]) < counts[:, None]] = ids
     return words
 
