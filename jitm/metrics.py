@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 RECALLS_AT = (1, 5, 10)
+FITS = 0.5  # a word is said to fit if its probability is above
 
 
 def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +143,7 @@ def _percent(right: np.ndarray) -> float:
 
 
 def word_discrimination(fits: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> dict[str, float]:
-    """How often it is rightly told whether a word fits (WoD: TAGS-DC, section 4.4, threshold 0.5).
+    """How often it is rightly told whether a word fits (WoD: TAGS-DC, section 4.4), threshold `FITS`.
 
     The paper gives one number and does not say over which words.
 
@@ -155,7 +156,7 @@ def word_discrimination(fits: np.ndarray, labels: np.ndarray, mask: np.ndarray) 
       Percent: `overall`, `matched` of the words that fit, `mismatched` of the others, and `balanced`, the mean of both;
       NaN where there are none.
     """
-    right = (fits > 0.5) == labels
+    right = (fits > FITS) == labels
     matched, mismatched = _percent(right[mask & labels]), _percent(right[mask & ~labels])
     return {
         'overall': _percent(right[mask]),

@@ -19,7 +19,7 @@ from test_uniter import uniter_config  # noqa: F401
 
 from jitm import explain
 from jitm.analysis import words as shown
-from jitm.data import scenes
+from jitm.data import scene_graphs, scenes
 from jitm.data.masking import Masking
 from jitm.data.pipeline import pad_texts, take_images
 from jitm.data.splits import Split
@@ -36,7 +36,7 @@ from jitm.words import report as words_report
 from jitm.words.examples import check_examples, describe_sentences
 from jitm.words.reader import Judged, PairReader, has_heads, inner_places
 from jitm.words.report import check_perplexity, correct, evaluate, false_sentences, table
-from jitm.words.writer import Writer
+from jitm.words.writer import Writer, load_writer, write_sentences
 
 CAPTIONS = ('a red ring', 'a disc', 'two red discs , a ring', 'a blue box', 'a ring', 'a red box')
 CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32'}}
@@ -211,7 +211,7 @@ def test_captions_and_false_sentences_are_compared_by_hand(split, uniter):
     }
     assert row['word_correction'] == {'replaced': pytest.approx(200 / 7), 'all': 50}
     assert reader.judged == [[0, 0, 0, 1, 2], [0, 1, 2]]
-    assert got['captions'] == {'number': 3, 'pseudo_perplexity': pytest.approx({'sentence': 3, 'corpus': 3})}
+    assert row['pseudo_perplexity_captions'] == pytest.approx({'sentence': 3, 'corpus': 3})
     assert row['pseudo_perplexity'] == pytest.approx({'sentence': 4, 'corpus': 4})
     assert row['pseudo_perplexity_corrected'] == pytest.approx({'sentence': 5, 'corpus': 5})
     assert reader.likely == [
@@ -230,7 +230,7 @@ def test_captions_and_false_sentences_are_compared_by_hand(split, uniter):
         '',
         '| pseudo-perplexity | mean over sentences | over all words |',
         '| --- | --- | --- |',
-        '| captions | 3.0 | 3.0 |',
+        '| one, its captions | 3.0 | 3.0 |',
         '| one | 4.0 | 4.0 |',
         '| one, corrected | 5.0 | 5.0 |',
     ]
@@ -240,7 +240,7 @@ def test_a_model_without_heads_is_compared_by_sentences_alone(split, vse):
     false = tuple((caption.replace('ring', 'box').replace('red', 'blue'),) for caption in CAPTIONS)
     got = evaluate(make_reader(vse, split), split, np.arange(6), {'one': false})
     row = got['sets'].pop('one')
-    assert got == {'captions': {'number': 6}, 'sets': {}}
+    assert got == {'sets': {}}
     assert row.keys() == {
         *('captions', 'sentences', 'read_as_the_caption', 'of_another_length', 'sentence_discrimination')
     }
@@ -282,6 +282,8 @@ def test_scene_graphs_are_read_from_a_file_if_one_is_named(tmp_path):
 def test_attacks_that_a_split_has_not_are_refused(split):
     with pytest.raises(UserError, match=r"--attacks has 'nouns', did you mean 'noun'\?"):
         false_sentences(split, ALL, ['nouns'])
+    with pytest.raises(UserError, match='--attacks is empty; give some of swap, generated, noun'):
+        false_sentences(split, ALL, [])
     plain = Split(**{field.name: getattr(split, field.name) for field in dataclasses.fields(Split)})
     with pytest.raises(
         UserError, match='scenes/dev has no swaps, which only scenes knows; take noun, number, relation'
@@ -325,6 +327,14 @@ def test_sentences_are_written_as_in_training(generated, writer, split):
         ]
         for sentence in generated[text]:
             assert set(sentence.split()) - known
+
+
+def test_phrases_are_masked_as_in_the_training_of_the_writer(generated, writer, split):
+    config = writer.run.config | {'scene_graphs': {'source': 'scene_graphs.rules'}}
+    of_phrases = dataclasses.replace(writer, run=dataclasses.replace(writer.run, config=config))
+    given = write_sentences(of_phrases, split, ALL, scene_graphs.rules(split), seed=4)
+    assert write_sentences(of_phrases, split, ALL, seed=4) == given != generated
+    assert write_sentences(writer, split, ALL, scene_graphs.rules(split), seed=4) == generated
 
 
 def test_sentences_depend_on_the_seed_and_on_no_other_caption(generated, writer, split):
@@ -516,6 +526,8 @@ def test_a_page_takes_the_place_of_older_files(explained, split, tmp_path):
 def test_the_commands_tell_words_apart(uniter_config, tmp_path):  # noqa: F811
     uniter_config['model'] |= {'heads': HEADS}
     train_and_evaluate(uniter_config, tmp_path / 'run')
+    with pytest.raises(UserError, match="writes no sentences for the attack 'generated'"):
+        load_writer(tmp_path / 'run')
     result = run_script('eval.py', '--workdir', tmp_path / 'run', '--explain', 2)
     assert result.returncode == 0, result.stderr
     folder = tmp_path / 'run' / 'eval' / 'dev'
@@ -528,7 +540,7 @@ def test_the_commands_tell_words_apart(uniter_config, tmp_path):  # noqa: F811
     assert result.returncode == 0, result.stderr
     report = json.loads((folder / 'words.json').read_text())
     assert list(report['sets']) == ['relation', 'attribute swap', 'relation swap']
-    assert report['protocol']['texts'] == report['captions']['number'] == 2
+    assert report['protocol']['texts'] == 2
     assert table(report) in result.stdout
     assert result.stdout.endswith(f'written to {folder / "words.json"} and words.html\n')
     verdicts = Page((folder / 'words.html').read_text()).texts('p')[2::2]

@@ -23,9 +23,10 @@ class Difficulty(NamedTuple):
 
     Attributes:
       epochs: float [N], where each line, or part of the run, ends.
-      gaps: float [N], mean of a wrong sentence's score less the true one's; NaN if there is no sentence.
-      counts: float [N], how many wrong sentences an image has, on average.
-      shares: float [N, S], of the wrong sentences by that difference, in S equal parts of [-1, 1]; NaN as `gaps`.
+      gaps: float [N], mean of a wrong sentence's score less the true one's.
+      counts: float [N], how many wrong sentences an image has, on average; where it is 0, the others are 0 for a line,
+        NaN for a part.
+      shares: float [N, S], of the wrong sentences by that difference, in S equal parts of [-1, 1].
     """
 
     epochs: np.ndarray

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.metrics import FITS
+
 WIDTH = 100  # characters of a line
-MISMATCH = 0.5  # from here on a word does not fit
+MISMATCH = 1 - FITS  # from here on a word does not fit
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.4 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }

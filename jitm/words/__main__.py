@@ -47,7 +47,8 @@ def _load_writer() -> Writer | None:
       UserError: if it cannot write, or is given for nothing.
     """
     if GENERATED in ATTACKS.value:
-        return load_writer(GENERATOR.value or WORKDIR.value)
+        own = WORKDIR.value, STEP.value, MEMBER.value
+        return load_writer(GENERATOR.value) if GENERATOR.value else load_writer(*own)
     if GENERATOR.value:
         raise UserError("--generator writes the attack 'generated'; add that to --attacks, or leave --generator out")
     return None
@@ -56,6 +57,8 @@ def _load_writer() -> Writer | None:
 def main() -> None:
     """Prints the tables and writes the report."""
     check_kinds(ATTACKS.value)
+    if SCENE_GRAPHS.value and set(ATTACKS.value) == {'swap'}:
+        raise UserError("--scene_graphs is of no use to the attack 'swap'; leave it out, or add another to --attacks")
     run = load_run(WORKDIR.value, STEP.value, MEMBER.value)
     if PERPLEXITY.value:
         check_perplexity(run)
@@ -84,6 +87,7 @@ def main() -> None:
         'perplexity': "pseudo-perplexity by the model's own head mlm; one false sentence of each caption",
         'dtype': dtype,
         'runs': describe_runs([run]),
+        'writer': describe_runs([writer.run])[0] if writer else None,
         'generator': describe_runs([writer.generator])[0] if writer else None,
         'vocabulary_hash': [run.vocabulary.hash],
     }

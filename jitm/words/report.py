@@ -23,7 +23,9 @@ KINDS = ('swap', GENERATED, *attacks.KINDS)
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Raises a UserError unless all are of `KINDS`."""
+    """Raises a UserError unless there are some, all of `KINDS`."""
+    if not kinds:
+        raise UserError(f'--attacks is empty; give some of {", ".join(KINDS)}')
     for kind in kinds:
         if kind not in KINDS:
             raise UserError(f"--attacks has '{kind}'{did_you_mean(kind, KINDS)}")
@@ -46,7 +48,8 @@ def false_sentences(
       texts: int [N], the captions whose sentences are wanted; those by rule are there for all.
       kinds: of `KINDS`; 'swap' gives one set for each kind of exchange.
       seed: of what is drawn.
-      graphs: a file of scene graphs, see `scene_graphs.from_file`; '' for the gold ones of `scenes`, elsewhere rules.
+      graphs: a file of scene graphs, see `scene_graphs.from_file`; '' for the gold ones of `scenes`, elsewhere rules,
+        and for 'generated' those that the writer was trained with.
       writer: of the kind 'generated'.
       **options: of `attacks.attack`, which makes those by rule.
 
@@ -63,8 +66,7 @@ def false_sentences(
         if kind == 'swap':
             sets |= {f'{name} swap': sentences for name, sentences in attacks.swaps(split).items()}
         elif kind == GENERATED:
-            masked = find_graphs() if writer.needs_graphs else None
-            sets[kind] = write_sentences(writer, split, texts, masked, seed=seed)
+            sets[kind] = write_sentences(writer, split, texts, find_graphs() if graphs else None, seed=seed)
         else:
             sets[kind] = attacks.attack(split, find_graphs(), kind, seed=seed, **options)
     return sets
@@ -98,7 +100,7 @@ def _has_mask(vocabulary: Vocabulary | WordPiece) -> bool:
 
 def correct(ids: np.ndarray, judged: Judged, inner: np.ndarray) -> np.ndarray:
     """Keeps the words that fit and replaces the others (TAGS-DC, figure 3): int [N, L]; both ends are kept."""
-    return np.where(inner & (judged.fits <= 0.5), judged.corrections, ids)
+    return np.where(inner & (judged.fits <= metrics.FITS), judged.corrections, ids)
 
 
 def evaluate(
@@ -119,12 +121,12 @@ def evaluate(
       split: images and captions.
       texts: int [N], the captions to take.
       sets: name -> for each caption of the split its false sentences, see `false_sentences`.
-      perplexity: also `metrics.pseudo_perplexity`, of the captions and of the first false sentence of each, as it is
-        and corrected; see `check_perplexity`.
+      perplexity: also `metrics.pseudo_perplexity`, of the captions that have a false sentence, and of the first of
+        each, as it is and corrected; see `check_perplexity`.
 
     Returns:
-      A dict for JSON: `captions`, and for each of the `sets` how many there are, `metrics.sentence_discrimination`, and
-      if the model has the heads `metrics.word_discrimination`, `metrics.word_correction` and perplexities.
+      A dict for JSON: for each of the `sets` how many there are, `metrics.sentence_discrimination`, and if the model
+      has the heads `metrics.word_discrimination`, `metrics.word_correction` and perplexities.
 
     Raises:
       UserError: if a set is empty, or a score is not finite.
@@ -133,9 +135,8 @@ def evaluate(
     captions = _encode([split.captions[t] for t in texts], vocabulary)
     own = reader.score(images, captions)
     judges = has_heads(reader.run, WORD_HEADS)
-    described: dict[str, Any] = {'captions': {'number': len(texts)}, 'sets': {}}
-    if perplexity:
-        described['captions']['pseudo_perplexity'] = _perplexity(reader, images, captions)
+    likely = reader.log_likelihoods(images, captions) if perplexity else None
+    described: dict[str, Any] = {}
     for name, sentences in sets.items():
         owners = np.repeat(np.arange(len(texts)), [len(sentences[t]) for t in texts])
         if not len(owners):
@@ -148,7 +149,7 @@ def evaluate(
         scores[same] = own[owners[same]]
         if not (np.isfinite(scores).all() and np.isfinite(own).all()):
             raise UserError(f'scores on {split.name} are not finite: the model is broken')
-        described['sets'][name] = row = {
+        described[name] = row = {
             'captions': len(np.unique(owners)),
             'sentences': len(owners),
             'read_as_the_caption': int(same.sum()),
@@ -159,12 +160,14 @@ def evaluate(
         if judges and len(chosen):
             row |= _judge_words(reader, images, captions, _take(false, chosen), owners[chosen])
         if perplexity:
-            first = np.unique(owners, return_index=True)[1]
-            wrong, of = _take(false, first), images[owners[first]]
-            row['pseudo_perplexity'] = _perplexity(reader, of, wrong)
+            attacked, first = np.unique(owners, return_index=True)
+            wrong, of = _take(false, first), images[attacked]
+            row['pseudo_perplexity_captions'] = _perplexity(likely[attacked], captions.lengths[attacked])
+            row['pseudo_perplexity'] = _perplexity(reader.log_likelihoods(of, wrong), wrong.lengths)
             if judges:
-                row['pseudo_perplexity_corrected'] = _perplexity(reader, of, _corrected(reader, of, wrong))
-    return described
+                corrected = reader.log_likelihoods(of, _corrected(reader, of, wrong))
+                row['pseudo_perplexity_corrected'] = _perplexity(corrected, wrong.lengths)
+    return {'sets': described}
 
 
 def _encode(sentences: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
@@ -208,9 +211,8 @@ def _corrected(reader: PairReader, images: np.ndarray, tokens: Tokens) -> Tokens
     return join([row[:length] for row, length in zip(ids, tokens.lengths, strict=True)])
 
 
-def _perplexity(reader: PairReader, images: np.ndarray, tokens: Tokens) -> dict[str, float]:
-    found = reader.log_likelihoods(images, tokens)
-    return metrics.pseudo_perplexity(found, inner_places(tokens.lengths, found.shape[1]))
+def _perplexity(found: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
+    return metrics.pseudo_perplexity(found, inner_places(lengths, found.shape[1]))
 
 
 def table(report: Mapping[str, Any]) -> str:
@@ -227,14 +229,14 @@ def table(report: Mapping[str, Any]) -> str:
             [n, *_numbers(row, 'word_discrimination'), *_numbers(row, 'word_correction')] for n, row in words.items()
         ]
         told.append(tables.table(header, rows))
-    if 'pseudo_perplexity' in report['captions']:
-        header = ['pseudo-perplexity', 'mean over sentences', 'over all words']
-        rows = [['captions', *_numbers(report['captions'], 'pseudo_perplexity')]]
-        for name, row in report['sets'].items():
-            rows.append([name, *_numbers(row, 'pseudo_perplexity')])
-            if 'pseudo_perplexity_corrected' in row:
-                rows.append([f'{name}, corrected', *_numbers(row, 'pseudo_perplexity_corrected')])
-        told.append(tables.table(header, rows))
+    likely = [
+        [f'{name}{of}', *_numbers(row, f'pseudo_perplexity{key}')]
+        for name, row in report['sets'].items()
+        for of, key in ((', its captions', '_captions'), ('', ''), (', corrected', '_corrected'))
+        if f'pseudo_perplexity{key}' in row
+    ]
+    if likely:
+        told.append(tables.table(['pseudo-perplexity', 'mean over sentences', 'over all words'], likely))
     return '\n\n'.join(told)
 
 

@@ -43,11 +43,6 @@ class Writer:
     masking: Masking
     synthesis: Synthesis
 
-    @property
-    def needs_graphs(self) -> bool:
-        """Whether phrases are masked rather than single words."""
-        return bool(self.run.config['scene_graphs']['source'])
-
 
 @functools.lru_cache(maxsize=8)
 def _compiled(model: Matcher, generator: Matcher, synthesis: Synthesis) -> Callable:
@@ -62,13 +57,18 @@ def _compiled(model: Matcher, generator: Matcher, synthesis: Synthesis) -> Calla
     return parallel.map_rows(write)
 
 
-def load_writer(workdir: str | Path) -> Writer:
+def load_writer(workdir: str | Path, step: int | None = None, member: str | None = None) -> Writer:
     """Reads a run with what writes its sentences.
+
+    Args:
+      workdir: the run directory.
+      step: the checkpoint; the best by validation if not given.
+      member: the branch; the one that was validated if not given.
 
     Raises:
       UserError: if it writes none, or cannot be read.
     """
-    run = load_run(workdir)
+    run = load_run(workdir, step, member)
     config = run.config
     name = config['synthesis']['generator'] if 'synthesis' in config else ''  # which older runs have not
     if not name:
@@ -82,7 +82,7 @@ def load_writer(workdir: str | Path) -> Writer:
 
 
 def write_sentences(
-    writer: Writer, split: Split, texts: np.ndarray, graphs: Sequence[SentenceGraph] | None, *, seed: int
+    writer: Writer, split: Split, texts: np.ndarray, graphs: Sequence[SentenceGraph] | None = None, *, seed: int
 ) -> tuple[tuple[str, ...], ...]:
     """Writes false sentences as in training: masks, refills, and keeps those that the run itself finds hardest.
 
@@ -92,7 +92,7 @@ def write_sentences(
       writer: of the sentences.
       split: images and captions.
       texts: int [N], the captions.
-      graphs: of the split's T sentences, whose phrases are masked; None to mask single words.
+      graphs: of the split's T sentences, in place of those that the run's config names.
       seed: of masks and words; those of a caption are the same whatever others are asked for.
 
     Returns:
@@ -103,6 +103,9 @@ def write_sentences(
     """
     vocabulary, model = writer.run.vocabulary, writer.run.model
     tokens = read_tokens(writer.run, split)
+    described = writer.run.config['scene_graphs']
+    if graphs is None or not described['source']:
+        graphs = config_lib.load_scene_graphs(described, split)
     phrases, known = find_phrases(split.captions, vocabulary, graphs), caption_words(tokens, split.image_of_text)
     length = bucket(tokens.lengths.max(), LENGTH_MULTIPLE, model.text_format.max_length)
     shared = parallel.put_everywhere((writer.run.variables, writer.generator.variables, jax.random.key(seed)))
