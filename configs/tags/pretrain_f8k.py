@@ -16,5 +16,6 @@ def use_f8k(config: ConfigDict) -> ConfigDict:
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = use_f8k(pretrain_scenes.get_config())
-    config.epochs = 2
+    config.epochs, config.batch_size = 2, 8
+    config.masking.copies = 2
     return config

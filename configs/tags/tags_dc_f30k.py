@@ -7,14 +7,14 @@ from configs.tags.uniter_f30k import COUNTS
 
 
 def correct(config: ConfigDict, *, first: str = '', weight: float = 5e-4) -> ConfigDict:
-    """Adds word discrimination and word correction to a setting of TAGS (paper 001, section 3.3).
+    """Adds word discrimination and word correction to a setting of TAGS (paper 001, section 2.4).
 
     Args:
       config: the setting.
       first: the run of stage 1 that it begins with; '' for one stage.
       weight: of both terms.
     """
-    config.model.heads = ('mlm', 'discriminate', 'correct')
+    config.model.heads = ('itm', 'mlm', 'discriminate', 'correct')
     config.members.target.init_from = first
     config.terms = dict(
         config.terms.to_dict(),

@@ -1,4 +1,4 @@
-"""TAGS-DC on the synthetic scenes, tiny, in one stage (as paper 001, algorithm 1)."""
+"""TAGS-DC on the synthetic scenes, tiny, stage 2, after TAGS (as paper 001)."""
 
 from ml_collections import ConfigDict
 
@@ -8,4 +8,4 @@ from configs.tags.tags_dc_f30k import correct
 
 def get_config() -> ConfigDict:
     """Returns the config."""
-    return correct(tags_scenes.get_config(), first='runs/pretrain_scenes', weight=0.1)
+    return correct(tags_scenes.get_config(), first='runs/tags_scenes', weight=0.1)

@@ -4,10 +4,11 @@ from ml_collections import ConfigDict
 
 from configs.tags import uniter_f30k
 from configs.tags.uniter_f30k import COUNTS, HINGES
+from configs.tags.uniter_mlm_f30k import predict_masked
 
 
 def write(config: ConfigDict, *, synthetic: float, masked: float, temperature: float, hardest: int = 31) -> ConfigDict:
-    """Adds generated sentences to a setting of UNITER (paper 001, section 3.2).
+    """Adds generated sentences to a setting of UNITER (paper 001, sections 2.1 to 2.3).
 
     Args:
       config: the setting.
@@ -16,14 +17,11 @@ def write(config: ConfigDict, *, synthetic: float, masked: float, temperature: f
       temperature: tau.
       hardest: m, how many sentences are kept.
     """
-    config.masking.copies = 20
-    config.scene_graphs.source = 'scene_graphs.rules'
+    config = predict_masked(config, weight=masked)
+    config.model.heads = ('itm', 'mlm')  # the former for stage 2, whose word discrimination begins as it
     config.synthesis = dict(generator='target', samples=20, temperature=temperature, hardest=hardest)
-    config.terms = dict(
-        config.terms.to_dict(),
-        synthetic=dict(HINGES, weight=synthetic, rankings=('generated',), **COUNTS),
-        masked=dict(loss='tokens.masked_language_modeling', weight=masked, **COUNTS),
-    )
+    synthetic = dict(HINGES, weight=synthetic, rankings=('generated',), **COUNTS)
+    config.terms = dict(config.terms.to_dict(), synthetic=synthetic)
     return config
 
 

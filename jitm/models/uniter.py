@@ -74,7 +74,7 @@ class UNITER(Matcher):
 
     text_format = TextFormat(None, BERTSize.max_positions)
     reads_locations = True
-    begins_as = MappingProxyType({'correct_head': 'mlm_head'})
+    begins_as = MappingProxyType({'correct_head': 'mlm_head', 'discriminate_head': 'itm_head'})
 
     def setup(self):
         """Makes the layers."""
