@@ -252,6 +252,36 @@ def test_settings_of_cross_attention(name):
     assert load('scan_i2t_lse_coco')['model']['lambda_lse'] == 20
 
 
+RELEASED_TAGS = {  # learning rate, tau, m, lambda_ISTM, lambda_MLM, lambda_WoD and lambda_WoC, positives, steps
+    'tags_f30k': (5e-5, 2.0, 31, 5e-4, 0.05, None, 128, 5000),
+    'tags_large_f30k': (5e-5, 2.0, 23, 1e-3, 0.05, None, 256, 5000),
+    'tags_coco': (5e-5, 1.5, 31, 5e-5, 0.01, None, 256, 5000),
+    'tags_large_coco': (4e-5, 1.5, 23, 1e-3, 0.05, None, 256, 5000),
+    'tags_dc_f30k': (1e-5, 1.5, 31, 5e-4, 0.1, 5e-4, 256, 5000),
+    'tags_dc_large_f30k': (1e-5, 1.5, 23, 5e-4, 0.05, 5e-4, 256, 1500),
+    'tags_dc_coco': (1e-5, 1.5, 31, 1e-4, 0.05, 5e-4, 256, 1500),
+    'tags_dc_large_coco': (1e-5, 1.5, 31, 1e-4, 0.05, 5e-4, 256, 5000),
+}
+
+
+@pytest.mark.parametrize(('name', 'released'), RELEASED_TAGS.items())
+def test_settings_of_tags_are_those_released(name, released):
+    config = load(f'tags/{name}')
+    synthesis, terms, optimizer = config['synthesis'], config['terms'], config['optimizer']
+    words = {terms[term]['weight'] for term in ('discrimination', 'correction') if term in terms} or {None}
+    rate, tau, m, synthetic, masked, weight, positives, steps = released
+    assert (optimizer['learning_rate'], synthesis['temperature']) == (rate, tau)
+    assert (synthesis['hardest'], config['rankings']['hardest']) == (m, m)
+    assert (terms['synthetic']['weight'], terms['masked']['weight'], words) == (synthetic, masked, {weight})
+    assert (config['masking']['copies'], synthesis['samples']) == (20, 20)
+    assert (config['batch_size'], config['rankings']['pool'] + positives) == (positives, 400)
+    texts = 29_000 * 5 if name.endswith('f30k') else 113_287 * 5
+    assert config['epochs'] == max(1, round(steps / (texts // positives)))
+    assert {terms[term]['margin'] for term in ('ranking', 'synthetic')} == {0.2}
+    assert (optimizer['weight_decay'], optimizer['clip_norm'], config['model']['dropout']) == (0.01, 2.0, 0.1)
+    assert config['members']['target']['init_from'] == ('runs/' + name.replace('_dc', '') if weight else '')
+
+
 def test_defaults_are_locked_and_name_the_nearest_key():
     config = runpy.run_path(str(ROOT / 'configs' / 'default.py'))['get_config']()
     with pytest.raises(AttributeError, match='Did you mean "batch_size"'):
