@@ -252,6 +252,12 @@ def test_settings_of_cross_attention(name):
     assert load('scan_i2t_lse_coco')['model']['lambda_lse'] == 20
 
 
+@pytest.mark.parametrize('path', sorted((ROOT / 'configs/tags').glob('*.py')), ids=lambda path: path.stem)
+def test_settings_of_tags_begin_with_runs_of_settings(path):
+    runs = [member.get('init_from') for member in load(f'tags/{path.stem}')['members'].values()]
+    assert all((ROOT / 'configs/tags' / f'{Path(run).name}.py').exists() for run in runs if run)
+
+
 RELEASED_TAGS = {  # learning rate, tau, m, lambda_ISTM, lambda_MLM, lambda_WoD and lambda_WoC, positives, steps
     'tags_f30k': (5e-5, 2.0, 31, 5e-4, 0.05, None, 128, 5000),
     'tags_large_f30k': (5e-5, 2.0, 23, 1e-3, 0.05, None, 256, 5000),

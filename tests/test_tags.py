@@ -1,5 +1,6 @@
 """Whole runs of TAGS and TAGS-DC, tiny, on the scenes."""
 
+import dataclasses
 import functools
 import shutil
 
@@ -12,7 +13,7 @@ from jitm.data import scenes
 from jitm.data.text import tokenize
 from jitm.errors import UserError
 from jitm.evaluation import load_run
-from jitm.training import loop
+from jitm.training import loop, weights
 from jitm.training.checkpoint import Checkpoints
 from jitm.training.logs import read_metrics
 from jitm.words.report import false_sentences
@@ -42,7 +43,7 @@ def stage_1(tags_dc):
 
 
 @pytest.mark.slow
-def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, tmp_path):
+def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, tmp_path, monkeypatch):
     first = tmp_path / 'tags'
     loop.train_and_evaluate(stage_1, first)
     tags_dc['members']['target']['init_from'] = str(first)
@@ -52,6 +53,19 @@ def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, 
         np.testing.assert_array_equal(began[new]['bias'], trained[old]['bias'])
     np.testing.assert_array_equal(began['correct_head']['dense']['kernel'], trained['mlm_head']['dense']['kernel'])
     np.testing.assert_array_equal(began['discriminate_head']['kernel'], trained['itm_head']['kernel'])
+
+    def load_without_itm(workdir):
+        run = load_run(workdir)
+        model = run.config['model'] | {'heads': ('mlm',)}
+        params = {name: values for name, values in run.variables['params'].items() if name != 'itm_head'}
+        config = run.config | {'model': model}
+        return dataclasses.replace(run, config=config, variables=run.variables | {'params': params})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weights, 'load_run', load_without_itm)
+        began, drawn = (s.members['target'].params for s in (setup.initial_state(), setup.draw_state()))
+    np.testing.assert_array_equal(began['rank_head']['kernel'], trained['rank_head']['kernel'])
+    np.testing.assert_array_equal(began['discriminate_head']['kernel'], drawn['discriminate_head']['kernel'])
 
     whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
     loop.train_and_evaluate(tags_dc, whole)

@@ -49,7 +49,7 @@ def false_sentences(
       kinds: of `KINDS`; 'swap' gives one set for each kind of exchange.
       seed: of what is drawn.
       graphs: a file of scene graphs, see `scene_graphs.from_file`; '' for the gold ones of `scenes`, elsewhere rules,
-        and for 'generated' those that the writer was trained with.
+        and for 'generated' those that the writer was trained with (none if it masks single words).
       writer: of the kind 'generated'.
       **options: of `attacks.attack`, which makes those by rule.
 
