@@ -10,11 +10,14 @@ from typing import Any
 
 from absl import flags
 
-from jitm import cli, explain, published
+from jitm.commands import cli
 from jitm.errors import InterruptedRun, UserError
-from jitm.evaluation import Proposals, check_vectors, evaluate_runs, load_run, read_split, write_report, write_vectors
+from jitm.evaluation import explain, published
+from jitm.evaluation.protocol import Proposals, check_vectors, evaluate_runs, write_report, write_vectors
+from jitm.evaluation.scoring import DTYPES
 from jitm.metrics import RECALLS_AT, table
-from jitm.scoring import DTYPES
+from jitm.runs.progress import ProgressPrinter
+from jitm.runs.run import load_run, read_split
 
 WORKDIR = flags.DEFINE_multi_string('workdir', None, 'A run directory; several are evaluated as one ensemble.')
 SPLIT = flags.DEFINE_string('split', 'dev', 'The split to evaluate on.')
@@ -92,7 +95,7 @@ def main() -> None:
             dtype=DTYPE.value,
             memory_mb=MEMORY_MB.value,
             keep_blocks=blocks,
-            report=cli.ProgressPrinter(),
+            report=ProgressPrinter(),
         )
         write_report(report, sims if SAVE_SIMS.value else None, folder)
         if SAVE_VECTORS.value:

@@ -5,9 +5,11 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from jitm import cli, parallel
+from jitm import parallel
+from jitm.commands import cli
 from jitm.metrics import table
-from jitm.training.rounds import run_directory, train
+from jitm.runs.progress import ProgressPrinter
+from jitm.training.stages import run_directory, train
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/; --config.key=value overrides a key.')
 WORKDIR = flags.DEFINE_string('workdir', None, 'The run directory: new, empty, or of the same run, which goes on.')
@@ -19,7 +21,7 @@ def main() -> None:
     """Trains and says where everything is."""
     cli.start_processes()
     config, workdir = CONFIG.value.to_dict(), Path(WORKDIR.value)
-    result, workdir = train(config, workdir, cli.ProgressPrinter()), run_directory(config, workdir)
+    result, workdir = train(config, workdir, ProgressPrinter()), run_directory(config, workdir)
     if not parallel.is_primary():
         return
     split = config['evaluation']['split']

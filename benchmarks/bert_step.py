@@ -18,10 +18,10 @@ import numpy as np
 from configs import rvsepp_f30k
 from jitm import config as config_lib
 from jitm import parallel
+from jitm.training.candidates import InBatch
 from jitm.training.members import Member, gradient, init_members
 from jitm.training.objective import make_terms
 from jitm.training.optimizer import adamw
-from jitm.training.sources import InBatch
 from jitm.training.step import TrainState, make_train_step
 from jitm.types import Batch, Images, Texts
 

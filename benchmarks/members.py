@@ -25,10 +25,10 @@ import jax.numpy as jnp
 from benchmarks.train_step import write_made_up_data
 from configs.dbl.rm_oss_f30k import boost
 from jitm import config as config_lib
+from jitm.training.build.run import make_source, set_up
 from jitm.training.members import init_members, make_members
 from jitm.training.objective import make_terms
 from jitm.training.optimizer import make_optimizer
-from jitm.training.setup import make_source, set_up
 from jitm.training.step import TrainState, evaluation_scores, make_train_step
 from jitm.types import Batch
 
@@ -57,7 +57,7 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
     step = make_train_step(
         members,
         make_terms(config['terms'], supplied=('anchor_scores',)),
-        make_source(config['rankings']),
+        make_source(config['candidates']),
         seed=0,
         steps_per_epoch=1000,
         epochs=config['epochs'],
@@ -69,7 +69,7 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
 
 def compile_forward(config: dict, words: int, state: TrainState, batch: Batch) -> Callable:
     """Compiles the pass of an anchor alone, on weights of its own."""
-    model, source = config_lib.make_model(config['model'], words), make_source(config['rankings'])
+    model, source = config_lib.make_model(config['model'], words), make_source(config['candidates'])
     target = jax.tree.map(jnp.copy, state.members['target'].replace(optimizer=()))
     return functools.partial(
         jax.jit(lambda state, batch: evaluation_scores(model, state, batch, None, source))

@@ -20,10 +20,10 @@ from benchmarks.lengths import made_up_lengths
 from benchmarks.scoring import CONFIGS, make_elements, make_model
 from jitm.data.pipeline import bucket
 from jitm.data.splits import Split
+from jitm.evaluation.scoring import DTYPES, LENGTH_MULTIPLE
 from jitm.mining.job import search_all
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
-from jitm.scoring import DTYPES, LENGTH_MULTIPLE
 
 FLICKR30K_PAIRS = 29_000 * 145_000  # pairs of Flickr30K's training split
 

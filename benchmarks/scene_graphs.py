@@ -16,9 +16,9 @@ from typing import NamedTuple
 from textblob.en import lexicon
 
 from jitm.data import scene_graphs
-from jitm.data.attacks import singular
 from jitm.data.scene_graphs import SentenceGraph
 from jitm.errors import UserError
+from jitm.evaluation.discrimination.perturbations import singular
 
 NUMBERS = {'two': '2', 'three': '3', 'four': '4', 'five': '5', 'six': '6', 'seven': '7', 'eight': '8', 'nine': '9'}
 IRREGULAR = {

@@ -29,9 +29,9 @@ from benchmarks.lengths import caption_lengths
 from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import bucket
+from jitm.evaluation.scoring import DTYPES, LENGTH_MULTIPLE, TEXTS_AT_A_TIME
 from jitm.losses.ranking import max_of_hinges
-from jitm.matcher import Matcher
-from jitm.scoring import DTYPES, LENGTH_MULTIPLE, TEXTS_AT_A_TIME
+from jitm.models.matcher import Matcher
 from jitm.types import Elements
 
 CONFIGS = {

@@ -27,11 +27,11 @@ from benchmarks.scoring import matmul_gflops
 from configs.tags import tags_dc_f30k
 from jitm import config as config_lib
 from jitm.layers.transformer import SIZES, BERTSize
-from jitm.matcher import Matcher
-from jitm.synthesis import Synthesis, Synthetic
+from jitm.models.matcher import Matcher
+from jitm.synthesis.generator import Synthesis, Synthetic
+from jitm.training.candidates import Shortlist
+from jitm.training.generated import GENERATED, masked_losses, score_synthetic
 from jitm.training.objective import DIRECTIONS, make_terms, objective
-from jitm.training.sources import Listed
-from jitm.training.synthesis import GENERATED, masked_losses, score_synthetic
 from jitm.types import Batch, Elements, Masked, Pairs
 
 RELEASED_POSITIVES = 256
@@ -84,7 +84,7 @@ class Given(NamedTuple):
       batch: with masked sentences and a pool.
       written: N sentences of each.
       kept: the m of them.
-      chosen: see `Listed.choose`.
+      chosen: see `Shortlist.choose`.
     """
 
     batch: Batch
@@ -105,8 +105,8 @@ def make_up(counts: Counts, positives: int, words: int, regions: int, vocabulary
     labelled = rng.random((positives, counts.variants, words)) < 0.15
     sentences = rng.integers(1, vocabulary, (positives, counts.sentences, words), np.int32)
     batch = batch.replace(
-        pool=Pairs(others.images, others.texts),
-        pool_index=positives + others.image_index,
+        num_extra=Pairs(others.images, others.texts),
+        extra_index=positives + others.image_index,
         masked=Masked(np.where(labelled, vocabulary - 1, batch.texts.ids[:, None]).astype(np.int32), labelled),
         caption_words=batch.texts.ids,
     )
@@ -120,8 +120,8 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
     """Makes each of `PARTS` a function of parameters, what is `Given` and a key, with the terms of the paper."""
     config = tags_dc_f30k.get_config().to_dict()
     terms = make_terms(config['terms'], rankings=(*DIRECTIONS, GENERATED))
-    synthesis = Synthesis(**config['synthesis'] | {'samples': samples, 'hardest': counts.hardest})
-    source = Listed(pool=0, hardest=counts.hardest)
+    synthesis = Synthesis(**config['synthesis'] | {'num_samples': samples, 'num_hard': counts.hardest})
+    source = Shortlist(num_extra=0, num_hard=counts.hardest)
 
     def write(params, given, key):
         keys = jax.random.split(key, len(given.batch.image_index))

@@ -22,7 +22,7 @@ from benchmarks import scoring
 from benchmarks.lengths import made_up_lengths
 from configs import default
 from jitm import parallel
-from jitm.training.setup import set_up
+from jitm.training.build.run import set_up
 
 COMPILED = '/jax/core/compile/backend_compile_duration'
 

@@ -8,7 +8,7 @@ from configs import bfan_prob_adapoffquin_coco
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = bfan_prob_adapoffquin_coco.get_config()
-    config.rounds = dict()
+    config.stages = dict()
     config.members.target.init_from = 'runs/bfan_prob_coco'
-    config.offline.candidates = 'runs/vsrn_adapoffquin_coco/candidates'
+    config.offline.path = 'runs/vsrn_adapoffquin_coco/candidates'
     return config

@@ -27,8 +27,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.augmentation = dict(
         drop_regions=0.0,  # probability that a region is left out
         change_words=0.0,  # probability that a word is masked, replaced or left out
-        keep_ends=False,  # <start> and <end> are never changed
-        copies=1,  # how often each pair stands in a batch, changed anew: 2 for ESA's self-expanding
+        keep_special_tokens=False,  # <start> and <end> are never changed
+        num_views=1,  # how often each pair stands in a batch, changed anew: 2 for ESA's self-expanding
     )
 
     # How well each text would do as a caption of each image, for losses with `margins`: a function in jitm.data and its
@@ -37,7 +37,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     # Mined negatives, for losses with `offline_scores`.
     config.offline = dict(
-        candidates='',  # the folder that jitm.mining wrote; '' for none
+        path='',  # the folder that jitm.mining wrote; '' for none
         top_h_texts=300,  # one of so many texts is drawn for each image
         top_h_images=60,  # one of so many images for each text
         coupled=False,  # both by one draw of a rank, as released; the paper draws them independently
@@ -46,7 +46,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Trains twice: another config first, with this one's data, seed and `run`, to mine the negatives for this one.
     # dict() for once, or dict(first=a config, top_h_texts=mined for each image, top_h_images=for each text,
     # fine_tune=False to begin from scratch).
-    config.rounds = dict()
+    config.stages = dict()
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
     config.model = dict(
@@ -89,27 +89,27 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     # The candidates of each query.
-    config.rankings = dict(
-        source='in_batch',  # or 'listed', with pool= and hardest=: the hardest of many, scored twice
+    config.candidates = dict(
+        source='in_batch',  # or 'shortlist', with pool= and hardest=: the hardest of many, scored twice
         same_image='negative',  # another caption of the same image, as published; or 'positive' (CMPM), 'ignored'
         margin_temperature=5.0,  # tau: margins are differences in relevance by tau; of CIDEr on Flickr8k 0.2 on average
     )
 
     # Masked words, for terms of tokens and for `synthesis`.
     config.masking = dict(
-        copies=0,  # how often each sentence of a batch is masked, each time anew (K of TAGS); 0 for none
+        num_views=0,  # how often each sentence of a batch is masked, each time anew (K of TAGS); 0 for none
         rate=0.15,  # of a phrase; at least one is masked
-        hide=0.8,  # probability that a word of a masked phrase is hidden
-        replace=0.1,  # probability that a random word stands in its place
+        mask_prob=0.8,  # probability that a word of a masked phrase is hidden
+        random_prob=0.1,  # probability that a random word stands in its place
     )
     # The phrases that are masked: dict(source='scene_graphs.rules'), or '' for every word a phrase of its own.
     config.scene_graphs = dict(source='')
     # Wrong sentences for the ranking `generated`: a member refills the masked ones (TAGS).
     config.synthesis = dict(
         generator='',  # the member: 'target' for a dynamic generator, a frozen one for a static one; '' for none
-        samples=20,  # of each masked sentence (L of TAGS)
+        num_samples=20,  # of each masked sentence (L of TAGS)
         temperature=1.5,  # tau: words are drawn from softmax(logits / tau)
-        hardest=31,  # so many of the highest score are kept (m)
+        num_hard=31,  # so many of the highest score are kept (m)
     )
 
     # The objective is the sum of these: name -> loss in jitm.losses, its arguments, and how it counts.
@@ -118,8 +118,8 @@ def get_config() -> ml_collections.ConfigDict:
             loss='ranking.max_of_hinges',
             margin=0.2,
             weight=1.0,
-            since=0,  # first epoch
-            until=ml_collections.config_dict.placeholder(int),  # first epoch without it; None for never
+            start_epoch=0,  # first epoch
+            end_epoch=ml_collections.config_dict.placeholder(int),  # first epoch without it; None for never
             reduction='sum',  # over the queries; the clip at 2.0 depends on it
         )
     )

@@ -15,8 +15,8 @@ def get_config() -> ConfigDict:
     config.model.text.word_dim = 128
     hinges = config.terms.ranking.to_dict()
     config.terms = dict(
-        warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=6),
-        ranking=dict(hinges, loss='ranking.max_of_hinges', since=6),
+        warm_up=dict(hinges, loss='ranking.sum_of_hinges', end_epoch=6),
+        ranking=dict(hinges, loss='ranking.max_of_hinges', start_epoch=6),
     )
     config.optimizer.learning_rate = 2e-3
     config.optimizer.decay_epochs = 8

@@ -8,7 +8,7 @@ from configs import vse_infty_bigru_f30k
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = vse_infty_bigru_f30k.get_config()
-    config.augmentation.copies = 2
+    config.augmentation.num_views = 2
     config.initialize.word_vectors = 'data/glove.840B.300d.txt'
     config.model.text.dropout = 0.1
     config.model.image_pooling = 'esa'

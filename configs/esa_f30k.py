@@ -8,7 +8,7 @@ from configs import vse_infty_f30k
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = vse_infty_f30k.get_config()
-    config.augmentation.copies = 2
+    config.augmentation.num_views = 2
     config.model.text.output_dropout = 0.1
     config.model.image_pooling = 'esa'
     config.model.text_pooling = 'esa'

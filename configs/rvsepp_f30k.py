@@ -11,7 +11,7 @@ def get_config() -> ConfigDict:
     config.epochs = 30
     config.vocabulary.path = 'data/bert-base-uncased/vocab.txt'
     config.initialize.bert = 'data/bert-base-uncased'
-    config.augmentation.keep_ends = True
+    config.augmentation.keep_special_tokens = True
     config.model.text = dict(name='text.BERTEncoder', size='base', dropout=0.1, output_dropout=0.0, dtype='float32')
     config.optimizer.factors = dict(bert=0.1)
     config.optimizer.weight_decay = 1e-4

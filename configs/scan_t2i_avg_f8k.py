@@ -9,8 +9,8 @@ def sum_first(config: ConfigDict, epochs: int) -> ConfigDict:
     """Trains with sum of hinges for so many epochs before the loss of the setting."""
     hinges = config.terms.ranking.to_dict()
     config.terms = dict(
-        warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=epochs),
-        ranking=dict(hinges, since=epochs),
+        warm_up=dict(hinges, loss='ranking.sum_of_hinges', end_epoch=epochs),
+        ranking=dict(hinges, start_epoch=epochs),
     )
     return config
 

@@ -14,7 +14,7 @@ def shrink(config: ConfigDict) -> ConfigDict:
     config.epochs = 3
     config.model.alignment_dim = 64
     config.optimizer.decay_epochs = 2
-    config.terms = dict(ranking=dict(config.terms.ranking.to_dict(), loss='ranking.sum_of_hinges', since=0))
+    config.terms = dict(ranking=dict(config.terms.ranking.to_dict(), loss='ranking.sum_of_hinges', start_epoch=0))
     return config
 
 

@@ -13,8 +13,8 @@ def get_config() -> ConfigDict:
     config.model.image.norm_padding = True
     hinges = config.terms.ranking.to_dict()
     config.terms = dict(
-        warm_up=dict(hinges, loss='ranking.sum_of_hinges', until=1),
-        ranking=dict(hinges, loss='ranking.max_of_hinges', since=1),
+        warm_up=dict(hinges, loss='ranking.sum_of_hinges', end_epoch=1),
+        ranking=dict(hinges, loss='ranking.max_of_hinges', start_epoch=1),
     )
     config.optimizer.decay_epochs = 15
     return config

@@ -17,10 +17,10 @@ def make_second_round(
       fine_tune: goes on from the first round's weights instead of from scratch (Table 3).
       **arguments: the loss' own besides both margins.
     """
-    kept = {key: config.terms.ranking[key] for key in ('weight', 'since', 'until', 'reduction')}
+    kept = {key: config.terms.ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
     margins = dict(online_margin=0.2, offline_margin=0.0)
     config.terms.ranking = dict(loss=f'offline.{loss}', **margins, **arguments, **kept)
-    config.rounds = dict(first=first.to_dict(), top_h_texts=300, top_h_images=60, fine_tune=fine_tune)
+    config.stages = dict(first=first.to_dict(), top_h_texts=300, top_h_images=60, fine_tune=fine_tune)
     return config
 
 

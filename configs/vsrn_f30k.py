@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
     )
     config.terms = dict(
         ranking=config.terms.ranking.to_dict(),
-        caption=dict(loss='tokens.captioning', weight=1.0, since=0, until=None, reduction='mean'),
+        caption=dict(loss='tokens.captioning', weight=1.0, start_epoch=0, end_epoch=None, reduction='mean'),
     )
     config.optimizer.decay_epochs = 10
     config.evaluation.every_steps = 500

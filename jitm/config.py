@@ -97,7 +97,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The flattened config without what cannot change a number: the `run` sub-dict and where files lie."""
-    irrelevant = ('data.root', 'vocabulary.path', 'relevance.path', 'offline.candidates')  # their content is compared
+    irrelevant = ('data.root', 'vocabulary.path', 'relevance.path', 'offline.path')  # their content is compared
     return {
         key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
     }

@@ -116,8 +116,8 @@ class Batch(struct.PyTreeNode):
       relevance: float32 [B, C], a metric phi of all C texts of the global batch for each image; None if not asked for.
       offline: two Pairs with B rows, mined negatives of each pair and what corresponds to these, see
         `jitm.data.candidates`; None without.
-      pool: Pairs with P rows, more candidates; None without.
-      pool_index: int32 [P], row of each of the pool's images in the split; None without.
+      extra: Pairs with P rows, more candidates; None without.
+      extra_index: int32 [P], row of each of their images in the split; None without.
       masked: K variants of each text, [B, K, L]; None without.
       caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; None without.
     """
@@ -128,8 +128,8 @@ class Batch(struct.PyTreeNode):
     image_index: chex.Array
     relevance: chex.Array | None = None
     offline: tuple[Pairs, Pairs] | None = None
-    pool: Pairs | None = None
-    pool_index: chex.Array | None = None
+    extra: Pairs | None = None
+    extra_index: chex.Array | None = None
     masked: Masked | None = None
     caption_words: chex.Array | None = None
 

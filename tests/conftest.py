@@ -39,16 +39,16 @@ def run_script(script: str, *arguments: object, **variables: str) -> subprocess.
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
 
 
-UNCHANGED = {'drop_regions': 0.0, 'change_words': 0.0, 'keep_ends': False, 'copies': 1}
-HINGE = {'margin': 0.2, 'until': None, 'reduction': 'sum'}
+UNCHANGED = {'drop_regions': 0.0, 'change_words': 0.0, 'keep_special_tokens': False, 'num_views': 1}
+HINGE = {'margin': 0.2, 'end_epoch': None, 'reduction': 'sum'}
 TINY = {
     'epochs': 3,
     'batch_size': 8,
     'data': {'source': 'scenes.load', 'seed': 0, 'train_images': 16, 'dev_images': 10, 'test_images': 10},
     'model': {'embed_dim': 16, 'text': {'word_dim': 8}},
     'terms': {
-        'ranking': {**HINGE, 'loss': 'ranking.max_of_hinges', 'weight': 1.0, 'since': 0},
-        'later': {**HINGE, 'loss': 'ranking.sum_of_hinges', 'weight': 0.01, 'since': 2},
+        'ranking': {**HINGE, 'loss': 'ranking.max_of_hinges', 'weight': 1.0, 'start_epoch': 0},
+        'later': {**HINGE, 'loss': 'ranking.sum_of_hinges', 'weight': 0.01, 'start_epoch': 2},
     },
     'optimizer': {'learning_rate': 1e-2, 'decay_epochs': 2},
     'evaluation': {'every_steps': 15},

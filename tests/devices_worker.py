@@ -13,23 +13,23 @@ import warnings  # noqa: E402
 
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
-from conftest import UNCHANGED  # noqa: E402
-from test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
 
-from jitm import parallel  # noqa: E402
-from jitm.data import cider  # noqa: E402
-from jitm.data.augmentation import Augmentation  # noqa: E402
-from jitm.data.pipeline import Pipeline  # noqa: E402
-from jitm.data.splits import Split  # noqa: E402
-from jitm.data.text import Tokens, Vocabulary  # noqa: E402
-from jitm.losses import anchored, ranking, tokens  # noqa: E402
-from jitm.training.members import Member, frozen, gradient, init_members  # noqa: E402
-from jitm.training.objective import Term  # noqa: E402
-from jitm.training.sources import InBatch, Listed  # noqa: E402
-from jitm.training.step import TrainState, make_train_step  # noqa: E402
+from jitm import parallel
+from jitm.data import cider
+from jitm.data.augmentation import Augmentation
+from jitm.data.pipeline import Pipeline
+from jitm.data.splits import Split
+from jitm.data.text import Tokens, Vocabulary
+from jitm.losses import anchored, ranking, tokens
+from jitm.training.candidates import InBatch, Shortlist
+from jitm.training.members import Member, frozen, gradient, init_members
+from jitm.training.objective import Term
+from jitm.training.step import TrainState, make_train_step
+from tests.conftest import UNCHANGED  # noqa: E402
+from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
 
 HINGE = {'margin': 0.2}
-MODELS = {'listed': 'vse_fc', 'boosted': 'rvse_mlp'}  # of the cases that are not named for theirs
+MODELS = {'shortlist': 'vse_fc', 'boosted': 'rvse_mlp'}  # of the cases that are not named for theirs
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
@@ -38,7 +38,7 @@ CASES = [
     # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
-    ('listed', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and a pool on all devices
+    ('shortlist', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and a pool on all devices
     ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'copies': 2}),
 ]
 
@@ -81,8 +81,8 @@ def main() -> None:
             learning = Member(model, gradient, optax.trace(0.0), learn_from=('anchor',))
             members = {'anchor': Member(model, frozen), 'target': learning}
         source = InBatch(same_image='ignored')
-        if name == 'listed':
-            source = Listed(pool=8, hardest=5)
+        if name == 'shortlist':
+            source = Shortlist(num_extra=8, num_hard=5)
             pipeline = dataclasses.replace(pipeline, relevance=None, pool_size=source.pool)
         step = make_train_step(
             members,

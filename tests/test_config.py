@@ -5,18 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import ROOT
 
 from jitm import config as config_lib
 from jitm.data.augmentation import Augmentation
 from jitm.errors import UserError
-from jitm.training.checks import check_anchors, check_source, check_words
+from jitm.training.build.checks import check_anchors, check_source, check_words
+from jitm.training.build.run import OFFLINE_INPUTS, make_source, make_synthesis
+from jitm.training.generated import GENERATED
 from jitm.training.members import make_members
 from jitm.training.objective import DIRECTIONS, make_terms
 from jitm.training.optimizer import make_optimizer
-from jitm.training.setup import OFFLINE_INPUTS, make_source, make_synthesis
-from jitm.training.synthesis import GENERATED
 from jitm.types import TokenPredictions
+from tests.conftest import ROOT
 
 CONFIGS = sorted((ROOT / 'configs').rglob('*.py'))
 
@@ -40,9 +40,9 @@ def test_every_config_builds_its_models_terms_optimizer_and_members(path: Path):
     supplied = {
         'margins': config['relevance']['source'],
         'anchor_scores': any(member.learn_from for member in members.values()),
-        **dict.fromkeys(OFFLINE_INPUTS, config['rounds'] or config['offline']['candidates']),
+        **dict.fromkeys(OFFLINE_INPUTS, config['stages'] or config['offline']['path']),
     }
-    source, synthesis = make_source(config['rankings']), make_synthesis(config)
+    source, synthesis = make_source(config['candidates']), make_synthesis(config)
     ranked = (*DIRECTIONS, GENERATED) if synthesis else DIRECTIONS
     terms = make_terms(config['terms'], [name for name, given in supplied.items() if given], ranked)
     check_anchors(terms, members)
@@ -53,7 +53,7 @@ def test_every_config_builds_its_models_terms_optimizer_and_members(path: Path):
 @pytest.mark.parametrize('path', [path for path in CONFIGS if path.stem.startswith('vsrn_adap')], ids=lambda p: p.stem)
 def test_second_rounds_differ_from_the_setting_in_their_loss(path):
     config, setting = load(path.stem), load(path.stem.replace('_adapoffquin', ''))
-    first, schedule = config['rounds']['first'], config['optimizer']
+    first, schedule = config['stages']['first'], config['optimizer']
     if not path.stem.endswith('f8k'):  # which keeps the schedule of the setting
         published = {'coco': (30, 15), 'f30k': (20, 10)}[path.stem.split('_')[-1]]
         assert (first['epochs'], first['optimizer']['decay_epochs']) == published
@@ -61,17 +61,17 @@ def test_second_rounds_differ_from_the_setting_in_their_loss(path):
         first['epochs'] = config['epochs'] = setting['epochs']
         schedule['decay_epochs'] = setting['optimizer']['decay_epochs']
     assert first == setting
-    assert (config['rounds']['top_h_texts'], config['rounds']['top_h_images']) == (300, 60)
+    assert (config['stages']['top_h_texts'], config['stages']['top_h_images']) == (300, 60)
     ranking = config['terms'].pop('ranking')
     old = setting['terms'].pop('ranking')
-    assert ranking == {key: old[key] for key in ('weight', 'since', 'until', 'reduction')} | {
+    assert ranking == {key: old[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')} | {
         'loss': 'offline.adaptive_offline_quintuplet',
         'online_margin': 0.2,
         'offline_margin': 0.0,
         'alpha': 0.3,
         'beta': 1.5,
     }
-    assert config | {'rounds': {}} == setting
+    assert config | {'stages': {}} == setting
 
 
 PUBLISHED = {
@@ -121,8 +121,8 @@ def test_published_settings_of_vsrn(name):
     assert terms['caption'] == {
         'loss': 'tokens.captioning',
         'weight': 1.0,
-        'since': 0,
-        'until': None,
+        'start_epoch': 0,
+        'end_epoch': None,
         'reduction': 'mean',
     }
 
@@ -193,7 +193,7 @@ def test_settings_of_rvsepp_vse_infinity_and_esa(data):
         model, optimizer, bert = config['model'], config['optimizer'], not name.endswith('bigru')
         assert config['data']['root'] == f'data/{data}_precomp'
         assert (model['image']['mlp'], model['image']['norm_padding'], config['epochs']) == (mlp, True, epochs)
-        assert (model['image_pooling'], model['text_pooling'], config['augmentation']['copies']) == (
+        assert (model['image_pooling'], model['text_pooling'], config['augmentation']['num_views']) == (
             pooling,
             pooling,
             copies,
@@ -202,11 +202,13 @@ def test_settings_of_rvsepp_vse_infinity_and_esa(data):
         assert optimizer['weight_decay'] == (1e-4 if bert else 0.01)
         assert optimizer['factors'] == ({'bert': 0.1} if bert else {})
         assert model['text']['name'] == ('text.BERTEncoder' if bert else 'text.GRUEncoder')
-        assert config['augmentation']['keep_ends'] == bert
+        assert config['augmentation']['keep_special_tokens'] == bert
         if name == 'rvsepp':
             assert config['terms']['ranking']['loss'] == 'ranking.selective_hard_negative'
         else:
-            epochs_of_terms = {term['loss']: (term['since'], term['until']) for term in config['terms'].values()}
+            epochs_of_terms = {
+                term['loss']: (term['start_epoch'], term['end_epoch']) for term in config['terms'].values()
+            }
             assert epochs_of_terms == {'ranking.sum_of_hinges': (0, 1), 'ranking.max_of_hinges': (1, None)}
 
 
@@ -277,10 +279,10 @@ def test_settings_of_tags_are_those_released(name, released):
     words = {terms[term]['weight'] for term in ('discrimination', 'correction') if term in terms} or {None}
     rate, tau, m, synthetic, masked, weight, positives, steps = released
     assert (optimizer['learning_rate'], synthesis['temperature']) == (rate, tau)
-    assert (synthesis['hardest'], config['rankings']['hardest']) == (m, m)
+    assert (synthesis['num_hard'], config['candidates']['num_hard']) == (m, m)
     assert (terms['synthetic']['weight'], terms['masked']['weight'], words) == (synthetic, masked, {weight})
-    assert (config['masking']['copies'], synthesis['samples']) == (20, 20)
-    assert (config['batch_size'], config['rankings']['pool'] + positives) == (positives, 400)
+    assert (config['masking']['num_views'], synthesis['num_samples']) == (20, 20)
+    assert (config['batch_size'], config['candidates']['num_extra'] + positives) == (positives, 400)
     texts = 29_000 * 5 if name.endswith('f30k') else 113_287 * 5
     assert config['epochs'] == max(1, round(steps / (texts // positives)))
     assert {terms[term]['margin'] for term in ('ranking', 'synthetic')} == {0.2}
@@ -318,7 +320,7 @@ def test_names_that_lead_nowhere_are_refused(package, name, message):
 
 
 def term(**changes):
-    keywords = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'since': 0, 'until': None}
+    keywords = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
     keywords |= {'reduction': 'sum'} | changes
     return {'ranking': {key: value for key, value in keywords.items() if value != 'absent'}}
 
@@ -330,7 +332,10 @@ def term(**changes):
         ({'margin': 'absent'}, "'terms.ranking.margin' is missing"),
         ({'loss': 'absent'}, "'terms.ranking.loss' is missing"),
         ({'weight': 'absent'}, "'terms.ranking.weight' is missing"),
-        ({'since': 2, 'until': 2}, "'terms.ranking' never counts: since 2 is not before until 2"),
+        (
+            {'start_epoch': 2, 'end_epoch': 2},
+            "'terms.ranking' is never active: start_epoch 2 is not before end_epoch 2",
+        ),
         ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; take 'sum' or 'mean'"),
         ({'loss': 'tokens.captionin'}, "has no 'captionin', did you mean 'captioning'"),
         ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown$"),

@@ -4,7 +4,8 @@ import ast
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+
+from tests.conftest import ROOT
 
 # A module may import from its own level's folder and from lower levels.
 LEVELS = [

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT, environment
-from test_matchers import WITHOUT_GRADIENT
 
 from jitm import parallel
 from jitm.errors import UserError
+from tests.conftest import ROOT, environment
+from tests.models.test_matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
 FEW = 'vsepp,rvse_mlp'  # where more would show what two devices show
@@ -79,7 +79,7 @@ def check_same(out, one_device, devices):
 
 def test_the_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    models = {'vsepp', 'vsrn_f30k', 'saf', 'naaf', 'rvse_mlp', 'esa', 'listed', 'boosted'}
+    models = {'vsepp', 'vsrn_f30k', 'saf', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted'}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 3 * 13 + 72
     for name, value in gradients.items():

@@ -9,7 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, environment
+
+from tests.conftest import ROOT, environment
 
 README = (ROOT / 'README.md').read_text()
 COMMANDS = [

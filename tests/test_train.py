@@ -11,31 +11,34 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT, environment, run_script
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
-from test_matchers import VSRN
-from test_parallel import run_processes
 
-from jitm import cli, scoring
 from jitm import config as config_lib
+from jitm.commands import cli
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
-from jitm.evaluation import evaluate_runs, load_run
+from jitm.evaluation import scoring
+from jitm.evaluation.protocol import evaluate_runs
 from jitm.importers.bert import their_name
 from jitm.layers import transformer
-from jitm.training import checkpoint, loop
-from jitm.training.checkpoint import Checkpoints
+from jitm.runs import checkpoint
+from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.run import load_run
+from jitm.training import loop
+from jitm.training.build.run import set_up
 from jitm.training.logs import read_metrics
-from jitm.training.setup import set_up
 from jitm.types import Texts
+from tests.conftest import ROOT, environment, run_script
+from tests.models.test_matchers import VSRN
+from tests.test_parallel import run_processes
 
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
     """An uninterrupted run of the tiny config: 30 steps, 3 epochs."""
-    from conftest import TINY, TINY_FILE
+    from tests.conftest import TINY, TINY_FILE
 
     folder = tmp_path_factory.mktemp('finished')
     (folder / 'config.py').write_text(TINY_FILE.format(tiny=TINY))
@@ -282,15 +285,15 @@ def test_wrong_values_are_refused_before_anything_is_written(tiny_config, tmp_pa
         ('model', 'name', "'model.name' is missing"),
         ('model', {'embed_dim': -1}, "'model.embed_dim' is -1; it must be at least 1"),
         ('model', {'text_pooling': 'x'}, "'model.text_pooling' is 'x'; take one of mean, max, last, gpo, esa"),
-        ('augmentation', {'copies': 0}, "'augmentation.copies' is 0; it must be at least 1"),
+        ('augmentation', {'num_views': 0}, "'augmentation.num_views' is 0; it must be at least 1"),
         ('augmentation', {'drop_regions': 1}, r"'augmentation.drop_regions' is 1; it must be in \[0, 1\)"),
-        ('augmentation', 'copies', "'augmentation.copies' is missing"),
+        ('augmentation', 'num_views', "'augmentation.num_views' is missing"),
         ('model', {'image': 'vision.RegionEncoder'}, "'model.image' must be a dict with the name of a module"),
         ('optimizer', {'weight_decay': -1.0}, "'optimizer.weight_decay' is -1.0; it must not be negative"),
         ('optimizer', {'factors': {'text': 'x'}}, "'optimizer.factors.text' is 'x'; it must be a number"),
         ('optimizer', 'name', "'optimizer.name' is missing"),
         ('optimizer', {'decay_epochs': 0}, "'optimizer.decay_epochs' is 0"),
-        ('rankings', 'source', "'rankings.source' is missing"),
+        ('rankings', 'source', "'candidates.source' is missing"),
     ],
 )
 def test_sub_dicts_are_checked_as_a_whole(tiny_config, tmp_path, section, change, message):
@@ -408,13 +411,18 @@ def bert_config(tiny_config, tmp_path):
     save_file(tensors, tmp_path / 'model.safetensors')
     tiny_config['vocabulary']['path'] = str(tmp_path / 'vocab.txt')
     tiny_config['initialize']['bert'] = str(tmp_path / 'model.safetensors')
-    tiny_config['augmentation'] = {'drop_regions': 0.2, 'change_words': 0.2, 'keep_ends': True, 'copies': 2}
+    tiny_config['augmentation'] = {
+        'drop_regions': 0.2,
+        'change_words': 0.2,
+        'keep_special_tokens': True,
+        'num_views': 2,
+    }
     tiny_config['model'] |= {'image_pooling': 'gpo', 'text_pooling': 'gpo'}
     tiny_config['model']['image']['mlp'] = 'residual'
     text = {'name': 'text.BERTEncoder', 'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 'float32'}
     tiny_config['model']['text'] = text
     tiny_config['optimizer'] |= {'factors': {'bert': 0.1}, 'learning_rate': 1e-3, 'weight_decay': 0.01}
-    tiny_config['terms']['later']['since'] = 1
+    tiny_config['terms']['later']['start_epoch'] = 1
     return tiny_config | {'epochs': 2, 'length_multiple': 64}
 
 
@@ -460,7 +468,7 @@ def test_words_for_a_bert_are_refused(bert_config, tmp_path):
 def test_a_captioner_is_not_trained_on_changed_words(tiny_config, tmp_path):
     tiny_config['model'] = VSRN_MODEL
     tiny_config['terms']['caption'] = {'loss': 'tokens.captioning', 'weight': 1.0, 'reduction': 'mean'}
-    tiny_config['terms']['caption'] |= {'since': 0, 'until': None}
+    tiny_config['terms']['caption'] |= {'start_epoch': 0, 'end_epoch': None}
     tiny_config['augmentation']['drop_regions'] = 0.2
     set_up(tiny_config)
     tiny_config['augmentation']['change_words'] = 0.2

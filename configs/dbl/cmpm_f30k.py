@@ -8,7 +8,7 @@ from configs import dbl_baseline_f30k
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = dbl_baseline_f30k.get_config()
-    counts = dict(weight=1.0, since=0, until=None, reduction='mean')
+    counts = dict(weight=1.0, start_epoch=0, end_epoch=None, reduction='mean')
     config.terms = dict(ranking=dict(loss='ranking.projection_matching', temperature=0.1, **counts))
-    config.rankings.same_image = 'positive'
+    config.candidates.same_image = 'positive'
     return config

@@ -7,7 +7,7 @@ from configs import vse_infty_bigru_f30k
 
 def without_warm_up(config: ConfigDict) -> ConfigDict:
     """Trains with hard negatives from the first epoch on."""
-    config.terms = dict(ranking=dict(config.terms.ranking.to_dict(), since=0))
+    config.terms = dict(ranking=dict(config.terms.ranking.to_dict(), start_epoch=0))
     return config
 
 

@@ -48,7 +48,7 @@ def boost(
 def add_term(config: ConfigDict, loss: str, *, weight: float, reduction: str = '', **arguments: float) -> ConfigDict:
     """Adds a term that counts from when the ranking term does; see `boost`."""
     ranking = config.terms.ranking
-    counts = dict(weight=weight, since=ranking.since, until=None, reduction=reduction or ranking.reduction)
+    counts = dict(weight=weight, start_epoch=ranking.start_epoch, end_epoch=None, reduction=reduction or ranking.reduction)
     term = {loss.rpartition('.')[2]: dict(loss=loss, **counts, **arguments)}
     config.terms = dict(config.terms.to_dict(), **term)
     return config

@@ -9,6 +9,6 @@ def get_config() -> ConfigDict:
     """Returns the config."""
     config = dbl_baseline_f8k.get_config()
     config.relevance = dict(source='cider.from_captions')
-    counts = dict(weight=1.0, since=0, until=None, reduction='sum')
+    counts = dict(weight=1.0, start_epoch=0, end_epoch=None, reduction='sum')
     config.terms = dict(config.terms.to_dict(), adaptive=dict(loss='ranking.adaptive_margin', **counts))
     return config

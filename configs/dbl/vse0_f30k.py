@@ -8,6 +8,6 @@ from configs import dbl_baseline_f30k
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = dbl_baseline_f30k.get_config()
-    counts = dict(weight=1.0, since=0, until=None, reduction='sum')
+    counts = dict(weight=1.0, start_epoch=0, end_epoch=None, reduction='sum')
     config.terms = dict(ranking=dict(loss='ranking.sum_of_hinges', margin=0.2, **counts))
     return config

@@ -13,8 +13,8 @@ from configs.tags.uniter_f30k import COUNTS, fine_tune
 def pretrain(config: ConfigDict) -> ConfigDict:
     """Makes a setting one of UNITER's pre-training by words and matches."""
     config = fine_tune(config)
-    config.rankings = dict(source='in_batch', same_image='ignored', margin_temperature=5.0)
-    config.masking.copies = 1
+    config.candidates = dict(source='in_batch', same_image='ignored', margin_temperature=5.0)
+    config.masking.num_views = 1
     config.terms = dict(
         matching=dict(loss='ranking.matching_cross_entropy', weight=0.5, **COUNTS),
         masked=dict(loss='tokens.masked_language_modeling', weight=1.0, **COUNTS),

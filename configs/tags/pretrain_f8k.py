@@ -17,5 +17,5 @@ def get_config() -> ConfigDict:
     """Returns the config."""
     config = use_f8k(pretrain_scenes.get_config())
     config.epochs, config.batch_size = 2, 8
-    config.masking.copies = 2
+    config.masking.num_views = 2
     return config

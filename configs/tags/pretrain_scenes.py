@@ -10,6 +10,6 @@ def get_config() -> ConfigDict:
     """Returns the config."""
     config = use_scenes(pretrain_f30k.get_config())
     config.epochs, config.batch_size = 6, 16
-    config.masking.copies, config.scene_graphs.source = 4, 'scene_graphs.gold'
+    config.masking.num_views, config.scene_graphs.source = 4, 'scene_graphs.gold'
     config.optimizer.learning_rate = 1e-3
     return config

@@ -27,7 +27,7 @@ def correct(config: ConfigDict, *, first: str = '', weight: float = 5e-4) -> Con
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = tags_f30k.get_config()
-    config.epochs, config.batch_size, config.rankings.pool = 9, 256, 144
+    config.epochs, config.batch_size, config.candidates.num_extra = 9, 256, 144
     config.optimizer.learning_rate = 1e-5
     config.synthesis.temperature = 1.5
     config.terms.masked.weight = 0.1

@@ -10,6 +10,6 @@ def get_config() -> ConfigDict:
     """Returns the config."""
     config = tags_large_coco.get_config()
     config.optimizer.learning_rate = 1e-5
-    config.rankings.hardest = config.synthesis.hardest = 31
+    config.candidates.num_hard = config.synthesis.num_hard = 31
     config.terms.synthetic.weight = 1e-4
     return correct(config, first='runs/tags_large_coco')

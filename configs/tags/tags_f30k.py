@@ -19,7 +19,7 @@ def write(config: ConfigDict, *, synthetic: float, masked: float, temperature: f
     """
     config = predict_masked(config, weight=masked)
     config.model.heads = ('itm', 'mlm')  # the former for stage 2, whose word discrimination begins as it
-    config.synthesis = dict(generator='target', samples=20, temperature=temperature, hardest=hardest)
+    config.synthesis = dict(generator='target', num_samples=20, temperature=temperature, num_hard=hardest)
     synthetic = dict(HINGES, weight=synthetic, rankings=('generated',), **COUNTS)
     config.terms = dict(config.terms.to_dict(), synthetic=synthetic)
     return config

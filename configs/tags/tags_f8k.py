@@ -9,7 +9,7 @@ from configs.tags.uniter_f8k import shrink_to_f8k
 def write_on_f8k(config: ConfigDict) -> ConfigDict:
     """Gives a setting of TAGS on the scenes Flickr8k, and fewer sentences."""
     config = shrink_to_f8k(config)
-    config.masking.copies, config.synthesis.hardest = 4, 3
+    config.masking.num_views, config.synthesis.num_hard = 4, 3
     return config
 
 

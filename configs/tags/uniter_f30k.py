@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from configs import default
 
 HINGES = dict(loss='ranking.mean_of_hinges', margin=0.2)
-COUNTS = dict(since=0, until=None, reduction='mean')
+COUNTS = dict(start_epoch=0, end_epoch=None, reduction='mean')
 CANDIDATES = 400  # of each query, its own among them
 
 
@@ -23,7 +23,7 @@ def fine_tune(config: ConfigDict, *, size: str = 'base', hardest: int = 31, lear
     """
     config.vocabulary.path = 'data/bert-base-cased/vocab.txt'
     config.model = dict(name='uniter.UNITER', size=size, dropout=0.1, dtype='bfloat16', heads=('mlm',))
-    config.rankings = dict(source='listed', pool=CANDIDATES - config.batch_size, hardest=hardest)
+    config.candidates = dict(source='shortlist', num_extra=CANDIDATES - config.batch_size, num_hard=hardest)
     config.terms = dict(ranking=dict(HINGES, weight=1.0, **COUNTS))
     config.optimizer = dict(
         name='adamw_with_warm_up',

@@ -10,7 +10,7 @@ def shrink_to_f8k(config: ConfigDict) -> ConfigDict:
     """Gives a setting of the scenes Flickr8k, and fewer candidates for its 36 regions; begins with `pretrain_f8k`."""
     config = use_f8k(config)
     config.batch_size = 16
-    config.rankings.pool, config.rankings.hardest = 0, 3
+    config.candidates.num_extra, config.candidates.num_hard = 0, 3
     config.members.target.init_from = 'runs/pretrain_f8k'
     return config
 

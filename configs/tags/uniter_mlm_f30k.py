@@ -13,7 +13,7 @@ def predict_masked(config: ConfigDict, *, weight: float) -> ConfigDict:
       config: the setting.
       weight: lambda_MLM.
     """
-    config.masking.copies = 20
+    config.masking.num_views = 20
     config.scene_graphs.source = 'scene_graphs.rules'
     masked = dict(loss='tokens.masked_language_modeling', weight=weight, **COUNTS)
     config.terms = dict(config.terms.to_dict(), masked=masked)

@@ -9,5 +9,5 @@ from configs.tags.uniter_mlm_f30k import predict_masked
 def get_config() -> ConfigDict:
     """Returns the config."""
     config = predict_masked(uniter_scenes.get_config(), weight=0.1)
-    config.masking.copies, config.scene_graphs.source = 8, 'scene_graphs.gold'
+    config.masking.num_views, config.scene_graphs.source = 8, 'scene_graphs.gold'
     return config

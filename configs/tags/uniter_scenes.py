@@ -18,7 +18,7 @@ def shrink(config: ConfigDict) -> ConfigDict:
     """Makes a setting of UNITER small, for a CPU; it begins with a run of `pretrain_scenes`."""
     config = use_scenes(config)
     config.epochs, config.batch_size = 1, 8
-    config.rankings.pool, config.rankings.hardest = 24, 7
+    config.candidates.num_extra, config.candidates.num_hard = 24, 7
     config.optimizer.learning_rate = 3e-4
     config.members.target.init_from = 'runs/pretrain_scenes'
     return config

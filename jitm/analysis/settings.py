@@ -105,9 +105,9 @@ def name_alike(config: Mapping[str, Any], named: dict[str, str]) -> dict[str, An
         return named.setdefault(json.dumps([what, origins], sort_keys=True), path) if origins else path
 
     config = json.loads(json.dumps(config))
-    if candidates := config['offline']['candidates']:
+    if candidates := config['offline']['path']:
         mined = read_manifest(Path(candidates)) or {}
-        config['offline']['candidates'] = alike('candidates', candidates, mined.get('workdirs', []))
+        config['offline']['path'] = alike('candidates', candidates, mined.get('workdirs', []))
     for member in config['members'].values():
         if member.get('init_from'):
             member['init_from'] = alike('init_from', member['init_from'], [member['init_from']])

@@ -16,25 +16,25 @@ class Augmentation:
       drop_regions: probability that a region is left out; 0.2 as published.
       change_words: probability that a word is masked (half of these), another word (a tenth) or left out; 0.2 as
         published. `<mask>` is then one more word of the vocabulary.
-      keep_ends: leaves the first and the last token alone; the published GRU encoders change `<start>` and `<end>`.
-      copies: how often each pair stands in a batch, each time changed anew; 2 in ESA.
+      keep_special_tokens: leaves the first and the last token alone; the published GRU encoders change `<start>` and `<end>`.
+      num_views: how often each pair stands in a batch, each time changed anew; 2 in ESA.
     """
 
     drop_regions: float
     change_words: float
-    keep_ends: bool
-    copies: int
+    keep_special_tokens: bool
+    num_views: int
 
     @property
     def changes(self) -> bool:
         """Whether anything is changed."""
-        return self.drop_regions > 0 or self.change_words > 0 or self.copies > 1
+        return self.drop_regions > 0 or self.change_words > 0 or self.num_views > 1
 
     def __post_init__(self):
         for key in ('drop_regions', 'change_words'):
             check_rate(getattr(self, key), f'augmentation.{key}')
-        if self.copies < 1:
-            raise UserError(f"config key 'augmentation.copies' is {self.copies}; it must be at least 1")
+        if self.num_views < 1:
+            raise UserError(f"config key 'augmentation.num_views' is {self.num_views}; it must be at least 1")
 
 
 def example_generator(seed: int, step: int, text: int, copy: int) -> np.random.Generator:
@@ -64,11 +64,11 @@ def drop_regions(images: Images, kept: np.ndarray) -> Images:
 
     Args:
       images: regions [I, R, D].
-      kept: bool [I, E, R], for each of E copies of an image.
+      kept: bool [I, E, R], for each of E num_views of an image.
 
     Returns:
       For one copy images without these regions, the rest moved to the front and zeros behind; for several the images
-      as they are with `kept`: copies share their encoded regions and differ in the pooling, as in ESA.
+      as they are with `kept`: num_views share their encoded regions and differ in the pooling, as in ESA.
     """
     if kept.shape[1] > 1:
         return images.replace(kept=kept)
@@ -85,7 +85,7 @@ def drop_regions(images: Images, kept: np.ndarray) -> Images:
 
 
 def change_words(
-    ids: np.ndarray, continues: np.ndarray, mask: int, rate: float, keep_ends: bool, rng: np.random.Generator
+    ids: np.ndarray, continues: np.ndarray, mask: int, rate: float, keep_special_tokens: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Masks, replaces or removes words, all pieces of a word alike (VSE-infinity, released).
 
@@ -94,7 +94,7 @@ def change_words(
       continues: bool [V], whether a word piece goes on with the word before it.
       mask: id that hides a word.
       rate: probability that a word is changed.
-      keep_ends: leaves the first and the last alone.
+      keep_special_tokens: leaves the first and the last alone.
       rng: of the example.
 
     Returns:
@@ -103,7 +103,7 @@ def change_words(
     word = np.cumsum(~continues[ids]) - 1
     draws = rng.random(word[-1] + 1)[word]
     others = rng.integers(len(continues), size=len(ids), dtype=np.int32)
-    if keep_ends:
+    if keep_special_tokens:
         draws[[0, -1]] = 1
     changed = np.select([draws < 0.5 * rate, draws < 0.6 * rate], [mask, others], ids).astype(np.int32)
     left = changed[(draws < 0.6 * rate) | (draws >= rate)]

@@ -100,7 +100,7 @@ def load(folder: str | Path, split: Split) -> Candidates:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(f"config key 'offline.candidates': folder {folder} does not exist; make it with jitm.mining")
+        raise UserError(f"config key 'offline.path': folder {folder} does not exist; make it with jitm.mining")
     manifest = read_manifest(folder)
     if manifest is not None and manifest['data'] != split.identity:
         raise UserError(f'the negatives in {folder} were mined from other data than {split.name}; mine them again')

@@ -82,26 +82,26 @@ class Masking:
     """How sentences are masked.
 
     Attributes:
-      copies: K, variants of each sentence; 20 as published.
+      num_views: K, variants of each sentence; 20 as published.
       rate: of a phrase that shares no place with others; if no phrase is drawn, one is masked all the same.
-      hide: probability that a place of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
+      mask_prob: probability that a place of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
       replace: probability that it shows a random word; 0.1 as released. Else it shows what stood there.
     """
 
-    copies: int
+    num_views: int
     rate: float
-    hide: float
-    replace: float
+    mask_prob: float
+    random_prob: float
 
     def __post_init__(self):
-        if self.copies < 1:
-            raise UserError(f"config key 'masking.copies' is {self.copies}; it must be at least 1")
-        for key in ('rate', 'hide', 'replace'):
+        if self.num_views < 1:
+            raise UserError(f"config key 'masking.num_views' is {self.num_views}; it must be at least 1")
+        for key in ('rate', 'mask_prob', 'random_prob'):
             if not 0 <= getattr(self, key) <= 1:
                 raise UserError(f"config key 'masking.{key}' is {getattr(self, key)}; it must be in [0, 1]")
-        if self.hide + self.replace > 1:
+        if self.mask_prob + self.random_prob > 1:
             raise UserError(
-                f"config keys 'masking.hide' and 'masking.replace' add up to {self.hide + self.replace}; lower one, so "
+                f"config keys 'masking.mask_prob' and 'masking.random_prob' add up to {self.mask_prob + self.random_prob}; lower one, so "
                 'that they are at most 1 together'
             )
 
@@ -119,17 +119,19 @@ class Masking:
         Returns:
           ids and labels, [K, L]; no label only where there is no phrase.
         """
-        drawn = rng.random((self.copies, len(phrases))) < phrase_probabilities(phrases, self.rate)
-        places = self.copies, phrases.shape[1]
+        drawn = rng.random((self.num_views, len(phrases))) < phrase_probabilities(phrases, self.rate)
+        places = self.num_views, phrases.shape[1]
         fate = rng.random(places)
         words = rng.integers(vocabulary.first_word, len(vocabulary), size=places, dtype=np.int32)
         if len(phrases):
-            one = rng.integers(len(phrases), size=self.copies)
-            drawn[np.arange(self.copies), one] |= ~drawn.any(axis=1)
-        masked, labelled = np.tile(ids, (self.copies, 1)), np.zeros((self.copies, len(ids)), bool)
+            one = rng.integers(len(phrases), size=self.num_views)
+            drawn[np.arange(self.num_views), one] |= ~drawn.any(axis=1)
+        masked, labelled = np.tile(ids, (self.num_views, 1)), np.zeros((self.num_views, len(ids)), bool)
         labelled[:, : phrases.shape[1]] = drawn @ phrases
         shown = np.select(
-            [fate < self.hide, fate < self.hide + self.replace], [vocabulary.mask, words], ids[: places[1]]
+            [fate < self.mask_prob, fate < self.mask_prob + self.random_prob],
+            [vocabulary.mask, words],
+            ids[: places[1]],
         )
         masked[labelled] = shown[labelled[:, : places[1]]]
         return Masked(masked, labelled)

@@ -103,7 +103,7 @@ class Pipeline:
       max_length: the most a model reads, beyond which nothing is padded; None for any length.
       offline: draws mined negatives for the batches to carry; None for batches without.
       locations: the batches tell where regions are.
-      pool_size: P, how many pairs besides those of the batch are candidates.
+      num_extra: P, how many pairs besides those of the batch are candidates.
       masked: how the sentences are masked; None if they are not.
     """
 
@@ -118,14 +118,14 @@ class Pipeline:
     max_length: int | None = None
     offline: OfflineNegatives | None = None
     locations: bool = False
-    pool_size: int = 0
+    num_extra: int = 0
     masked: MaskedWords | None = None
 
     @property
     def identity(self) -> dict[str, object]:
         """What tells its data from others: the split's identity, hashes of what else is given and read."""
         given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
-        mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
+        mined = {'candidates': self.offline.path.hash} if self.offline else {}
         boxes = {'boxes': self.split.boxes_hash} if self.locations else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
         return self.split.identity | given | mined | boxes | phrases
@@ -172,10 +172,10 @@ class Pipeline:
             )
             or None,
         )
-        if self.pool_size:
+        if self.num_extra:
             pooled = np.split(pool, num_shards)[shard]
-            pool_index = self.split.image_of_text[pooled]
-            batch = batch.replace(pool=self._pairs(pool_index, pooled, length), pool_index=pool_index)
+            extra_index = self.split.image_of_text[pooled]
+            batch = batch.replace(extra=self._pairs(extra_index, pooled, length), extra_index=extra_index)
         if self.masked:
             masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
             variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)
@@ -185,7 +185,7 @@ class Pipeline:
     def _draw_pool(self, step: int) -> np.ndarray:
         """The texts of a step's pool, with their images: int64 [P]."""
         rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_POOL,)))
-        return rng.choice(self.split.num_texts, self.pool_size, replace=False)
+        return rng.choice(self.split.num_texts, self.num_extra, replace=False)
 
     def _draw_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """Images and texts of the two mined pairs for each example of a global batch; nothing without such."""
@@ -201,13 +201,15 @@ class Pipeline:
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         changes, continues = self.augmentation, self.vocabulary.continues
-        kept, texts = np.empty((len(rows), changes.copies, images.regions.shape[1]), bool), []
-        for n, copy in itertools.product(range(len(rows)), range(changes.copies)):
+        kept, texts = np.empty((len(rows), changes.num_views, images.regions.shape[1]), bool), []
+        for n, copy in itertools.product(range(len(rows)), range(changes.num_views)):
             rng = example_generator(self.seed, step, int(rows[n]), copy)
             kept[n, copy] = keep_regions(images.counts[n], images.regions.shape[1], changes.drop_regions, rng)
             ids = self.tokens.ids[self.tokens.starts[rows[n]] : self.tokens.starts[rows[n] + 1]]
             if changes.change_words > 0:
-                ids = change_words(ids, continues, self.vocabulary.mask, changes.change_words, changes.keep_ends, rng)
+                ids = change_words(
+                    ids, continues, self.vocabulary.mask, changes.change_words, changes.keep_special_tokens, rng
+                )
             texts.append(ids)
         tokens = join(texts)
         return drop_regions(images, kept), pad_texts(tokens, np.arange(len(texts)), length)

@@ -1,11 +1,9 @@
 """A mining job: trained runs over a split, block by block, going on where it was stopped."""
 
-import contextlib
 import hashlib
 import json
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,14 @@ from jitm import parallel
 from jitm.data import candidates as candidates_lib
 from jitm.data.candidates import Candidates
 from jitm.data.splits import Split
-from jitm.errors import InterruptedRun, UserError
-from jitm.evaluation import Run, encode_vectors, make_scorer
+from jitm.errors import UserError
+from jitm.evaluation.protocol import encode_vectors, make_scorer
+from jitm.files import hash_arrays
 from jitm.mining.found import Found
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
-from jitm.scoring import Progress, hash_arrays
+from jitm.runs.progress import Progress
+from jitm.runs.run import Run
 
 SAVE_EVERY = 30.0  # seconds
 
@@ -72,20 +72,6 @@ def _search_part(
             found.save(path, job)
             saved = time.perf_counter()
     found.save(path, job)
-
-
-@contextlib.contextmanager
-def interruptible(folder: Path) -> Iterator[None]:
-    """Makes SIGINT and SIGTERM an InterruptedRun, which says where mining goes on."""
-    signals = signal.SIGINT, signal.SIGTERM
-    before = [signal.signal(number, signal.default_int_handler) for number in signals]
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise InterruptedRun(f'stopped; the same command goes on from what is in {folder}') from None
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
 
 
 def describe(

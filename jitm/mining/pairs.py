@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from jitm.data.splits import Split
+from jitm.evaluation.scoring import Scorer
 from jitm.mining.found import Found
 from jitm.mining.search import rank_block
-from jitm.scoring import Scorer
 
 
 def _name(rows: np.ndarray, columns: np.ndarray) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.mining.found import Found, Lists
 from jitm.mining.search import group_size, rank_products
-from jitm.tiles import map_tiles
+from jitm.models.tiling import map_tiles
 
 MOST_QUERIES = 512  # multiplied at a time on each device
 TILES = 8  # such multiplications in a block

@@ -10,7 +10,7 @@ from flax import struct
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.layers import attention
-from jitm.models.elements import UNPAIRED, ElementMatcher
+from jitm.models.cross_attention import UNPAIRED, ElementMatcher
 from jitm.types import Elements
 
 NEW_SHARE = 0.7  # of a newly mined threshold; the rest is the one before

@@ -4,7 +4,7 @@ import chex
 
 from jitm.errors import UserError
 from jitm.layers import attention
-from jitm.models.elements import ElementMatcher
+from jitm.models.cross_attention import ElementMatcher
 from jitm.types import Elements
 
 DIRECTIONS = ('t2i', 'i2t')

@@ -13,8 +13,8 @@ from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.linear import XavierLinear, product
-from jitm.models.elements import UNPAIRED, ElementMatcher
-from jitm.tiles import longest_first
+from jitm.models.cross_attention import UNPAIRED, ElementMatcher
+from jitm.models.tiling import longest_first
 from jitm.types import Elements, Images, Texts
 
 ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import tiles
 from jitm.errors import UserError, check_choice, check_rate
 from jitm.layers.text import DTYPES
 from jitm.layers.transformer import BERT, SIZES, BERTSize, TokenHead, layer_norm
-from jitm.matcher import Matcher
+from jitm.models import tiling
+from jitm.models.matcher import Matcher
 from jitm.types import Elements, Images, TextFormat, Texts
 
 HEADS = ('itm', 'mlm', 'discriminate', 'correct')
@@ -99,7 +99,7 @@ class UNITER(Matcher):
     def encode_image(self, images: Images, train: bool = False) -> Elements:
         """Embeds [I, R, F] regions and their locations as [I, R, H]."""
         if images.kept is not None:
-            raise UserError("config key 'augmentation.copies' must be 1 for UNITER: it reads each image once")
+            raise UserError("config key 'augmentation.num_views' must be 1 for UNITER: it reads each image once")
         if images.locations is None:
             raise UserError('UNITER reads where regions are: give the images their locations')
         token_type = self.bert.embeddings.token_types(jnp.ones((), jnp.int32))
@@ -190,8 +190,8 @@ class UNITER(Matcher):
             sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
             return score(variables, *sides, train, rngs=rngs)
 
-        size = tiles.tile_edge(self.floats_per_pair(images, texts)) ** 2
-        return tiles.map_tiles(tile, (jnp.arange(len(rows)), rows, columns), size)
+        size = tiling.tile_edge(self.floats_per_pair(images, texts)) ** 2
+        return tiling.map_tiles(tile, (jnp.arange(len(rows)), rows, columns), size)
 
     def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes and scores every image with every text: float32 [I, T]; at initialisation touches the heads too."""

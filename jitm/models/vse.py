@@ -12,7 +12,7 @@ from jitm.errors import UserError
 from jitm.layers.linear import product
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
-from jitm.matcher import Matcher
+from jitm.models.matcher import Matcher
 from jitm.types import Images, Texts
 
 

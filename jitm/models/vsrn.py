@@ -14,7 +14,7 @@ from jitm.layers.normalization import BatchNorm, l2_normalize
 from jitm.layers.pooling import last
 from jitm.layers.recurrent import GRU
 from jitm.layers.text import GRUEncoder
-from jitm.matcher import Encoding, Matcher
+from jitm.models.matcher import Encoding, Matcher
 from jitm.types import Images, Texts, TokenPredictions
 
 
@@ -79,7 +79,7 @@ class VSRN(Matcher):
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes [I, R, F] regions as `vector` [I, D]; in training, for the captioner, as [I, R, D] `regions` too."""
         if images.kept is not None:
-            raise UserError("config key 'augmentation.copies' must be 1 for VSRN: it reads regions one by one")
+            raise UserError("config key 'augmentation.num_views' must be 1 for VSRN: it reads regions one by one")
         mask = images.mask
         real = einops.rearrange(mask, 'i r -> i r 1')
         regions = self.image_fc(images.regions.astype(jnp.float32))

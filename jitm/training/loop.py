@@ -1,7 +1,6 @@
 """The training run: evaluate, save, next batch, step."""
 
 import json
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +12,12 @@ from jitm import config as config_lib
 from jitm import metrics, parallel
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
+from jitm.evaluation.scoring import similarity_matrix
 from jitm.files import replacing
-from jitm.scoring import similarity_matrix
-from jitm.training.checkpoint import Checkpoints
+from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.interrupt import StopRequest
+from jitm.training.build.run import Setup, check_workdir, lock, set_up
 from jitm.training.logs import Logs, read_metrics
-from jitm.training.setup import Setup, check_workdir, lock, set_up
 from jitm.training.step import TrainState
 
 
@@ -34,26 +34,6 @@ def validate(setup: Setup, state: TrainState) -> dict[str, float]:
         dtype=setup.config['evaluation']['dtype'],
     )
     return metrics.retrieval_metrics(sims, setup.validation.image_of_text)
-
-
-class _StopRequest:
-    """Notes the first SIGTERM or SIGINT; a second one acts as it would without us."""
-
-    def __enter__(self) -> '_StopRequest':
-        self.asked = False
-        self._handlers = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def _note(self, number, frame):
-        self.asked = True
-        self._restore()
-
-    def _restore(self):
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def __exit__(self, *_) -> None:
-        self._restore()
 
 
 def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError:
@@ -141,7 +121,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     workdir = Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
-    with lock(folder), Checkpoints(workdir) as checkpoints, _StopRequest() as stop:
+    with lock(folder), Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         if not (workdir / 'config.json').exists():
             _write_config(config, workdir)
         state, run, restored = _start(setup, checkpoints, workdir)
@@ -158,7 +138,7 @@ def _train(
     run: dict[str, Any],
     resumed: bool,
     checkpoints: Checkpoints,
-    stop: _StopRequest,
+    stop: StopRequest,
     logs: Logs,
     folder: Path,
 ) -> None:
@@ -170,7 +150,7 @@ def _train(
     batches = parallel.prefetch(setup.make_batch, range(start, total), every['prefetch'])
     # The order is fixed: evaluate, save, next batch, step. A resumed run has done the first two.
     for step in range(start, total + 1):
-        asked = step % ask_every == 0 and parallel.any_process(stop.asked)
+        asked = step % ask_every == 0 and parallel.any_process(stop.requested)
         due = step % per_epoch == 0 or step % evaluate_every == 0
         saving = due or asked or step % every['checkpoint_every'] == 0
         if (saving or step % every['log_every'] == 0) and int(state.step) != step:

@@ -17,7 +17,7 @@ from flax import struct
 
 from jitm import config as config_lib
 from jitm.errors import UserError, did_you_mean
-from jitm.matcher import Matcher
+from jitm.models.matcher import Matcher
 from jitm.types import Images, Texts, TokenPredictions
 
 

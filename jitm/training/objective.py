@@ -20,8 +20,8 @@ REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 # what a user does to have them.
 INPUTS = {
     'anchor_scores': 'add an anchor member and name it in learn_from',
-    'offline_scores': 'mine negatives with jitm.mining and set offline.candidates to their folder, or set rounds',
-    'offline_pair_scores': 'mine negatives with jitm.mining and set offline.candidates to their folder, or set rounds',
+    'offline_scores': 'mine negatives with jitm.mining and set offline.path to their folder, or set stages',
+    'offline_pair_scores': 'mine negatives with jitm.mining and set offline.path to their folder, or set stages',
     'margins': "set relevance.source, such as 'cider.from_captions'",
 }
 
@@ -39,8 +39,8 @@ class Term:
       loss: `(scores, positives, negatives) -> [Q]`, and by keyword those of `INPUTS` it has as arguments; of a token
         term `(logits, labels, mask) -> [N]`.
       weight: factor.
-      since: first epoch in which the term counts.
-      until: first epoch in which it no longer does, None for never.
+      start_epoch: first epoch in which the term counts.
+      end_epoch: first epoch in which it no longer does, None for never.
       reduction: 'sum' or 'mean' over the queries of each ranking, the rankings being added, or over the texts.
       keywords: the loss' own arguments, from the config.
       predictions: of a token term the name of the model's predictions it takes; None for a loss of rankings.
@@ -49,8 +49,8 @@ class Term:
 
     loss: Callable
     weight: float
-    since: int
-    until: int | None
+    start_epoch: int
+    end_epoch: int | None
     reduction: str
     keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     predictions: str | None = None
@@ -88,7 +88,7 @@ class Term:
 
     def active(self, epoch: chex.Numeric) -> chex.Array:
         """Whether the term counts in an epoch."""
-        return (epoch >= self.since) & (True if self.until is None else epoch < self.until)
+        return (epoch >= self.start_epoch) & (True if self.end_epoch is None else epoch < self.end_epoch)
 
 
 def make_terms(
@@ -97,7 +97,7 @@ def make_terms(
     """Builds the terms of a config.
 
     Args:
-      configs: name -> dict(loss='ranking.max_of_hinges', weight=, since=, until=, reduction=, if wanted rankings=, and
+      configs: name -> dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=, reduction=, if wanted rankings=, and
         the loss' own); a loss in `tokens` takes the model's predictions of that name.
       supplied: those of `INPUTS` that the rankings will hold.
       rankings: the names of the rankings that there will be.
@@ -111,7 +111,7 @@ def make_terms(
     for name, keywords in configs.items():
         keywords = dict(keywords)
         where = f'terms.{name}'
-        own = {key: keywords.pop(key) for key in ('weight', 'since', 'until', 'reduction') if key in keywords}
+        own = {key: keywords.pop(key) for key in ('weight', 'start_epoch', 'end_epoch', 'reduction') if key in keywords}
         loss_name = keywords.pop('loss', None)
         if loss_name is None:
             raise UserError(f"config key '{where}.loss' is missing; name a loss, such as 'ranking.max_of_hinges'")
@@ -130,9 +130,9 @@ def make_terms(
             raise UserError(f"config key '{where}.reduction' is {own.get('reduction')!r}; take 'sum' or 'mean'")
         make_term = config_lib.bind(Term, own, where=where, later=('loss', 'keywords', 'predictions', 'rankings'))
         terms[name] = make_term(loss=loss, keywords=keywords, predictions=predictions, rankings=ranked)
-        if terms[name].until is not None and terms[name].until <= terms[name].since:
+        if terms[name].end_epoch is not None and terms[name].end_epoch <= terms[name].start_epoch:
             raise UserError(
-                f"'{where}' never counts: since {terms[name].since} is not before until {terms[name].until}"
+                f"'{where}' is never active: start_epoch {terms[name].start_epoch} is not before end_epoch {terms[name].end_epoch}"
             )
         _check_arguments(where, terms[name])
     return terms

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from flax import struct
 
 from jitm import parallel
-from jitm.matcher import Matcher
-from jitm.synthesis import Synthesis, Synthetic
-from jitm.training.measures import collapse_metrics, difficulty, gap_metrics, gradient_norms
+from jitm.models.matcher import Matcher
+from jitm.synthesis.generator import Synthesis, Synthetic
+from jitm.training.candidates import ShortlistScores, Source
+from jitm.training.diagnostics import collapse_metrics, difficulty, gap_metrics, gradient_norms
+from jitm.training.generated import GENERATED, HEADS, MASKED, masked_losses, score_synthetic
 from jitm.training.members import Member, MemberState, Outcome
 from jitm.training.objective import Term, objective
-from jitm.training.sources import ListedScores, Source
-from jitm.training.synthesis import GENERATED, HEADS, MASKED, masked_losses, score_synthetic
 from jitm.types import Batch, Ranking
 
 SELHN_EPSILON = 0.01  # as published, to look at losses that have none of their own
@@ -54,7 +54,7 @@ class Scores(NamedTuple):
     """
 
     retrieved: chex.ArrayTree
-    generated: ListedScores | None = None
+    generated: ShortlistScores | None = None
 
     def rankings(
         self, source: Source, image_index: chex.Array, relevance: chex.Array | None, anchors: Sequence['Scores']

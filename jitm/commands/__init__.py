@@ -1,0 +1,1 @@
+"""The commands of `jitm`: flags, errors of one sentence and exit codes."""

@@ -1,0 +1,1 @@
+"""Evaluation: retrieval protocols, scoring, re-ranking, published results, explanations, word-level tasks."""

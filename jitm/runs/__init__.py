@@ -1,0 +1,1 @@
+"""Runs: checkpoints, loading a trained run, progress reports and interruption."""

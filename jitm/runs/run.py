@@ -1,0 +1,137 @@
+"""A trained run, loaded from its directory alone: config and vocabulary travel in the checkpoint."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import chex
+
+from jitm import config as config_lib
+from jitm.data.pipeline import check_boxes, check_lengths, tokenize_split
+from jitm.data.splits import Split
+from jitm.data.text import Tokens, Vocabulary
+from jitm.data.vocabularies import restore_vocabulary
+from jitm.data.wordpiece import WordPiece
+from jitm.errors import UserError, did_you_mean
+from jitm.models.matcher import Matcher
+from jitm.runs.checkpoint import Checkpoints
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One trained model of a run.
+
+    Attributes:
+      workdir: the run directory.
+      step: the step of the checkpoint.
+      member: name of the model in the config's `members`.
+      model: the matcher.
+      variables: its parameters and batch statistics.
+      vocabulary: the vocabulary it was trained with.
+      config: the training config, a nested dict.
+      feature_size: F, features per region in the training data.
+      data_hash: hash of the training split, see `Split.identity`.
+    """
+
+    workdir: Path
+    step: int
+    member: str
+    model: Matcher
+    variables: chex.ArrayTree
+    vocabulary: Vocabulary | WordPiece
+    config: Mapping[str, Any]
+    feature_size: int
+    data_hash: str
+
+
+def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
+    """Loads one model of a run.
+
+    Args:
+      workdir: the run directory.
+      step: the step of the checkpoint; None for the best one on the validation split.
+      member: name of the model; None for the validated one.
+
+    Returns:
+      The run.
+
+    Raises:
+      UserError: if the run, checkpoint or model does not exist, or is damaged.
+    """
+    workdir = Path(workdir)
+    if not (workdir / 'checkpoints').is_dir():
+        raise UserError(f'{workdir} is not a run directory: it has no checkpoints folder')
+    with Checkpoints(workdir) as checkpoints:
+        step = checkpoints.best_step() if step is None else step
+        if step is None:
+            raise UserError(
+                f'{workdir} has no validated checkpoint yet; name one with --step, of {checkpoints.steps()}'
+            )
+        state, run = checkpoints.read(step)
+    config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
+    if vocabulary.hash != run['vocabulary_hash']:
+        raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
+    member = config['evaluation']['member'] if member is None else member
+    if member not in state['members']:
+        raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
+    variables = {key: state['members'][member][key] for key in ('params', 'batch_stats')}
+    model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
+    return Run(
+        workdir, step, member, model, variables, vocabulary, config, run['data']['regions'][2], run['data']['hash']
+    )
+
+
+def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None) -> Split:
+    """Reads a split of the data set that all runs were trained on.
+
+    Args:
+      runs: runs trained on the same data set.
+      split_name: such as 'dev'.
+      data_root: the data folder, if it has moved since training.
+
+    Returns:
+      The split.
+
+    Raises:
+      UserError: if the data cannot be read, or the runs were trained on different data.
+    """
+    data = runs[0].config['data']
+    for run in runs[1:]:
+        settings_differ = config_lib.differences({'data': data}, {'data': run.config['data']})
+        if settings_differ or run.data_hash != runs[0].data_hash:
+            differ = f' ({", ".join(settings_differ)})' if settings_differ else ''
+            raise UserError(
+                f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
+                'runs that are evaluated together need the same'
+            )
+    return config_lib.load_split(data, split_name, data_root)
+
+
+def read_tokens(run: Run, split: Split) -> Tokens:
+    """Tokenizes the captions of a split with the vocabulary of a run.
+
+    Args:
+      run: a trained model.
+      split: images and captions.
+
+    Returns:
+      The token ids of the T captions.
+
+    Raises:
+      UserError: if the model cannot read these features, boxes or captions.
+    """
+    if split.regions.shape[2] != run.feature_size:
+        raise UserError(
+            f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
+            f'{run.feature_size}; evaluate on features of the same extractor'
+        )
+    check_boxes(split, run.model.reads_locations)
+    tokens = tokenize_split(split.captions, run.vocabulary)
+    check_lengths(split, tokens, run.model.text_format)
+    return tokens
+
+
+def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Returns workdir, step and member of each run, for JSON reports."""
+    return [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member} for run in runs]

@@ -1,0 +1,456 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jitm.analysis import difficulty, validation
+from jitm.analysis.figures import Curve, arrange, curve
+from jitm.analysis.settings import Setting, distinguish, read_run, read_settings
+from jitm.analysis.summary import summary
+from jitm.analysis.training import by_window, curves, draw, plateau_end, read_points, training
+from jitm.commands.report import main
+from jitm.errors import UserError
+from tests.conftest import environment
+
+
+def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
+    config = {
+        'seed': seed,
+        'model': {'name': 'vse.VSE'} | (model or {}),
+        'terms': {'ranking': {'loss': f'ranking.{loss}', 'margin': 0.2, 'start_epoch': 0}},
+        'optimizer': {'name': 'adam', 'learning_rate': 1e-3},
+        'evaluation': {'split': 'dev', 'member': 'target'},
+        'members': {'target': {'rule': 'gradient', 'init_from': ''}},
+        'offline': {'candidates': ''},
+        'run': {'log_every': seed + 1},
+    }
+    return config | changes
+
+
+def write(folder, config, lines):
+    folder.mkdir()
+    (folder / 'config.json').write_text(json.dumps(config))
+    (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    return folder
+
+
+def write_run(folder, seed, rsums, **changes):
+    recalls = {f'{direction}/recall@{k}': 10 * k for direction in ('i2t', 't2i') for k in (1, 5, 10)}
+    lines = [{'step': 3, 'epoch': 0.5, 'part': 'train', 'target/ranking_loss': 1.0}]
+    lines += [{'step': 6 * n, 'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} | recalls for n, rsum in enumerate(rsums)]
+    return write(folder, config_of(seed, **changes), lines)
+
+
+def write_training(folder, rsums=(), config=None, **values):
+    """A run of 20 steps an epoch that logs every second step; `values` are those of the lines of training."""
+    lines = [{'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} for n, rsum in enumerate(rsums)]
+    for n in range(len(values['loss'])):
+        line = {f'target/{"ranking_loss" if key == "loss" else key}': value[n] for key, value in values.items()}
+        lines.append({'epoch': (2 * n + 2) / 20, 'part': 'train', 'target/collapsed_loss': 8.0} | line)
+    return write(folder, config or config_of(), lines)
+
+
+def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
+    runs = [
+        write_run(tmp_path / 'a0', 0, [3, 100, 90]),
+        write_run(tmp_path / 'b0', 0, [3, 50], loss='sum_of_hinges'),
+        write_run(tmp_path / 'a1', 1, [5, 102, 104, 107]),
+    ]
+    lines = summary(read_settings(runs)).splitlines()
+    recalls = '10.0 ± 0.0 | 50.0 ± 0.0 | 100.0 ± 0.0'
+    assert lines[2] == f'| max_of_hinges | {recalls} | {recalls} | 103.5 ± 4.9 | 1, 3 | a0, a1 |'
+    assert lines[3] == '| sum_of_hinges | 10.0 | 50.0 | 100.0 | 10.0 | 50.0 | 100.0 | 50.0 | 1 | b0 |'
+    assert lines[5:] == [
+        '| rsum after epoch | 0 | 1 | 2 | 3 |',
+        '| --- | --- | --- | --- | --- |',
+        '| max_of_hinges | 4.0 ± 1.4 | 101.0 ± 1.4 | 97.0 ± 9.9 | 107.0 |',
+        '| sum_of_hinges | 3.0 | 50.0 | - | - |',
+    ]
+
+
+def test_the_mean_distance_has_a_column_where_every_line_has_one(tmp_path):
+    def write_distances(name, seed, distances):
+        recalls = {f'{direction}/recall@{k}': 10 for direction in ('i2t', 't2i') for k in (1, 5, 10)}
+        lines = [{'epoch': float(n), 'part': 'dev', 'rsum': 60.0 + n, **recalls} for n in range(2)]
+        lines = [line | distance for line, distance in zip(lines, distances, strict=True)]
+        return write(tmp_path / name, config_of(seed), lines)
+
+    new = [write_distances(f'new{n}', n, [{'mean_distance': 0.1}, {'mean_distance': 0.5 + n / 10}]) for n in (0, 1)]
+    header, _, row = summary(read_settings(new)).splitlines()[:3]
+    assert header.endswith('| rsum | MD | best epoch | runs |')
+    assert row.endswith('| 61.0 ± 0.0 | 0.55 ± 0.0707 | 1, 1 | new0, new1 |')
+    half_old = write_distances('old', 2, [{}, {'mean_distance': 0.5}])
+    header, _, row = summary(read_settings([*new, half_old])).splitlines()[:3]
+    assert header.endswith('| rsum | best epoch | runs |')
+    assert row.endswith('| 61.0 ± 0.0 | 1, 1, 1 | new0, new1, old |')
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    with pytest.raises(UserError, match='nowhere is not a run directory'):
+        read_run(tmp_path / 'nowhere')
+    empty = write(tmp_path / 'empty', config_of(), [])
+    with pytest.raises(UserError, match='empty has no validation yet'):
+        summary(read_settings([empty]))
+    with pytest.raises(UserError, match='empty has no line of training yet'):
+        training(read_settings([empty]))
+    with pytest.raises(UserError, match='empty has no line of training yet'):
+        difficulty.difficulty(read_settings([empty]))
+    with pytest.raises(UserError, match='empty has no validation yet'):
+        validation.validation(read_settings([empty]))
+    for report in ('summary', 'training', 'validation', 'difficulty'):
+        assert main([report, str(tmp_path / 'nowhere')]) == 2
+        assert capsys.readouterr().err.startswith('error: ')
+
+
+def test_the_command_prints(tmp_path, capsys):
+    assert main(['summary', str(write_run(tmp_path / 'a', 0, [1]))]) == 0
+    assert '| a | 10.0 |' in capsys.readouterr().out
+
+
+def nested(**flat):
+    config = config_of()
+    for key, value in flat.items():
+        *path, last = key.split('__')
+        section = config
+        for part in path:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return config
+
+
+HINGES = 'ranking.sum_of_hinges'
+
+
+@pytest.mark.parametrize(
+    ('configs', 'names'),
+    [
+        ([{}], ['']),
+        # What the loss tells apart needs no further words, whatever else differs.
+        (
+            [{}, {'terms__ranking__loss': HINGES, 'optimizer__learning_rate': 2e-3, 'model__absolute': True}],
+            ['max_of_hinges', 'sum_of_hinges'],
+        ),
+        (
+            [{}, {'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': 0.01}],
+            ['max_of_hinges', 'selective'],
+        ),
+        # Two keys are named where it takes both.
+        (
+            [{}, {'terms__ranking__loss': HINGES}, {'model__name': 'scan.SCAN', 'batch_size': 8}],
+            ['max_of_hinges, VSE', 'sum_of_hinges, VSE', 'max_of_hinges, SCAN'],
+        ),
+        ([{}, {'optimizer__learning_rate': 2e-3}], ['learning_rate=0.001', 'learning_rate=0.002']),
+        ([{}, {'terms__ranking__epsilon': 0.01}], ['no epsilon', 'epsilon=0.01']),
+        # What all have says more than what some lack.
+        (
+            [{'writer': 'target'}, {'writer': 'copy', 'members__copy__of': 'target'}],
+            ['writer=target', 'writer=copy'],
+        ),
+        # The loss is named although its argument alone would do.
+        (
+            [{}, *({'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': n} for n in (1, 2))],
+            ['max_of_hinges, no epsilon', 'selective, epsilon=1', 'selective, epsilon=2'],
+        ),
+        # The shortest ends of keys and values that are not ambiguous.
+        ([{}, {'model__name': 'other.VSE'}], ['vse.VSE', 'other.VSE']),
+        ([{'other__margin': 1}, {'other__margin': 2}], ['other.margin=1', 'other.margin=2']),
+        ([{'model__weights': ''}, {'model__weights': 'a/b.npz'}], ['weights=', 'weights=a/b.npz']),
+        # A loss of two would not say which of them it is.
+        (
+            [{'terms__late__loss': 'ranking.' + name} for name in ('polynomial', 'sum_of_hinges')],
+            ['late.loss=ranking.polynomial', 'late.loss=ranking.sum_of_hinges'],
+        ),
+        ([{}, {'terms__late__loss': HINGES}], ['no late.loss', f'late.loss={HINGES}']),
+    ],
+)
+def test_settings_are_named_by_what_tells_them_apart(configs, names):
+    words = distinguish([nested(**config) for config in configs])
+    assert [', '.join(word.values()) for word in words] == names
+
+
+def test_log_intervals_are_no_settings(tmp_path):
+    runs = [write_run(tmp_path / f'a{seed}', seed, [1]) for seed in (0, 1)]
+    (setting,) = read_settings(runs)
+    assert setting.words == {}
+    assert setting.name == 'a0, a1'
+
+
+@pytest.mark.parametrize(
+    ('key', 'names'),
+    [
+        ('data.root', ['root=data/a', 'root=data/b']),
+        ('initialize.bert', ['bert=data/a', 'bert=data/b']),
+        ('relevance.path', ['path=data/a', 'path=data/b']),
+    ],
+)
+def test_paths_are_settings_and_their_names_show_them(tmp_path, key, names):
+    section, _, last = key.partition('.')
+    runs = [
+        write_run(tmp_path / f'{path}{seed}', seed, [1], **{section: {last: f'data/{path}'}})
+        for path in 'ab'
+        for seed in (0, 1)
+    ]
+    settings = read_settings(runs)
+    assert [setting.name for setting in settings] == names
+    assert [setting.run_names for setting in settings] == ['a0, a1', 'b0, b1']
+
+
+def test_runs_that_go_on_from_runs_of_one_setting_are_one_setting(tmp_path):
+    """OAS and AOQ's second round: each seed has an anchor, or mined negatives, of its own."""
+    for seed in (0, 1):
+        (tmp_path / f's{seed}').mkdir()
+        for name, loss in (('alone', 'max_of_hinges'), ('other', 'sum_of_hinges')):
+            origin = write_run(tmp_path / f's{seed}' / name, seed, [1], loss=loss)
+            candidates = tmp_path / f's{seed}' / f'{name}_candidates'
+            candidates.mkdir()
+            (candidates / 'manifest.json').write_text(json.dumps({'data': {}, 'workdirs': [str(origin)]}))
+
+    def begun(seed, name):
+        path = tmp_path / f's{seed}'
+        members = {'target': {'rule': 'gradient', 'init_from': str(path / name)}}
+        offline = {'candidates': str(path / f'{name}_candidates')}
+        return write_run(path / f'after_{name}', seed, [1 + seed], members=members, offline=offline)
+
+    after_alone, after_other = read_settings([begun(0, 'alone'), begun(1, 'alone'), begun(0, 'other')])
+    assert after_alone.run_names == 's0/after_alone, s1/after_alone'
+    assert after_other.run_names == 'after_other'
+    assert after_alone.name == f'init_from={tmp_path}/s0/alone'
+    assert after_alone.runs[1].config['offline']['path'] == f'{tmp_path}/s0/alone_candidates'
+
+
+def test_models_have_columns_where_something_else_differs_too():
+    def settings(*configs):
+        return [Setting(words, []) for words in distinguish([nested(**config) for config in configs])]
+
+    losses = settings({'model__mlp': 1}, {'model__mlp': 2, 'terms__ranking__loss': HINGES})
+    assert arrange(losses) == [('', 'max_of_hinges'), ('', 'sum_of_hinges')]
+    models = settings({'model__mlp': 1}, {'model__mlp': 2})
+    assert arrange(models) == [('', 'mlp=1'), ('', 'mlp=2')]
+    both = settings(
+        {'model__mlp': 1},
+        {'model__mlp': 2},
+        {'model__mlp': 2, 'terms__ranking__loss': HINGES},
+    )
+    assert arrange(both) == [('mlp=1', 'max_of_hinges'), ('mlp=2', 'max_of_hinges'), ('mlp=2', 'sum_of_hinges')]
+
+
+def test_a_window_holds_the_step_that_ends_it():
+    points = [(step / 234, step) for step in range(1, 469)]
+    assert by_window(points, 1) == {0: list(range(1, 235)), 1: list(range(235, 469))}
+    assert by_window([(0.1 + 0.2, 5)], 10) == {2: [5]}
+
+
+def test_the_plateau_ends_with_a_tenth_of_an_epoch_below():
+    assert plateau_end([(0.05, 1.2), (0.15, 0.94), (0.2, 0.98), (0.25, 0.94), (0.3, 0.95), (0.4, 0.5)]) == '0.3'
+    assert plateau_end([(0.1, 1.0), (0.2, 0.95)]) == '-'
+
+
+def test_points_are_those_of_the_member_that_counts(tmp_path):
+    config = config_of(evaluation={'split': 'val', 'member': 'b'})
+    lines = [
+        {'epoch': 0.0, 'part': 'val', 'rsum': 7.0},
+        {'epoch': 0.5, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 6.0, 'a/hard_share': 1.0},
+        {'epoch': 1.0, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 0.0, 'b/absolute_gap': 0.2},
+        {'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
+    ]
+    assert read_points(read_run(write(tmp_path / 'run', config, lines))) == {
+        'loss': [(0.5, 0.5)],
+        'image_fc_gradient_norm': [],
+        'absolute_gap': [(1.0, 0.2)],
+        'hard_share': [],
+        'rsum': [(0.0, 7.0)],
+    }
+
+
+def test_a_curve_ends_where_its_first_seed_does():
+    joined = curve([{1: 3.0, 0: 1.0, 2: 5.0}, {0: 2.0, 1: 9.0}, {0: 6.0, 1: 3.0}])
+    assert joined == Curve([0, 1], [3.0, 5.0], [1.0, 3.0], [6.0, 9.0])
+
+
+def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
+    runs = [
+        write_training(tmp_path / 'a', [1, 30], loss=[8, 4, 2], absolute_gap=[0.1, 0.2, 0.3]),
+        write_training(tmp_path / 'b', [3, 20], loss=[4, 8, 6, 1]),
+    ]
+    fine = [
+        {'epoch': step / 20, 'part': 'train', 'target/ranking_loss': step, 'target/collapsed_loss': 4}
+        for step in (1, 2)
+    ]
+    (fast,) = read_settings([write(tmp_path / 'c', config_of(), fine)])
+    assert curves(fast.runs) == {'loss': Curve([0.05], [0.375], [0.375], [0.375])}
+    (setting,) = read_settings(runs)
+    joined = curves(setting.runs)
+    assert joined.keys() == {'loss', 'absolute_gap', 'rsum'}
+    assert joined['loss'] == Curve([0.05, 0.15, 0.25], [0.75, 0.75, 0.5], [0.5, 0.5, 0.25], [1.0, 1.0, 0.75])
+    assert joined['absolute_gap'] == Curve([0.05, 0.15, 0.25], *3 * [[0.1, 0.2, 0.3]])
+    assert joined['rsum'] == Curve([0, 1], [2, 25], [1, 20], [3, 30])
+
+
+def test_the_table_of_training(tmp_path):
+    """10 lines an epoch: the medians of the first run are 0.05 and 0.4, of the second 0.3 and 0.1."""
+    runs = [
+        write_training(
+            tmp_path / 'a',
+            [1, 30, 25],
+            loss=[8] * 12 + [7] * 3,
+            image_fc_gradient_norm=[9] + [0.05] * 9 + [0.4] * 3 + [0.1, 5],
+            hard_share=[0] * 10 + [0.5, 0.5, 1, 1, 1],
+        ),
+        write_training(
+            tmp_path / 'b',
+            [2, 34],
+            loss=[8] * 20,
+            image_fc_gradient_norm=[0.3] * 10 + [0.1] * 10,
+            hard_share=[0] * 15 + [1] * 5,
+        ),
+        write_training(tmp_path / 'c', loss=[1], config=config_of(loss='sum_of_hinges')),
+    ]
+    assert training(read_settings(runs)).splitlines()[2:] == [
+        '| max_of_hinges | 1.3, - | 0.075 ± 0.035 | 0.25 ± 0.21 | 0.65 ± 0.21 | 32.0 ± 2.8 | a, b |',
+        '| sum_of_hinges | 0.1 | - | - | - | - | c |',
+    ]
+
+
+def test_the_figure_is_written(tmp_path, capsys):
+    losses, models = ('max_of_hinges', 'sum_of_hinges'), ({'mlp': 1}, {'mlp': 2})
+    configs = [config_of(seed, loss, model) for loss in losses for model in models for seed in (0, 1)]
+    for n, config in enumerate(configs):
+        logged = {'image_fc_gradient_norm': [0.1, 0.0, 10.0]} if n < 4 else {}
+        write_training(tmp_path / f'run{n}', [1, 2], config, loss=[8, 4, 2], **logged)
+    output = tmp_path / 'new' / 'folder' / 'figure.png'
+    assert main(['training', *(str(tmp_path / f'run{n}') for n in range(8)), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    printed = capsys.readouterr().out
+    assert '| max_of_hinges, mlp=2 | 0.2, 0.2 |' in printed
+    assert f'written to {output}' in printed
+
+
+def write_validations(folder, rsums, **changes):
+    """A run whose R@1 are a tenth and a fifth of its rsum."""
+    recalls = [{'i2t/recall@1': rsum / 10, 't2i/recall@1': rsum / 5} for rsum in rsums]
+    lines = [{'epoch': float(n), 'part': 'dev', 'rsum': rsum} | recalls[n] for n, rsum in enumerate(rsums)]
+    return write(folder, config_of(**changes), lines)
+
+
+def test_the_table_of_validations_says_when_the_first_setting_is_passed(tmp_path):
+    """Means: 0, 40, 60, 50 of the first, 0, 60, 61 of the second, which needs more than the 60 of the first."""
+    runs = [
+        write_validations(tmp_path / 'a0', [0, 30, 50, 50], seed=0),
+        write_validations(tmp_path / 'a1', [0, 50, 70, 50], seed=1),
+        write_validations(tmp_path / 'b', [0, 60, 61], loss='sum_of_hinges'),
+    ]
+    assert validation.validation(read_settings(runs)).splitlines()[2:] == [
+        '| max_of_hinges | 6.0 (2) | 12.0 (2) | 60.0 (2) | - | - | - | a0, a1 |',
+        '| sum_of_hinges | 6.1 (2) | 12.2 (2) | 61.0 (2) | 2 | 2 | 2 | b |',
+    ]
+
+
+def test_curves_of_validations(tmp_path):
+    runs = [write_validations(tmp_path / f'a{n}', rsums, seed=n) for n, rsums in enumerate(([0, 30, 50], [10, 50]))]
+    (setting,) = read_settings(runs)
+    assert validation.curves(setting.runs) == {
+        'i2t/recall@1': Curve([0, 1], [0.5, 4], [0, 3], [1, 5]),
+        't2i/recall@1': Curve([0, 1], [1, 8], [0, 6], [2, 10]),
+        'rsum': Curve([0, 1], [5, 40], [0, 30], [10, 50]),
+    }
+
+
+def test_the_figure_of_validations_is_written(tmp_path, capsys):
+    run, output = write_validations(tmp_path / 'a', [0, 30]), tmp_path / 'figure.png'
+    assert main(['validation', str(run), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    assert '| a | 3.0 (1) | 6.0 (1) | 30.0 (1) |' in capsys.readouterr().out
+
+
+def write_generated(folder, gaps, counts, config=None, **values):
+    """A run that logs ten times an epoch, all sentences of a line in the part of [-1, 1] that its gap is in."""
+    lines = []
+    for n, (gap, count) in enumerate(zip(gaps, counts, strict=True), 1):
+        shares = {f'share_{part:02}': float(count > 0 and part == int((gap + 1) * 10)) for part in range(20)}
+        generated = {'gap': gap, 'count': count} | shares
+        line = {'epoch': n / 10, 'part': 'train'} | {f'target/generated/{key}': v for key, v in generated.items()}
+        lines.append(line | {f'other/generated/{key}': 9.0 for key in generated})
+    return write(folder, config or config_of(), lines)
+
+
+def test_sentences_of_a_part_of_a_run_count_alike(tmp_path):
+    """The second part has 1 sentence at -0.25 and 3 at 0.15 of the first seed, 4 at 0.55 of the second."""
+    first = write_generated(tmp_path / 'a', [-0.95, -0.95, -0.25, 0.15], [2, 4, 1, 3])
+    second = write_generated(tmp_path / 'b', [0.05, 0.0, 0.55, 0.55, 0.95, 0.95], [6, 0, 2, 2, 9, 9])
+    pooled = difficulty.pool([difficulty.read_difficulty(read_run(run)) for run in (first, second)], 2)
+    np.testing.assert_allclose(pooled.epochs, [0.2, 0.4])
+    np.testing.assert_allclose(pooled.gaps, [(6 * -0.95 + 6 * 0.05) / 12, (-0.25 + 3 * 0.15 + 4 * 0.55) / 8])
+    np.testing.assert_allclose(pooled.counts, [3, 2])
+    want = np.zeros((2, 20))
+    want[0, [0, 10]] = 1 / 2
+    want[1, [7, 11, 15]] = 1 / 8, 3 / 8, 4 / 8
+    np.testing.assert_allclose(pooled.shares, want)
+
+
+def test_parts_without_sentences_have_no_difficulty(tmp_path):
+    log = difficulty.read_difficulty(read_run(write_generated(tmp_path / 'a', [0.0, 0.0, 0.5], [0, 0, 2])))
+    pooled = difficulty.pool([log], 6)
+    np.testing.assert_array_equal(pooled.gaps, [np.nan] * 5 + [0.5])
+    np.testing.assert_array_equal(pooled.counts, [np.nan, 0, np.nan, 0, np.nan, 2])
+    np.testing.assert_array_equal(np.isnan(pooled.shares).all(axis=1), [True] * 5 + [False])
+
+
+def test_each_line_can_be_a_part_of_its_own(tmp_path):
+    gaps = [n / 20 for n in range(7)]
+    log = difficulty.read_difficulty(read_run(write_generated(tmp_path / 'a', gaps, [1] * 7)))
+    np.testing.assert_array_equal(difficulty.pool([log], 7).gaps, gaps)
+
+
+def test_the_table_of_difficulty_and_its_figure(tmp_path, capsys):
+    other = config_of(loss='sum_of_hinges')
+    runs = [
+        write_generated(tmp_path / 'a', [-0.8, -0.6, -0.4, -0.4, 0.1, 0.3], [4, 4, 2, 6, 3, 1]),
+        write_generated(tmp_path / 'b', [-0.5, -0.5, -0.2, -0.2, 0.05, 0.05], [6, 6, 4, 4, 2, 2], config_of(1)),
+        write_generated(tmp_path / 'c', [0.0, 0.0, 0.25], [0, 0, 8], other),
+    ]
+    output = tmp_path / 'new' / 'difficulty.png'
+    assert main(['difficulty', *map(str, runs), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    cells = '-0.600 ± 0.141 | -0.300 ± 0.141 | 0.100 ± 0.071 | 5.0 ± 1.4 | 4.0 ± 0.0 | 2.0 ± 0.0'
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f'| max_of_hinges | {cells} | a, b |',
+        '| sum_of_hinges | - | - | 0.250 | 0.0 | 0.0 | 8.0 | c |',
+        '',
+        f'written to {output}',
+    ]
+
+
+def test_runs_without_generated_sentences_are_refused(tmp_path, capsys):
+    run = write_training(tmp_path / 'run', loss=[8, 8])
+    assert main(['difficulty', str(run)]) == 2
+    assert capsys.readouterr().err == (
+        f'error: {run} logs no generated sentences of target; leave it out, or train with synthesis.generator\n'
+    )
+
+
+def test_gradients_that_are_all_zero_can_be_drawn(tmp_path, monkeypatch):
+    write_training(tmp_path / 'run', loss=[8, 8], image_fc_gradient_norm=[0.0, 0.0])
+    monkeypatch.chdir(tmp_path)
+    assert main(['training', 'run']) == 0
+    assert (tmp_path / 'training.png').exists()
+
+
+def test_what_cannot_be_written_is_said(tmp_path):
+    settings = read_settings([write_training(tmp_path / 'run', loss=[8, 8])])
+    for output in (tmp_path, tmp_path / 'figure.xyz', tmp_path / 'run' / 'config.json' / 'figure.png'):
+        with pytest.raises(UserError, match='the figure cannot be written to'):
+            draw(settings, output)
+
+
+def test_the_drawing_library_is_loaded_for_drawing_only():
+    code = "import jitm.analysis.training, sys; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, '-c', code], env=environment(), check=False).returncode == 0
+
+
+def test_a_value_that_says_little_is_named_with_its_key():
+    configs = [{'model': {'name': 'vse.VSE', 'image': {'mlp': mlp}}} for mlp in ('none', 'residual')]
+    assert [[*words.values()] for words in distinguish(configs)] == [['mlp=none'], ['mlp=residual']]
+    configs = [{'model': {'name': name}} for name in ('vse.VSE', 'vsrn.VSRN')]
+    assert [[*words.values()] for words in distinguish(configs)] == [['VSE'], ['VSRN']]

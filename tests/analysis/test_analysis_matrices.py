@@ -1,0 +1,233 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from jitm.analysis import cross_retrieval, distributions, panels
+from jitm.analysis.matrices import names_of, read_matrices
+from jitm.commands.report import main
+from jitm.data.splits import Split
+from jitm.errors import UserError
+
+# Two texts per image: pairs that are best, behind another image, behind another text, behind a tie.
+SIMS = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)
+
+
+def write(folder, sims=SIMS, runs=(), data='tiny/dev'):
+    """A folder as eval.py writes it, without a report if there are no runs."""
+    folder.mkdir(parents=True)
+    np.save(folder / 'sims.npy', np.asarray(sims, np.float32))
+    if runs:
+        protocol = {'data': data, 'split': 'dev', 'runs': [{'workdir': str(run), 'step': 1} for run in runs]}
+        (folder / 'metrics.json').write_text(json.dumps({'protocol': protocol}))
+    return folder / 'sims.npy'
+
+
+def test_matrices_of_different_shapes_or_data_are_refused(tmp_path):
+    first, wide = write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.zeros((2, 6)))
+    with pytest.raises(UserError, match=r'b.sims.npy has shape \(2, 6\), but .*a.sims.npy \(2, 4\)'):
+        read_matrices([first, wide])
+    other = write(tmp_path / 'c', runs=['c'], data='other/dev')
+    with pytest.raises(UserError, match=r'different data: .*a.sims.npy of tiny/dev, .*c.sims.npy of other/dev'):
+        read_matrices([first, other])
+    assert len(read_matrices([first, write(tmp_path / 'd', runs=['d']), write(tmp_path / 'e')])) == 3
+
+
+@pytest.mark.parametrize(
+    ('sims', 'message'),
+    [
+        (np.zeros(4), r'has shape \(4,\)'),
+        (np.zeros((2, 3)), r'has shape \(2, 3\)'),
+        (np.full((1, 2), np.nan), 'NaN'),
+        (np.full((1, 2), np.inf), 'infinite'),
+    ],
+)
+def test_what_is_no_matrix_is_refused(tmp_path, sims, message):
+    with pytest.raises(UserError, match=message):
+        read_matrices([write(tmp_path / 'a', sims)])
+
+
+def test_a_damaged_report_and_a_missing_file_are_refused(tmp_path, capsys):
+    sims = write(tmp_path / 'a')
+    for text in ('{}', '{"prot'):
+        (tmp_path / 'a' / 'metrics.json').write_text(text)
+        with pytest.raises(UserError, match=r'metrics.json is no report of eval\.py'):
+            read_matrices([sims])
+    for report in ('cross_retrieval', 'panels'):
+        assert main([report, str(tmp_path / 'none.npy')]) == 2
+        assert 'none.npy cannot be read' in capsys.readouterr().err
+
+
+def test_matrices_are_named_by_their_runs(tmp_path):
+    one, two = write(tmp_path / '1', runs=['runs/a']), write(tmp_path / '2', runs=['runs/b', 'old/c'])
+    again, alone = write(tmp_path / '3', runs=['old/a']), write(tmp_path / '4')
+    assert names_of(read_matrices([one, two])) == ['a', 'b + c']
+    assert names_of(read_matrices([one, again])) == [str(one), str(again)]
+    assert names_of(read_matrices([one, alone])) == [str(one), str(alone)]
+
+
+def test_texts_of_an_image_stand_together(tmp_path):
+    (matrix,) = read_matrices([write(tmp_path / 'a', np.zeros((2, 6)))])
+    assert matrix.image_of_text.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_ranks_fall_into_intervals(tmp_path, monkeypatch):
+    ranks = np.array([1, 2, 5, 5, 6, 10, 10, 10, 11, 50, 50, 50, 50, 51, 200, 200, 200, 200, 200, 201, 9999])
+    monkeypatch.setattr(cross_retrieval, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)
+    (matrix,) = read_matrices([write(tmp_path / 'a')])
+    assert cross_retrieval.frequencies(matrix).tolist() == [1, 3, 4, 5, 6, 2]
+
+
+def test_cross_retrieval_is_printed_and_drawn(tmp_path, capsys):
+    sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', -SIMS, runs=['b'])]
+    output = tmp_path / 'figure.png'
+    assert main(['cross_retrieval', *map(str, sims), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    assert capsys.readouterr().out.splitlines()[:5] == [
+        '| cross-retrieval rank | a | b |',
+        '| --- | --- | --- |',
+        '| 1 | 1 (25.0%) | 0 (0.0%) |',
+        '| 2-5 | 3 (75.0%) | 4 (100.0%) |',
+        '| 6-10 | 0 (0.0%) | 0 (0.0%) |',
+    ]
+
+
+def test_of_equal_candidates_the_right_ones_come_last():
+    scores = np.array([0.5, 0.9, 0.5, 0.5, 0.1], np.float32)
+    right = np.array([True, False, False, True, True])
+    assert panels.retrieve(scores, right, 3) == panels.Retrieved([1, 2, 0], [False, False, True], 3)
+    assert panels.retrieve(scores, right, 9) == panels.Retrieved([1, 2, 0, 3, 4], [False, False, True, True, True], 3)
+
+
+def test_queries_are_spread_evenly():
+    assert panels.spread(4, 10) == [0, 2, 5, 7]
+    assert panels.spread(9, 3) == [0, 1, 2]
+    assert panels.spread(0, 3) == []
+    with pytest.raises(UserError, match='--queries is -1'):
+        panels.spread(-1, 3)
+
+
+@pytest.fixture
+def split():
+    return Split(
+        name='tiny/dev',
+        regions=np.zeros((2, 1, 3), np.float32),
+        counts=np.ones(2, np.int32),
+        captions=('a dog', 'a <b> | *c*', 'two cats', 'a cat'),
+        image_of_text=np.array([0, 0, 1, 1], np.int32),
+        image_ids=('dog_1.jpg', 'cats'),
+    )
+
+
+def test_panels_stand_side_by_side(tmp_path, split):
+    matrices = read_matrices([write(tmp_path / 'a', runs=['a_0']), write(tmp_path / 'b', -SIMS, runs=['b'])])
+    panels.write(matrices, split, [0], [3], tmp_path / 'new' / 'panels.md')
+    assert (tmp_path / 'new' / 'panels.md').read_text(encoding='utf-8') == (
+        '# What is retrieved from tiny/dev\n\n'
+        '## The best 5 texts of an image\n\n'
+        'Image 0: dog\\_1.jpg<br>*a dog*\n\n'
+        '|  | a\\_0 | b |\n'
+        '| --- | --- | --- |\n'
+        '| 1 | ✓ a dog | two cats |\n'
+        '| 2 | ✓ a \\<b\\> \\| \\*c\\* | a cat |\n'
+        '| 3 | a cat | ✓ a \\<b\\> \\| \\*c\\* |\n'
+        '| 4 | two cats | ✓ a dog |\n'
+        '| first right | 1 | 3 |\n\n'
+        '## The best 3 images of a text\n\n'
+        'Text 3: a cat\n\n'
+        '|  | a\\_0 | b |\n'
+        '| --- | --- | --- |\n'
+        '| 1 | dog\\_1.jpg<br>*a dog* | dog\\_1.jpg<br>*a dog* |\n'
+        '| 2 | ✓ cats<br>*two cats* | ✓ cats<br>*two cats* |\n'
+        '| first right | 2 | 2 |\n'
+    )
+    assert not (tmp_path / 'new' / 'panels_images').exists()
+
+
+def test_pictures_are_shown_where_there_are_pixels(tmp_path, split):
+    pixels = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8)
+    matrices = read_matrices([write(tmp_path / 'a')])
+    panels.write(matrices, dataclasses.replace(split, pixels=pixels), [1], [], tmp_path / 'panels.md')
+    assert 'Image 1: cats<br>![cats](panels_images/1.png)' in (tmp_path / 'panels.md').read_text(encoding='utf-8')
+    assert [path.name for path in (tmp_path / 'panels_images').iterdir()] == ['1.png']
+    panels.write(matrices, dataclasses.replace(split, pixels=pixels), [], [0], tmp_path / 'panels.md')
+    for n in range(2):
+        read = imread(tmp_path / 'panels_images' / f'{n}.png')[..., :3]
+        np.testing.assert_array_equal(np.round(read * 255), pixels[n])
+
+
+def test_the_command_reads_the_data_that_the_run_names(tmp_path, precomp_folder, capsys):
+    run, moved = tmp_path / 'run', tmp_path / 'moved'
+    sims = write(run / 'eval' / 'dev', np.eye(4, 20), runs=[run])
+    (run / 'config.json').write_text(
+        json.dumps({'data': {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': None}})
+    )
+    (run / 'metrics.jsonl').write_text('')
+    output = tmp_path / 'panels.md'
+    assert main(['panels', str(sims), '--queries', '2', '--texts', '19', '--output', str(output)]) == 0
+    written = output.read_text(encoding='utf-8')
+    assert [line.split(':')[0] for line in written.splitlines() if line[:4] in ('Imag', 'Text')] == [
+        'Image 0',
+        'Image 2',
+        'Text 19',
+    ]
+    precomp_folder.rename(moved)
+    assert main(['panels', str(sims), '--output', str(output), '--data_root', str(moved)]) == 0
+    assert 'moved/dev' in output.read_text(encoding='utf-8')
+    capsys.readouterr()
+    for arguments, message in (
+        ([str(sims)], 'is not a folder'),
+        ([str(sims), '--data_root', str(moved), '--images', '4'], 'moved/dev has no image 4'),
+        ([str(sims), '--data_root', str(moved), '--texts', '-1'], 'moved/dev has no text -1'),
+        ([str(sims), '--data_root', str(moved), '--output', str(tmp_path)], 'cannot be written'),
+        ([str(write(tmp_path / 'alone'))], 'has no metrics.json beside it'),
+        ([str(write(tmp_path / 'small', runs=[run])), '--data_root', str(moved)], 'has 4 images and 20 texts, but'),
+        ([str(write(tmp_path / 'gone', runs=['nowhere']))], 'nowhere is not a run directory'),
+    ):
+        assert main(['panels', *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_distributions_are_those_of_all_pairs(tmp_path, monkeypatch):
+    """In chunks of two images, against numpy on the pairs in one piece."""
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(size=(2, 7, 21)).astype(np.float32)
+    matrices = read_matrices([write(tmp_path / 'a', one), write(tmp_path / 'b', 3 * two)])
+    monkeypatch.setattr(distributions, 'PAIRS_AT_A_TIME', 50)
+    low, high = distributions.bounds(matrices)
+    assert (low, high) == (min(one.min(), 3 * two.min()), max(one.max(), 3 * two.max()))
+    width = (high - low) / distributions.BINS
+    for matrix, sims in zip(matrices, (one, 3 * two), strict=True):
+        own = np.repeat(np.eye(7, dtype=bool), 3, axis=1)
+        for got, pairs in zip(
+            distributions.distributions(matrix, low, high), (np.float64(sims[own]), np.float64(sims[~own])), strict=True
+        ):
+            assert got.mean == pytest.approx(pairs.mean())
+            assert got.deviation == pytest.approx(pairs.std())
+            want = np.quantile(pairs, distributions.QUANTILES, method='inverted_cdf')
+            np.testing.assert_allclose(got.quantiles(low, high), want, atol=width / 2)
+            drawn = np.histogram(pairs, distributions.DRAWN, (low, high), density=True)[0]
+            np.testing.assert_allclose(got.density(low, high), drawn, rtol=1e-9)
+
+
+def test_distributions_are_printed_and_drawn(tmp_path, capsys):
+    """Positives of SIMS: 0.9, 0.8, 0.3, 0.4; negatives: 0.1, 0.4, 0.0, 0.85."""
+    sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.ones((2, 4)), runs=['b'])]
+    output = tmp_path / 'figure.png'
+    assert main(['distributions', *map(str, sims), '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    assert capsys.readouterr().out.splitlines()[:6] == [
+        '|  | pairs | mean | deviation | 5% | 25% | 50% | 75% | 95% | MD |',
+        '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |',
+        '| a | positives | 0.6000 | 0.2550 | 0.3000 | 0.3000 | 0.4000 | 0.8000 | 0.9000 | 0.262 |',
+        '| a | negatives | 0.3375 | 0.3305 | 0.0000 | 0.0000 | 0.1000 | 0.4000 | 0.8500 |  |',
+        '| b | positives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 0 |',
+        '| b | negatives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 |  |',
+    ]
+    assert main(['distributions', str(sims[1]), '--output', str(output)]) == 0  # one value has bins too
+    alone = write(tmp_path / 'alone', np.zeros((1, 3)))
+    capsys.readouterr()
+    assert main(['distributions', str(alone)]) == 2
+    assert 'has one image and so no negative pairs' in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""Sweeps: which runs they are made of, what is skipped, how they stop and what is refused."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jitm.commands import sweep
+from jitm.errors import NotFiniteError, UserError
+from jitm.training import stages
+from tests.conftest import environment
+from tests.test_train import assert_same_run, finished  # noqa: F401
+
+pytestmark = pytest.mark.filterwarnings('ignore:.*load_module:DeprecationWarning')  # how ml_collections reads a config
+
+
+def command(*arguments):
+    return [sys.executable, '-m', 'jitm.commands.sweep', *map(str, arguments)]
+
+
+def test_a_sweep_is_a_product_of_values_as_the_flags_of_train_read_them(tiny_config_file):
+    argv = ['sweep', '--seeds', '0,1', f'--config={tiny_config_file}', '--config.epochs=9', '--workdir', 'x']
+    sweeps = ['terms.ranking.margin=.1,2', 'model.measure=cosine,order', 'candidates.source=a/b', 'seed=7']
+    configs = sweep.settings(argv, sweeps)
+    assert [*configs] == [
+        f'terms.ranking.margin={margin}_model.measure={measure}_rankings.source=a%2Fb_seed=7'
+        for margin in ('0.1', '2.0')
+        for measure in ('cosine', 'order')
+    ]
+    for config, (margin, measure) in zip(
+        configs.values(), [(0.1, 'cosine'), (0.1, 'order'), (2.0, 'cosine'), (2.0, 'order')], strict=True
+    ):
+        assert (config['terms']['ranking']['margin'], config['model']['measure']) == (margin, measure)
+        assert (config['candidates']['source'], config['seed'], config['epochs']) == ('a/b', 7, 9)
+        assert config['batch_size'] == 8
+
+
+@pytest.mark.parametrize(
+    ('sweeps', 'sentence'),
+    [
+        (['terms.ranking.margn=1,2'], "'terms.ranking.margn' is unknown, did you mean 'margin'?"),
+        (['terms.ranking.margin=1,x'], "terms.ranking.margin=x: could not convert string to float: 'x'"),
+        (['epochs=1.5'], 'epochs=1.5: invalid literal for int'),
+        (['terms.ranking.margin'], "--sweep is 'terms.ranking.margin'; give key=value,value"),
+        (['=1'], "--sweep is '=1'; give key=value,value"),
+        (['terms.ranking.margin=0.1,.1'], 'a sweep has terms.ranking.margin=0.1 twice'),
+        (['seed=1', 'seed=2'], 'the keys of a sweep must differ, but they are seed, seed'),
+        (["model={'embed_dim':8}"], "'model' is a sub-dict; sweep one of its keys"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_sentence(tiny_config_file, sweeps, sentence):
+    with pytest.raises(UserError) as caught:
+        sweep.settings(['sweep', '--config', str(tiny_config_file)], sweeps)
+    assert sentence in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_all_runs_are_checked_before_the_first_begins(tiny_config, tmp_path):
+    wrong = tiny_config | {'batch_size': 1000}
+    with pytest.raises(UserError, match='seed=1: scenes/train has 80 texts, fewer than batch_size 1000'):
+        sweep.check({'seed=0': tiny_config, 'seed=1': wrong}, tmp_path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / 'config.json').write_text('{}')
+    with pytest.raises(UserError, match='holds a run of its own'):
+        sweep.check({'seed=0': tiny_config}, tmp_path)
+
+
+def test_a_run_is_finished_when_its_last_validation_has_a_checkpoint(finished, tiny_config, tmp_path):  # noqa: F811
+    workdir = finished[0]
+    assert sweep.is_finished(tiny_config, workdir)
+    assert not sweep.is_finished(tiny_config | {'epochs': 4}, workdir)
+    assert not sweep.is_finished(tiny_config, tmp_path)
+    lines = (workdir / 'metrics.jsonl').read_text()
+    (tmp_path / 'metrics.jsonl').write_text(lines)
+    (tmp_path / 'checkpoints').mkdir()
+    assert not sweep.is_finished(tiny_config, tmp_path)  # killed before the checkpoint was whole
+    (tmp_path / 'metrics.jsonl').write_text(lines + '{"step": 3')
+    assert not sweep.is_finished(tiny_config, tmp_path)
+
+
+def test_the_others_go_on_when_one_is_not_finite(tiny_config, tmp_path, monkeypatch, capsys):
+    trained = []
+
+    def train(config, workdir, report):
+        trained.append(workdir.name)
+        if config['seed'] == 1:
+            raise NotFiniteError('the loss was not finite')
+
+    monkeypatch.setattr(stages, 'train', train)
+    assert sweep.train({f'seed={n}': tiny_config | {'seed': n} for n in range(3)}, tmp_path) == ['seed=1']
+    assert trained == ['seed=0', 'seed=1', 'seed=2']
+    assert 'seed=1: the loss was not finite' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_stopped_sweep_goes_on_and_ends_with_a_table(finished, tiny_config_file, tmp_path):  # noqa: F811
+    """Stopped in its second run; the first is the run of the same config that was never stopped."""
+    start = command('--config', tiny_config_file, '--workdir', tmp_path / 'sweep', '--sweep', 'data.seed=0,1')
+    first, second = (tmp_path / 'sweep' / f'data.seed={n}_seed=0' for n in (0, 1))
+    worker = subprocess.Popen(start, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (second / 'metrics.jsonl').exists() or not (second / 'metrics.jsonl').read_bytes():
+        assert worker.poll() is None, worker.communicate()
+        time.sleep(0.002)
+    worker.send_signal(signal.SIGTERM)
+    output, error = worker.communicate(timeout=60)
+    assert worker.returncode == 75, error
+    assert error.splitlines()[-1].startswith('stopped and saved at step')
+    assert 'rsum after epoch' not in output
+    begun = (first / 'metrics.jsonl').stat().st_mtime_ns
+
+    result = subprocess.run(start, env=environment(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert 'run 1 of 2: data.seed=0_seed=0, finished before\nrun 2 of 2: data.seed=1_seed=0\n' in result.stdout
+    assert (first / 'metrics.jsonl').stat().st_mtime_ns == begun
+    assert_same_run(first, finished[0])
+    assert json.loads((second / 'config.json').read_text())['data']['seed'] == 1
+    for words in ('| seed=0 | ', '| seed=1 | ', '| rsum | MD | best epoch |', '| rsum after epoch | 0 | 1 |'):
+        assert words in result.stdout
+
+
+@pytest.mark.slow
+def test_the_command_refuses_before_anything_is_written(tiny_config_file, tmp_path):
+    arguments = ('--config', tiny_config_file, '--workdir', tmp_path / 'sweep', '--seeds', '0,-1')
+    result = subprocess.run(command(*arguments), env=environment(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2
+    assert result.stderr == "error: seed=-1: config key 'seed' is -1; it must not be negative\n"
+    assert not (tmp_path / 'sweep').exists()

@@ -1,0 +1,164 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from jitm.data import cider, masking, scenes
+from jitm.data.augmentation import Augmentation
+from jitm.data.pipeline import Pipeline, bucket, check_boxes, pad_texts, take_images, tokenize_split
+from jitm.data.text import Vocabulary
+from jitm.errors import UserError
+from tests.conftest import UNCHANGED
+
+
+@pytest.fixture(scope='module')
+def pipeline():
+    split = scenes.load('train', train_images=7)
+    vocabulary = Vocabulary.build(split.captions, 1)
+    tokens = tokenize_split(split.captions, vocabulary)
+    return Pipeline(split, tokens, vocabulary, 8, 3, length_multiple=4, augmentation=Augmentation(**UNCHANGED))
+
+
+def test_tokens_are_those_of_the_vocabulary(pipeline):
+    vocabulary = Vocabulary.build(pipeline.split.captions, 1)
+    for n, caption in enumerate(pipeline.split.captions):
+        ids = pipeline.tokens.ids[pipeline.tokens.starts[n] : pipeline.tokens.starts[n + 1]]
+        np.testing.assert_array_equal(ids, vocabulary.encode(caption))
+        assert pipeline.tokens.lengths[n] == len(ids)
+
+
+def test_an_epoch_shows_each_text_at_most_once_and_epochs_differ(pipeline):
+    assert pipeline.steps_per_epoch == 35 // 8
+    epochs = [
+        np.concatenate([pipeline.text_index(epoch * 4 + step) for step in range(pipeline.steps_per_epoch)])
+        for epoch in range(3)
+    ]
+    for epoch in epochs:
+        assert len(set(epoch)) == len(epoch) == 32
+    assert not np.array_equal(epochs[0], epochs[1])
+    assert len({t for epoch in epochs for t in epoch}) == 35
+
+
+def test_a_batch_is_a_pure_function_of_seed_and_step(pipeline):
+    again = dataclasses.replace(pipeline)
+    again.batch(5)
+    for step in (0, 6, 2):
+        first, second = pipeline.batch(step), again.batch(step)
+        np.testing.assert_array_equal(first.texts.ids, second.texts.ids)
+        np.testing.assert_array_equal(first.images.regions, second.images.regions)
+        assert first.step == step
+    other = dataclasses.replace(pipeline, seed=4)
+    for step in (0, pipeline.steps_per_epoch):  # nor is another seed a later epoch
+        assert not np.array_equal(other.text_index(0), pipeline.text_index(step))
+
+
+def test_images_belong_to_their_texts(pipeline):
+    batch, texts = pipeline.batch(1), pipeline.text_index(1)
+    np.testing.assert_array_equal(batch.image_index, pipeline.split.image_of_text[texts])
+    np.testing.assert_array_equal(batch.images.regions, pipeline.split.regions[batch.image_index])
+    np.testing.assert_array_equal(batch.texts.lengths, pipeline.tokens.lengths[texts])
+
+
+def test_shards_are_the_rows_of_the_whole_batch_padded_alike(pipeline):
+    whole = pipeline.batch(2)
+    shards = [pipeline.batch(2, shard, 4) for shard in range(4)]
+    np.testing.assert_array_equal(np.concatenate([s.texts.ids for s in shards]), whole.texts.ids)
+    np.testing.assert_array_equal(np.concatenate([s.image_index for s in shards]), whole.image_index)
+
+
+def test_relevance_is_of_a_shards_images_and_all_texts(pipeline):
+    assert pipeline.batch(2).relevance is None
+    phi = cider.from_captions(pipeline.split)
+    pipeline = dataclasses.replace(pipeline, relevance=phi)
+    texts, whole = pipeline.text_index(2), pipeline.batch(2)
+    np.testing.assert_array_equal(whole.relevance, phi(whole.image_index, texts))
+    assert whole.relevance.shape == (8, 8)
+    shards = [pipeline.batch(2, shard, 4) for shard in range(4)]
+    np.testing.assert_array_equal(np.concatenate([s.relevance for s in shards]), whole.relevance)
+
+
+def test_lengths_are_padded_to_few_values(pipeline):
+    assert [bucket(n, 4) for n in (1, 4, 5, 8, 9)] == [4, 4, 8, 8, 12]
+    assert [bucket(n, 4, 10) for n in (1, 8, 9, 10)] == [4, 8, 10, 10]
+    for step in range(4):
+        texts = pipeline.batch(step).texts
+        assert texts.ids.shape[1] % 4 == 0
+        assert texts.ids.shape[1] - texts.lengths.max() < 4
+        np.testing.assert_array_equal(texts.ids != 0, np.arange(texts.ids.shape[1]) < texts.lengths[:, None])
+
+
+def test_padding_fills_with_zero(pipeline):
+    texts = pad_texts(pipeline.tokens, np.array([3, 0]), 40)
+    assert texts.ids.shape == (2, 40)
+    for row, n in zip(texts.ids, (3, 0), strict=True):
+        length = pipeline.tokens.lengths[n]
+        np.testing.assert_array_equal(row[:length], pipeline.tokens.ids[pipeline.tokens.starts[n] :][:length])
+        assert not row[length:].any()
+
+
+def test_locations_are_corners_sizes_and_area_as_fractions(pipeline):
+    box = np.array([10, 20, 60, 120], np.float32) / 200
+    split = dataclasses.replace(pipeline.split, boxes=np.broadcast_to(box, pipeline.split.boxes.shape))
+    locations = split.locations(np.array([3, 1]))
+    assert locations.dtype == np.float32
+    assert locations.shape == (2, split.regions.shape[1], 7)
+    want = [0.05, 0.1, 0.3, 0.6, 0.25, 0.5, 0.125]
+    np.testing.assert_allclose(locations, np.broadcast_to(want, locations.shape), rtol=1e-6)
+
+
+def test_batches_have_locations_if_these_are_asked_for(pipeline):
+    assert pipeline.batch(1).images.locations is None
+    batch = dataclasses.replace(pipeline, locations=True).batch(1)
+    np.testing.assert_array_equal(batch.images.locations, pipeline.split.locations(batch.image_index))
+    np.testing.assert_array_equal(batch.images.locations[..., :4], pipeline.split.boxes[batch.image_index])
+
+
+def test_other_boxes_are_other_data_where_they_are_read(pipeline):
+    reading = dataclasses.replace(pipeline, locations=True)
+    moved = dataclasses.replace(pipeline.split, boxes=pipeline.split.boxes / 2)
+    assert dataclasses.replace(pipeline, split=moved).identity == pipeline.identity
+    assert dataclasses.replace(reading, split=moved).identity != reading.identity
+
+
+def test_a_model_that_reads_locations_is_refused_without_boxes(pipeline):
+    check_boxes(pipeline.split, True)
+    without = dataclasses.replace(pipeline.split, name='mine/train', boxes=None)
+    check_boxes(without, False)
+    assert take_images(without, np.array([1])).locations is None
+    with pytest.raises(UserError, match=r'mine/train has no boxes, .*: add train_boxes.npy or boxes.npy to its folder'):
+        check_boxes(without, True)
+
+
+def test_a_pool_is_drawn_by_seed_and_step_and_shared_among_processes(pipeline):
+    pooled = dataclasses.replace(pipeline, pool_size=6)
+    batch = pooled.batch(3)
+    np.testing.assert_array_equal(batch.texts.ids[:, :4], pipeline.batch(3).texts.ids[:, :4])
+    assert batch.extra.texts.ids.shape == (6, batch.texts.ids.shape[1])
+    np.testing.assert_array_equal(batch.extra.images.regions, pipeline.split.regions[batch.extra_index])
+    texts = {tuple(row[row > 0]) for row in batch.extra.texts.ids.tolist() for row in [np.array(row)]}
+    said = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in pipeline.split.captions]
+    assert len(texts) == 6
+    assert texts <= set(said)
+    parts = [pooled.batch(3, shard, 2) for shard in range(2)]
+    np.testing.assert_array_equal(np.concatenate([part.extra_index for part in parts]), batch.extra_index)
+    assert not np.array_equal(pooled.batch(4).extra_index, batch.extra_index)
+
+
+def test_masked_sentences_and_the_words_of_their_images_travel_with_the_batch(pipeline):
+    split, tokens, vocabulary = pipeline.split, pipeline.tokens, pipeline.vocabulary.with_mask()
+    phrases = masking.find_phrases(split.captions, vocabulary, split.sentence_graphs)
+    words = masking.caption_words(tokens, split.image_of_text)
+    masks = masking.Masking(num_views=3, rate=0.15, mask_prob=0.8, random_prob=0.1)
+    masked = dataclasses.replace(pipeline, vocabulary=vocabulary, masked=masking.MaskedWords(masks, phrases, words))
+    batch, texts = masked.batch(2), pipeline.text_index(2)
+    assert batch.masked.ids.shape == (8, 3, batch.texts.ids.shape[1])
+    shown = np.where(batch.masked.labelled, batch.texts.ids[:, None], batch.masked.ids)
+    np.testing.assert_array_equal(shown, np.repeat(batch.texts.ids[:, None], 3, axis=1))
+    for row, text in zip(batch.caption_words, texts, strict=True):
+        siblings = np.flatnonzero(split.image_of_text == split.image_of_text[text])
+        want = {i for sibling in siblings for i in vocabulary.encode(split.captions[sibling]).tolist()}
+        assert set(row.tolist()) - {-1} == want
+    parts = [masked.batch(2, shard, 2) for shard in range(2)]
+    np.testing.assert_array_equal(np.concatenate([part.masked.ids for part in parts]), batch.masked.ids)
+    other = masking.MaskedWords(masks, masking.find_phrases(split.captions, vocabulary, None), words)
+    assert dataclasses.replace(masked, masked=other).identity != masked.identity

@@ -1,0 +1,351 @@
+"""The published rows are what the papers print, and are compared with evaluations of the same protocol only."""
+
+import collections
+import dataclasses
+import functools
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+from jitm.data import precomp
+from jitm.errors import UserError
+from jitm.evaluation import published
+from jitm.training import loop
+from tests.conftest import ROOT, run_script
+from tests.test_train import finished  # noqa: F401
+
+ROWS = published.load()
+RECALLS = published.RECALLS
+RETRIEVAL = [row for row in ROWS if row.metrics.keys() & {*RECALLS, 'rsum'}]
+
+
+def of(source, system, dataset, **fields):
+    """The metrics of a source's only row with this system, data set and fields."""
+    wanted = {'system': system, 'dataset': dataset} | fields
+    found = [row for row in ROWS if source in row.sources]
+    found = [row for row in found if all(getattr(row, key) == value for key, value in wanted.items())]
+    assert len(found) == 1, (source, wanted, found)
+    return found[0].metrics
+
+
+# The file.
+
+
+def test_one_row_per_line_in_order():
+    text = (ROOT / 'jitm' / 'published.json').read_text(encoding='utf-8')
+    rows = json.loads(text)
+    assert text == '[\n' + ',\n'.join(json.dumps(row, ensure_ascii=False) for row in rows) + '\n]\n'
+    keys = [(row.dataset, row.protocol, row.system, row.backbone, row.sources) for row in ROWS]
+    assert keys == sorted(keys)
+
+
+def test_an_installed_package_has_the_file():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())
+    assert 'published.json' in project['tool']['setuptools']['package-data']['jitm']
+
+
+def test_every_result_of_the_tables_is_there_once():
+    results = collections.Counter(source for row in ROWS for source in row.sources)
+    assert results == {
+        'AOQ table 1': 18,
+        'AOQ table 2': 6,
+        'AOQ table 3': 11,
+        'TAGS-DC table 1': 28,  # 15 systems, of which ERNIE-ViL's two are on Flickr30K only
+        'TAGS-DC table 2': 6,
+        'TAGS-DC table 3': 4,
+        'TAGS-DC table 4': 6,
+        'TAGS-DC section 4.2': 1,
+        'TAGS-DC section 4.4': 2,
+        'DBL table I': 60,  # 21 systems on three test sets, OSCAR's three on two
+        'DBL table II': 12,
+        'DBL table III': 7,
+        'DBL table IV': 9,
+        'DBL section IV-B': 5,
+        'VSE++ table 1': 14,
+        'VSE++ table 2': 12,
+        'VSE++ table 3': 14,
+        'VSE++ table 4': 5,
+        'SelHN table 1': 9,
+        'SelHN table 2': 6,
+        'SelHN table 3': 10,
+        'SelHN table 4': 8,
+        'SelHN table 5': 12,
+        'SelHN table 6': 12,
+        'SelHN table 7': 18,
+        'SelHN table 8': 4,
+        'SelHN table 9': 4,
+        'SelHN table 11': 9,
+        'README of SGRAF': 7,
+        'README of NAAF': 1,
+        'README of ESA': 6,
+        'VSE-infinity paper': 2,
+        'VSE-infinity paper or README': 5,
+    }
+    distinct = {(row.system, row.dataset, row.protocol, row.backbone, tuple(row.metrics.items())) for row in ROWS}
+    assert len(distinct) == len(ROWS)
+
+
+def test_the_numbers_of_a_row_agree():
+    for row in RETRIEVAL:
+        assert row.protocol in published.PROTOCOLS[row.dataset], row
+        assert row.metrics.keys() <= {*RECALLS, 'rsum', 'i2t/median_rank', 't2i/median_rank', 'mean_distance'}, row
+        for direction in ('i2t', 't2i'):
+            recalls = [row.metrics[key] for key in RECALLS if key in row.metrics and key.startswith(direction)]
+            assert recalls == sorted(recalls), row
+            assert all(0 < recall < 100 for recall in recalls), row
+        printed = [row.metrics[key] for key in RECALLS if key in row.metrics]
+        if 'rsum' in row.metrics:
+            missing = row.metrics['rsum'] - sum(printed)
+            if len(printed) == 6:
+                assert abs(missing) < 0.15, f'more than rounding: {row}'
+            elif len(printed) == 4:  # both R@10 are missing
+                assert row.metrics['i2t/recall@5'] + row.metrics['t2i/recall@5'] < missing <= 200, row
+
+
+# Rows typed from the papers.
+
+SIX = {
+    ('AOQ table 1', 'BFAN + OffQuin', 'coco', '1K, 5 folds'): (76.3, 95.7, 98.4, 60.5, 89.0, 94.8, 514.7),
+    ('AOQ table 1', 'VSRN', 'coco', '5K'): (53.0, 81.1, 89.4, 40.5, 70.6, 81.1, 415.7),
+    ('AOQ table 2', 'SCAN + AOQ', 'f30k', '1K'): (70.3, 92.0, 95.5, 50.0, 79.2, 86.2, 473.2),
+    ('AOQ table 3', 'VSRN + AOQ (h = 500)', 'coco', '1K, 5 folds'): (77.4, 95.6, 98.6, 63.5, 90.4, 95.7),
+    ('AOQ table 3', 'BFAN + AOQ (OnlyOffline)', 'coco', '1K, 5 folds'): (1.1, 2.5, 4.9, 0.5, 1.4, 2.6),
+    ('TAGS-DC table 1', 'TAGS-DC (base)', 'f30k', '1K'): (87.9, 98.1, 99.3, 74.5, 93.3, 96.3, 549.4),
+    ('TAGS-DC table 1', 'TAGS-DC (large)', 'coco', '5K'): (67.8, 89.6, 94.2, 53.3, 80.0, 88.0, 472.9),
+    ('TAGS-DC table 1', 'ERNIE-ViL (base)', 'f30k', '1K'): (86.7, 97.8, 99.1, 75.1, 93.4, 96.3, 548.4),
+    ('TAGS-DC table 2', 'TAGS w/ SG', 'coco', '5K'): (64.1, 87.6, 93.4, 50.9, 78.8, 87.3, 462.1),
+    ('SelHN table 1', 'VSE (MLP) + HN', 'f30k', '1K'): (44.0, 70.0, 79.1, 31.9, 61.6, 72.9, 359.4),
+    ('SelHN table 3', 'VSE (FC) + SCT', 'coco', '5K'): (54.6, 82.4, 90.2, 36.5, 67.1, 78.9, 409.7),
+    ('SelHN table 3', 'VSE (FC) + SHN', 'f30k', '1K'): (74.0, 93.4, 97.4, 55.3, 82.2, 88.8, 491.0),
+    ('SelHN table 4', 'BFAN + Meta-SPN', 'f30k', '1K'): (72.5, 93.2, 96.7, 53.3, 80.2, 87.2, 483.1),
+    ('SelHN table 6', 'RVSE++', 'coco', '1K, 5 folds'): (81.6, 96.6, 98.8, 66.6, 92.1, 96.6, 532.4),
+    ('SelHN table 7', 'SCAN T2I AVG + SelHN', 'f30k', '1K'): (70.3, 93.1, 95.7, 53.3, 79.0, 86.0, 477.5),
+    ('SelHN table 9', 'SGRAF + SelHN', 'coco', '5K'): (59.8, 85.5, 92.4, 43.8, 72.6, 82.7, 436.8),
+    ('README of SGRAF', 'SGR', 'f30k', '1K'): (76.6, 93.7, 96.6, 56.1, 80.9, 87.0, 490.9),
+}
+DBL = {
+    ('DBL table I', 'VSRN + AM (OSS)', 'f30k', '1K'): (72.8, 90.4, 55.0, 78.9, 477.1),
+    ('DBL table I', 'CLIP', 'coco', '1K, 5 folds'): (83.2, 96.4, 68.3, 91.3, 534.8),
+    ('DBL table I', 'NAAF + RM (OSS)', 'coco', '5K'): (56.8, 84.2, 41.3, 70.2, 424.3),
+    ('DBL table I', 'OSCAR + AM (OAS)', 'coco', '5K'): (70.9, 91.1, 54.8, 81.0, 481.4),
+    ('DBL table II', 'DBL baseline + RKD (OAS)', 'f30k', '1K'): (77.6, 93.8, 56.8, 81.9, 0.74),
+    ('DBL table III', 'DBL baseline with CMPM', 'f30k', '1K'): (76.8, 95.1, 57.8, 82.8, 1.12),
+    ('DBL table IV', 'DBL baseline + AM (OSS)', 'f30k', '1K'): (79.0, 94.9, 58.5, 83.1, 1.56),
+}
+RANKED = {
+    ('VSE++ table 1', 'VSE++', 'coco', '1K, 1 fold', 'VGG19, 1C'): (43.6, 84.6, 2.0, 33.7, 81.0, 3.0),
+    ('VSE++ table 1', 'VSE++', 'coco', '5K', 'VGG19 fine-tuned, RC+rV'): (32.9, 74.7, 3.0, 24.1, 66.2, 5.0),
+    ('VSE++ table 2', 'VSE0', 'coco', '1K, 5 folds', 'ResNet152, RC+rV'): (52.7, 91.8, 1.0, 36.0, 85.5, 2.2),
+    ('VSE++ table 3', 'VSE++', 'f30k', '1K', 'ResNet152 fine-tuned, RC'): (52.9, 87.2, 1.0, 39.6, 79.5, 2.0),
+    ('VSE++ table 3', 'UVS (GitHub)', 'f30k', '1K', '1C'): (29.8, 70.5, 4.0, 22.0, 59.3, 6.0),
+    ('VSE++ table 4', 'Order++', 'coco', '1K, 5 folds', 'VGG19, 10C+rV'): (53.0, 91.9, 1.0, 42.3, 88.1, 2.0),
+}
+
+
+def test_rows_typed_from_the_papers():
+    for (source, system, dataset, protocol), numbers in (SIX | DBL).items():
+        assert tuple(of(source, system, dataset, protocol=protocol).values()) == numbers
+    for (source, system, dataset, protocol, backbone), numbers in RANKED.items():
+        assert tuple(of(source, system, dataset, protocol=protocol, backbone=backbone).values()) == numbers
+    assert list(of('AOQ table 1', 'SCAN', 'coco', protocol='5K')) == [*RECALLS, 'rsum']
+    four = [key for key in RECALLS if '@10' not in key]
+    assert list(of('DBL table I', 'VSRN', 'f30k')) == [*four, 'rsum']
+    assert list(of('DBL table II', 'DBL baseline', 'f30k')) == [*four, 'mean_distance']
+    assert list(of('SelHN table 7', 'BFAN (equal)', 'f30k')) == four
+    ranked = ['i2t/recall@1', 'i2t/recall@10', 'i2t/median_rank', 't2i/recall@1', 't2i/recall@10', 't2i/median_rank']
+    assert list(of('VSE++ table 4', 'Order0', 'coco')) == ranked
+    gaps = of('SelHN table 9', 'SGRAF', 'coco')
+    assert gaps == {'i2t/recall@1': 57.8, 'i2t/recall@10': 91.6, 't2i/recall@1': 41.9, 't2i/recall@10': 81.3}
+
+
+GAINS = [  # what the papers' prose says about their tables
+    ('SelHN table 2', 'f30k', '1K', 'SCAN', 'SCAN + SelHN', 'rsum', 21.2),
+    ('SelHN table 2', 'f30k', '1K', 'BFAN', 'BFAN + SelHN', 'rsum', 18.7),
+    ('SelHN table 2', 'f30k', '1K', 'SGRAF', 'SGRAF + SelHN', 'rsum', 7.5),
+    ('SelHN table 5', 'f30k', '1K', 'NAAF', 'RVSE++', 'rsum', 11.0),
+    ('SelHN table 6', 'coco', '1K, 5 folds', 'NAAF', 'RVSE++', 'rsum', 5.2),
+    ('SelHN table 11', 'coco', '5K', 'NAAF', 'RVSE++', 'rsum', 12.5),
+    ('TAGS-DC table 1', 'coco', '5K', 'UNITER (large)', 'TAGS-DC (large)', 'rsum', 4.0),
+    ('TAGS-DC table 1', 'f30k', '1K', 'UNITER (large)', 'TAGS-DC (large)', 'rsum', 6.4),
+    ('DBL table I', 'f30k', '1K', 'VSRN', 'VSRN + AM (OSS)', 'i2t/recall@1', 2.6),
+    ('DBL table I', 'f30k', '1K', 'VSRN', 'VSRN + AM (OSS)', 't2i/recall@1', 1.8),
+    ('DBL table I', 'f30k', '1K', 'ESA', 'ESA + RM (OSS)', 'i2t/recall@1', 1.1),
+    ('DBL table I', 'f30k', '1K', 'BFAN', 'BFAN + AM (OSS)', 'i2t/recall@1', 3.6),
+    ('DBL table I', 'f30k', '1K', 'SGRAF', 'SGRAF + AM (OSS)', 't2i/recall@1', 2.5),
+    ('DBL table I', 'f30k', '1K', 'CLIP', 'CLIP + RM (OAS)', 't2i/recall@1', 1.3),
+    ('DBL table I', 'coco', '5K', 'OSCAR', 'OSCAR + RM (OAS)', 'i2t/recall@1', 1.0),
+    ('DBL table III', 'f30k', '1K', 'DBL baseline with MPL', 'DBL baseline + AM (MSS)', 't2i/recall@1', 2.3),
+    ('DBL table IV', 'f30k', '1K', 'DBL baseline + RS (OSS)', 'DBL baseline + RM (OSS)', 'i2t/recall@1', 1.7),
+    ('DBL table IV', 'f30k', '1K', 'DBL baseline + AS (OSS)', 'DBL baseline + AM (OSS)', 't2i/recall@1', 1.4),
+    ('AOQ table 3', 'coco', '1K, 5 folds', 'VSRN + AOQ (OnlineQuin)', 'VSRN + AOQ', 'i2t/recall@1', 1.1),
+    ('AOQ table 3', 'coco', '1K, 5 folds', 'BFAN + AOQ (Fine-tune)', 'BFAN + AOQ', 't2i/recall@10', 0.8),
+    ('VSE++ table 4', 'coco', '1K, 5 folds', 'Order0', 'Order++', 'i2t/recall@1', 4.5),
+    ('VSE++ table 4', 'coco', '1K, 5 folds', 'VSE0', 'VSE++', 'i2t/recall@1', 1.8),
+]
+
+
+def test_gains_are_those_the_papers_speak_of():
+    for source, dataset, protocol, worse, better, key, gain in GAINS:
+        low = of(source, worse, dataset, protocol=protocol)
+        high = of('AOQ table 1' if source == 'AOQ table 3' else source, better, dataset, protocol=protocol)
+        assert high[key] - low[key] == pytest.approx(gain, abs=1e-6), (source, better)
+
+
+def test_single_models_and_ensembles_are_told_apart():
+    """Section B.1 of SelHN: table 7 has both; DBL takes single models; AOQ's BFAN averages two (footnote 3)."""
+    kinds = {row.system: row.ensemble for row in ROWS if 'SelHN table 7' in row.sources}
+    ensembles = {'SCAN', 'SCAN + SelHN', 'BFAN', 'BFAN + SelHN', 'SGRAF', 'SGRAF + SelHN'}
+    assert {system for system, ensemble in kinds.items() if ensemble} == ensembles
+    assert None not in kinds.values()
+    dbl = {row.system.split(' + ')[0] for row in ROWS if 'DBL table I' in row.sources and row.ensemble}
+    assert dbl == {'SGRAF'}
+    assert all(row.ensemble for row in ROWS if row.system.startswith('BFAN') and 'AOQ' in row.sources[0])
+
+
+# The comparison.
+
+
+def protocol(dataset='f30k', split='test', images=1000, texts=5000, folds=1, runs=1):
+    return {
+        'data': f'my_precomp/{split}',
+        'dataset': dataset,
+        'split': split,
+        'images': images,
+        'texts': texts,
+        'folds': folds,
+        'runs': [{'workdir': f'runs/{n}', 'step': 7} for n in range(runs)],
+    }
+
+
+@pytest.mark.parametrize(
+    ('ours', 'dataset', 'name'),
+    [
+        (protocol(), 'f30k', '1K'),
+        (protocol('coco'), 'coco', '1K, 1 fold'),
+        (protocol('coco', 'testall', folds=5), 'coco', '1K, 5 folds'),
+        (protocol('coco', 'testall', 5000, 25000), 'coco', '5K'),
+    ],
+)
+def test_rows_of_the_same_protocol_match(ours, dataset, name):
+    elsewhere = [dataclasses.replace(row, dataset='elsewhere') for row in ROWS]
+    rows = published.matching(elsewhere + ROWS, ours)
+    assert rows == [row for row in ROWS if (row.dataset, row.protocol) == (dataset, name)]
+    assert len(rows) >= 3
+
+
+def test_systems_can_be_named():
+    rows = published.matching(ROWS, protocol(), ['vse++'])
+    assert {row.system for row in rows} == {'VSE++', 'RVSE++'}
+    rows = published.matching(ROWS, protocol('coco', 'testall', folds=5), ['ORDER', 'gsmn'])
+    assert {row.system for row in rows} == {'Order (Vendrov et al., 2015)', 'Order0', 'Order++', 'GSMN'}
+
+
+@pytest.mark.parametrize(
+    ('ours', 'systems', 'sentence'),
+    [
+        (protocol(''), [], r'my_precomp/test does not say which data set it is.* coco or f30k, .* dataset.txt'),
+        (protocol('f8k'), [], "is of the data set 'f8k', but published rows are of coco and f30k"),
+        (protocol(split='dev'), [], 'my_precomp/dev is no test split.*--split test'),
+        (
+            protocol(images=10, texts=50),
+            [],
+            r'1 fold of 10 images and 50 texts is no .* of f30k; these are: 1K: 1 fold',
+        ),
+        (protocol(texts=1000), [], '1000 images and 1000 texts is no published protocol'),
+        (protocol(images=200, texts=1000, folds=5), [], '5 folds of 200 images'),
+        (protocol('coco', 'testall', 2500, 12500, 2), [], '1K, 5 folds: 5 folds of 1000 images and 5000 texts'),
+        (protocol('f30k', 'testall', 5000, 25000), [], 'no published protocol of f30k'),
+        (protocol(), ['vse++', 'order0'], "no row of f30k, 1K, is of 'order0'"),
+    ],
+)
+def test_other_data_are_not_compared(ours, systems, sentence):
+    with pytest.raises(UserError, match=sentence):
+        published.matching(ROWS, ours, systems)
+
+
+TABLE = """\
+      i2t R@1   R@5  R@10  t2i R@1  R@5  R@10   rsum  models    backbone  source
+ours     30.0  60.0  70.1      9.0  5.0   7.0  181.1  ensemble  -         runs/0, runs/1
+best     50.0     -     -     20.0    -     -      -  -         VGG19     A table 1, B table 2
+next     60.0  70.0     -      9.5    -     -  400.0  single    -         C (misprint)
+last        -     -     -        -    -     -  500.0  ensemble  -         D"""
+
+
+def test_the_table_has_ours_first_and_then_the_best():
+    row = functools.partial(published.Row, dataset='f30k', protocol='1K')
+    rows = [
+        row(system='last', ensemble=True, sources=['D'], metrics={'rsum': 500.0}),
+        row(
+            system='next',
+            ensemble=False,
+            sources=['C'],
+            metrics={'i2t/recall@1': 60.0, 'i2t/recall@5': 70.0, 't2i/recall@1': 9.5, 'rsum': 400.0},
+            note='misprint',
+        ),
+        row(
+            system='best',
+            ensemble=None,
+            sources=['A table 1', 'B table 2'],
+            metrics={'i2t/recall@1': 50.0, 't2i/recall@1': 20.0, 'i2t/median_rank': 3.0},
+            backbone='VGG19',
+        ),
+    ]
+    metrics = dict(zip((*RECALLS, 'rsum'), (30.0, 60.0, 70.06, 9.0, 5.0, 7.0, 181.06), strict=True))
+    report = {'metrics': metrics | {'i2t/median_rank': 2.0}, 'protocol': protocol(runs=2)}
+    assert published.comparison(report, rows) == TABLE
+    report['protocol'] |= {'proposals': {}}
+    assert published.comparison(report, rows).splitlines()[1].startswith('ours, re-ranked     30.0')
+
+
+def test_it_is_refused_before_anything_is_encoded(finished, monkeypatch):  # noqa: F811
+    run = protocol.load_run(finished[0])
+    monkeypatch.setattr(protocol, 'Scorer', None)
+    monkeypatch.setitem(published.PROTOCOLS, 'scenes', {'small': published.Protocol(5, 25, 2)})
+    for split, folds, sentence in (('dev', 2, 'scenes/dev is no test split'), ('test', 5, 'with 5 folds of 2 images')):
+        with pytest.raises(UserError, match=sentence):
+            protocol.evaluate_runs([run], split, folds, check=functools.partial(published.matching, ROWS))
+
+
+@pytest.mark.slow
+def test_the_command_refuses_a_data_set_without_published_rows(finished):  # noqa: F811
+    result = run_script('eval.py', '--workdir', finished[0], '--split', 'test', '--compare')
+    assert result.returncode == 2
+    assert result.stdout == ''
+    assert result.stderr == (
+        "error: scenes/test is of the data set 'scenes', but published rows are of coco and f30k\n"
+    )
+    assert not (finished[0] / 'eval' / 'test').exists()
+
+
+@pytest.mark.slow
+def test_the_command_prints_ours_beside_the_published(tiny_config, precomp_folder, tmp_path):
+    np.save(precomp_folder / 'test_ims.npy', np.random.default_rng(1).normal(size=(1000, 3, 6)).astype(np.float32))
+    (precomp_folder / 'test_caps.txt').write_text('a dog runs past house 1\n' * 5000)
+    tiny_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
+    tiny_config['epochs'] = 1
+    loop.train_and_evaluate(tiny_config, tmp_path / 'run')
+    (precomp_folder / 'dataset.txt').write_text('f30k\n')  # of the folder, not of the run: later is early enough
+    result = run_script('eval.py', '--workdir', tmp_path / 'run', '--split', 'test', '--compare_systems', 'vse0, vse++')
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith('ours '))
+    assert lines[start - 1].split()[:2] == ['i2t', 'R@1']
+    report = json.loads((tmp_path / 'run' / 'eval' / 'test' / 'metrics.json').read_text())
+    assert f'{report["metrics"]["rsum"]:.1f}  single' in lines[start]
+    assert lines[start + 1].split()[:3] == ['RVSE++', '83.6', '96.5']
+    assert sum('VSE++ table 3' in line for line in lines) == 7
+    assert report['protocol']['dataset'] == 'f30k'
+
+
+def test_the_data_set_of_a_folder_is_what_it_says(precomp_folder):
+    load = functools.partial(precomp.load, 'dev', root=str(precomp_folder))
+    before = load()
+    assert before.dataset == ''
+    (precomp_folder / 'dataset.txt').write_text('f30k\n')
+    assert load().dataset == 'f30k'
+    assert load().identity == before.identity, 'runs go on when a folder is named'
+    (precomp_folder / 'dataset.txt').write_text('f30k\ncoco\n')
+    with pytest.raises(UserError, match=r'dataset.txt has 2 lines: it must hold one name, such as f30k'):
+        load()

@@ -1,0 +1,451 @@
+"""Blocks of any shape, on any devices, interrupted anywhere, give the matrix of everything at once."""
+
+import dataclasses
+import errno
+import functools
+import itertools
+import shutil
+import subprocess
+import sys
+import tracemalloc
+import types
+from pathlib import Path
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm import parallel
+from jitm.data.pipeline import pad_texts, take_images
+from jitm.data.splits import Split
+from jitm.data.text import join
+from jitm.errors import UserError
+from jitm.evaluation import scoring
+from jitm.evaluation.scoring import FinishedBlocks, Scorer
+from tests.conftest import ROOT, environment
+from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
+from tests.test_parallel import free_port
+
+WORKER = str(ROOT / 'tests' / 'evaluation' / 'scoring_worker.py')
+COMPILED = '/jax/core/compile/backend_compile_duration'
+
+
+@functools.cache
+def make_problem(name, images=7, texts=13, regions=(4, 6)):
+    """A model, its variables, and a split with texts of 2 to 6 words."""
+    _, sentences = make_inputs(images, texts)
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(images, *regions)).astype(np.float32)
+    counts = rng.integers(1, regions[0] + 1, images).astype(np.int32)
+    boxes = rng.random((images, regions[0], 4)).astype(np.float32)
+    split = Split('random', features, counts, ('',) * texts, np.arange(texts) % images, ('',) * images, boxes)
+    tokens = join([ids[:length] for ids, length in zip(sentences.ids, sentences.lengths, strict=True)])
+    model = MATCHERS[name]
+    pictures = take_images(split, np.arange(images), model.reads_locations)
+    variables = jax.jit(model.init)(jax.random.key(0), pictures, sentences)
+    variables = {**variables, 'params': perturb(variables['params'])}
+    return model, variables, split, tokens
+
+
+@functools.cache
+def score_at_once(*arguments):
+    """The scores of such a problem as one block."""
+    model, variables, split, tokens = make_problem(*arguments)
+    texts = pad_texts(tokens, np.arange(split.num_texts), 7)
+    images = take_images(split, np.arange(split.num_images), model.reads_locations)
+    return np.asarray(jax.jit(model.apply)(variables, images, texts))
+
+
+def make_scorer(problem, images=3, texts=4, dtype='float32', pairs=None):
+    """A scorer with blocks of a given shape, whose memory is not measured: by default 12 for the 7 x 13 pairs."""
+    with mock.patch.object(parallel, 'memory_of', return_value=0):
+        scorer = Scorer(*problem, memory_mb=64, dtype=dtype, pairs=pairs)
+    scorer.images, scorer.texts = images, texts
+    return scorer
+
+
+@pytest.fixture
+def vsepp():
+    return make_problem('vsepp')
+
+
+@pytest.mark.parametrize(
+    ('name', 'shapes'),
+    [
+        ('vsepp', [(1, 13), (3, 4), (5, 1), (64, 64)]),
+        ('scan_t2i', [(3, 4), (5, 1)]),
+        ('saf', [(3, 4)]),
+        ('uniter', [(3, 4)]),
+    ],
+)
+def test_every_block_shape_gives_the_matrix_of_everything_at_once(name, shapes):
+    for images, texts in shapes:
+        got = make_scorer(make_problem(name), images, texts).score()
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, score_at_once(name), atol=ROUNDING)
+
+
+def test_more_images_than_are_encoded_at_a_time(vsepp, monkeypatch):
+    monkeypatch.setattr(scoring, 'IMAGES_ENCODED_AT_A_TIME', 3)
+    np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
+
+
+# Some pairs only.
+
+
+@functools.cache
+def some_pairs(images=7, texts=13):
+    """About half, none of the second image, and none of the second three images."""
+    pairs = np.random.default_rng(2).random((images, texts)) < 0.5
+    pairs[1] = False
+    pairs[3:6] = False
+    return pairs
+
+
+def check_pairs(got, pairs, name, *sizes):
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got[pairs], score_at_once(name, *sizes)[pairs], atol=ROUNDING)
+    assert np.all(got[~pairs] == -np.inf)
+
+
+@pytest.mark.parametrize('name', ['vsepp', 'saf', 'uniter'])
+def test_pairs_have_the_scores_they_have_among_all(name, monkeypatch):
+    monkeypatch.setattr(scoring, 'PAIRS_AT_A_TIME', 3)
+    check_pairs(make_scorer(make_problem(name), pairs=some_pairs()).score(), some_pairs(), name)
+
+
+def test_a_block_without_pairs_is_not_encoded_and_progress_counts_pairs(vsepp, tmp_path):
+    pairs, seen = some_pairs(), []
+    scorer = make_scorer(vsepp, pairs=pairs)
+    blocks = [block for block in scorer.blocks() if pairs[np.ix_(*block)].any()]
+    assert len(blocks) == 7  # of 12
+    counted = [int(pairs[np.ix_(*block)].sum()) for block in blocks]
+    with mock.patch.object(scorer, '_encode_block', wraps=scorer._encode_block) as encode:
+        want = scorer.score(Counting(tmp_path, scorer.job()), seen.append)
+    assert encode.call_count == len(counted)
+    assert [progress.pairs for progress in seen] == np.cumsum(counted).tolist()
+    assert {progress.total for progress in seen} == {pairs.sum()}
+    seen.clear()
+    finished = FinishedBlocks(tmp_path, scorer.job())
+    finished._path(*blocks[-1]).unlink()
+    assert scorer.score(finished, seen.append).tobytes() == want.tobytes()
+    assert [progress.pairs for progress in seen] == [pairs.sum()]
+
+
+def test_all_pairs_are_scored_as_without_a_list(vsepp):
+    plain, listed = (make_scorer(vsepp, pairs=pairs) for pairs in (None, np.ones((7, 13), bool)))
+    assert listed.job() == plain.job()
+    assert listed.score().tobytes() == plain.score().tobytes()
+
+
+def test_the_pairs_at_a_time_are_within_the_budget(monkeypatch):
+    pairs = np.ones((40, 20), bool)
+    pairs[0, 0] = False
+    with mock.patch.object(parallel, 'memory_of', wraps=parallel.memory_of) as measured:
+        Scorer(*make_problem(*LARGE), memory_mb=64, dtype='float32', pairs=pairs)
+    (index, _) = measured.call_args.args[1][1]
+    assert index.shape == (256,)
+    monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
+    with pytest.raises(UserError, match=r"'run.memory_mb' is 5, but scoring 1 x 5 pairs of random at a time takes"):
+        Scorer(*make_problem(*LARGE), memory_mb=5, dtype='float32', pairs=pairs)
+
+
+def test_other_boxes_are_another_job_where_they_are_read():
+    for name, same in (('vsepp', True), ('uniter', False)):
+        model, variables, split, tokens = make_problem(name)
+        moved = dataclasses.replace(split, boxes=split.boxes / 2)
+        jobs = [make_scorer((model, variables, split, tokens)).job() for split in (split, moved)]
+        assert (jobs[0] == jobs[1]) == same
+
+
+# Memory. Regions of 3 MiB, so that a budget of a few MiB decides.
+LARGE = ('vsepp', 40, 20, (36, 512))
+
+
+def test_every_budget_is_kept_and_gives_the_same():
+    shapes = []
+    for memory_mb in (1, 4, 64):
+        scorer = Scorer(*make_problem(*LARGE), memory_mb=memory_mb, dtype='float32')
+        assert sum(scorer._needed()) <= memory_mb * 2**20
+        np.testing.assert_allclose(scorer.score(), score_at_once(*LARGE), atol=1e-6)
+        shapes.append((scorer.images, scorer.texts))
+    assert shapes == [(2, 20), (10, 20), (40, 20)]
+
+
+@pytest.mark.parametrize(
+    ('sides', 'shapes'),
+    [
+        ([(1, 9), (2, 9), (1, 1)], [(7, 13), (7, 6), (3, 6)]),
+        ([(9, 1), (9, 2), (3, 2), (1, 1)], [(7, 13), (3, 13), (1, 13), (1, 6)]),
+    ],
+)
+def test_the_side_that_takes_more_gets_smaller(vsepp, monkeypatch, sides, shapes):
+    tried = []
+
+    def needed(scorer):
+        tried.append((scorer.images, scorer.texts))
+        return [2**18 * side for side in sides[len(tried) - 1]]
+
+    monkeypatch.setattr(Scorer, '_needed', needed)
+    Scorer(*vsepp, memory_mb=1, dtype='float32')
+    assert tried == shapes
+
+
+def test_a_budget_that_is_too_small_is_refused(vsepp, monkeypatch):
+    monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
+    message = r"'run.memory_mb' is 5, but scoring 1 x 6 pairs of random at a time takes 7 MiB; allow that much"
+    with pytest.raises(UserError, match=message):
+        Scorer(*vsepp, memory_mb=5, dtype='float32')
+
+
+def test_a_larger_data_set_takes_no_more_memory():
+    """Of numpy's memory, which holds what is read, encoded and scored; the matrix is not counted."""
+    model, variables, split, tokens = make_problem(*LARGE)
+    taken = []
+    for times in (1, 4):
+        more = dataclasses.replace(
+            split,
+            regions=np.broadcast_to(split.regions[0], (40 * times, 36, 512)),
+            counts=np.tile(split.counts, times),
+            captions=split.captions * times,
+        )
+        texts = join(np.split(tokens.ids, tokens.starts[1:-1]) * times)
+        scorer = Scorer(model, variables, more, texts, memory_mb=4, dtype='float32')
+        scorer.texts = 20  # of the longer split there is room for more
+        scorer.score()
+        tracemalloc.start()
+        sims = scorer.score()
+        taken.append(tracemalloc.get_traced_memory()[1] - sims.nbytes)
+        tracemalloc.stop()
+    assert 2**19 < taken[0] < 4 * 2**20
+    assert taken[1] < 1.1 * taken[0]
+
+
+# Precision.
+
+
+@pytest.mark.parametrize('name', ['vsepp', 'order0', 'scan_t2i'])
+def test_bfloat16_encodings_give_close_float32_scores(name):
+    want, got = score_at_once(name), make_scorer(make_problem(name), 64, 64, 'bfloat16').score()
+    assert got.dtype == np.float32
+    assert 1e-6 < np.abs(got - want).max() < 0.02 * max(1, np.abs(want).max())
+    rounded = got.astype(jnp.bfloat16).astype(np.float32)
+    assert np.mean(got == rounded) < 0.1  # what was added up was not rounded
+
+
+def test_an_unknown_dtype_is_refused(vsepp):
+    with pytest.raises(UserError, match=r"'evaluation.dtype' is 'float16'; take 'float32' or 'bfloat16'"):
+        Scorer(*vsepp, memory_mb=64, dtype='float16')
+
+
+# Going on after an interruption.
+
+
+class Counting(FinishedBlocks):
+    """Counts the blocks that are written, and stops the job after so many."""
+
+    def __init__(self, parent, job, stop_after=None):
+        super().__init__(parent, job)
+        self.written, self.stop_after = [], stop_after
+
+    def write(self, rows, columns, block):
+        super().write(rows, columns, block)
+        self.written.append((rows[0], columns[0]))
+        if len(self.written) == self.stop_after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('stop_after', [1, 4, 8])
+def test_a_stopped_job_goes_on_to_the_same_bytes(vsepp, tmp_path, stop_after):
+    scorer = make_scorer(vsepp)
+    want = scorer.score()
+    stopped = Counting(tmp_path, scorer.job(), stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        scorer.score(stopped)
+    again = make_scorer(vsepp)
+    finished = Counting(tmp_path, again.job())
+    assert again.score(finished).tobytes() == want.tobytes()
+    assert len(set(stopped.written) | set(finished.written)) == len(stopped.written) + len(finished.written) == 12
+    finished = Counting(tmp_path, again.job())
+    assert again.score(finished).tobytes() == want.tobytes()
+    assert not finished.written
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path):
+    path.write_bytes(b'')
+
+
+def four_zeros(path):
+    path.write_bytes(bytes(4))
+
+
+def append(path):
+    path.write_bytes(path.read_bytes() * 2)
+
+
+@pytest.mark.parametrize('damage', [flip_a_bit, cut_off, empty, four_zeros, append, Path.unlink])
+def test_a_damaged_block_is_scored_again(vsepp, tmp_path, damage):
+    scorer = make_scorer(vsepp)
+    first = Counting(tmp_path, scorer.job())
+    want = scorer.score(first)
+    path = sorted(first.folder.iterdir())[4]
+    damage(path)
+    second = Counting(tmp_path, scorer.job())
+    assert scorer.score(second).tobytes() == want.tobytes()
+    assert [f'{row}_{column}' for row, column in second.written] == [path.name]
+
+
+def test_another_job_begins_anew(vsepp, tmp_path):
+    model, variables, split, tokens = vsepp
+    moved = jax.tree.map(lambda x: np.nextafter(np.asarray(x), np.float32(9)), variables)
+    other_ids = dataclasses.replace(tokens, ids=tokens.ids[::-1].copy())
+    other_ends = dataclasses.replace(tokens, starts=np.r_[0, tokens.starts[1] + 1, tokens.starts[2:]])
+    scorers = [
+        make_scorer(vsepp),
+        make_scorer(vsepp, images=2),
+        make_scorer(vsepp, texts=5),
+        make_scorer(vsepp, dtype='bfloat16'),
+        make_scorer(vsepp, pairs=some_pairs()),
+        make_scorer(vsepp, pairs=~some_pairs()),
+        make_scorer((model.clone(measure='order'), variables, split, tokens)),
+        make_scorer((model, moved, split, tokens)),
+        make_scorer((model, variables, dataclasses.replace(split, regions=split.regions + 1), tokens)),
+        make_scorer((model, variables, dataclasses.replace(split, counts=split.counts[::-1]), tokens)),
+        make_scorer((model, variables, split, other_ids)),
+        make_scorer((model, variables, split, other_ends)),
+    ]
+    folders = {FinishedBlocks(tmp_path, scorer.job()).folder for scorer in scorers}
+    assert len(folders) == len(scorers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_is_told_by_its_options_alone():
+    """And not by where they lie in memory, which is elsewhere in the process that goes on."""
+    for name, model in MATCHERS.items():
+        assert ' at 0x' not in repr(model), name
+
+
+def test_another_process_may_finish_the_same_job_meanwhile(vsepp, tmp_path):
+    """Which removes its blocks, ours among them."""
+    scorer = make_scorer(vsepp)
+    finished = FinishedBlocks(tmp_path, scorer.job())
+    got = scorer.score(finished, lambda progress: shutil.rmtree(finished.folder))
+    np.testing.assert_array_equal(got, scorer.score())
+
+
+def test_a_disk_that_takes_no_blocks_is_one_sentence(vsepp, tmp_path, monkeypatch):
+    scorer = make_scorer(vsepp)
+    (tmp_path / 'file').touch()
+    with pytest.raises(UserError, match=r'file/[0-9a-f]+/0_\d+ cannot be written: Not a directory; make room, or'):
+        scorer.score(FinishedBlocks(tmp_path / 'file', scorer.job()))
+
+    def full(path, target):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(Path, 'replace', full)
+    with pytest.raises(UserError, match=r'0_.* cannot be written: No space left on device; make room, or'):
+        scorer.score(FinishedBlocks(tmp_path / 'folder', scorer.job()))
+
+
+# Progress.
+
+
+def test_progress_adds_up(vsepp, tmp_path, monkeypatch):
+    monkeypatch.setattr(scoring, 'time', types.SimpleNamespace(perf_counter=itertools.count(0, 2).__next__))
+    scorer = make_scorer(vsepp)
+    seen = []
+    scorer.score(report=seen.append)
+    assert [progress.pairs for progress in seen] == [12, 24, 36, 39, 51, 63, 75, 78, 82, 86, 90, 91]
+    assert {progress.total for progress in seen} == {91}
+    np.testing.assert_allclose([progress.rate for progress in seen[:4]], [12 / 2, 24 / 4, 36 / 6, 39 / 8])
+    left = [progress.rate * progress.seconds_left for progress in seen]
+    np.testing.assert_allclose(left, [91 - progress.pairs for progress in seen])
+
+    with pytest.raises(KeyboardInterrupt):
+        scorer.score(Counting(tmp_path, scorer.job(), stop_after=5))
+    seen.clear()
+    scorer.score(FinishedBlocks(tmp_path, scorer.job()), seen.append)
+    assert [progress.pairs for progress in seen] == [63, 75, 78, 82, 86, 90, 91]
+    np.testing.assert_allclose([progress.rate for progress in seen[:3]], [12 / 2, 24 / 4, 27 / 6])
+    np.testing.assert_allclose(seen[0].seconds_left, (91 - 63) / 6)
+
+
+# Compilations.
+
+
+def count_compilations(function):
+    """How often anything is compiled during a call."""
+    seconds = []
+
+    def listen(event, duration, **_):
+        if event == COMPILED:
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        function()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    return len(seconds)
+
+
+def test_what_was_compiled_to_be_measured_is_not_compiled_again(vsepp):
+    scoring._compiled.cache_clear()
+
+    def score():
+        scoring.similarity_matrix(*vsepp, memory_mb=64, dtype='float32')
+
+    assert count_compilations(score) == 3  # images, texts and pairs
+    assert count_compilations(score) == 0
+
+
+# Devices. What the worker saves is the matrix of each of these, in blocks of this shape.
+CASES = [(('vsepp', 3, 2), (4, 4)), (('scan_t2i',), (4, 8))]
+
+
+def run_workers(tmp_path, devices, processes=1):
+    outs, coordinator = [tmp_path / f'{n}.npz' for n in range(processes)], f'localhost:{free_port()}'
+    workers = []
+    for index, out in enumerate(outs):
+        command = [sys.executable, WORKER, out, devices]
+        command += [coordinator, processes, index] if processes > 1 else []
+        command = [str(word) for word in command]
+        workers.append(
+            subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    for worker in workers:
+        output, _ = worker.communicate(timeout=300)
+        assert worker.returncode == 0, output
+    return [dict(np.load(out)) for out in outs]
+
+
+def check_devices(results):
+    for number, (arguments, _) in enumerate(CASES):
+        want = score_at_once(*arguments)
+        np.testing.assert_allclose(results[str(number)], want, atol=1e-6)
+        check_pairs(results[f'{number}_pairs'], some_pairs(*want.shape), *arguments)
+
+
+def test_four_devices_give_the_scores_of_one(tmp_path):
+    (results,) = run_workers(tmp_path, 4)
+    assert results['devices'] == 4
+    check_devices(results)
+
+
+@pytest.mark.slow
+def test_each_process_scores_everything_on_its_own_device(tmp_path):
+    for results in run_workers(tmp_path, 1, processes=2):
+        assert results['devices'] == 1
+        check_devices(results)

@@ -1,0 +1,35 @@
+"""Mines on some virtual devices, or as one of several processes, and saves what is found: run by test_mining.py."""
+
+import sys
+from pathlib import Path
+
+import jax
+
+out, devices, *processes = sys.argv[1:]
+jax.config.update('jax_num_cpu_devices', int(devices))
+
+from jitm import parallel
+
+if processes:
+    coordinator, count, index = processes
+    parallel.start_processes(coordinator, int(count), int(index))
+
+from jitm.mining.job import search_all
+from jitm.mining.pairs import PairSearch
+from tests.evaluation.test_scoring import make_problem, make_scorer  # noqa: E402
+from tests.mining.test_mining import make_split, products  # noqa: E402
+
+
+def main() -> None:
+    folder = Path(out)
+    searching, _ = products()
+    searching._queries = 4
+    found = search_all(searching, make_split(7, 33), folder / 'products', 'products', 5, 2)
+    found.save(folder / f'{jax.process_index()}_products', 'products')
+    problem = make_problem('scan_t2i')
+    searching = PairSearch([make_scorer(problem, 4, 4)], problem[2])
+    found = search_all(searching, problem[2], folder / 'pairs', 'pairs', 5, 3)
+    found.save(folder / f'{jax.process_index()}_pairs', 'pairs')
+
+
+main()

@@ -1,0 +1,330 @@
+"""Mining against a full sort of the whole matrix; its jobs, files and messages."""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm.data import candidates
+from jitm.data.candidates import MANIFEST, Candidates
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.mining import job as job_lib
+from jitm.mining import products as products_lib
+from jitm.mining import search
+from jitm.mining.found import Found
+from jitm.mining.job import mine, search_all
+from jitm.mining.pairs import PairSearch
+from jitm.mining.products import ProductSearch
+from jitm.mining.report import summarize
+from jitm.runs.run import load_run, read_split
+from tests.conftest import ROOT, environment, run_script
+from tests.evaluation.test_scoring import make_problem, make_scorer, score_at_once
+from tests.test_parallel import free_port, run_processes
+from tests.test_train import finished  # noqa: F401
+
+WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')
+COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')
+
+
+def full_sort(scores, excluded, top_h):
+    """The highest first, equal ones by ascending id."""
+    scores = np.where(excluded, -np.inf, scores)
+    ids = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
+    order = np.lexsort((ids, -scores), axis=1)[:, :top_h]
+    return np.take_along_axis(scores, order, axis=1), order
+
+
+def assert_lists(got, want):
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def whole_numbers(*shape, seed=0):
+    """Vectors whose inner products are whole numbers, most of which occur many times."""
+    return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize('shift', [0, 3])
+@pytest.mark.parametrize(('count', 'top_h'), [(5, 1), (5, 4), (64, 1), (70, 3), (130, 2), (131, 7), (1000, 15)])
+def test_products_are_ranked_as_by_a_full_sort(count, top_h, shift):
+    queries, vectors = whole_numbers(6, 4), whole_numbers(count, 4, seed=1)
+    group = search.group_size(count, top_h)
+    beyond = -(-count // group) * group
+    own = (np.arange(6) + shift)[:, None] % count
+    excluded = np.concatenate([own, np.tile(np.arange(count, beyond + 1), (6, 1))], axis=1)
+    padded = np.pad(vectors, [(0, beyond - count), (0, 0)])
+    got = jax.jit(search.rank_products, static_argnums=(3, 4))(queries, excluded, padded, top_h, group)
+    assert_lists(got, full_sort(queries @ vectors.T, own == np.arange(count), top_h))
+
+
+def test_large_lists_of_candidates_are_looked_at_in_groups():
+    assert [search.group_size(1000, top_h) for top_h in (1, 10, 60, 300)] == [16, 16, 4, 1]
+
+
+@pytest.mark.parametrize('pieces', [1, 3, 10])
+@pytest.mark.parametrize('top_h', [1, 4, 20])
+def test_lists_do_not_depend_on_how_candidates_stream_by(pieces, top_h):
+    scores = whole_numbers(5, 40)
+    order = np.random.default_rng(1).permutation(40)
+    best = search.nothing(5, top_h)
+    for ids in map(np.sort, np.array_split(order, pieces)):
+        best = search.merge(best, jnp.asarray(scores[:, ids]), ids.astype(np.int32))
+    assert_lists(best, full_sort(scores, np.zeros((5, 40), bool), top_h))
+
+
+def make_split(images, texts, seed=0):
+    """Some images have more texts than others, all have one."""
+    extra = np.random.default_rng(seed).integers(images, size=texts - images)
+    owners = np.sort(np.concatenate([np.arange(images), extra])).astype(np.int32)
+    regions = np.zeros((images, 1, 1), np.float32)
+    ids = tuple(map(str, range(images)))
+    return Split('random', regions, np.ones(images, np.int32), ('a text',) * texts, owners, ids)
+
+
+def assert_found(found, split, scores, tolerance=0.0):
+    """The lists are those of a full sort; with a tolerance their scores are."""
+    own = split.image_of_text == np.arange(split.num_images)[:, None]
+    for got, want in (
+        (found.i2t, full_sort(scores, own, found.i2t[0].shape[1])),
+        (found.t2i, full_sort(scores.T, own.T, found.t2i[0].shape[1])),
+    ):
+        np.testing.assert_allclose(got[0], want[0], atol=tolerance)
+        if not tolerance:
+            np.testing.assert_array_equal(got[1], want[1])
+    own_scores = scores[split.image_of_text, np.arange(split.num_texts)]
+    np.testing.assert_allclose(found.positives, own_scores, atol=tolerance)
+
+
+def products(images=7, texts=33):
+    """A search among vectors with many equal scores, and their scores."""
+    vectors = whole_numbers(images, 4), whole_numbers(texts, 4, seed=1)
+    return ProductSearch(*vectors, make_split(images, texts), memory_mb=1), vectors[0] @ vectors[1].T
+
+
+@pytest.mark.parametrize(('top_h_texts', 'top_h_images'), [(1, 1), (5, 2), (20, 6)])
+def test_a_product_search_is_a_full_sort(tmp_path, top_h_texts, top_h_images):
+    split = make_split(7, 33)
+    for queries, tile in ((1, 1), (3, 2), (512, 512)):
+        searching, scores = products()
+        searching._queries, searching._tile = queries, tile
+        found = search_all(searching, split, tmp_path / f'{queries}', 'job', top_h_texts, top_h_images)
+        assert_found(found, split, scores)
+
+
+@pytest.mark.parametrize('shape', [(3, 4), (7, 13), (2, 1)])
+def test_a_pair_search_is_a_full_sort(tmp_path, shape):
+    problem = make_problem('scan_t2i')
+    searching = PairSearch([make_scorer(problem, *shape)], problem[2])
+    found = search_all(searching, problem[2], tmp_path, 'job', 5, 3)
+    assert_found(found, problem[2], score_at_once('scan_t2i'), 1e-6)
+
+
+def test_an_ensemble_of_pair_models_mines_by_the_mean(tmp_path):
+    names = 'scan_t2i', 'saf'
+    split = make_problem(names[0])[2]
+    scorers = [make_scorer(make_problem(name), *shape) for name, shape in zip(names, ((3, 4), (2, 6)), strict=True)]
+    found = search_all(PairSearch(scorers, split), split, tmp_path, 'job', 4, 3)
+    assert_found(found, split, sum(map(score_at_once, names)) / 2, 1e-6)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize('after', [1, 2, 5])
+def test_a_stopped_search_goes_on(tmp_path, monkeypatch, after):
+    monkeypatch.setattr(job_lib, 'SAVE_EVERY', 0)
+    split, path = make_split(7, 33), tmp_path / 'unfinished_0.npz'
+    searching, scores = products()
+    searching._queries = 3
+    calls, told = itertools.count(1), []
+
+    def stop(progress):
+        if next(calls) > after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        search_all(searching, split, tmp_path, 'job', 5, 2, stop)
+    assert Found.load(path, 'job').done == after
+    assert Found.load(path, 'another job') is None
+    found = search_all(searching, split, tmp_path, 'job', 5, 2, told.append)
+    assert len(told) == len(searching.blocks()) - after
+    assert told[-1].pairs == told[-1].total == 2 * 7 * 33
+    assert_found(found, split, scores)
+
+
+def test_a_damaged_part_is_not_gone_on_with(tmp_path):
+    path = tmp_path / 'part'
+    Found.nothing(make_split(3, 5), 1, 1).save(path, 'job')
+    assert Found.load(path, 'job').done == 0
+    path.write_bytes(path.read_bytes()[:100])
+    assert Found.load(path, 'job') is None
+
+
+@pytest.mark.parametrize('devices', [1, 2, 4])
+def test_devices_do_not_change_what_is_mined(tmp_path, devices):
+    run_workers(tmp_path, [[devices]])
+    assert_worker(tmp_path, 0)
+
+
+def test_processes_share_the_work(tmp_path):
+    port = free_port()
+    run_workers(tmp_path, [[1, f'localhost:{port}', 2, n] for n in range(2)])
+    for n in range(2):
+        assert_worker(tmp_path, n)
+
+
+def run_workers(folder, arguments):
+    commands = [[sys.executable, WORKER, str(folder), *map(str, words)] for words in arguments]
+    started = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
+    for process in started:
+        _, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors[-2000:]
+
+
+def assert_worker(folder, process):
+    found = Found.load(folder / f'{process}_products', 'products')
+    assert_found(found, make_split(7, 33), products()[1])
+    found = Found.load(folder / f'{process}_pairs', 'pairs')
+    assert_found(found, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), 1e-6)
+
+
+@pytest.fixture
+def trained(finished):  # noqa: F811
+    return finished[0]
+
+
+def mine_by_command(trained, out, *flags):
+    command = [sys.executable, '-m', 'jitm.commands.mine', f'--workdir={trained}', f'--out={out}', *flags]
+    return subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+def test_the_command_writes_lists_and_describes_them(trained, tmp_path):
+    result = mine_by_command(trained, tmp_path / 'out', '--top_h_texts=9', '--top_h_images=4')
+    assert result.returncode == 0, result.stderr
+    assert 'positives' in result.stdout
+    assert '| i2t rank 9 |' in result.stdout
+    assert 'of the mined negatives are above every positive' in result.stdout
+    run = load_run(trained)
+    split = read_split([run], 'train')
+    lists = candidates.load(tmp_path / 'out', split)
+    assert lists.i2t.shape == (split.num_images, 9)
+    assert lists.t2i.shape == (split.num_texts, 4)
+    scorer = job_lib.make_scorer(run, split)
+    vectors = scorer.encode_images(np.arange(split.num_images)), scorer.encode_texts()
+    sims = vectors[0] @ vectors[1].T
+    picked = np.take_along_axis(sims, lists.i2t, axis=1)
+    own = split.image_of_text == np.arange(split.num_images)[:, None]
+    np.testing.assert_allclose(picked, full_sort(sims, own, 9)[0], atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / 'out' / 'scores_i2t_train.npy'), picked, atol=1e-5)
+    manifest = json.loads((tmp_path / 'out' / MANIFEST).read_text())
+    assert manifest['data'] == split.identity
+    assert manifest['workdirs'] == [str(trained)]
+    assert {path.name for path in (tmp_path / 'out').iterdir()} == {
+        f'{name}_train.npy' for name in ('i2t', 't2i', 'scores_i2t', 'scores_t2i')
+    } | {MANIFEST}
+    first = read_files(tmp_path / 'out')
+    ensemble = mine_by_command(trained, tmp_path / 'two', f'--workdir={trained}', '--top_h_texts=9', '--top_h_images=4')
+    assert ensemble.returncode == 0, ensemble.stderr
+    assert np.mean(np.load(tmp_path / 'two' / 'i2t_train.npy') == lists.i2t) > 0.9
+    again = mine_by_command(trained, tmp_path / 'out', '--top_h_texts=9', '--top_h_images=4')
+    assert again.returncode == 0
+    assert read_files(tmp_path / 'out') == first
+
+
+def mine_at_once(trained, out):
+    """The files of a mining job that nothing stops."""
+    run = load_run(trained)
+    mine([run], read_split([run], 'train'), 'train', out, top_h_texts=9, top_h_images=4)
+    return read_files(out)
+
+
+def read_files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_to_the_same_files(trained, tmp_path, monkeypatch):
+    """Of its 12 blocks it goes through 6 before it is killed at the next; from the first it would be killed again."""
+    out, killed_at = tmp_path / 'out', 7
+    words = [killed_at, f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4']
+    assert run_script(COMMAND_WORKER, *words).returncode == -signal.SIGKILL
+    assert set(read_files(out)) == {'unfinished_0.npz'}
+    assert run_script(COMMAND_WORKER, *words).returncode == 0
+    monkeypatch.setattr(products_lib, 'MOST_QUERIES', 1)
+    assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
+
+
+@pytest.mark.slow
+def test_the_command_as_two_processes_writes_the_same_files(trained, tmp_path):
+    out = tmp_path / 'out'
+    words = '-m', 'jitm.commands.mine', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
+    outputs = run_processes(2, *words)
+    assert ['positives' in output for output in outputs] == [True, False]
+    assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
+
+
+def test_more_negatives_than_there_are_are_refused(trained):
+    run = load_run(trained)
+    split = read_split([run], 'train')
+    with pytest.raises(UserError, match=r'--top_h_texts is 80; scenes/train has 1 to 75 negatives'):
+        mine([run], split, 'train', trained / 'nowhere', top_h_texts=80, top_h_images=1)
+    assert not (trained / 'nowhere').exists()
+
+
+def test_the_report_counts_negatives_above_positives():
+    split = make_split(3, 5)
+    i2t = np.array([[0.9, 0.1], [0.5, 0.4], [0.2, 0.1]], np.float32), np.zeros((3, 2), np.int32)
+    t2i = np.array([[0.1], [0.9], [0.1], [0.1], [0.1]], np.float32), np.array([[1], [2], [0], [0], [0]], np.int32)
+    report = summarize(Found(1, i2t, t2i, np.full(5, 0.45, np.float32)), split)
+    assert 'i2t: 33.3 % of the mined negatives are above every positive of their query, and 66.7 %' in report
+    assert 't2i: 20.0 % of the mined negatives' in report
+    assert "+0.450  'a text'  image 2" in report
+
+
+def save_lists(folder, split, i2t, t2i, data=None):
+    manifest = {'data': split.identity if data is None else data}
+    scores = {'i2t': np.zeros(i2t.shape), 't2i': np.zeros(t2i.shape)}
+    candidates.save(Candidates(i2t.astype(np.int32), t2i.astype(np.int32)), scores, manifest, 'train', folder)
+
+
+def make_lists(split, top_h=2):
+    own = split.image_of_text == np.arange(split.num_images)[:, None]
+    most = min(top_h, split.num_images - 1)
+    return full_sort(np.zeros(own.shape), own, top_h)[1], full_sort(np.zeros(own.T.shape), own.T, most)[1]
+
+
+def test_published_lists_are_read_without_a_manifest(tmp_path):
+    split = make_split(4, 9)
+    lists = make_lists(split)
+    for name, array in zip(('i2t_coco', 't2i_coco'), lists, strict=True):
+        np.save(tmp_path / f'{name}.npy', array.astype(np.int32))
+    assert_lists((candidates.load(tmp_path, split).i2t, candidates.load(tmp_path, split).t2i), lists)
+
+
+def test_lists_that_do_not_fit_are_refused(tmp_path):
+    split = make_split(4, 9)
+    i2t, t2i = make_lists(split)
+    other = split.identity | {'hash': 'another'}
+    wrong = {
+        'mined from other data': (i2t, t2i, other),
+        r'needs integers \[4, H\]': (i2t[1:], t2i, None),
+        'names texts beyond the 9': (i2t + 5, t2i, None),
+        'texts for the image they describe': (np.tile(np.arange(9), (4, 1)), t2i, None),
+        'images for their own texts': (i2t, np.tile(np.arange(4), (9, 1)), None),
+    }
+    for number, (message, (texts, images, data)) in enumerate(wrong.items()):
+        save_lists(tmp_path / str(number), split, texts, images, data)
+        with pytest.raises(UserError, match=message):
+            candidates.load(tmp_path / str(number), split)
+    with pytest.raises(UserError, match='does not exist; make it with'):
+        candidates.load(tmp_path / 'nowhere', split)
+    with pytest.raises(UserError, match='has 0 files i2t'):
+        candidates.load(tmp_path, split)

@@ -1,0 +1,340 @@
+"""VSRN against its formulas in float64, and its token term on the way into a run."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from jitm.data.text import END
+from jitm.errors import UserError
+from jitm.layers.captioning import Captioner, next_words
+from jitm.losses import tokens
+from jitm.models import vsrn
+from jitm.training.build.run import set_up
+from jitm.training.candidates import InBatch
+from jitm.training.members import Member
+from jitm.training.objective import Term
+from jitm.training.step import Choice, forward
+from jitm.types import Batch, Images, Texts
+from tests.layers.test_layers import sigmoid
+from tests.models.test_matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
+from tests.training.test_objective import CAPTION
+
+LAYOUTS = ['vsrn_f30k', 'vsrn_coco']
+
+
+def linear(p, x):
+    return x @ p['kernel'] + p.get('bias', 0)
+
+
+def gru_step(p, state, x):
+    r = sigmoid(linear(p['input_reset'], x) + linear(p['hidden_reset'], state))
+    z = sigmoid(linear(p['input_update'], x) + linear(p['hidden_update'], state))
+    n = np.tanh(linear(p['input_new'], x) + r * linear(p['hidden_new'], state))
+    return (1 - z) * n + z * state
+
+
+def gru(p, sequence):
+    """All states of one sequence [L, D] -> [L, H]."""
+    states = [np.zeros(len(p['hidden_new']['bias']))]
+    for x in sequence:
+        states.append(gru_step(p, states[-1], x))
+    return np.array(states[1:])
+
+
+def batch_norm(p, statistics, sets, train):
+    """PyTorch's rule on a list of sets of rows; updates the statistics in place."""
+    rows = np.concatenate(sets)
+    mean, var = (rows.mean(0), rows.var(0)) if train else (statistics['mean'], statistics['variance'])
+    out = [(x - mean) / np.sqrt(var + 1e-5) * p['scale'] + p['bias'] for x in sets]
+    if train:
+        statistics['mean'] = 0.9 * statistics['mean'] + 0.1 * mean
+        statistics['variance'] = 0.9 * statistics['variance'] + 0.1 * rows.var(0, ddof=1)
+    return out
+
+
+def graph_layer(p, statistics, sets, train):
+    updates = []
+    for v in sets:
+        theta, phi, g = (linear(p[name], v) for name in ('theta', 'phi', 'g'))
+        n = len(v)
+        y = [sum(np.dot(theta[i], phi[j]) / n * g[j] for j in range(n)) for i in range(n)]
+        updates.append(linear(p['w'], np.array(y)))
+    return [v + u for v, u in zip(sets, batch_norm(p['norm'], statistics['norm'], updates, train), strict=True)]
+
+
+def encode_images(model, p, statistics, images, train):
+    """Image vectors [I, D] and the regions of each image."""
+    sets = [linear(p['image_fc'], r[:n].astype(np.float64)) for r, n in zip(images.regions, images.counts, strict=True)]
+    if model.normalize_before_graph:
+        sets = [v / np.sqrt((v**2).sum(0)) for v in sets]
+    for layer in range(model.graph_layers):
+        sets = graph_layer(p[f'graph_{layer}'], statistics[f'graph_{layer}'], sets, train)
+    sets = [v / np.sqrt((v**2).sum(0)) for v in sets]
+    vectors = np.array([gru(p['region_gru']['forward'], v)[-1] for v in sets])
+    if model.batch_norm:
+        (vectors,) = batch_norm(p['norm'], statistics['norm'], [vectors], train)
+    return vectors / np.sqrt((vectors**2).sum(1, keepdims=True)), sets
+
+
+def encode_texts(p, texts):
+    words = p['embedding']['embedding'][texts.ids]
+    final = np.array([gru(p['gru']['forward'], w[:n])[-1] for w, n in zip(words, texts.lengths, strict=True)])
+    return final / np.sqrt((final**2).sum(1, keepdims=True))
+
+
+def caption_loss(p, regions, ids, max_length):
+    """One caption's loss by the rules of the released code: labels of max_length + 1, a mask up to the first pad."""
+    ids = list(ids)
+    if len(ids) > max_length - 1:
+        ids = ids[:max_length]
+        ids[-1] = END
+    labels = ids + [0] * (max_length + 1 - len(ids))
+    mask = [t <= labels.index(0) for t in range(max_length + 1)]
+    read = gru(p['encoder']['forward'], linear(p['region_fc'], regions))
+    state, total = read[-1], 0.0
+    for t in range(max_length - 1):
+        energies = [
+            float(
+                linear(p['decoder']['energy'], np.tanh(linear(p['key'], r) + linear(p['decoder']['query'], state)))[0]
+            )
+            for r in read
+        ]
+        weights = np.exp(energies) / np.exp(energies).sum()
+        context = sum(w * r for w, r in zip(weights, read, strict=True))
+        state = gru_step(p['decoder']['gru'], state, np.concatenate([p['embedding']['embedding'][labels[t]], context]))
+        logits = linear(p['word_fc'], state)
+        total += mask[t + 1] * (np.log(np.exp(logits).sum()) - logits[labels[t + 1]])
+    return total
+
+
+def make_pairs(seed=0):
+    """Images of 1 to 4 regions and texts of 2 to 6 words, from `<start>` to `<end>`; caption_length is 5."""
+    images, texts = make_inputs(seed=seed)
+    images = images.replace(counts=np.array([4, 1, 3, 2, 4], np.int32))
+    lengths = np.array([6, 2, 5, 4, 3], np.int32)
+    ids = np.random.default_rng(seed).integers(3, VSRN['vocab_size'], texts.ids.shape).astype(np.int32)
+    ids[:, 0], ids[np.arange(5), lengths - 1] = 1, END
+    return images, Texts(np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0), lengths)
+
+
+def run(model, variables, images, texts, train):
+    """Scores, each pair's caption loss (nothing dropped out), and the batch statistics afterwards."""
+
+    def compute(model):
+        encoded = model.encode_image(images, train)
+        captioned = encoded if train else model.encode_image(images, True)
+        p = model.predict_tokens(captioned, texts)['captioning']
+        scores = model.similarity(encoded, model.encode_text(texts, train), train)
+        return scores, tokens.captioning(p.logits, p.labels, p.mask)
+
+    apply = jax.jit(lambda variables: model.apply(variables, method=compute, mutable=['batch_stats']))
+    (scores, losses), changed = apply(variables)
+    return scores, losses, changed['batch_stats']
+
+
+@pytest.fixture(params=LAYOUTS, scope='module')
+def matcher(request):
+    model = MATCHERS[request.param]
+    variables = jax.jit(model.init)(jax.random.key(0), *make_pairs())
+    statistics = jax.tree.map(np.abs, perturb(variables['batch_stats']))
+    return model, {'params': perturb(variables['params']), 'batch_stats': statistics}
+
+
+@pytest.mark.parametrize('train', [False, True])
+def test_is_its_formulas_in_float64(matcher, train):
+    model, variables = matcher
+    images, texts = make_pairs()
+    scores, losses, after = run(model, variables, images, texts, train)
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
+    statistics = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['batch_stats'])
+    vectors, _ = encode_images(model, p, statistics, images, train)
+    np.testing.assert_allclose(scores, vectors @ encode_texts(p['text'], texts).T, atol=2e-6)
+    if train:
+        chex.assert_trees_all_close(after, statistics, atol=1e-6)
+        statistics = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['batch_stats'])
+    _, regions = encode_images(model, p, statistics, images, train=True)
+    words = [ids[:n] for ids, n in zip(texts.ids, texts.lengths, strict=True)]
+    want = [caption_loss(p['captioner'], r, w, model.caption_length) for r, w in zip(regions, words, strict=True)]
+    np.testing.assert_allclose(losses, want, rtol=2e-6)
+
+
+def test_padding_is_invisible_in_training_too(matcher):
+    model, variables = matcher
+    images, texts = make_pairs()
+    want = run(model, variables, images, texts, train=True)
+    regions = np.pad(images.regions, [(0, 0), (0, 3), (0, 0)])
+    regions[np.arange(regions.shape[1]) >= images.counts[:, None]] = 1e3
+    ids = np.pad(texts.ids, [(0, 0), (0, 4)])
+    ids[np.arange(ids.shape[1]) >= texts.lengths[:, None]] = 3
+    got = run(model, variables, Images(regions, images.counts), Texts(ids, texts.lengths), train=True)
+    chex.assert_trees_all_close(got, want, atol=2e-6)
+
+
+def test_a_padding_follows_the_longest_text_of_a_batch_too():
+    texts = Texts(np.array([[1, 7, 2], [1, 2, 0]], np.int32), np.array([3, 2], np.int32))
+    words, labels, mask = next_words(texts, 60, END)
+    np.testing.assert_array_equal(words, [[1, 7, 2], [1, 2, 0]])
+    np.testing.assert_array_equal(labels, [[7, 2, 0], [2, 0, 0]])
+    np.testing.assert_array_equal(mask, [[True] * 3, [True, True, False]])
+
+
+def test_captions_are_cut_as_released():
+    ids = np.array([[1, 5, 6, 7, 8, 2], [1, 5, 6, 7, 2, 0], [1, 5, 6, 2, 0, 0]], np.int32)
+    words, labels, mask = next_words(Texts(ids, np.array([6, 5, 4], np.int32)), 5, END)
+    np.testing.assert_array_equal(words, [[1, 5, 6, 7], [1, 5, 6, 7], [1, 5, 6, 2]])
+    np.testing.assert_array_equal(labels, [[5, 6, 7, 2], [5, 6, 7, 2], [5, 6, 2, 0]])
+    assert mask.all()
+
+
+def test_begins_as_no_graph():
+    """The scale of every graph layer's BatchNorm is zero at first."""
+    images, texts = make_pairs()
+    model = MATCHERS['vsrn_coco']
+    variables = jax.jit(model.init)(jax.random.key(0), images, texts)
+    layers = variables['params']['graph_0'], variables['params']['graph_1']
+    assert all(not np.any(layer['norm']['scale']) and not np.any(layer['norm']['bias']) for layer in layers)
+    np.testing.assert_array_equal(
+        model.apply(variables, images, texts), model.clone(graph_layers=0).apply(variables, images, texts)
+    )
+
+
+def test_is_initialised_as_released():
+    model = vsrn.VSRN(**VSRN | {'vocab_size': 500, 'embed_dim': 64, 'word_dim': 20, 'caption_dim': 100})
+    params = jax.jit(model.init)(jax.random.key(0), *make_pairs())['params']
+    captioner = params['captioner']
+    uniform = {
+        'theta': (params['graph_0']['theta'], 64),
+        'w': (params['graph_1']['w'], 64),
+        'key': (captioner['key'], 200),
+        'query': (captioner['decoder']['query'], 200),
+        'energy': (captioner['decoder']['energy'], 100),
+    }
+    for name, (layer, fan_in) in uniform.items():
+        for leaf in layer.values():
+            assert 0.9 * fan_in**-0.5 < np.abs(leaf).max() <= fan_in**-0.5, name
+    for name, fan_in, fan_out in (('region_fc', 64, 100), ('word_fc', 100, 500)):
+        np.testing.assert_allclose(np.std(captioner[name]['kernel']), (2 / (fan_in + fan_out)) ** 0.5, rtol=0.05)
+        assert 0.9 * fan_in**-0.5 < np.abs(captioner[name]['bias']).max() <= fan_in**-0.5, name
+    np.testing.assert_allclose(np.std(captioner['embedding']['embedding']), 1, rtol=0.05)
+    assert np.abs(params['text']['embedding']['embedding']).max() <= 0.1
+    np.testing.assert_allclose(np.abs(params['image_fc']['kernel']).max(), (6 / 70) ** 0.5, rtol=0.05)
+
+
+def test_evaluation_keeps_the_image_vector_only(matcher):
+    model, variables = matcher
+    images, _ = make_pairs()
+    assert set(model.apply(variables, images, method='encode_image')) == {'vector'}
+
+
+def captioned(rate):
+    """A captioner's logits, a function of its parameters, what it reads, and the key of its dropout if it is to."""
+    captioner = Captioner(vocab_size=9, word_dim=5, features=6, dropout=rate)
+    counts = np.array([3, 2], np.int32)
+    params = jax.jit(captioner.init)(jax.random.key(0), np.zeros((2, 3, 4)), counts, np.zeros((2, 4), int))['params']
+
+    def logits(params, regions, words, key=None):
+        rngs = None if key is None else {'dropout': jax.random.key(key)}
+        return captioner.apply({'params': params}, regions, counts, words, key is not None, rngs=rngs)
+
+    return params, jax.jit(logits, static_argnums=3)
+
+
+REGIONS = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+WORDS = np.full((2, 4), 3, np.int32)
+
+
+def test_all_that_the_captioner_reads_is_dropped_out():
+    params, logits = captioned(rate=1.0)
+    for regions, words in ((REGIONS + 1, WORDS), (REGIONS, WORDS + 1)):
+        assert not np.allclose(logits(params, regions, words), logits(params, REGIONS, WORDS))
+        np.testing.assert_array_equal(logits(params, regions, words, 0), logits(params, REGIONS, WORDS, 0))
+
+
+def test_the_captioner_drops_out_anew_at_each_word():
+    params, logits = captioned(rate=0.5)
+    # A decoder without memory: each of the equal words gives the same, but for what is dropped out.
+    decoder = jax.tree.map(np.zeros_like, params['decoder'])
+    decoder['gru']['input_new'] = params['decoder']['gru']['input_new']
+    decoder['gru']['input_update']['bias'] -= 100
+    params = params | {'decoder': decoder}
+    kept, dropped, again = (np.asarray(logits(params, REGIONS, WORDS, key)) for key in (None, 0, 1))
+    np.testing.assert_allclose(kept, np.repeat(kept[:, :1], 4, axis=1), atol=1e-6)
+    for one, other in ((0, 1), (1, 2), (2, 3)):
+        assert not np.allclose(dropped[:, one], dropped[:, other])
+    assert not np.allclose(dropped, again)
+
+
+def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
+    model, (images, texts) = MATCHERS['vsrn_f30k'], make_pairs()
+    variables = jax.eval_shape(lambda key: model.init(key, images, texts), jax.random.key(0))
+    batch = Batch(np.int32(0), images, texts, np.arange(5))
+
+    def shapes(token_terms):
+        def run(v, k):
+            return forward(model, v, batch, Choice(None), k, None, InBatch(same_image='negative'), token_terms)
+
+        return jax.eval_shape(run, variables, jax.random.key(0))
+
+    term = Term(tokens.captioning, 1.0, 0, None, 'sum', predictions='captioning')
+    scores, losses, statistics = shapes({'caption': term})
+    assert (scores.retrieved.rows.shape, losses['caption'].shape) == ((5, 5), (5,))
+    assert set(statistics) == {'graph_0', 'graph_1', 'norm'}
+
+    def refuse(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(vsrn.VSRN, 'predict_tokens', refuse)
+    assert shapes({})[1] == {}
+    with pytest.raises(AssertionError):
+        shapes({'caption': term})
+
+
+@pytest.mark.parametrize(
+    ('model', 'names'),
+    [
+        (MATCHERS['vsrn_f30k'], {'captioning'}),
+        (vsrn.VSRN(**VSRN | {'caption': False}), set()),
+        (make_vse(), set()),
+    ],
+)
+def test_a_member_knows_what_its_model_predicts(model, names):
+    assert Member(model, None).predicted_tokens(*make_pairs()) == names
+
+
+def test_without_captioner_there_are_no_parameters_for_it():
+    model = vsrn.VSRN(**VSRN | {'caption': False})
+    variables = jax.eval_shape(lambda key: model.init(key, *make_pairs()), jax.random.key(0))
+    assert 'captioner' not in variables['params']
+
+
+def test_a_token_term_without_predictions_is_refused_before_the_run(tiny_config):
+    tiny_config['terms']['caption'] = CAPTION
+    with pytest.raises(UserError, match=r"'terms.caption' needs predictions for 'captioning', which VSE as configured"):
+        set_up(tiny_config)
+    tiny_config['model'] = {key: value for key, value in VSRN.items() if key != 'vocab_size'} | {'name': 'vsrn.VSRN'}
+    set_up(tiny_config)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'caption_dim': 0}, "'model.caption_dim' is 0; it must be at least 1"),
+        ({'caption_length': 1}, "'model.caption_length' is 1; it must be at least 2"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        vsrn.VSRN(**VSRN | changes).init(jax.random.key(0), *make_pairs())
+
+
+def test_regions_are_read_in_their_order(matcher):
+    """The graph does not see the order, the GRU does."""
+    model, variables = matcher
+    images, texts = make_pairs()
+    reverse = images.replace(regions=images.regions.copy())
+    for n, count in enumerate(images.counts):
+        reverse.regions[n, :count] = images.regions[n, :count][::-1]
+    differences = np.abs(model.apply(variables, images, texts) - model.apply(variables, reverse, texts)).max(axis=1)
+    assert differences[1] == 0
+    assert (np.delete(differences, 1) > 1e-4).all()

@@ -1,0 +1,135 @@
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jitm.errors import UserError
+from jitm.runs.checkpoint import Checkpoints, is_whole
+
+RUN = {'config': {'a': 1}, 'vocabulary': ['<pad>', 'ö']}
+
+
+def make_state(value):
+    params = {'kernel': jnp.full((3, 2), float(value)), 'empty': {}}
+    return {'step': jnp.int32(value), 'params': params, 'optimizer': optax.adam(1.0).init(params)}
+
+
+def assert_equal(tree, other):
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    for leaf, same in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(leaf, same)
+        assert leaf.dtype == same.dtype
+
+
+def save_all(checkpoints, rsums):
+    for step, rsum in rsums.items():
+        checkpoints.save(make_state(step), step, RUN, None if rsum is None else {'rsum': rsum})
+
+
+def damage(checkpoints, step):
+    folder = checkpoints.folder / str(step)
+    path = max(folder.rglob('*'), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.restore_latest(make_state(0)) is None
+        save_all(checkpoints, {7: None})
+    with Checkpoints(tmp_path) as checkpoints:
+        state, run = checkpoints.restore_latest(make_state(0))
+    assert_equal(make_state(7), jax.tree.map(jnp.asarray, state))
+    assert run == RUN
+
+
+def test_the_latest_two_and_the_best_are_kept(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {0: 1.0, 5: None, 10: 9.0, 15: None, 20: 3.0, 25: None, 30: 2.0})
+        assert checkpoints.steps() == [10, 25, 30]
+        assert checkpoints.best_step() == 10
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.best_step() == 10
+        save_all(checkpoints, {35: 9.0, 40: 9.0})
+        assert checkpoints.steps() == [35, 40]
+        assert checkpoints.best_step() == 40, 'of equals the later one'
+
+
+def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path, caplog):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 4.0})
+        assert is_whole(checkpoints.folder / '3')
+        damage(checkpoints, 3)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.remove_damaged()
+        state, _ = checkpoints.restore_latest(make_state(0))
+        assert int(state['step']) == 2
+        assert 'checkpoints/3 is damaged or incomplete: falling back' in caplog.text
+        assert checkpoints.steps() == [2]
+        save_all(checkpoints, {3: 6.0})
+        assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 3
+        assert checkpoints.best_step() == 3
+
+
+@pytest.mark.parametrize('what', ['manifest', 'half a manifest', 'file', 'everything'])
+def test_incomplete_checkpoints_are_passed_over(tmp_path, what):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: None, 2: None})
+        folder = checkpoints.folder / '2'
+        (folder / 'manifest.json').unlink()
+        if what == 'half a manifest':
+            (folder / 'manifest.json').write_text('{"state')
+        if what == 'file':
+            next(path for path in (folder / 'state').rglob('*') if path.is_file()).unlink()
+        if what == 'everything':
+            damage(checkpoints, 1)
+            assert checkpoints.restore_latest(make_state(0)) is None
+        else:
+            assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 1
+
+
+def test_reading_a_damaged_checkpoint_is_refused(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 2.0, 2: 1.0})
+        damage(checkpoints, 1)
+        with pytest.raises(UserError, match=r'checkpoints/1 is missing or damaged; choose another of steps \[1, 2\]'):
+            checkpoints.read(1)
+        tree, run = checkpoints.read(2)
+    np.testing.assert_array_equal(tree['params']['kernel'], np.full((3, 2), 2))
+    assert run == RUN
+
+
+def test_of_equals_the_later_is_kept_long_after(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {10: 9.0, 15: 9.0, 20: 1.0, 25: None, 30: 2.0})
+        assert checkpoints.steps() == [15, 25, 30]
+        assert checkpoints.best_step() == 15
+
+
+def test_damage_in_any_file_of_a_checkpoint_is_survived(tmp_path):
+    with Checkpoints(tmp_path / 'whole') as checkpoints:
+        save_all(checkpoints, {1: 5.0, 2: 6.0})
+        names = [
+            path.relative_to(checkpoints.folder) for path in (checkpoints.folder / '2').rglob('*') if path.is_file()
+        ]
+    assert len(names) > 8
+    for n, name in enumerate(names):
+        shutil.copytree(tmp_path / 'whole', tmp_path / str(n))
+        with Checkpoints(tmp_path / str(n)) as checkpoints:
+            (checkpoints.folder / name).write_bytes(b'{broken')
+            assert checkpoints.best_step() == 1
+            checkpoints.remove_damaged()
+            assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 1
+            save_all(checkpoints, {2: 7.0})
+            assert checkpoints.best_step() == 2
+
+
+def test_reading_writes_nothing(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.steps() == []
+        assert checkpoints.best_step() is None
+    assert not list(tmp_path.iterdir())

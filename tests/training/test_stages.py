@@ -1,0 +1,280 @@
+"""Training with mined negatives, and two stages by one command."""
+
+import copy
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from jitm.data.augmentation import Augmentation
+from jitm.data.candidates import Candidates, OfflineNegatives
+from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.text import Vocabulary
+from jitm.errors import UserError
+from jitm.runs.run import load_run
+from jitm.training import stages
+from jitm.training.build import run as build
+from jitm.training.candidates import in_batch
+from tests.conftest import run_script
+from tests.mining.test_mining import make_lists, make_split, save_lists
+from tests.test_parallel import run_processes
+from tests.test_train import assert_about_the_same_metrics, finished  # noqa: F401
+
+OFF = Augmentation(0.0, 0.0, False, 1)
+QUINTUPLET = {
+    'loss': 'offline.adaptive_offline_quintuplet',
+    'weight': 1.0,
+    'start_epoch': 0,
+    'end_epoch': None,
+    'reduction': 'sum',
+    'online_margin': 0.2,
+    'offline_margin': 0.0,
+}
+
+
+def make_negatives(split, top_h_texts=6, top_h_images=3, coupled=False, redraw=True):
+    """All that do not correspond, in a random order for each query."""
+    rng = np.random.default_rng(0)
+    own = split.image_of_text == np.arange(split.num_images)[:, None]
+    i2t, t2i = (
+        np.array([rng.permutation(np.flatnonzero(~row))[:top] for row in rows])
+        for rows, top in ((own, top_h_texts), (own.T, top_h_images))
+    )
+    return OfflineNegatives(Candidates(i2t, t2i), top_h_texts, top_h_images, coupled, redraw)
+
+
+def draw_often(negatives, split, times=400):
+    text_index = np.arange(split.num_texts)
+    draws = [negatives.draw(text_index, split, np.random.default_rng([0, n])) for n in range(times)]
+    return tuple(tuple(np.stack([draw[a][b] for draw in draws]) for b in range(2)) for a in range(2))
+
+
+def test_negatives_are_drawn_independently_of_all_listed():
+    split = make_split(5, 12)
+    negatives = make_negatives(split)
+    (images, texts), (other_images, other_texts) = draw_often(negatives, split)
+    for text, image in enumerate(split.image_of_text):
+        assert set(texts[:, text]) == set(negatives.candidates.i2t[image])
+        assert set(images[:, text]) == set(negatives.candidates.t2i[text])
+    assert (split.image_of_text[texts] != images).all()
+    np.testing.assert_array_equal(other_images, split.image_of_text[texts])
+    np.testing.assert_array_equal(split.image_of_text[other_texts], images)
+    assert {int(t) for t in other_texts[images == 0]} == set(np.flatnonzero(split.image_of_text == 0))
+
+
+def test_released_draws_are_coupled_and_kept():
+    split = make_split(5, 12)
+    negatives = make_negatives(split, coupled=True, redraw=False)
+    (images, texts), _ = draw_often(negatives, split)
+    ranks = np.argmax(negatives.candidates.i2t[split.image_of_text] == texts[..., None], axis=-1)
+    np.testing.assert_array_equal(images, negatives.candidates.t2i[np.arange(12), ranks // 2])
+    assert (split.image_of_text[texts] == images).any()
+
+
+def test_more_than_the_lists_hold_is_refused():
+    split = make_split(5, 12)
+    with pytest.raises(UserError, match=r"'offline.top_h_images' is 4; the lists hold 1 to 3"):
+        OfflineNegatives(make_negatives(split).candidates, 6, 4, False, True)
+
+
+def make_pipeline(offline):
+    split = make_split(5, 12)
+    split = copy.copy(split)
+    object.__setattr__(split, 'captions', tuple('dog ' * (1 + n % 4) + f'{n}' for n in range(12)))
+    vocabulary = Vocabulary.build(split.captions, 1)
+    tokens = tokenize_split(split.captions, vocabulary)
+    return Pipeline(split, tokens, vocabulary, 4, 0, 1, OFF, offline=offline)
+
+
+def test_a_batch_carries_the_same_negatives_in_all_shards_and_every_time():
+    pipeline = make_pipeline(make_negatives(make_split(5, 12)))
+    whole = pipeline.batch(3)
+    shards = [pipeline.batch(3, n, 2) for n in range(2)]
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *(shard.offline for shard in shards))
+    jax.tree.map(np.testing.assert_array_equal, joined, whole.offline)
+    jax.tree.map(np.testing.assert_array_equal, pipeline.batch(3).offline, whole.offline)
+    assert whole.offline[0].texts.ids.shape == (4, whole.texts.ids.shape[1])
+    lengths = [whole.texts.lengths, *(pairs.texts.lengths for pairs in whole.offline)]
+    assert whole.texts.ids.shape[1] == np.concatenate(lengths).max()
+    assert make_pipeline(None).batch(3).offline is None
+    np.testing.assert_array_equal(make_pipeline(None).batch(3).image_index, whole.image_index)
+    assert pipeline.identity['candidates'] == pipeline.offline.path.hash
+
+
+def test_rankings_hold_the_scores_of_mined_negatives():
+    offline = {'i2t': (np.ones(3), np.zeros(3)), 't2i': (np.full(3, 2.0), np.full(3, 3.0))}
+    got = in_batch(np.zeros((3, 3)), np.arange(3), offline=offline, same_image='negative')
+    for direction, (with_query, of_pair) in offline.items():
+        np.testing.assert_array_equal(got[direction].offline_scores, with_query)
+        np.testing.assert_array_equal(got[direction].offline_pair_scores, of_pair)
+
+
+@pytest.fixture
+def two_stages(tiny_config, tmp_path):
+    """A config of two stages on scenes."""
+    first = {**tiny_config, 'epochs': 1}
+    second = copy.deepcopy(tiny_config) | {'epochs': 1, 'terms': {'ranking': dict(QUINTUPLET)}}
+    second['offline'] |= {'top_h_texts': 9, 'top_h_images': 4}
+    return second | {'stages': {'first': first, 'top_h_texts': 20, 'top_h_images': 5, 'fine_tune': False}}
+
+
+def test_the_step_scores_each_mined_pair(two_stages, tmp_path):
+    first, second, _ = stages.split_stages(two_stages, tmp_path)
+    split = build.set_up(first).pipeline.split
+    save_lists(tmp_path / 'candidates', split, *make_lists(split, 20))
+    made = build.set_up(second)
+    state, batch = made.initial_state(), made.make_batch(0)
+    member = state.members['target']
+    variables = {'params': member.params, 'batch_stats': member.batch_stats}
+    model = made.members['target'].model
+
+    def scores(images, texts):
+        return np.asarray(model.apply(variables, images, texts, True, mutable=['batch_stats'])[0])
+
+    negatives, partners = batch.offline
+    on = scores(batch.images, batch.texts)
+    positive, on = np.diag(on), on - 10 * np.eye(len(on))
+    with_image, with_text = (
+        np.diag(scores(batch.images, negatives.texts)),
+        np.diag(scores(negatives.images, batch.texts)),
+    )
+    pairs = np.diag(scores(negatives.images, negatives.texts)), np.diag(scores(partners.images, partners.texts))
+
+    def hinge(x):
+        return np.maximum(0, x)
+
+    want = sum(
+        (1.5 - (off - best) / 0.3) * hinge(0.2 - positive + best) + hinge(off - positive) + hinge(pair - positive)
+        for off, best, pair in ((with_image, on.max(1), pairs[0]), (with_text, on.max(0), pairs[1]))
+    ).sum()
+    _, metrics = made.train_step(state, batch)
+    np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-5)
+
+
+def write_config(path, config):
+    path.write_text(
+        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({config!r})\n'
+    )
+    return path
+
+
+def test_two_rounds_are_one_command_that_goes_on(two_stages, tmp_path):
+    path = write_config(tmp_path / 'two_stages.py', two_stages)
+    workdir = tmp_path / 'run'
+    command = 'train.py', f'--config={path}', f'--workdir={workdir}'
+    result = run_script(*command)
+    assert result.returncode == 0, result.stderr
+    assert f'evaluate     python eval.py --workdir {workdir}/stage2' in result.stdout
+    assert np.load(workdir / 'candidates' / 'i2t_train.npy').shape == (16, 20)
+    files = {p: p.read_bytes() for p in sorted(workdir.rglob('*.npy'))}
+    times = {p: p.stat().st_mtime_ns for p in files}
+    lines = (workdir / 'stage2' / 'metrics.jsonl').read_text()
+    assert json.loads(lines.splitlines()[-1])['step'] == 10
+    assert run_script(*command).returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in files} == times
+    assert (workdir / 'stage2' / 'metrics.jsonl').read_text() == lines
+    (workdir / 'candidates' / 'manifest.json').unlink()
+    assert run_script(*command).returncode == 0
+    assert {p: p.read_bytes() for p in files} == files
+    assert run_script('eval.py', f'--workdir={workdir}/stage2').returncode == 0
+    path.write_text(path.read_text().replace("'top_h_texts': 20", "'top_h_texts': 21"))
+    more = run_script(*command)
+    assert (more.returncode, 'begun with other negatives than' in more.stderr) == (2, True)
+    assert {p: p.read_bytes() for p in files} == files
+    other = run_script('train.py', f'--config={path}', f'--workdir={workdir}/stage1')
+    assert (other.returncode, 'does not hold two stages' in other.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_two_processes_train_two_stages(two_stages, tmp_path):
+    for config in (two_stages, two_stages['stages']['first']):
+        config |= {'batch_size': 80, 'epochs': 2}  # all texts, so that all batches have one shape
+    path, workdir = write_config(tmp_path / 'two_stages.py', two_stages), tmp_path / 'run'
+    outputs = run_processes(2, 'train.py', f'--config={path}', f'--workdir={workdir}')
+    assert ['rsum' in output for output in outputs] == [True, False]
+    stages.train_stages(two_stages, tmp_path / 'alone')
+    for name in ('stage1', 'stage2'):
+        assert_about_the_same_metrics(workdir / name, tmp_path / 'alone' / name)
+    got, want = (read_arrays(folder / 'candidates') for folder in (workdir, tmp_path / 'alone'))
+    assert set(got) == set(want) == {'i2t_train', 't2i_train', 'scores_i2t_train', 'scores_t2i_train'}
+    for direction in ('i2t', 't2i'):
+        name = f'{direction}_train'
+        np.testing.assert_allclose(got[f'scores_{name}'], want[f'scores_{name}'], atol=1e-3)
+        assert np.mean(got[name] == want[name]) > 0.9
+    assert not list((workdir / 'candidates').glob('unfinished_*'))
+
+
+def read_arrays(folder):
+    return {path.stem: np.load(path) for path in folder.glob('*.npy')}
+
+
+def test_lists_of_another_first_round_are_mined_again(two_stages, tmp_path):
+    stages.train_stages(two_stages, tmp_path / 'run')
+    for name in ('stage1', 'stage2'):
+        shutil.rmtree(tmp_path / 'run' / name)
+    before = np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy')
+    other = copy.deepcopy(two_stages)
+    other['stages']['first']['optimizer']['learning_rate'] = 0.1
+    stages.train_stages(other, tmp_path / 'run')
+    assert (np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy') != before).any()
+
+
+def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_stages, tmp_path):
+    def changed(**changes):
+        return stages.train_stages({**two_stages, **changes}, tmp_path / 'run')
+
+    few = {**two_stages['stages'], 'top_h_texts': 5}
+    with pytest.raises(UserError, match=r"'offline.top_h_texts' is 9, but 'stages.top_h_texts' only 5"):
+        changed(stages=few)
+    with pytest.raises(UserError, match=r'--top_h_images is 99; scenes/train has 1 to 15 negatives'):
+        changed(stages={**two_stages['stages'], 'top_h_images': 99})
+    with pytest.raises(UserError, match=r"config key 'offline.copled' is unknown"):
+        changed(offline={**two_stages['offline'], 'copled': True})
+    with pytest.raises(UserError, match=r"'augmentation' must leave examples as they are"):
+        changed(augmentation={**two_stages['augmentation'], 'drop_regions': 0.2})
+    scope = {}
+    exec('from configs import saf_f30k; model = saf_f30k.get_config().model.to_dict()', scope)
+    with pytest.raises(UserError, match=r'SGRAF in training scores a batch as a whole'):
+        changed(model={**scope['model'], 'embed_dim': 8, 'alignment_dim': 4})
+    with pytest.raises(UserError, match=r"'stages.fine_tune' needs the same model and vocabulary in both stages"):
+        changed(stages={**two_stages['stages'], 'fine_tune': True}, model={**two_stages['model'], 'embed_dim': 24})
+    with pytest.raises(UserError, match=r"config key 'stages.third' is unknown"):
+        changed(stages={**two_stages['stages'], 'third': 1})
+    with pytest.raises(UserError, match=r"has no 'adaptive'"):
+        changed(terms={'ranking': {**QUINTUPLET, 'loss': 'offline.adaptive'}})
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_first_round_without_its_anchor_is_refused_before_anything_is_written(two_stages, tmp_path):
+    members = {'target': {'rule': 'gradient', 'init_from': str(tmp_path / 'nowhere')}}
+    two_stages['stages']['first'] = {**two_stages['stages']['first'], 'members': members}
+    for start in (stages.check, stages.train):
+        with pytest.raises(UserError, match='nowhere is not a run directory'):
+            start(two_stages, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
+def test_losses_of_mined_negatives_need_some(two_stages):
+    with pytest.raises(UserError, match=r'mine negatives with jitm.mining and set offline.path'):
+        build.set_up({**two_stages, 'stages': {}})
+
+
+def test_fine_tuning_begins_with_the_first_round(two_stages, tmp_path, finished):  # noqa: F811
+    config = copy.deepcopy(two_stages['stages']['first'])
+    config['members']['target']['init_from'] = str(finished[0])
+    member, run = build.set_up(config).initial_state().members['target'], load_run(finished[0])
+    jax.tree.map(np.testing.assert_array_equal, member.params, run.variables['params'])
+    jax.tree.map(np.testing.assert_array_equal, member.batch_stats, run.variables['batch_stats'])
+    larger = copy.deepcopy(config)
+    larger['model']['embed_dim'] = 24
+    with pytest.raises(UserError, match=r"'members.target.init_from': .* is of another model \(model.embed_dim: "):
+        build.set_up(larger)
+    other = copy.deepcopy(config)
+    other['vocabulary']['min_count'] = 60
+    with pytest.raises(UserError, match=r"'members.target.init_from': .* has another vocabulary"):
+        build.set_up(other)
+    fine_tuned = {**two_stages, 'stages': {**two_stages['stages'], 'fine_tune': True}}
+    _, second, _ = stages.split_stages(fine_tuned, tmp_path)
+    assert second['members']['target']['init_from'] == str(tmp_path / 'stage1')
