@@ -1,63 +1,63 @@
-"""Every default, each with a comment. A config file changes what its setting needs and nothing else."""
+"""Every default, each with a comment. A config file changes only the keys of its setting."""
 
 import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """VSE++ on Flickr30K, as published (paper 003; 30 epochs, precomputed image vectors)."""
+    """Returns VSE++ on Flickr30K as published (Faghri et al. 2018; 30 epochs, precomputed image vectors)."""
     config = ml_collections.ConfigDict()
 
-    config.seed = 0  # parameters, order of the examples, dropout
+    config.seed = 0  # of parameters, order of the examples, dropout, augmentation and masking
     config.epochs = 30
-    config.batch_size = 128  # of all devices together; hard negatives are mined among these
-    config.length_multiple = 4  # texts are padded to a multiple of this many words: a compilation per length
+    config.batch_size = 128  # pairs, summed over all devices; hard negatives are mined within the global batch
+    config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
 
-    # Where images and texts come from: a `load` function in jitm.data and its arguments.
+    # The data set: a `load` function in jitm.data and its arguments.
     config.data = dict(
         source='precomp.load',
         root='data/f30k_precomp',  # folder with {split}_ims.npy and {split}_caps.txt
-        dev_images=1000,  # of a longer dev split the first so many, as the field does
+        dev_images=1000,  # a longer dev split is cut to its first so many images, as is customary
     )
     config.vocabulary = dict(
         path='',  # a published JSON vocabulary, or BERT's vocab.txt; '' builds one from the training captions
-        min_count=4,  # rarer words become <unk>
+        min_count=4,  # words with a lower count become <unk>
     )
 
-    # What training changes about its examples.
+    # Changes of the training examples.
     config.augmentation = dict(
-        drop_regions=0.0,  # probability that a region is left out
-        change_words=0.0,  # probability that a word is masked, replaced or left out
+        drop_regions=0.0,  # probability that a region is dropped
+        change_words=0.0,  # probability that a word is masked, replaced or dropped
         keep_special_tokens=False,  # <start> and <end> are never changed
-        num_views=1,  # how often each pair stands in a batch, changed anew: 2 for ESA's self-expanding
+        num_views=1,  # views of each pair per batch, changed independently: 2 for ESA's self-expanding
     )
 
-    # How well each text would do as a caption of each image, for losses with `margins`: a function in jitm.data and its
+    # The relevance of each caption to each image, for losses with `margins`: a function in jitm.data and its
     # arguments, dict(source='cider.from_captions') or dict(source='cider.from_file', path=a .npy of [images, texts]).
     config.relevance = dict(source='')  # '' for none
 
     # Mined negatives, for losses with `offline_scores`.
     config.offline = dict(
-        path='',  # the folder that jitm.mining wrote; '' for none
-        top_h_texts=300,  # one of so many texts is drawn for each image
-        top_h_images=60,  # one of so many images for each text
-        coupled=False,  # both by one draw of a rank, as released; the paper draws them independently
-        redraw=True,  # again if both correspond, as in the paper; not in the released code
+        path='',  # the folder that `jitm mine` wrote; '' for none
+        top_h_texts=300,  # for each image, one caption is sampled among its hardest so many
+        top_h_images=60,  # for each caption, one image is sampled among its hardest so many
+        coupled=False,  # one random rank for both, as released; in the paper they are independent
+        redraw=True,  # samples again if the two negatives match each other, as in the paper; not in the released code
     )
-    # Trains twice: another config first, with this one's data, seed and `run`, to mine the negatives for this one.
-    # dict() for once, or dict(first=a config, top_h_texts=mined for each image, top_h_images=for each text,
-    # fine_tune=False to begin from scratch).
+    # Two training stages: another config is trained first, with this one's data, seed and `run`, and mines the
+    # negatives of this one. dict() for one stage, or dict(first=a config, top_h_texts=mined for each image,
+    # top_h_images=mined for each caption, fine_tune=False to train from scratch in the second stage).
     config.stages = dict()
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
     config.model = dict(
         name='vse.VSE',
-        embed_dim=1024,  # of the joint space
+        embed_dim=1024,  # dimensions of the joint space
         image=dict(
             name='vision.RegionEncoder',
             mlp='none',  # or 'plain' (VSE(MLP)), 'residual' (RVSE), 'residual_on_input' (VSE-infinity)
-            output_norm=False,  # a second batch normalisation at the end of the MLP
-            norm_padding=False,  # padded regions count in the batch normalisation, as released
-            weight_norm=False,  # of the fully connected layer
+            output_norm=False,  # a second batch normalization at the end of the MLP
+            norm_padding=False,  # batch normalization includes padded regions, as released
+            weight_norm=False,  # weight normalization of the fully connected layer
         ),
         text=dict(
             name='text.GRUEncoder',
@@ -67,87 +67,87 @@ def get_config() -> ml_collections.ConfigDict:
         ),
         image_pooling='mean',  # or 'max', 'last', 'gpo', 'esa'
         text_pooling='last',
-        normalize_images=True,  # False for VSE0: its image vectors keep their length
+        normalize_images=True,  # False for VSE0: image vectors are not normalized
         absolute=False,  # True for Order0: absolute values of both vectors
         measure='cosine',  # or 'order'
     )
 
-    # Published weights to start from; '' for none. Read before the first step only.
+    # Pretrained weights; '' for none. They are read before the first step only.
     config.initialize = dict(
-        bert='',  # of BERTEncoder, or of UNITER's words and blocks: a folder or file of Hugging Face weights
-        uniter='',  # of UNITER: a file of released weights
-        word_vectors='',  # of GRUEncoder's word embeddings: a text file such as GloVe's
+        bert='',  # for BERTEncoder, or UNITER's embeddings and blocks: a folder or file of Hugging Face weights
+        uniter='',  # for UNITER: a file of released weights
+        word_vectors='',  # for GRUEncoder's word embeddings: a text file in the format of GloVe
     )
 
-    # Who trains, by which rule, and learning from whom: name -> rule and its arguments.
+    # The models that train together: name -> update rule and its arguments.
     config.members = dict(
         target=dict(
             rule='gradient',  # or 'frozen', with init_from= or of=a member; or 'ema', with of= and momentum=
-            learn_from=(),  # the members whose scores are `anchor_scores` of its losses, averaged over them
-            init_from='',  # a run directory of the same model to begin with; '' to begin anew
-        )  # and model=, if its matcher is another than `config.model`
+            learn_from=(),  # members whose averaged scores are the `anchor_scores` of this member's losses
+            init_from='',  # a run directory of the same model to initialize from; '' for random initialization
+        )  # and model=, if it differs from `config.model`
     )
 
     # The candidates of each query.
     config.candidates = dict(
-        source='in_batch',  # or 'shortlist', with pool= and hardest=: the hardest of many, scored twice
-        same_image='negative',  # another caption of the same image, as published; or 'positive' (CMPM), 'ignored'
-        margin_temperature=5.0,  # tau: margins are differences in relevance by tau; of CIDEr on Flickr8k 0.2 on average
+        source='in_batch',  # or 'shortlist', with num_extra= and num_hard=: the hardest of many, scored twice
+        same_image='negative',  # other captions of the same image, as published; or 'positive' (CMPM), 'ignored'
+        margin_temperature=5.0,  # tau: margins are differences in relevance divided by tau; CIDEr: 0.2 on average
     )
 
-    # Masked words, for terms of tokens and for `synthesis`.
+    # Masked words, for token terms and for `synthesis`.
     config.masking = dict(
-        num_views=0,  # how often each sentence of a batch is masked, each time anew (K of TAGS); 0 for none
-        rate=0.15,  # of a phrase; at least one is masked
-        mask_prob=0.8,  # probability that a word of a masked phrase is hidden
-        random_prob=0.1,  # probability that a random word stands in its place
+        num_views=0,  # masked views of each caption per batch (K of TAGS); 0 for none
+        rate=0.15,  # of phrases; at least one is masked
+        mask_prob=0.8,  # probability that a word of a selected phrase becomes [MASK]
+        random_prob=0.1,  # probability that it becomes a random word
     )
-    # The phrases that are masked: dict(source='scene_graphs.rules'), or '' for every word a phrase of its own.
+    # The phrases that are masked: dict(source='scene_graphs.rules'), or '' for single words.
     config.scene_graphs = dict(source='')
-    # Wrong sentences for the ranking `generated`: a member refills the masked ones (TAGS).
+    # Synthetic negative captions for the ranking `generated`: a member refills the masked captions (TAGS).
     config.synthesis = dict(
         generator='',  # the member: 'target' for a dynamic generator, a frozen one for a static one; '' for none
-        num_samples=20,  # of each masked sentence (L of TAGS)
-        temperature=1.5,  # tau: words are drawn from softmax(logits / tau)
+        num_samples=20,  # of each masked caption (L of TAGS)
+        temperature=1.5,  # tau: words are sampled from softmax(logits / tau)
         num_hard=31,  # so many of the highest score are kept (m)
     )
 
-    # The objective is the sum of these: name -> loss in jitm.losses, its arguments, and how it counts.
+    # The objective is the weighted sum of these terms: name -> loss in jitm.losses, its arguments, and its schedule.
     config.terms = dict(
         ranking=dict(
             loss='ranking.max_of_hinges',
             margin=0.2,
             weight=1.0,
-            start_epoch=0,  # first epoch
-            end_epoch=ml_collections.config_dict.placeholder(int),  # first epoch without it; None for never
-            reduction='sum',  # over the queries; the clip at 2.0 depends on it
+            start_epoch=0,  # first epoch in which the term is active
+            end_epoch=ml_collections.config_dict.placeholder(int),  # first epoch in which it no longer is; None: never
+            reduction='sum',  # or 'mean', over the queries; the clipping at 2.0 depends on it
         )
     )
 
     # A function in jitm.training.optimizer and its arguments; UNITER's is dict(name='adamw_with_warm_up',
-    # learning_rate=, weight_decay=, factors=, warm_up=the share of the run in which the rate rises, clip_norm=).
+    # learning_rate=, weight_decay=, factors=, warm_up=the fraction of the run with a rising rate, clip_norm=).
     config.optimizer = dict(
         name='adamw',
         learning_rate=2e-4,
         weight_decay=0.0,  # decoupled; 0 is Adam
-        factors=dict(),  # a module's name -> what its learning rate is multiplied by
+        factors=dict(),  # module name -> factor of its learning rate
         decay_epochs=15,  # the rate is multiplied by decay_factor every so many epochs
         decay_factor=0.1,
         clip_norm=2.0,  # global norm of a member's gradient
     )
 
     config.evaluation = dict(
-        split='dev',  # validated after each epoch; the best checkpoint is the one with the highest rsum
-        member='target',  # whose validation counts
-        every_steps=ml_collections.config_dict.placeholder(int),  # validate every so many steps as well
+        split='dev',  # evaluated after each epoch; the best checkpoint is the one with the highest rsum
+        member='target',  # the member whose rsum selects the best checkpoint
+        every_steps=ml_collections.config_dict.placeholder(int),  # evaluates every so many steps as well
         dtype='float32',  # of the encodings that are scored, or 'bfloat16': less exact, faster, half the memory
     )
 
-    # What cannot change a number; the same run may go on with other values.
+    # Settings without influence on any number; a run can be resumed with other values.
     config.run = dict(
         log_every=10,  # steps
-        checkpoint_every=500,  # steps, besides each validation
-        prefetch=2,  # batches made ahead
-        memory_mb=1024,  # that evaluation may take for encodings and blocks of scores
+        checkpoint_every=500,  # steps, besides each evaluation
+        prefetch=2,  # batches prepared ahead
+        memory_mb=1024,  # memory of an evaluation for encodings and blocks of scores
     )
     return config.lock()

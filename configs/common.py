@@ -1,0 +1,121 @@
+"""The words of a setting, and the parts that several systems share."""
+
+import difflib
+from collections.abc import Iterable
+
+from ml_collections import ConfigDict
+
+
+def _precomp(root: str, dev_images: int = 1000) -> dict:
+    return dict(source='precomp.load', root=root, dev_images=dev_images)
+
+
+# word -> `config.data`. `f8k` selects a reduced variant: grid features of Flickr8k, sizes and epochs that fit a CPU.
+DATA = {
+    'f30k': _precomp('data/f30k_precomp'),
+    'coco': _precomp('data/coco_precomp'),
+    'f8k': _precomp('data/f8k_precomp'),
+}
+# For models that read the positions of regions; `f8k` and `scenes` select reduced variants.
+BOXES = {
+    'f30k': _precomp('data/f30k_boxes'),
+    'coco': _precomp('data/coco_boxes'),
+    'f8k': _precomp('data/f8k_precomp', dev_images=100),  # each pair needs its own pass through the model
+    'scenes': dict(source='scenes.load', seed=0, train_images=2000, dev_images=100, test_images=200),
+}
+
+
+def parse(setting: str, *tables: Iterable[str]) -> tuple[str, ...]:
+    """Returns one word of each table.
+
+    Args:
+      setting: words separated by commas, in any order, at most one of each table.
+      *tables: the known words; the first word of a table stands for a missing one.
+
+    Raises:
+      ValueError: if a word is unknown, or two are of one table.
+    """
+    tables = [list(table) for table in tables]
+    chosen = [table[0] for table in tables]
+    given = set()
+    for word in setting.split(',') if setting else ():
+        index = next((n for n, table in enumerate(tables) if word in table), None)
+        if index is None:
+            nearest = difflib.get_close_matches(word, [known for table in tables for known in table], n=1)
+            guess = f", did you mean '{nearest[0]}'" if nearest else ''
+            raise ValueError(f"the setting '{setting}' has the unknown word '{word}'{guess}; {_describe(tables)}")
+        if index in given:
+            raise ValueError(f"the setting '{setting}' has two words of {' | '.join(tables[index])}; take one")
+        given.add(index)
+        chosen[index] = word
+    return tuple(chosen)
+
+
+def _describe(tables: list[list[str]]) -> str:
+    if not tables:
+        return 'the file has no words'
+    return f'take at most one word of each table: {"; ".join(" | ".join(table) for table in tables)}'
+
+
+def set_schedule(config: ConfigDict, epochs: int, learning_rate: float, decay_epochs: int) -> None:
+    """Sets the number of epochs, the initial learning rate, and the epochs after which it decays."""
+    config.epochs = epochs
+    config.optimizer.learning_rate = learning_rate
+    config.optimizer.decay_epochs = decay_epochs
+
+
+def sum_first(config: ConfigDict, epochs: int, loss: str = '') -> None:
+    """Trains with the sum of hinges for so many epochs before the ranking loss, or before `loss` if given."""
+    hinges = config.terms.ranking.to_dict()
+    config.terms = dict(
+        warm_up=dict(hinges, loss='ranking.sum_of_hinges', end_epoch=epochs),
+        ranking=dict(hinges, loss=loss or hinges['loss'], start_epoch=epochs),
+    )
+
+
+def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
+    """Returns a term that is active in all epochs and averaged over its queries, captions or tokens."""
+    return dict(loss=loss, weight=weight, start_epoch=0, end_epoch=None, reduction='mean', **arguments)
+
+
+def use_bert(config: ConfigDict) -> None:
+    """Encodes texts with BERT base, at a tenth of the learning rate."""
+    config.vocabulary.path = 'data/bert-base-uncased/vocab.txt'
+    config.initialize.bert = 'data/bert-base-uncased'
+    config.augmentation.keep_special_tokens = True
+    config.model.text = dict(name='text.BERTEncoder', size='base', dropout=0.1, output_dropout=0.0, dtype='float32')
+    config.optimizer.factors = dict(bert=0.1)
+    config.optimizer.weight_decay = 1e-4
+
+
+def reduce_vse(config: ConfigDict) -> None:
+    """Makes a VSE model its reduced variant for Flickr8k: half the size, a one-way GRU or a tiny BERT from scratch."""
+    config.epochs = 8
+    config.model.embed_dim = 512
+    config.optimizer.decay_epochs = 6
+    if config.model.text.name == 'text.BERTEncoder':
+        config.initialize.bert = ''
+        config.model.text.size = 'tiny'
+        config.optimizer.factors = dict()
+    else:
+        config.initialize.word_vectors = ''
+        config.model.text.bidirectional = False  # halves the time on a CPU
+        config.model.text.word_dim = 128
+
+
+def reduce_attention(config: ConfigDict) -> None:
+    """Makes a cross-attention model its reduced variant for Flickr8k, with one epoch of the sum of hinges first.
+
+    With the max of hinges from the start, the loss stays at its value for constant scores for about as long as the
+    reduced variant trains. The learning rate is that of VSE++ on these data, not tuned.
+    """
+    set_schedule(config, epochs=4, learning_rate=5e-4, decay_epochs=3)
+    config.model.embed_dim = 256
+    config.model.text.word_dim = 128
+    config.initialize.word_vectors = ''
+    sum_first(config, epochs=1)
+
+
+def run_of(file: str, setting: str) -> str:
+    """Returns the run directory of a setting: `runs/`, the stem of its file and its words, joined by underscores."""
+    return '_'.join((f'runs/{file.rpartition(".")[2]}', *setting.split(',')))

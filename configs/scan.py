@@ -1,0 +1,57 @@
+"""SCAN (Lee et al. 2018); published SCAN is the mean of the similarities of a t2i and an i2t model.
+
+Example: --config configs/scan.py:i2t,lse,coco
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, default
+
+DIRECTION = {  # lambda 1, the inverse temperature of the attention
+    't2i': 9.0,  # words attend to regions
+    'i2t': 4.0,  # regions attend to words
+}
+AGGREGATION = {'avg': 'Mean', 'lse': 'LogSumExp'}  # of the relevance of words or regions
+LAMBDA_LSE = {'t2i': {'f30k': 6.0, 'coco': 6.0, 'f8k': 6.0}, 'i2t': {'f30k': 5.0, 'coco': 20.0, 'f8k': 5.0}}  # lambda 2
+DATA = {
+    'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
+    'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
+    'f8k': dict(epochs=4, learning_rate=5e-4, decay_epochs=3),  # reduced
+}
+
+SETTINGS = {
+    't2i,avg,f30k': (('SCAN T2I AVG', 'f30k', 'SelHN table 7'),),
+    'i2t,avg,f30k': (('SCAN I2T AVG', 'f30k', 'SelHN table 7'),),
+    't2i,lse,f30k': (('SCAN', 'f30k', 'AOQ table 2'),),
+    'i2t,lse,f30k': (('SCAN', 'f30k', 'AOQ table 2'),),
+    **{
+        f'{direction},{aggregation},coco': (('SCAN', 'coco', 'AOQ table 1'),)
+        for direction in DIRECTION
+        for aggregation in AGGREGATION
+    },
+    't2i,avg,f8k': (),
+    'i2t,avg,f8k': (),
+}
+
+
+def get_config(setting: str = 't2i,avg,f30k') -> ConfigDict:
+    """Returns the config of a setting."""
+    direction, aggregation, data = common.parse(setting, DIRECTION, AGGREGATION, DATA)
+    config = default.get_config()
+    config.data = common.DATA[data]
+    config.model = dict(
+        name='scan.SCAN',
+        embed_dim=1024,
+        image=config.model.image.to_dict(),
+        text=dict(config.model.text.to_dict(), bidirectional=True),
+        direction=direction,
+        raw_feature_norm='clipped_l2norm',
+        slope=0.1,  # of the leaky ReLU that clips, as released; 0 in the paper
+        lambda_softmax=DIRECTION[direction],
+        aggregation=AGGREGATION[aggregation],
+        lambda_lse=LAMBDA_LSE[direction][data] if aggregation == 'lse' else 6.0,  # without effect on 'Mean'
+    )
+    if data == 'f8k':
+        common.reduce_attention(config)
+    common.set_schedule(config, **DATA[data])
+    return config

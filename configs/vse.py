@@ -1,0 +1,74 @@
+"""VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ with the losses of Li et al. (2023), SelHN among them.
+
+Example: --config configs/vse.py:rvse,selhn,coco
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, default
+
+MODEL = {  # figure 2: the MLP beside the fully connected layer of the regions
+    'fc': 'none',
+    'mlp': 'plain',
+    'rvse': 'residual',
+    'rvsepp': 'residual',  # with BERT
+}
+LOSS = {  # tables 1 and 3
+    'selhn': dict(
+        loss='ranking.selective_hard_negative',
+        epsilon=0.01,
+        weight=0.5,  # the mean of both directions, as released; the paper writes their sum
+        reduction='mean',
+    ),
+    'max': dict(loss='ranking.max_of_hinges'),  # HN: hard negatives
+    'sum': dict(loss='ranking.sum_of_hinges'),  # Triplet: all negatives
+    'shn': dict(loss='ranking.semi_hard_hinge'),  # semi-hard negatives
+    'sct': dict(loss='ranking.selective_contrastive'),  # selectively contrastive triplet loss
+}
+
+SETTINGS = {
+    'fc,sum,f30k': (('VSE (FC) + Triplet', 'f30k', 'SelHN table 3'),),
+    'fc,max,f30k': (('VSE (FC) + HN', 'f30k', 'SelHN table 3'),),
+    'fc,shn,f30k': (('VSE (FC) + SHN', 'f30k', 'SelHN table 3'),),
+    'fc,sct,f30k': (('VSE (FC) + SCT', 'f30k', 'SelHN table 3'),),
+    'fc,selhn,f30k': (('VSE (FC) + SelHN', 'f30k', 'SelHN table 3'),),
+    'fc,sum,coco': (('VSE (FC) + Triplet', 'coco', 'SelHN table 3'),),
+    'fc,max,coco': (('VSE (FC) + HN', 'coco', 'SelHN table 3'),),
+    'fc,shn,coco': (('VSE (FC) + SHN', 'coco', 'SelHN table 3'),),
+    'fc,sct,coco': (('VSE (FC) + SCT', 'coco', 'SelHN table 3'),),
+    'fc,selhn,coco': (('VSE (FC) + SelHN', 'coco', 'SelHN table 3'),),
+    'mlp,sum,f30k': (('VSE (MLP) + Triplet', 'f30k', 'SelHN table 1'),),
+    'mlp,max,f30k': (('VSE (MLP) + HN', 'f30k', 'SelHN table 1'),),
+    'mlp,selhn,f30k': (('VSE (MLP) + SelHN', 'f30k', 'SelHN table 1'),),
+    'rvse,sum,f30k': (('RVSE (MLP) + Triplet', 'f30k', 'SelHN table 1'),),
+    'rvse,max,f30k': (('RVSE (MLP) + HN', 'f30k', 'SelHN table 1'),),
+    'rvse,selhn,f30k': (('RVSE (MLP) + SelHN', 'f30k', 'SelHN table 1'),),
+    'rvsepp,selhn,f30k': (('RVSE++', 'f30k', 'SelHN table 5'),),
+    'rvsepp,selhn,coco': (('RVSE++', 'coco', 'SelHN table 6'), ('RVSE++', 'coco', 'SelHN table 11')),
+    **{f'fc,{loss},f8k': () for loss in ('sum', 'max', 'shn', 'sct', 'selhn')},
+    **{f'{model},{loss},f8k': () for model in ('mlp', 'rvse') for loss in ('sum', 'max', 'selhn')},
+    'rvsepp,selhn,f8k': (),  # vocabulary.path must name a vocab.txt of BERT
+}
+
+
+def get_config(setting: str = 'fc,selhn,f30k') -> ConfigDict:
+    """Returns the config of a setting."""
+    model, loss, data = common.parse(setting, MODEL, LOSS, common.DATA)
+    config = default.get_config()
+    config.data = common.DATA[data]
+    config.augmentation.drop_regions = 0.2
+    config.augmentation.change_words = 0.2
+    config.model.image.mlp = MODEL[model]
+    config.model.image.norm_padding = model != 'fc'
+    config.model.text.bidirectional = True
+    config.model.image_pooling = 'gpo'
+    config.model.text_pooling = 'gpo'
+    config.terms.ranking = dict(config.terms.ranking.to_dict(), **LOSS[loss])
+    config.optimizer.weight_decay = 0.01  # PyTorch's default
+    common.set_schedule(config, epochs=20, learning_rate=5e-4, decay_epochs=20)  # the rate of the ablations is constant
+    if model == 'rvsepp':
+        common.use_bert(config)
+        common.set_schedule(config, epochs=30, learning_rate=5e-4, decay_epochs=15)
+    if data == 'f8k':
+        common.reduce_vse(config)
+    return config

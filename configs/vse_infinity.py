@@ -1,0 +1,53 @@
+"""VSE-infinity (Chen et al. 2021, on regions) and ESA (Zhu et al. 2023), which differ in their pooling.
+
+Example: --config configs/vse_infinity.py:esa,gru,f30k
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, vse
+
+SYSTEM = {
+    'vse_infinity': dict(pooling='gpo', num_views=1),
+    'esa': dict(pooling='esa', num_views=2),  # element-wise attention; self-expanding
+}
+TEXT = {  # the text encoder, with the dropout of ESA: of word embeddings (gru) and of the output (bert)
+    'bert': dict(output_dropout=0.1),
+    'gru': dict(dropout=0.1),
+}
+WORD_VECTORS = 'data/glove.840B.300d.txt'  # of ESA's bi-GRU
+
+SETTINGS = {
+    'vse_infinity,bert,f30k': (('VSE-infinity', 'f30k', 'SelHN table 5'),),
+    'vse_infinity,bert,coco': (('VSE-infinity', 'coco', 'SelHN table 6'), ('VSE-infinity', 'coco', 'SelHN table 11')),
+    'vse_infinity,gru,f30k': (('VSE-infinity', 'f30k', 'VSE-infinity paper or README', 'BUTD regions, BiGRU'),),
+    'vse_infinity,gru,coco': (('VSE-infinity', 'coco', 'VSE-infinity paper or README', 'BUTD regions, BiGRU'),),
+    'vse_infinity,gru,f8k': (),
+    'esa,bert,f30k': (('ESA', 'f30k', 'README of ESA', 'BUTD regions, BERT'),),
+    'esa,bert,coco': (('ESA', 'coco', 'README of ESA', 'BUTD regions, BERT'),),
+    'esa,gru,f30k': (('ESA', 'f30k', 'README of ESA', 'BUTD regions, BiGRU'),),
+    'esa,gru,coco': (('ESA', 'coco', 'README of ESA', 'BUTD regions, BiGRU'),),
+    'esa,gru,f8k': (),
+}
+
+
+def get_config(setting: str = 'vse_infinity,bert,f30k') -> ConfigDict:
+    """Returns the config of a setting."""
+    system, text, data = common.parse(setting, SYSTEM, TEXT, common.DATA)
+    config = vse.get_config('fc,max')
+    config.data = common.DATA[data]
+    config.augmentation.num_views = SYSTEM[system]['num_views']
+    config.model.image.mlp = 'residual_on_input'
+    config.model.image.norm_padding = True
+    config.model.image_pooling = SYSTEM[system]['pooling']
+    config.model.text_pooling = SYSTEM[system]['pooling']
+    common.set_schedule(config, epochs=25, learning_rate=5e-4, decay_epochs=15)
+    common.sum_first(config, epochs=1)
+    if text == 'bert':
+        common.use_bert(config)
+    if system == 'esa':
+        config.model.text.update(TEXT[text])
+        config.initialize.word_vectors = WORD_VECTORS if text == 'gru' else ''
+    if data == 'f8k':
+        common.reduce_vse(config)
+    return config
