@@ -1,10 +1,36 @@
-"""jitm: image-text matching in JAX/Flax."""
+"""jitm: image-text matching in JAX/Flax.
+
+    run = jitm.load('runs/demo')
+    data = run.load_data('test')
+    scores = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
+
+See `jitm.api` for the methods of a loaded run and `jitm.losses` for the losses.
+"""
+
+import importlib
+
+__version__ = '0.1.0'
+
+# Public name -> its module, imported at first use: `import jitm` alone imports neither jax nor a model.
+_MODULES = {
+    'evaluate': 'jitm.api',
+    'load': 'jitm.api',
+    'losses': 'jitm.losses',
+    'score': 'jitm.api',
+}
+
+__all__ = ['__version__', 'evaluate', 'load', 'losses', 'score']
 
 
 def __getattr__(name: str) -> object:
-    """`jitm.score`, imported when it is asked for: reading logs needs no model."""
-    if name == 'score':
-        from jitm.api import score
+    """Imports a public name."""
+    if name not in _MODULES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    module = importlib.import_module(_MODULES[name])
+    value = module if name == 'losses' else getattr(module, name)
+    globals()[name] = value
+    return value
 
-        return score
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

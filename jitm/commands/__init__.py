@@ -1,1 +1,1 @@
-"""The commands of `jitm`: flags, errors of one sentence and exit codes."""
+"""The commands of `jitm`, one module each; `jitm.commands.cli` dispatches them."""

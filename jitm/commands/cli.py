@@ -1,18 +1,25 @@
-"""How the entry scripts start and end: flags, errors of one sentence, exit codes."""
+"""The program `jitm`: finds the command, parses its flags, and turns errors into a sentence and an exit code."""
 
+import ast
+import contextlib
+import importlib
+import inspect
 import logging
 import re
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 from absl import logging as absl_logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
-from jitm import parallel
+from jitm.commands import compilation_cache
+from jitm.commands import flags as shared
 from jitm.errors import (
     EXIT_INTERRUPTED,
     EXIT_NOT_FINITE,
@@ -23,123 +30,223 @@ from jitm.errors import (
     did_you_mean,
 )
 
+COMMANDS = ('train', 'eval', 'mine', 'sweep', 'words', 'report', 'settings')
+HELP = ('--help', '-h', '-help')
+
 
 def _one_line(error: Exception) -> str:
-    """The error's words on one line; ml_collections' dump of the whole config is left out."""
+    """Returns the message of an error on one line, without the dump of the whole config that ml_collections adds."""
     text = re.sub(r'Other fields present: .*?(?=Did you mean|\Z)', '', str(error), flags=re.DOTALL)
     text = ' '.join(text.replace('\\n', ' ').split())
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in '\'"'
     return text[1:-1] if quoted else text
 
 
-def _check_config_flags(argv: Sequence[str]) -> None:
-    """Raises a UserError for a config file that cannot be read and for `--config.a.b` that it does not have."""
-    words = [word for argument in argv for word in argument.split('=', 1)]
-    path = next((words[n + 1] for n, word in enumerate(words[:-1]) if word in ('--config', '-config')), None)
-    if path is None:
+def _config_argument(argv: Sequence[str]) -> str | None:
+    """Returns the value of `--config`, the last one if there are several."""
+    value = None
+    for argument, following in zip(argv, [*argv[1:], None], strict=True):
+        name, equals, given = argument.partition('=')
+        if name in ('--config', '-config'):
+            value = given if equals else following
+    return value
+
+
+def check_key(config: Mapping[str, Any], key: str) -> None:
+    """Raises a UserError with the nearest key unless a config has a dotted key."""
+    node = config
+    for part in key.split('.'):
+        if not isinstance(node, Mapping | ConfigDict) or part not in node:
+            near = did_you_mean(part, node) if isinstance(node, Mapping | ConfigDict) else ''
+            raise UserError(f"config key '{key}' is unknown{near}")
+        node = node[part]
+
+
+def check_config_flags(argv: Sequence[str]) -> None:
+    """Checks `--config FILE`, `--config FILE:WORDS` and the keys of `--config.key=value`.
+
+    Args:
+      argv: the arguments of a command.
+
+    Raises:
+      UserError: if the file cannot be run, refuses the words, or has no such key.
+    """
+    argument = _config_argument(argv)
+    if argument is None:
         return
+    path, colon, words = argument.partition(':')
     try:
         scope = runpy.run_path(path)
     except FileNotFoundError:
-        raise UserError(f'config file {path} does not exist; configs/ holds the published settings') from None
-    except Exception as error:  # it is the user's program: anything can come
+        raise UserError(f'config file {path} does not exist; jitm settings lists the published settings') from None
+    except Exception as error:  # the file is the user's program and can raise anything
         raise UserError(f'config file {path} cannot be run: {type(error).__name__}: {_one_line(error)}') from None
     if 'get_config' not in scope:
         raise UserError(f'config file {path} has no get_config function')
+    if colon and not inspect.signature(scope['get_config']).parameters:
+        raise UserError(f"config file {path} takes no words, but '{words}' is given after the colon; leave it out")
     try:
-        config = scope['get_config']()
+        config = scope['get_config'](*([words] if colon else []))
     except Exception as error:
         raise UserError(f'config file {path}: {_one_line(error)}') from None
     for argument in argv:
-        if not argument.startswith('--config.'):
-            continue
-        node, key = config, argument.removeprefix('--config.').split('=')[0]
-        for part in key.split('.'):
-            if part not in node:
-                raise UserError(f"config key '{key}' is unknown{did_you_mean(part, node)}")
-            node = node[part]
+        if argument.startswith('--config.'):
+            check_key(config, argument.removeprefix('--config.').split('=')[0])
 
 
-def parse_config(argv: Sequence[str]) -> dict[str, Any]:
-    """Reads the config that a command line describes, as the flags of train.py are read.
+def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
+    """Returns a copy of a config with some values replaced, parsed as the values of `--config.key=value` are.
 
     Args:
-      argv: `--config` and `--config.key=value`, of which the last one counts; other flags are passed over.
-
-    Returns:
-      A nested dict.
+      config: the config.
+      overrides: dotted key -> text of the value.
 
     Raises:
-      UserError: if the file cannot be read, a key is unknown or a value of another type.
+      UserError: if a key is unknown or a value has another type.
     """
-    _check_config_flags(argv)
+    for key in overrides:
+        check_key(config, key)
+    argv = [f'--config.{key}={value}' for key, value in overrides.items()]
     values = flags.FlagValues()
-    values.set_gnu_getopt()
-    config_flags.DEFINE_config_file('config', flag_values=values, sys_argv=list(argv))
     try:
-        values(argv, known_only=True)
+        config_flags.DEFINE_config_dict(
+            'config', config.copy_and_resolve_references(), flag_values=values, sys_argv=argv
+        )
+        values(['', *argv])
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(_one_line(error)) from None
-    return values.config.to_dict()
+    return values.config
 
 
-def _parse_flags(argv: Sequence[str]) -> list[str]:
-    try:
-        _check_config_flags(argv)
-        return app.parse_flags_with_usage(argv) if '--help' in argv else flags.FLAGS(argv)
-    except UserError as error:
-        _exit(error, EXIT_USER_ERROR)
-    except (flags.Error, TypeError, ValueError) as error:
-        _exit(f'{_one_line(error)} (--help lists the flags)', EXIT_USER_ERROR)
-
-
-def _exit(message: object, code: int) -> None:
-    print(f'error: {message}' if code == EXIT_USER_ERROR else message, file=sys.stderr, flush=True)
-    sys.exit(code)
-
-
-def run(main: Callable[[], None]) -> None:
-    """Parses the flags, calls `main`, and turns the errors we know into a sentence and an exit code."""
-
-    def call(argv: Sequence[str]) -> None:
-        logging.basicConfig(format='%(levelname)s: %(message)s', level=logging.WARNING, force=True)
-        absl_logging.get_absl_logger().setLevel(logging.ERROR)
-        try:
-            if argv[1:]:
-                raise UserError(f"'{argv[1]}' is not a flag; --help lists the flags")
-            main()
-        except UserError as error:
-            _exit(error, EXIT_USER_ERROR)
-        except OSError as error:
-            if error.filename is None:
-                raise
-            _exit(f'{error.filename}: {error.strerror}; choose another path', EXIT_USER_ERROR)
-        except KeyboardInterrupt:
-            _exit('interrupted before anything was saved', 128 + signal.SIGINT)
-        except InterruptedRun as error:
-            _exit(error, EXIT_INTERRUPTED)
-        except NotFiniteError as error:
-            _exit(error, EXIT_NOT_FINITE)
-
-    app.run(call, flags_parser=_parse_flags)
-
-
-def define_process_flags() -> None:
-    """Defines the flags of work on several hosts."""
-    flags.DEFINE_string('coordinator', None, 'host:port of process 0, for work on several hosts.')
-    flags.DEFINE_integer('num_processes', None, 'Number of processes in all, with --coordinator.')
-    flags.DEFINE_integer('process_id', None, 'Number of this process from 0, with --coordinator.')
-
-
-def start_processes() -> None:
-    """Joins the other processes if these flags are given.
+def load_command(name: str) -> ModuleType:
+    """Returns the module of a command.
 
     Raises:
-      UserError: if only some of them are.
+      UserError: if there is none of this name.
     """
-    given = [flags.FLAGS[name].value for name in ('coordinator', 'num_processes', 'process_id')]
-    if all(value is None for value in given):
+    if name not in COMMANDS:
+        near = did_you_mean(name, COMMANDS)
+        raise UserError(f"'{name}' is not a command of jitm{near or '; jitm --help lists them'}")
+    return importlib.import_module(f'jitm.commands.{name}')
+
+
+def _define_flags(command: ModuleType, argv: Sequence[str]) -> flags.FlagValues:
+    """Returns the flags of a command, not parsed; `argv` is where ml_collections looks for `--config.key`."""
+    values = flags.FlagValues()
+    values.set_gnu_getopt()
+    if getattr(command, 'TAKES_CONFIG', False):
+        explanation = 'configs/FILE.py or configs/FILE.py:WORDS; --config.key=value changes a key.'
+        config_flags.DEFINE_config_file('config', None, explanation, flag_values=values, sys_argv=list(argv))
+    command.define_flags(values)
+    return values
+
+
+def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+    """Parses the arguments of a command.
+
+    Args:
+      command: its module.
+      argv: its arguments.
+
+    Returns:
+      The flags and the positional arguments.
+
+    Raises:
+      UserError: if a flag is unknown, missing or has a value of another type.
+    """
+    name = command.__name__.rpartition('.')[2]
+    see_help = f' (jitm {name} --help lists the flags)'
+    if getattr(command, 'TAKES_CONFIG', False):
+        check_config_flags(argv)
+    values = _define_flags(command, argv)
+    try:
+        words = values(['jitm', *argv])[1:]
+    except (flags.Error, TypeError, ValueError) as error:
+        raise UserError(f'{_one_line(error)}{see_help}') from None
+    for required in getattr(command, 'REQUIRED', ()):
+        if not values[required].value:
+            raise UserError(f'--{required} is missing{see_help}')
+    if words and not hasattr(command, 'ARGUMENTS'):
+        raise UserError(f"'{words[0]}' is not a flag{see_help}")
+    return values, words
+
+
+def _help(name: str, command: ModuleType) -> str:
+    values, required = _define_flags(command, []), getattr(command, 'REQUIRED', ())
+    usage = ' '.join([f'usage: jitm {name}', *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])])
+    usage += ''.join(f' --{flag} {flag.upper()}' for flag in required)
+    usage += ' [flags]' if len(values) > len(required) else ''
+    parts = [usage, inspect.getdoc(command).strip()]
+    parts += [f'flags:\n{shared.describe_flags(values, required)}'] if len(values) else []
+    return '\n\n'.join(parts)
+
+
+def _list_commands() -> str:
+    lines = ['usage: jitm COMMAND [flags]', '', 'Trains, evaluates and applies image-text matching models.', '']
+    for name in COMMANDS:
+        source = Path(__file__).with_name(f'{name}.py').read_text(encoding='utf-8')  # imports take seconds
+        lines.append(f'  {name:<10}{ast.get_docstring(ast.parse(source)).splitlines()[0]}')
+    return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags.'])
+
+
+def _run(argv: Sequence[str]) -> None:
+    """Runs a command, or prints the help that is asked for."""
+    if not argv or argv[0] in HELP:
+        print(_list_commands())
         return
-    if None in given:
-        raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
-    parallel.start_processes(*given)
+    name, *rest = argv
+    command = load_command(name)
+    if any(word in HELP for word in rest):
+        print(_help(name, command))
+        return
+    values, words = _parse(command, rest)
+    if 'compilation_cache' in values:
+        compilation_cache.configure(values.compilation_cache)
+    command.main(values, *([words] if hasattr(command, 'ARGUMENTS') else []))
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    """Prints warnings of the root logger to stderr, and of absl errors alone."""
+    logging.basicConfig(format='%(levelname)s: %(message)s', level=logging.WARNING)
+    absl_logger = absl_logging.get_absl_logger()
+    level = absl_logger.level
+    absl_logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        absl_logger.setLevel(level)
+
+
+def _fail(message: object, code: int) -> int:
+    """Prints a message to stderr and returns the exit code."""
+    print(f'error: {message}' if code == EXIT_USER_ERROR else message, file=sys.stderr, flush=True)
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `jitm COMMAND ...`.
+
+    Args:
+      argv: the command and its arguments; those of the process if None.
+
+    Returns:
+      The exit code: 0; 2 for an error of the user; 75 for an interrupted job that the same command resumes; 76 for a
+      loss or gradient that is not finite; 130 if a signal arrived before anything was saved.
+    """
+    try:
+        with _logging():
+            _run(sys.argv[1:] if argv is None else list(argv))
+    except UserError as error:
+        return _fail(error, EXIT_USER_ERROR)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(f'{error.filename}: {error.strerror}; choose another path', EXIT_USER_ERROR)
+    except KeyboardInterrupt:
+        return _fail('interrupted before anything was saved', 128 + signal.SIGINT)
+    except InterruptedRun as error:
+        return _fail(error, EXIT_INTERRUPTED)
+    except NotFiniteError as error:
+        return _fail(error, EXIT_NOT_FINITE)
+    return 0

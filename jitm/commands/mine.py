@@ -1,55 +1,58 @@
-"""Mines the most confusing negatives of a split: `python -m jitm.mining --workdir runs/round1 --out candidates`."""
+"""Mine the highest-scoring negatives of a split, for offline losses.
+
+    jitm mine --workdir runs/stage1 --out candidates --top_h_texts 300 --top_h_images 60
+
+Set the config key offline.path to the output folder to train with the mined negatives. A stopped job resumes with the
+same command.
+"""
 
 from pathlib import Path
 
 from absl import flags
 
 from jitm import parallel
-from jitm.commands import cli
+from jitm.commands import flags as shared
 from jitm.data.candidates import MANIFEST
-from jitm.evaluation.scoring import DTYPES
+from jitm.evaluation.scoring import ScoringOptions
 from jitm.mining.job import mine
 from jitm.mining.report import summarize
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
 
-WORKDIR = flags.DEFINE_multi_string('workdir', None, 'A run directory; several mine as one ensemble.')
-OUT = flags.DEFINE_string('out', None, 'The folder for the lists.')
-TOP_H_TEXTS = flags.DEFINE_integer('top_h_texts', 300, 'Texts for each image.', lower_bound=1)
-TOP_H_IMAGES = flags.DEFINE_integer('top_h_images', 60, 'Images for each text.', lower_bound=1)
-SPLIT = flags.DEFINE_string('split', 'train', 'The split to mine.')
-STEP = flags.DEFINE_integer('step', None, 'The checkpoint; the best by validation if not given.')
-DATA_ROOT = flags.DEFINE_string('data_root', None, 'The data folder, if it has moved since training.')
-DTYPE = flags.DEFINE_enum('dtype', None, list(DTYPES), 'Of the encodings that are scored, if not as in validation.')
-MEMORY_MB = flags.DEFINE_integer('memory_mb', None, 'MiB for scoring, if not as in the config.', lower_bound=1)
-cli.define_process_flags()
-flags.mark_flags_as_required(['workdir', 'out'])
+REQUIRED = ('workdir', 'out')
 
 
-def main() -> None:
-    """Mines, and says what was found."""
-    cli.start_processes()
-    folder = Path(OUT.value)
-    runs = [load_run(workdir, STEP.value) for workdir in WORKDIR.value]
-    split = read_split(runs, SPLIT.value, DATA_ROOT.value)
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flags.DEFINE_multi_string(
+        'workdir', None, 'A run directory; repeat the flag to mine with an ensemble.', flag_values=values
+    )
+    flags.DEFINE_string('out', None, 'The output folder.', flag_values=values)
+    flags.DEFINE_integer('top_h_texts', 300, 'Captions mined for each image.', lower_bound=1, flag_values=values)
+    flags.DEFINE_integer('top_h_images', 60, 'Images mined for each caption.', lower_bound=1, flag_values=values)
+    flags.DEFINE_string('split', 'train', 'The split to mine.', flag_values=values)
+    shared.define(values, 'step', 'data_root', 'dtype', 'memory_mb', 'compilation_cache', *shared.PROCESS_FLAGS)
+
+
+def main(values: flags.FlagValues) -> None:
+    """Mines, and prints a summary in the first process."""
+    shared.start_processes(values)
+    folder = Path(values.out)
+    runs = [load_run(workdir, values.step) for workdir in values.workdir]
+    split = read_split(runs, values.split, values.data_root)
     with interruptible(folder):
         found = mine(
             runs,
             split,
-            SPLIT.value,
+            values.split,
             folder,
-            top_h_texts=TOP_H_TEXTS.value,
-            top_h_images=TOP_H_IMAGES.value,
-            dtype=DTYPE.value,
-            memory_mb=MEMORY_MB.value,
+            top_h_texts=values.top_h_texts,
+            top_h_images=values.top_h_images,
+            options=ScoringOptions(values.dtype, values.memory_mb),
             report=ProgressPrinter(),
         )
     if parallel.is_primary():
-        print(f'{split.name}: {split.num_images} images, {split.num_texts} texts')
+        print(f'{split.name}: {split.num_images} images, {split.num_texts} captions')
         print(summarize(found, split))
-        print(f'written to {folder}  (i2t_{SPLIT.value}.npy, t2i_{SPLIT.value}.npy, {MANIFEST})')
-
-
-if __name__ == '__main__':
-    cli.run(main)
+        print(f'written to {folder}  (i2t_{values.split}.npy, t2i_{values.split}.npy, {MANIFEST})')

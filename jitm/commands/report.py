@@ -1,104 +1,115 @@
-"""Reports from the logs, similarities and vectors of runs, never from a model.
+"""Report on saved logs, similarities and vectors of runs: tables and figures.
 
-python -m jitm.analysis summary runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1
-python -m jitm.analysis training runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output training.png
-python -m jitm.analysis validation runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output validation.png
-python -m jitm.analysis difficulty runs/tags_s0 runs/tags_sg_s0 --output difficulty.png
-python -m jitm.analysis cross_retrieval runs/{vse0,vsepp}_s0/eval/dev/sims.npy --output cross_retrieval.png
-python -m jitm.analysis panels runs/{vse0,vsepp}_s0/eval/dev/sims.npy --queries 4 --output panels.md
-python -m jitm.analysis distributions runs/{vse0,vsepp}_s0/eval/dev/sims.npy --output distributions.png
-python -m jitm.analysis map runs/{vse0,vsepp}_s0/eval/dev/vectors.npz --pairs 30 --output map.png
+    jitm report summary runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1
+    jitm report training runs/vsepp_s0 runs/vsepp_s1 --output training.png
+    jitm report panels runs/vse0_s0/eval/dev/sims.npy runs/vsepp_s0/eval/dev/sims.npy --queries 4
+    jitm report map runs/vsepp_s0/eval/dev/vectors.npz --pairs 30
+
+The kinds, with what they read:
+
+    summary RUN...              best validation, and rsum by epoch, averaged over seeds
+    training RUN...             loss, gradient and margin between scores during training
+    validation RUN...           R@1 of both directions and rsum by epoch
+    difficulty RUN...           how close synthetic negative captions come to the captions
+    cross_retrieval SIMS...     how far positive pairs rank in the worse of both directions
+    distributions SIMS...       distributions of the similarities of positive and negative pairs
+    panels SIMS...              what is retrieved for some images and captions, side by side
+    map VECTORS...              images and their captions as points of a plane
+
+RUN is a run directory; runs that differ only in the seed are averaged. SIMS is a file of `jitm eval --save_sims`, VECTORS
+one of `jitm eval --save_vectors`; several files must be of the same split.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from absl import flags
 
 from jitm.analysis import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.analysis.matrices import read_matrices
 from jitm.analysis.settings import read_settings
 from jitm.analysis.summary import summary
-from jitm.errors import EXIT_USER_ERROR, UserError
+from jitm.commands import flags as shared
+from jitm.errors import UserError, did_you_mean
 
+ARGUMENTS = 'KIND FILE...'
+
+# Kind -> how its figure is described and drawn, and what reads its files.
 FIGURES = {
-    'training': (training.training, training.draw),
-    'validation': (validation.validation, validation.draw),
-    'difficulty': (difficulty.difficulty, difficulty.draw),
-    'cross_retrieval': (cross_retrieval.cross_retrieval, cross_retrieval.draw),
-    'distributions': (distributions.summarize, distributions.draw),
+    'training': (training.training, training.draw, read_settings),
+    'validation': (validation.validation, validation.draw, read_settings),
+    'difficulty': (difficulty.difficulty, difficulty.draw, read_settings),
+    'cross_retrieval': (cross_retrieval.cross_retrieval, cross_retrieval.draw, read_matrices),
+    'distributions': (distributions.summarize, distributions.draw, read_matrices),
+}
+
+# Kind -> the flags that it reads.
+FLAGS = {
+    'summary': (),
+    **dict.fromkeys(FIGURES, ('output',)),
+    'panels': ('output', 'queries', 'images', 'texts', 'data_root'),
+    'map': ('output', 'method', 'pairs'),
 }
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The command line: a report, what it reads and where it writes."""
-    parser = argparse.ArgumentParser(prog='python -m jitm.analysis', description=__doc__.splitlines()[0])
-    reports = parser.add_subparsers(dest='report', required=True)
-    runs = argparse.ArgumentParser(add_help=False)
-    runs.add_argument(
-        'workdirs', nargs='+', type=Path, help='run directories; those that differ only in the seed are one'
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flags.DEFINE_string('output', None, 'The output file; KIND.png or panels.md if not given.', flag_values=values)
+    flags.DEFINE_enum(
+        'method', 'tsne', feature_map.METHODS, 'Map: how the points are projected.', flag_values=values
     )
-    sims = argparse.ArgumentParser(add_help=False)
-    sims.add_argument('sims', nargs='+', type=Path, help='files that eval.py --save_sims wrote, of the same split')
-    vectors = argparse.ArgumentParser(add_help=False)
-    vectors.add_argument(
-        'vectors', nargs='+', type=Path, help='files that eval.py --save_vectors wrote, of the same split'
-    )
-
-    def add(name: str, parent: argparse.ArgumentParser, explanation: str, output: str = '') -> argparse.ArgumentParser:
-        report = reports.add_parser(name, parents=[parent], help=explanation)
-        if output:
-            report.add_argument('--output', type=Path, default=Path(output), help=f'the file it writes ({output})')
-        return report
-
-    add('summary', runs, 'best validation and rsum by epoch, averaged over seeds')
-    add('training', runs, 'loss, gradient and gap of scores during training', 'training.png')
-    add('validation', runs, 'R@1 of both directions and rsum by epoch', 'validation.png')
-    add('difficulty', runs, 'how close sentences that a model writes itself come to true ones', 'difficulty.png')
-    add('cross_retrieval', sims, 'how far positive pairs come in the worse of both directions', 'cross_retrieval.png')
-    add('distributions', sims, 'how similar positive and negative pairs are', 'distributions.png')
-    points = add('map', vectors, 'some images and their texts as points of a plane', 'map.png')
-    points.add_argument('--method', choices=feature_map.METHODS, default='tsne', help='how they are placed (tsne)')
-    points.add_argument('--pairs', type=int, default=30, help='how many images with their texts, spread evenly (30)')
-    queries = add('panels', sims, 'what is retrieved for some images and texts, side by side', 'panels.md')
-    queries.add_argument('--queries', type=int, default=4, help='how many images and texts, spread evenly (4)')
-    queries.add_argument('--images', type=int, nargs='+', help='indices of the images instead')
-    queries.add_argument('--texts', type=int, nargs='+', help='indices of the texts instead')
-    queries.add_argument('--data_root', help='the data folder, if it has moved since training')
-    return parser
+    flags.DEFINE_integer('pairs', 30, 'Map: images shown with their captions, evenly spaced.', flag_values=values)
+    flags.DEFINE_integer('queries', 4, 'Panels: queries of each direction, evenly spaced.', flag_values=values)
+    flags.DEFINE_list('images', None, 'Panels: indices of the query images, such as 3,17.', flag_values=values)
+    flags.DEFINE_list('texts', None, 'Panels: indices of the query captions, such as 3,17.', flag_values=values)
+    shared.define(values, 'data_root')
 
 
-def report(args: argparse.Namespace) -> None:
-    """Prints a report or writes it to its file, and draws its figure."""
-    if args.report == 'map':
-        feature_map.draw(feature_map.read_vectors(args.vectors), args.method, args.pairs, args.output)
-        print(f'written to {args.output}')
-        return
-    source = read_matrices(args.sims) if 'sims' in args else read_settings(args.workdirs)
-    if args.report == 'summary':
-        print(summary(source))
-        return
-    if args.report == 'panels':
-        split = panels.read_split(source, args.data_root)
-        images = panels.spread(args.queries, split.num_images) if args.images is None else args.images
-        texts = panels.spread(args.queries, split.num_texts) if args.texts is None else args.texts
-        panels.write(source, split, images, texts, args.output)
-    else:
-        tell, draw = FIGURES[args.report]
-        print(tell(source), end='\n\n')
-        draw(source, args.output)
-    print(f'written to {args.output}')
+def _check(kind: str, values: flags.FlagValues) -> None:
+    """Raises a UserError for an unknown kind, or a flag that the kind does not read."""
+    if kind not in FLAGS:
+        raise UserError(f"'{kind}' is not a kind of report{did_you_mean(kind, FLAGS)}")
+    for name in values:
+        if values[name].present and name not in FLAGS[kind]:
+            raise UserError(f'jitm report {kind} does not read --{name}; leave it out')
 
 
-def main(argv: Sequence[str]) -> int:
-    """Makes a report; returns the exit code."""
+def _indices(flag: flags.Flag) -> list[int] | None:
     try:
-        report(make_parser().parse_args(argv))
-    except UserError as error:
-        print(f'error: {error}', file=sys.stderr)
-        return EXIT_USER_ERROR
-    return 0
+        return None if flag.value is None else [int(word) for word in flag.value]
+    except ValueError:
+        raise UserError(f'--{flag.name} is {",".join(flag.value)}; give indices such as 3,17') from None
 
 
-if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+def _write_panels(files: Sequence[Path], output: Path, values: flags.FlagValues) -> None:
+    matrices = read_matrices(files)
+    split = panels.read_split(matrices, values.data_root)
+    images, texts = _indices(values['images']), _indices(values['texts'])
+    images = panels.spread(values.queries, split.num_images) if images is None else images
+    texts = panels.spread(values.queries, split.num_texts) if texts is None else texts
+    panels.write(matrices, split, images, texts, output)
+
+
+def main(values: flags.FlagValues, words: Sequence[str]) -> None:
+    """Prints a report, or writes it to its file and draws its figure."""
+    if not words:
+        raise UserError(f'the kind of report is missing; give one of {", ".join(FLAGS)}')
+    kind, *files = words
+    _check(kind, values)
+    if not files:
+        raise UserError(f'jitm report {kind} needs at least one file; jitm report --help says which')
+    files = [Path(file) for file in files]
+    output = Path(values.output or (f'{kind}.md' if kind == 'panels' else f'{kind}.png'))
+    if kind == 'summary':
+        print(summary(read_settings(files)))
+        return
+    if kind == 'map':
+        feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs, output)
+    elif kind == 'panels':
+        _write_panels(files, output, values)
+    else:
+        describe, draw, read = FIGURES[kind]
+        source = read(files)
+        print(describe(source), end='\n\n')
+        draw(source, output)
+    print(f'written to {output}')

@@ -1,7 +1,9 @@
-"""Trains a config with several values of its keys, one run after the other, and compares them: `python -m jitm.sweep`.
+r"""Train a config with several values of its keys, one run after the other, and compare them.
 
-python -m jitm.sweep --config configs/vsepp_f30k.py --workdir runs/margins --sweep terms.ranking.margin=0.1,0.2,0.3 \
-    --seeds 0,1 --config.epochs=10
+    jitm sweep --config configs/vsepp.py:f30k --workdir runs/margins --sweep terms.ranking.margin=0.1,0.2,0.3 \
+        --seeds 0,1 --config.epochs=10
+
+Runs that are finished are skipped, a stopped one resumes: the same command continues a stopped sweep.
 """
 
 import itertools
@@ -12,11 +14,12 @@ from typing import Any
 from urllib.parse import quote
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict
 
 from jitm.analysis.settings import read_settings
 from jitm.analysis.summary import summary
 from jitm.commands import cli
+from jitm.commands import flags as shared
 from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.runs.checkpoint import Checkpoints
@@ -25,18 +28,25 @@ from jitm.runs.progress import ProgressPrinter
 from jitm.training import stages
 from jitm.training.logs import read_metrics
 
-CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/; --config.key=value overrides a key.')
-WORKDIR = flags.DEFINE_string('workdir', None, 'Gets a run directory for each setting and seed.')
-SWEEP = flags.DEFINE_multi_string('sweep', [], 'key=value,value: what is tried of a key; of several flags the product.')
-SEEDS = flags.DEFINE_list('seeds', [], 'The seeds of each setting; that of the config if not given.')
-flags.mark_flags_as_required(['config', 'workdir'])
+TAKES_CONFIG = True
+REQUIRED = ('config', 'workdir')
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flags.DEFINE_string('workdir', None, 'Folder of the run directories, one per setting and seed.', flag_values=values)
+    flags.DEFINE_multi_string(
+        'sweep', [], 'KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', flag_values=values
+    )
+    flags.DEFINE_list('seeds', [], "Seeds of each setting; the config's seed if not given.", flag_values=values)
+    shared.define(values, 'compilation_cache')
 
 
 def parse(sweep: str) -> tuple[str, list[str]]:
-    """Reads `key=value,value`.
+    """Returns the key and the values of `key=value,value`.
 
     Raises:
-      UserError: if it does not say so.
+      UserError: if the text has another form.
     """
     key, _, values = sweep.partition('=')
     if not key or not values:
@@ -44,39 +54,39 @@ def parse(sweep: str) -> tuple[str, list[str]]:
     return key, values.split(',')
 
 
-def settings(argv: Sequence[str], sweeps: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The config of each run, by the name of its directory.
+def settings(config: ConfigDict, sweeps: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns the config of each run by the name of its directory.
 
     Args:
-      argv: a command line as of train.py.
-      sweeps: `key=value,value` each; the runs are their product, the last one changing fastest.
+      config: the config of the command line.
+      sweeps: `key=value,value` each; the runs are their product, the last key changing fastest.
 
     Raises:
-      UserError: if a key is unknown or named twice, or a value is of another type or named twice.
+      UserError: if a key is unknown or given twice, or a value has another type or is given twice.
     """
     keys, values = zip(*map(parse, sweeps), strict=True)
     if len(set(keys)) < len(keys):
         raise UserError(f'the keys of a sweep must differ, but they are {", ".join(keys)}; --seeds sweeps seed')
+    for key in keys:
+        cli.check_key(config, key)
+        if key not in flatten(config.to_dict()):
+            raise UserError(f"config key '{key}' is a sub-dict; sweep one of its keys")
     configs = {}
     for chosen in itertools.product(*values):
-        overrides = [f'--config.{key}={value}' for key, value in zip(keys, chosen, strict=True)]
-        config = cli.parse_config([*argv, *overrides])
-        flat = flatten(config)
-        for key in keys:
-            if key not in flat:
-                raise UserError(f"config key '{key}' is a sub-dict; sweep one of its keys")
+        one = cli.override(config, dict(zip(keys, chosen, strict=True))).to_dict()
+        flat = flatten(one)
         name = '_'.join(f'{key}={quote(str(flat[key]), safe="")}' for key in keys)
         if name in configs:
             raise UserError(f'a sweep has {name} twice; give each value once')
-        configs[name] = config
+        configs[name] = one
     return configs
 
 
 def is_finished(config: dict[str, Any], run: Path) -> bool:
-    """Whether a run directory holds the last checkpoint of its config and the validation of it."""
+    """Returns whether a run directory holds the last checkpoint of its config and the validation of it."""
     try:
         validations = [line for line in read_metrics(run) if 'rsum' in line]
-    except (OSError, ValueError):  # not begun, or killed while it wrote a line
+    except (OSError, ValueError):  # not started, or killed while it wrote a line
         return False
     last = [line['step'] for line in validations if line['epoch'] == config['epochs']]
     return bool(last) and last[-1] in Checkpoints(run).whole_steps()
@@ -85,7 +95,7 @@ def is_finished(config: dict[str, Any], run: Path) -> bool:
 def check(configs: Mapping[str, dict[str, Any]], workdir: Path) -> None:
     """Raises a UserError if one of the runs would not start; writes nothing."""
     if (workdir / 'config.json').exists():
-        raise UserError(f'workdir {workdir} holds a run of its own; choose another for the sweep')
+        raise UserError(f'workdir {workdir} is a run directory; choose another for the sweep')
     for name, config in configs.items():
         try:
             stages.check(config, workdir / name)
@@ -94,10 +104,10 @@ def check(configs: Mapping[str, dict[str, Any]], workdir: Path) -> None:
 
 
 def train(configs: Mapping[str, dict[str, Any]], workdir: Path) -> list[str]:
-    """Trains what is not finished, one after the other.
+    """Trains the runs that are not finished, one after the other.
 
     Returns:
-      The names of those that could not be finished, since a loss or gradient was not finite; the others go on.
+      The names of the runs that stopped because a loss or gradient was not finite.
     """
     broken = []
     for number, (name, config) in enumerate(configs.items(), 1):
@@ -112,11 +122,11 @@ def train(configs: Mapping[str, dict[str, Any]], workdir: Path) -> list[str]:
     return broken
 
 
-def main() -> None:
+def main(values: flags.FlagValues) -> None:
     """Trains all runs and prints their summary."""
-    workdir = Path(WORKDIR.value)
-    seeds = SEEDS.value or [CONFIG.value.seed]
-    configs = settings(sys.argv, [*SWEEP.value, f'seed={",".join(map(str, seeds))}'])
+    workdir = Path(values.workdir)
+    seeds = values.seeds or [str(values.config.seed)]
+    configs = settings(values.config, [*values.sweep, f'seed={",".join(seeds)}'])
     check(configs, workdir)
     with interruptible(workdir):
         broken = train(configs, workdir)
@@ -124,7 +134,3 @@ def main() -> None:
     print(f'\n{summary(read_settings(runs))}')
     if broken:
         raise NotFiniteError(f'not trained to the end, since a loss or gradient was not finite: {", ".join(broken)}')
-
-
-if __name__ == '__main__':
-    cli.run(main)

@@ -1,120 +1,173 @@
-"""Tells captions from false sentences: `python -m jitm.words --workdir runs/x --split test --attacks noun,number`."""
+"""Distinguish captions from perturbed captions, and find and correct their mismatched words.
+
+    jitm words --workdir runs/tags --split test --perturbations noun,number,relation
+    jitm words --workdir runs/tags --split test --perturbations generated --show 5
+
+Reads models with the word-level heads of TAGS-DC (Fan et al. 2022). Prints tables and writes words.json.
+"""
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import flags
 
-from jitm.analysis import words
-from jitm.commands import cli
+from jitm.analysis import words as words_lib
+from jitm.commands import flags as shared
+from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.discrimination.examples import check_examples, describe_sentences
-from jitm.evaluation.discrimination.perturbations import MIN_COUNT, MOST
-from jitm.evaluation.discrimination.reader import PairReader
-from jitm.evaluation.discrimination.report import (
-    GENERATED,
-    KINDS,
-    check_kinds,
-    check_perplexity,
-    evaluate,
-    false_sentences,
-    table,
-)
-from jitm.evaluation.scoring import DTYPES
+from jitm.evaluation.discrimination.examples import check_examples, describe_captions
+from jitm.evaluation.discrimination.pair_scorer import PairScorer
+from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_COUNT
+from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
+from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
+from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import replacing
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import describe_runs, load_run, read_split
-from jitm.synthesis.trained import Writer, load_writer
+from jitm.runs.run import Run, describe_runs, load_run, read_split
+from jitm.synthesis.trained import TrainedGenerator, load_generator
 
-WORKDIR = flags.DEFINE_string('workdir', None, 'A run directory.')
-ATTACKS = flags.DEFINE_list('attacks', None, f'What is false in the sentences, some of {", ".join(KINDS)}.')
-GENERATOR = flags.DEFINE_string('generator', None, "The run that writes the attack 'generated'; else this one.")
-SPLIT = flags.DEFINE_string('split', 'dev', 'The split to evaluate on.')
-TEXTS = flags.DEFINE_integer('texts', None, 'So many captions, spread over the split; all if not given.', lower_bound=1)
-MOST_FALSE = flags.DEFINE_integer('most', MOST, 'False sentences of a kind for one caption.', lower_bound=1)
-SEED = flags.DEFINE_integer('seed', 0, 'Of which false sentences, if there are more.', lower_bound=0)
-NOUNS = flags.DEFINE_integer('min_count', MIN_COUNT, 'How often the split has a noun that is exchanged.', lower_bound=1)
-CONCRETENESS = flags.DEFINE_string('concreteness', '', 'A list of words with scores, to exchange concrete nouns only.')
-SCENE_GRAPHS = flags.DEFINE_string('scene_graphs', '', 'JSON of the scene graphs, if not to be found by rules.')
-PERPLEXITY = flags.DEFINE_boolean('perplexity', False, 'Also how likely the sentences are, by the head mlm.')
-SHOW = flags.DEFINE_integer('show', None, 'Also show the words of so many sentences of each set.', lower_bound=1)
-STEP = flags.DEFINE_integer('step', None, 'The checkpoint; the best by validation if not given.')
-MEMBER = flags.DEFINE_string('member', None, 'The branch; the one that was validated if not given.')
-DATA_ROOT = flags.DEFINE_string('data_root', None, 'The data folder, if it has moved since training.')
-OUTPUT = flags.DEFINE_string('output', None, 'Folder of words.json; by default eval/SPLIT in the run.')
-DTYPE = flags.DEFINE_enum('dtype', None, list(DTYPES), 'Of the encodings that are scored, if not as in validation.')
-MEMORY_MB = flags.DEFINE_integer('memory_mb', None, 'MiB for scoring, if not as in the config.', lower_bound=1)
-flags.mark_flags_as_required(['workdir', 'attacks'])
+REQUIRED = ('workdir', 'perturbations')
 
 
-def _load_writer() -> Writer | None:
-    """Of the attack `generated`, if it is wanted.
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    shared.define(values, 'workdir')
+    flags.DEFINE_list('perturbations', None, f'Some of {", ".join(KINDS)}.', flag_values=values)
+    flags.DEFINE_string(
+        'generator', None, "The run that generates the kind 'generated'; this run if not given.", flag_values=values
+    )
+    shared.define(values, 'split')
+    flags.DEFINE_integer(
+        'texts', None, 'The number of captions, evenly spaced; all if not given.', lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_integer(
+        'max_per_caption',
+        MAX_PER_CAPTION,
+        'Perturbed captions of each kind for one caption.',
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_integer('seed', 0, 'Seed of the choice among more.', lower_bound=0, flag_values=values)
+    flags.DEFINE_integer(
+        'min_count', MIN_COUNT, 'Occurrences in the split of a noun to exchange.', lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_string(
+        'concreteness', '', 'A list of words with scores, to exchange concrete nouns only.', flag_values=values
+    )
+    flags.DEFINE_string(
+        'scene_graphs', '', 'JSON of the scene graphs; parsed by rules if not given.', flag_values=values
+    )
+    flags.DEFINE_boolean(
+        'perplexity', False, 'Also compute pseudo-perplexities with the head mlm.', flag_values=values
+    )
+    flags.DEFINE_integer(
+        'show', None, 'Show the words of this many captions of each kind.', lower_bound=1, flag_values=values
+    )
+    shared.define(values, 'step', 'member', 'data_root', 'output', 'dtype', 'memory_mb', 'compilation_cache')
 
-    Raises:
-      UserError: if it cannot write, or is given for nothing.
-    """
-    if GENERATED in ATTACKS.value:
-        own = WORKDIR.value, STEP.value, MEMBER.value
-        return load_writer(GENERATOR.value) if GENERATOR.value else load_writer(*own)
-    if GENERATOR.value:
-        raise UserError("--generator writes the attack 'generated'; add that to --attacks, or leave --generator out")
-    return None
+
+def _check(values: flags.FlagValues) -> None:
+    """Raises a UserError for flags that do not fit together."""
+    check_kinds(values.perturbations)
+    if values.scene_graphs and set(values.perturbations) == {'swap'}:
+        raise UserError(
+            "--scene_graphs is not read by the perturbation 'swap'; leave it out, or add another to --perturbations"
+        )
+    if values.generator and GENERATED not in values.perturbations:
+        raise UserError(
+            "--generator makes the perturbation 'generated'; add it to --perturbations, or leave --generator out"
+        )
 
 
-def main() -> None:
-    """Prints the tables and writes the report."""
-    check_kinds(ATTACKS.value)
-    if SCENE_GRAPHS.value and set(ATTACKS.value) == {'swap'}:
-        raise UserError("--scene_graphs is of no use to the attack 'swap'; leave it out, or add another to --attacks")
-    run = load_run(WORKDIR.value, STEP.value, MEMBER.value)
-    if PERPLEXITY.value:
+def _load_generator(values: flags.FlagValues) -> TrainedGenerator | None:
+    """Returns the generator of synthetic captions if they are asked for."""
+    if GENERATED not in values.perturbations:
+        return None
+    if values.generator:
+        return load_generator(values.generator)
+    return load_generator(values.workdir, values.step, values.member)
+
+
+def _load_run(values: flags.FlagValues) -> Run:
+    """Returns the run; raises a UserError if it lacks a head that --perplexity or --show reads."""
+    run = load_run(values.workdir, values.step, values.member)
+    if values.perplexity:
         check_perplexity(run)
-    if SHOW.value:
+    if values.show:
         check_examples(run)
-    writer = _load_writer()
-    split = read_split([run, writer.run] if writer else [run], SPLIT.value, DATA_ROOT.value)
-    count = min(TEXTS.value or split.num_texts, split.num_texts)
-    texts = np.arange(count) * split.num_texts // count
-    options = {'seed': SEED.value, 'most': MOST_FALSE.value, 'min_count': NOUNS.value}
-    given = {'graphs': SCENE_GRAPHS.value, 'concreteness': CONCRETENESS.value, 'writer': writer}
-    sets = false_sentences(split, texts, ATTACKS.value, **given, **options)
-    dtype = DTYPE.value or run.config['evaluation']['dtype']
-    reader = PairReader(run, split, dtype=dtype, memory_mb=MEMORY_MB.value, report=ProgressPrinter())
-    report = evaluate(reader, split, texts, sets, perplexity=PERPLEXITY.value)
-    protocol = {
+    return run
+
+
+def _describe_protocol(
+    run: Run, generator: TrainedGenerator | None, split: Split, count: int, values: flags.FlagValues, dtype: str
+) -> dict[str, Any]:
+    """Returns what the metrics depend on, as JSON."""
+    return {
         'data': split.name,
         'dataset': split.dataset,
-        'split': SPLIT.value,
+        'split': values.split,
         'texts': count,
-        **options,
-        'concreteness': CONCRETENESS.value,
-        'scene_graphs': SCENE_GRAPHS.value,
+        'seed': values.seed,
+        'max_per_caption': values.max_per_caption,
+        'min_count': values.min_count,
+        'concreteness': values.concreteness,
+        'scene_graphs': values.scene_graphs,
         'ties': 'count against the caption',
-        'places': 'ends left out',
-        'perplexity': "pseudo-perplexity by the model's own head mlm; one false sentence of each caption",
+        'token_positions': 'special tokens left out',
+        'perplexity': "pseudo-perplexity by the model's own head mlm; one perturbed caption of each caption",
         'dtype': dtype,
         'runs': describe_runs([run]),
-        'writer': describe_runs([writer.run])[0] if writer else None,
-        'generator': describe_runs([writer.generator])[0] if writer else None,
+        'generated_by': describe_runs([generator.run])[0] if generator else None,
+        'generator': describe_runs([generator.generator])[0] if generator else None,
         'vocabulary_hash': [run.vocabulary.hash],
     }
-    name = SPLIT.value + (f'_{MEMBER.value}' if MEMBER.value else '')
-    folder = Path(OUTPUT.value) if OUTPUT.value else Path(WORKDIR.value) / 'eval' / name
+
+
+def _output_folder(values: flags.FlagValues) -> Path:
+    name = values.split + (f'_{values.member}' if values.member else '')
+    return Path(values.output) if values.output else Path(values.workdir) / 'eval' / name
+
+
+def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], folder: Path) -> None:
+    """Prints captions with their words, and writes words.html."""
+    shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
+    with replacing(folder / 'words.html') as file:
+        file.write(words_lib.page(shown, split.pixels).encode())
+    print('\n'.join(words_lib.lines(pair, sys.stdout.isatty()) for pair in examples))
+
+
+def main(values: flags.FlagValues) -> None:
+    """Prints the tables and writes the report."""
+    _check(values)
+    run, generator = _load_run(values), _load_generator(values)
+    split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
+    count = min(values.texts or split.num_texts, split.num_texts)
+    texts = np.arange(count) * split.num_texts // count
+    sets = perturbed_captions(
+        split,
+        texts,
+        values.perturbations,
+        seed=values.seed,
+        graphs=values.scene_graphs,
+        generator=generator,
+        max_per_caption=values.max_per_caption,
+        min_count=values.min_count,
+        concreteness=values.concreteness,
+    )
+    dtype = values.dtype or run.config['evaluation']['dtype']
+    scorer = PairScorer(run, split, ScoringOptions(dtype, values.memory_mb), report=ProgressPrinter())
+    report = evaluate(scorer, split, texts, sets, perplexity=values.perplexity)
+    report['protocol'] = _describe_protocol(run, generator, split, count, values, dtype)
+    folder = _output_folder(values)
     with replacing(folder / 'words.json') as file:
-        file.write((json.dumps(report | {'protocol': protocol}, indent=2) + '\n').encode())
-    if SHOW.value:
-        examples = describe_sentences(reader, split, texts, sets, SHOW.value)
-        shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
-        with replacing(folder / 'words.html') as file:
-            file.write(words.page(shown, split.pixels).encode())
-        print('\n'.join(words.lines(pair, sys.stdout.isatty()) for pair in examples))
-    print(f'{split.name}: {count} of {split.num_texts} texts; ties {protocol["ties"]}')
+        file.write((json.dumps(report, indent=2) + '\n').encode())
+    if values.show:
+        _write_examples(run, split, describe_captions(scorer, split, texts, sets, values.show), folder)
+    print(f'{split.name}: {count} of {split.num_texts} captions; ties {report["protocol"]["ties"]}')
     print(f'{run.workdir}, step {run.step}, {run.member}')
     print(table(report))
-    print(f'written to {folder / "words.json"}' + (' and words.html' if SHOW.value else ''))
-
-
-if __name__ == '__main__':
-    cli.run(main)
+    print(f'written to {folder / "words.json"}' + (' and words.html' if values.show else ''))

@@ -1,0 +1,174 @@
+"""Evaluate a run on a split, or several runs as an ensemble.
+
+    jitm eval --workdir runs/demo --split test
+    jitm eval --workdir runs/a --workdir runs/b --split test --folds 5
+    jitm eval --workdir runs/uniter --shortlist runs/vse --top_m 100 --split test
+
+Prints R@1, R@5, R@10, median rank and rsum, and writes metrics.json. A stopped evaluation resumes with the same command.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from jitm.commands import flags as shared
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.evaluation import explain, published
+from jitm.evaluation.protocol import (
+    Shortlist,
+    check_vectors,
+    describe_protocol,
+    evaluate_runs,
+    write_report,
+    write_vectors,
+)
+from jitm.evaluation.scoring import ScoringOptions
+from jitm.metrics import RECALLS_AT, table
+from jitm.runs.interrupt import interruptible
+from jitm.runs.progress import ProgressPrinter
+from jitm.runs.run import Run, load_run, read_split
+
+REQUIRED = ('workdir',)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flags.DEFINE_multi_string(
+        'workdir', None, 'A run directory; repeat the flag to evaluate an ensemble.', flag_values=values
+    )
+    shared.define(values, 'split')
+    flags.DEFINE_integer('folds', 1, 'Average over this many folds of the images.', lower_bound=1, flag_values=values)
+    shared.define(values, 'step', 'member', 'data_root')
+    flags.DEFINE_multi_string(
+        'shortlist', [], 'A run that selects the pairs to score; repeat the flag for an ensemble.', flag_values=values
+    )
+    flags.DEFINE_integer(
+        'top_m', None, 'Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT), flag_values=values
+    )
+    flags.DEFINE_boolean('save_sims', False, 'Write sims.npy, float32 [images, captions].', flag_values=values)
+    flags.DEFINE_boolean(
+        'save_vectors', False, 'Write vectors.npz; scores are inner products of the vectors.', flag_values=values
+    )
+    flags.DEFINE_boolean('compare', False, 'Print published results on the same images.', flag_values=values)
+    flags.DEFINE_list(
+        'compare_systems', [], 'Print the published results of these systems only, e.g. vse,selhn.', flag_values=values
+    )
+    flags.DEFINE_integer(
+        'explain',
+        None,
+        'Show the attention, or the mismatched words, of this many captions.',
+        lower_bound=1,
+        flag_values=values,
+    )
+    shared.define(values, 'output', 'dtype', 'memory_mb', 'compilation_cache')
+
+
+def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
+    """Returns the runs of --shortlist, None without the flag.
+
+    Raises:
+      UserError: if --top_m or --shortlist is missing, or another flag needs the score of every pair.
+    """
+    if bool(values.shortlist) != bool(values.top_m):
+        raise UserError('--shortlist and --top_m go together; give both')
+    if not values.shortlist:
+        return None
+    for name in ('save_sims', 'explain'):
+        if values[name].value:
+            raise UserError(f'--{name} needs the score of every pair; leave out --shortlist')
+    return Shortlist([load_run(workdir) for workdir in values.shortlist], values.top_m)
+
+
+def _output_folder(values: flags.FlagValues) -> Path:
+    """Returns --output, or a folder in the first run directory that is named after the flags."""
+    if values.output:
+        return Path(values.output)
+    name = values.split
+    name += f'_{values.folds}folds' if values.folds > 1 else ''
+    name += '_ensemble' if len(values.workdir) > 1 else ''
+    name += f'_{values.member}' if values.member else ''
+    name += f'_top{values.top_m}' if values.top_m else ''
+    return Path(values.workdir[0]) / 'eval' / name
+
+
+def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
+    """Returns the runs of the shortlist, the proportion of pairs that was scored and the upper bound of the recalls."""
+    lines = [f'shortlist of {run["workdir"]}, step {run["step"]}, {run["member"]}' for run in protocol['runs']]
+    pairs, total = protocol['pairs'], protocol['total_pairs']
+    lines.append(
+        f'top_m {protocol["top_m"]}: {pairs:,} of {total:,} pairs scored ({pairs / total:.1%}); '
+        f'others {protocol["others"]}'
+    )
+    i2t, t2i = metrics['i2t/shortlisted'], metrics['t2i/shortlisted']
+    return '\n'.join([*lines, f'the shortlist has a match for {i2t:.1f} % of the images and {t2i:.1f} % of the captions'])
+
+
+def _print_report(report: Mapping[str, Any]) -> None:
+    protocol = report['protocol']
+    fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
+    size = f'{protocol["images"]} images, {protocol["texts"]} captions'
+    print(f'{protocol["data"]}: {size}{fold}; ties {protocol["ties"]}')
+    for run in protocol['runs']:
+        print(f'{run["workdir"]}, step {run["step"]}, {run["member"]}')
+    if 'shortlist' in protocol:
+        print(_describe_shortlist(protocol['shortlist'], report['metrics']))
+    print(table(report['metrics']))
+
+
+def _explain(
+    run: Run, split: Split, sims: np.ndarray, values: flags.FlagValues, options: ScoringOptions, folder: Path
+) -> str:
+    """Writes the attention or the mismatched words of some captions; returns what is printed of them."""
+    pairs = explain.retrieve(sims, split.image_of_text, values.explain, values.folds)
+    explained = explain.describe(run, split, pairs, options)
+    written = explain.write(explained, split.pixels, folder / 'explain')
+    return explain.show(explained, sys.stdout.isatty()) + written
+
+
+def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
+    """Raises a UserError if the runs cannot give what --explain and --save_vectors ask for."""
+    if values.explain:
+        explain.check(runs)
+    if values.save_vectors:
+        check_vectors(runs)
+
+
+def main(values: flags.FlagValues) -> None:
+    """Prints the metrics and writes the report."""
+    folder, options = _output_folder(values), ScoringOptions(values.dtype, values.memory_mb)
+    blocks = folder / 'blocks'
+    with interruptible(blocks):
+        runs = [load_run(workdir, values.step, values.member) for workdir in values.workdir]
+        shortlist = _load_shortlist(values)
+        _check(runs, values)
+        split = read_split([*runs, *(shortlist.runs if shortlist else ())], values.split, values.data_root)
+        compared = None
+        if values.compare or values.compare_systems:
+            protocol = describe_protocol(runs, split, values.folds, options)
+            compared = published.matching(published.load(), protocol, systems=values.compare_systems)
+        report, sims = evaluate_runs(
+            runs,
+            split,
+            values.folds,
+            shortlist=shortlist,
+            options=options,
+            blocks_folder=blocks,
+            report=ProgressPrinter(),
+        )
+        write_report(report, sims if values.save_sims else None, folder)
+        if values.save_vectors:
+            write_vectors(runs, split, folder, options)
+        explanation = _explain(runs[0], split, sims, values, options, folder) if values.explain else None
+    shutil.rmtree(blocks, ignore_errors=True)  # another process may have removed it
+    _print_report(report)
+    if compared is not None:
+        print(f'\n{published.comparison(report, compared)}\n')
+    print(f'written to {folder}')
+    if explanation:
+        print(explanation)

@@ -1,0 +1,107 @@
+"""The flags that several commands share, each defined once, and the text of `--help`."""
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+
+from absl import flags
+
+from jitm.errors import UserError
+
+WIDTH = 100
+DTYPES = ('float32', 'bfloat16')
+PROCESS_FLAGS = ('coordinator', 'num_processes', 'process_id')
+
+# Name -> the function that defines it, its default, its help and its bounds or choices.
+SHARED: dict[str, tuple[Callable, object, str, dict]] = {
+    'workdir': (flags.DEFINE_string, None, 'The run directory.', {}),
+    'split': (flags.DEFINE_string, 'dev', 'The split of the data set.', {}),
+    'step': (flags.DEFINE_integer, None, 'The checkpoint to load; the best on the validation split if not given.', {}),
+    'member': (flags.DEFINE_string, None, 'The model of `members` to load; the validated one if not given.', {}),
+    'data_root': (flags.DEFINE_string, None, 'The data folder, if it has moved since training.', {}),
+    'output': (flags.DEFINE_string, None, 'The output folder; eval/SPLIT in the first run directory if not given.', {}),
+    'dtype': (
+        flags.DEFINE_enum,
+        None,
+        'Precision of the encodings; that of the validation if not given.',
+        {'enum_values': DTYPES},
+    ),
+    'memory_mb': (
+        flags.DEFINE_integer,
+        None,
+        'Memory budget for scoring in MiB; run.memory_mb of the config if not given.',
+        {'lower_bound': 1},
+    ),
+    'compilation_cache': (
+        flags.DEFINE_boolean,
+        True,
+        'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm, for the next start.',
+        {},
+    ),
+    'coordinator': (flags.DEFINE_string, None, 'host:port of process 0, if several processes work together.', {}),
+    'num_processes': (flags.DEFINE_integer, None, 'The number of processes; with --coordinator.', {}),
+    'process_id': (flags.DEFINE_integer, None, 'The number of this process, from 0; with --coordinator.', {}),
+}
+
+
+def define(values: flags.FlagValues, *names: str) -> None:
+    """Defines shared flags.
+
+    Args:
+      values: the flags of a command.
+      names: keys of `SHARED`.
+    """
+    for name in names:
+        function, default, explanation, keywords = SHARED[name]
+        function(name, default, help=explanation, flag_values=values, **keywords)
+
+
+def start_processes(values: flags.FlagValues) -> None:
+    """Joins the other processes if the flags of `PROCESS_FLAGS` are given.
+
+    Args:
+      values: the parsed flags of a command.
+
+    Raises:
+      UserError: if only some of the flags are given.
+    """
+    given = [values[name].value for name in PROCESS_FLAGS]
+    if all(value is None for value in given):
+        return
+    if None in given:
+        raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
+    from jitm import parallel  # imports jax, which not every command needs
+
+    parallel.start_processes(*given)
+
+
+def _describe(flag: flags.Flag) -> str:
+    name = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
+    if choices := getattr(flag.parser, 'enum_values', None):
+        name += f' {{{",".join(choices)}}}'
+    return name
+
+
+def _explain(flag: flags.Flag) -> str:
+    shown = flag.default not in (None, [], '') and not flag.boolean
+    text = flag.help.removesuffix(';\n    repeat this option to specify a list of values')  # absl adds both
+    text = re.sub(r'^<[^>]*>: ', '', text)
+    return f'{text} (default: {flag.default})' if shown else text
+
+
+def describe_flags(values: flags.FlagValues, required: Iterable[str]) -> str:
+    """Returns the help of a command's flags, the required ones first and the others in the order of definition.
+
+    Args:
+      values: the flags of a command.
+      required: names of the flags without which the command does not run.
+    """
+    required, lines = tuple(required), []
+    for name in sorted(values, key=lambda name: name not in required):
+        left, text = f'  {_describe(values[name])}', _explain(values[name])
+        text = f'Required. {text}' if name in required else text
+        if len(left) > 25:
+            lines.append(left)
+            left = ''
+        lines.append(textwrap.fill(f'{left:<27}{text}', WIDTH, subsequent_indent=' ' * 27, break_long_words=False))
+    return '\n'.join(lines)

@@ -1,0 +1,45 @@
+"""Command lines that work as printed in the shell that started this process, whether or not .venv is activated."""
+
+import shlex
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+
+def _relative(path: Path) -> str:
+    """Returns a path as it is typed in the working directory."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _find(name: str) -> str | None:
+    """Returns how to start a program of this Python installation; None if it has none of this name."""
+    path, found = Path(sysconfig.get_path('scripts')) / name, shutil.which(name)
+    if not path.exists():
+        return None
+    return name if found and Path(found).absolute() == path else _relative(path)
+
+
+def jitm(*words: object) -> str:
+    """Returns a command line of jitm.
+
+    Args:
+      words: a command and its arguments.
+    """
+    python = _find(Path(sys.executable).name) or sys.executable
+    program = _find('jitm')
+    return shlex.join([*([program] if program else [python, '-m', 'jitm']), *map(str, words)])
+
+
+def tensorboard(folder: Path) -> str:
+    """Returns a command line that shows the curves in a folder; it installs TensorBoard first if there is none.
+
+    Args:
+      folder: where the event files are.
+    """
+    installed = _find('tensorboard')
+    if installed is None and shutil.which('tensorboard'):
+        installed = 'tensorboard'
+    show = shlex.join([installed or _relative(Path(sysconfig.get_path('scripts')) / 'tensorboard'), '--logdir', str(folder)])
+    pip = [_find(Path(sys.executable).name) or sys.executable, '-m', 'pip', 'install', '--quiet', 'tensorboard']
+    return show if installed else f'{shlex.join(pip)} && {show}'

@@ -1,0 +1,54 @@
+"""Train a model from a config, or resume its training.
+
+    jitm train --config configs/demo.py --workdir runs/demo
+    jitm train --config configs/vse.py:rvse,selhn,f30k --workdir runs/rvse --config.optimizer.learning_rate=1e-4
+
+A stopped or killed run resumes with the same command, and ends with the same parameters as if it had never stopped.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from jitm import parallel
+from jitm.commands import flags as shared
+from jitm.commands import programs
+from jitm.metrics import table
+from jitm.runs.progress import ProgressPrinter
+from jitm.training.stages import run_directory, train
+
+TAKES_CONFIG = True
+REQUIRED = ('config', 'workdir')
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    shared.define(values, 'workdir', 'compilation_cache', *shared.PROCESS_FLAGS)
+
+
+def _split_flag(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns `--split` with the split of the validation unless it is the default."""
+    split = config['evaluation']['split']
+    return () if split == shared.SHARED['split'][1] else ('--split', split)
+
+
+def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
+    """Prints the best metrics, the files of the run and the commands to run next."""
+    split, best, first = config['evaluation']['split'], result['best'], result['first']
+    print(f'\nbest on {split}, step {best["step"]} (before training: rsum {first["rsum"]:.1f})')
+    print(table(best))
+    print(f'\nrun          {workdir}  (config.json, checkpoints/)')
+    print(f'metrics      {workdir / "metrics.jsonl"}')
+    print(f'TensorBoard  {programs.tensorboard(workdir / "tensorboard")}')
+    print(f'evaluate     {programs.jitm("eval", "--workdir", workdir, *_split_flag(config))}')
+
+
+def main(values: flags.FlagValues) -> None:
+    """Trains, and prints the result in the first process."""
+    shared.start_processes(values)
+    config, workdir = values.config.to_dict(), Path(values.workdir)
+    result = train(config, workdir, ProgressPrinter())
+    if parallel.is_primary():
+        _print_result(config, run_directory(config, workdir), result)
