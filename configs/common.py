@@ -16,12 +16,13 @@ DATA = {
     'coco': _precomp('data/coco_precomp'),
     'f8k': _precomp('data/f8k_precomp'),
 }
+SCENES = dict(source='scenes.load', seed=0, train_images=2000, dev_images=500, test_images=500)  # synthetic
 # For models that read the positions of regions; `f8k` and `scenes` select reduced variants.
 BOXES = {
     'f30k': _precomp('data/f30k_boxes'),
     'coco': _precomp('data/coco_boxes'),
-    'f8k': _precomp('data/f8k_precomp', dev_images=100),  # each pair needs its own pass through the model
-    'scenes': dict(source='scenes.load', seed=0, train_images=2000, dev_images=100, test_images=200),
+    'f8k': _precomp('data/f8k_precomp', dev_images=100),  # small, since each pair needs its own pass
+    'scenes': dict(SCENES, dev_images=100, test_images=200),
 }
 
 
@@ -104,7 +105,7 @@ def reduce_vse(config: ConfigDict) -> None:
 
 
 def reduce_attention(config: ConfigDict) -> None:
-    """Makes a cross-attention model its reduced variant for Flickr8k, with one epoch of the sum of hinges first.
+    """Makes a cross-attention model its reduced variant, with one epoch of the sum of hinges first.
 
     With the max of hinges from the start, the loss stays at its value for constant scores for about as long as the
     reduced variant trains. The learning rate is that of VSE++ on these data, not tuned.

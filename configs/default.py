@@ -50,7 +50,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
     config.model = dict(
-        name='vse.VSE',
+        name='vse.VSE',  # or 'vse.OrderEmbedding'
         embed_dim=1024,  # dimensions of the joint space
         image=dict(
             name='vision.RegionEncoder',
@@ -69,7 +69,6 @@ def get_config() -> ml_collections.ConfigDict:
         text_pooling='last',
         normalize_images=True,  # False for VSE0: image vectors are not normalized
         absolute=False,  # True for Order0: absolute values of both vectors
-        measure='cosine',  # or 'order'
     )
 
     # Pretrained weights; '' for none. They are read before the first step only.

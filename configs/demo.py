@@ -12,7 +12,7 @@ def get_config(setting: str = '') -> ConfigDict:
     common.parse(setting)
     config = default.get_config()
     config.batch_size = 64
-    config.data = dict(source='scenes.load', seed=0, train_images=2000, dev_images=500, test_images=500)
+    config.data = common.SCENES
     config.model.embed_dim = 256
     config.model.text.word_dim = 128
     common.set_schedule(config, epochs=12, learning_rate=2e-3, decay_epochs=8)

@@ -7,11 +7,11 @@ from ml_collections import ConfigDict
 
 from configs import common, default
 
-SYSTEM = {  # section 3, tables 1 to 4: the loss, its margin, and the similarity; Order: section 3.7
-    'vsepp': dict(loss='max_of_hinges', margin=0.2, learning_rate=2e-4, measure='cosine'),
-    'vse0': dict(loss='sum_of_hinges', margin=0.2, learning_rate=2e-4, measure='cosine', normalize_images=False),
-    'orderpp': dict(loss='max_of_hinges', margin=0.2, learning_rate=2e-4, measure='order'),
-    'order0': dict(loss='sum_of_hinges', margin=0.05, learning_rate=1e-3, measure='order', absolute=True),
+SYSTEM = {  # section 3, tables 1 to 4: the loss, its margin, and the learning rate; Order: section 3.7
+    'vsepp': dict(loss='max_of_hinges', margin=0.2, learning_rate=2e-4),
+    'vse0': dict(loss='sum_of_hinges', margin=0.2, learning_rate=2e-4, normalize_images=False),
+    'orderpp': dict(loss='max_of_hinges', margin=0.2, learning_rate=2e-4, name='vse.OrderEmbedding'),
+    'order0': dict(loss='sum_of_hinges', margin=0.05, learning_rate=1e-3, name='vse.OrderEmbedding', absolute=True),
 }
 DATA = {
     **common.DATA,

@@ -20,6 +20,8 @@ KEYS = {  # flattened keys; those of `rounds.first` likewise
 TERM_KEYS = {'since': 'start_epoch', 'until': 'end_epoch'}
 VALUES = {('candidates.source', 'listed'): 'shortlist'}  # new key, old value -> new value
 
+MEASURES = {'cosine': 'vse.VSE', 'order': 'vse.OrderEmbedding'}  # model.measure, now part of model.name
+
 RUNS = {  # run directories that configs name; each is that of a setting
     'runs/bfan_prob_coco': 'runs/bfan_prob_coco',
     'runs/vsrn_adapoffquin_coco/candidates': 'runs/aoq_vsrn_adapoffquin_coco/candidates',
@@ -63,6 +65,10 @@ def rename(config: Mapping[str, Any]) -> dict[str, Any]:
             value = VALUES.get((key.removeprefix('stages.first.'), value), value)
             value = RUNS.get(value, value) if key.endswith(RUN_KEYS) else value
         renamed[key] = value
+    for prefix in ('', 'stages.first.'):
+        measure = renamed.pop(f'{prefix}model.measure', None)
+        if measure is not None:
+            renamed[f'{prefix}model.name'] = MEASURES[measure]
     return renamed
 
 

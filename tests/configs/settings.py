@@ -1,0 +1,22 @@
+"""The settings of configs/, for tests."""
+
+import importlib
+
+FILES = (
+    *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf'),
+    *('aoq', 'dbl', 'uniter', 'tags'),
+)
+
+
+def module_of(file):
+    return importlib.import_module(f'configs.{file}')
+
+
+def load(setting):
+    """The config of `vse:fc,max,f30k`, `demo` or `default`, as a dict."""
+    file, _, words = setting.partition(':')
+    get_config = module_of(file).get_config
+    return (get_config(words) if words else get_config()).to_dict()
+
+
+SETTINGS = [f'{file}:{words}'.rstrip(':') for file in FILES for words in module_of(file).SETTINGS]

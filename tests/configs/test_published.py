@@ -1,0 +1,236 @@
+"""The hyper-parameters of the papers and of their released code, written down independently of configs/."""
+
+import pytest
+
+from tests.configs.settings import load
+
+VSEPP = {  # Faghri et al. 2018: loss, margin, learning rate, model, whether images are normalized, absolute values
+    'vse0,f30k': ('ranking.sum_of_hinges', 0.2, 2e-4, 'vse.VSE', False, False),
+    'vsepp,f30k': ('ranking.max_of_hinges', 0.2, 2e-4, 'vse.VSE', True, False),
+    'vsepp,coco': ('ranking.max_of_hinges', 0.2, 2e-4, 'vse.VSE', True, False),
+    'order0,10crop': ('ranking.sum_of_hinges', 0.05, 1e-3, 'vse.OrderEmbedding', True, True),
+    'orderpp,10crop': ('ranking.max_of_hinges', 0.2, 2e-4, 'vse.OrderEmbedding', True, False),
+}
+
+
+@pytest.mark.parametrize('words', VSEPP)
+def test_vsepp(words):
+    config = load(f'vsepp:{words}')
+    term, model, optimizer = config['terms']['ranking'], config['model'], config['optimizer']
+    vectors = (model['name'], model['normalize_images'], model['absolute'])
+    assert (term['loss'], term['margin'], optimizer['learning_rate'], *vectors) == VSEPP[words]
+    assert (config['epochs'], config['batch_size']) == (30, 128)
+    assert (model['embed_dim'], model['text']['word_dim']) == (1024, 300)
+    assert (optimizer['decay_epochs'], optimizer['decay_factor'], optimizer['clip_norm']) == (15, 0.1, 2.0)
+    assert term['reduction'] == 'sum'
+
+
+VSRN = {  # Li et al. 2019: normalization before the graph, batch normalization, epochs until the rate decays
+    'f30k': (False, True, 10),
+    'coco': (True, False, 15),
+}
+
+
+@pytest.mark.parametrize('data', VSRN)
+def test_vsrn(data):
+    config = load(f'vsrn:{data}')
+    terms, model, optimizer = config['terms'], config['model'], config['optimizer']
+    assert (model['normalize_before_graph'], model['batch_norm'], optimizer['decay_epochs']) == VSRN[data]
+    assert config['data']['root'] == f'data/{data}_precomp'
+    assert (config['epochs'], config['batch_size'], config['evaluation']['every_steps']) == (30, 128, 500)
+    assert (model['embed_dim'], model['word_dim'], model['graph_layers']) == (2048, 300, 4)
+    assert (model['caption_dim'], model['caption_dropout'], model['caption_length']) == (512, 0.2, 60)
+    assert (optimizer['learning_rate'], optimizer['decay_factor'], optimizer['clip_norm']) == (2e-4, 0.1, 2.0)
+    always = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
+    assert terms == {
+        'ranking': {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'reduction': 'sum'} | always,
+        'caption': {'loss': 'tokens.captioning', 'reduction': 'mean'} | always,
+    }
+
+
+@pytest.mark.parametrize(('data', 'batch_size'), [('f30k', 128), ('coco', 256)])
+def test_naaf(data, batch_size):
+    config = load(f'naaf:{data}')
+    model, optimizer, term = config['model'], config['optimizer'], config['terms']['ranking']
+    assert (config['epochs'], config['batch_size'], optimizer['decay_epochs']) == (20, batch_size, 10)
+    assert (optimizer['learning_rate'], optimizer['weight_decay'], optimizer['clip_norm']) == (5e-4, 0, 2.0)
+    assert (model['embed_dim'], model['text']['word_dim'], model['text']['bidirectional']) == (1024, 300, True)
+    assert (model['slope'], model['lambda_softmax'], model['lambda_smoothing']) == (0.1, 20, 5)
+    assert (model['smoothing'], model['alpha'], model['minimum_words']) == (True, 2, 200)
+    assert config['data']['root'] == f'data/{data}_precomp'
+    assert 'glove' in config['initialize']['word_vectors']
+    assert (term['loss'], term['margin'], term['reduction']) == ('ranking.max_of_hinges', 0.2, 'sum')
+
+
+SELHN = {  # Li et al. 2023, tables 1 and 3: the image MLP and the loss
+    'fc,sum': ('none', 'sum_of_hinges'),
+    'fc,max': ('none', 'max_of_hinges'),
+    'fc,shn': ('none', 'semi_hard_hinge'),
+    'fc,sct': ('none', 'selective_contrastive'),
+    'fc,selhn': ('none', 'selective_hard_negative'),
+    'mlp,sum': ('plain', 'sum_of_hinges'),
+    'mlp,max': ('plain', 'max_of_hinges'),
+    'mlp,selhn': ('plain', 'selective_hard_negative'),
+    'rvse,sum': ('residual', 'sum_of_hinges'),
+    'rvse,max': ('residual', 'max_of_hinges'),
+    'rvse,selhn': ('residual', 'selective_hard_negative'),
+}
+
+
+@pytest.mark.parametrize('words', SELHN)
+def test_vse(words):
+    config, reduced = load(f'vse:{words},f30k'), load(f'vse:{words},f8k')
+    term, model, optimizer = config['terms']['ranking'], config['model'], config['optimizer']
+    assert (model['image']['mlp'], term['loss'].removeprefix('ranking.')) == SELHN[words]
+    assert term['margin'] == 0.2
+    if words.endswith('selhn'):
+        assert (term['epsilon'], term['weight'], term['reduction']) == (0.01, 0.5, 'mean')
+    else:
+        assert (term['weight'], term['reduction']) == (1.0, 'sum')
+    assert (model['image_pooling'], model['text_pooling'], model['embed_dim']) == ('gpo', 'gpo', 1024)
+    assert (model['text']['name'], model['text']['bidirectional']) == ('text.GRUEncoder', True)
+    assert (config['epochs'], config['batch_size'], optimizer['learning_rate']) == (20, 128, 5e-4)
+    assert optimizer['decay_epochs'] >= config['epochs']
+    assert (optimizer['weight_decay'], optimizer['clip_norm']) == (0.01, 2.0)
+    assert (config['augmentation']['drop_regions'], config['augmentation']['change_words']) == (0.2, 0.2)
+    assert (reduced['epochs'], reduced['model']['embed_dim']) == (8, 512)
+    assert (reduced['terms'], reduced['model']['image']) == (config['terms'], model['image'])
+
+
+VSE_INFINITY = {  # image MLP, epochs, pooling, views per pair, whether texts are encoded with BERT
+    'vse:rvsepp,selhn': ('residual', 30, 'gpo', 1, True),
+    'vse_infinity:vse_infinity,bert': ('residual_on_input', 25, 'gpo', 1, True),
+    'vse_infinity:vse_infinity,gru': ('residual_on_input', 25, 'gpo', 1, False),
+    'vse_infinity:esa,bert': ('residual_on_input', 25, 'esa', 2, True),
+    'vse_infinity:esa,gru': ('residual_on_input', 25, 'esa', 2, False),
+}
+
+
+@pytest.mark.parametrize('data', ['f30k', 'coco'])
+@pytest.mark.parametrize('setting', VSE_INFINITY)
+def test_rvsepp_vse_infinity_and_esa(setting, data):
+    config, (mlp, epochs, pooling, num_views, bert) = load(f'{setting},{data}'), VSE_INFINITY[setting]
+    model, optimizer, augmentation = config['model'], config['optimizer'], config['augmentation']
+    assert config['data']['root'] == f'data/{data}_precomp'
+    assert (model['image']['mlp'], model['image']['norm_padding'], config['epochs']) == (mlp, True, epochs)
+    assert (model['image_pooling'], model['text_pooling'], augmentation['num_views']) == (pooling, pooling, num_views)
+    assert (optimizer['learning_rate'], optimizer['decay_epochs']) == (5e-4, 15)
+    assert optimizer['weight_decay'] == (1e-4 if bert else 0.01)
+    assert optimizer['factors'] == ({'bert': 0.1} if bert else {})
+    assert model['text']['name'] == ('text.BERTEncoder' if bert else 'text.GRUEncoder')
+    assert augmentation['keep_special_tokens'] == bert
+    epochs_of_losses = {term['loss']: (term['start_epoch'], term['end_epoch']) for term in config['terms'].values()}
+    if setting.startswith('vse:'):
+        assert epochs_of_losses == {'ranking.selective_hard_negative': (0, None)}
+    else:
+        assert epochs_of_losses == {'ranking.sum_of_hinges': (0, 1), 'ranking.max_of_hinges': (1, None)}
+
+
+ATTENTION = {  # epochs, learning rate and decay on Flickr30K, the same on COCO, and arguments of the model
+    'scan:t2i,avg': ((30, 2e-4, 15), (20, 5e-4, 10), {'direction': 't2i', 'aggregation': 'Mean', 'lambda_softmax': 9}),
+    'scan:t2i,lse': (
+        (30, 2e-4, 15),
+        (20, 5e-4, 10),
+        {'aggregation': 'LogSumExp', 'lambda_softmax': 9, 'lambda_lse': 6},
+    ),
+    'scan:i2t,avg': ((30, 2e-4, 15), (20, 5e-4, 10), {'direction': 'i2t', 'aggregation': 'Mean', 'lambda_softmax': 4}),
+    'scan:i2t,lse': ((30, 2e-4, 15), (20, 5e-4, 10), {'aggregation': 'LogSumExp', 'lambda_softmax': 4}),
+    'bfan:equal': ((15, 2e-4, 15), (20, 5e-4, 15), {'focal': 'equal', 'lambda_softmax': 20}),
+    'bfan:prob': ((15, 2e-4, 15), (20, 5e-4, 15), {'focal': 'prob', 'lambda_softmax': 20}),
+    'sgraf:sgr': ((40, 2e-4, 30), (20, 2e-4, 10), {'activation': 'sigmoid', 'alignment_dim': 256, 'lambda_softmax': 9}),
+    'sgraf:saf': ((30, 2e-4, 20), (20, 2e-4, 10), {'activation': 'sigmoid', 'alignment_dim': 256, 'lambda_softmax': 9}),
+    'dbl:baseline,max,alone': (
+        (40, 2e-4, 30),
+        (20, 2e-4, 10),
+        {'activation': 'tanh', 'image_whole': None, 'lambda_softmax': 9},
+    ),
+}
+
+
+@pytest.mark.parametrize('words', ATTENTION)
+def test_cross_attention(words):
+    f30k, coco, arguments = ATTENTION[words]
+    for data, schedule in (('f30k', f30k), ('coco', coco)):
+        config = load(f'{words},{data}')
+        model, optimizer, term = config['model'], config['optimizer'], config['terms']['ranking']
+        assert (config['epochs'], optimizer['learning_rate'], optimizer['decay_epochs']) == schedule
+        assert (config['batch_size'], optimizer['clip_norm'], optimizer['weight_decay']) == (128, 2.0, 0.0)
+        assert (term['loss'], term['margin'], term['reduction']) == ('ranking.max_of_hinges', 0.2, 'sum')
+        assert (model['embed_dim'], model['text']['word_dim'], model['text']['bidirectional']) == (1024, 300, True)
+        assert model['text']['dropout'] == (0.4 if model['name'] == 'sgraf.SGRAF' else 0.0)
+        assert (model['raw_feature_norm'], model['slope']) == ('clipped_l2norm', 0.1)
+        assert arguments.items() <= model.items()
+        assert config['data']['root'] == f'data/{data}_precomp'
+    reduced = load(f'{words},f8k')
+    assert (reduced['data']['root'], reduced['model']['embed_dim']) == ('data/f8k_precomp', 256)
+    for key in ('name', 'lambda_softmax'):
+        assert reduced['model'][key] == model[key]
+
+
+def test_lambda_of_scan_i2t_lse():
+    assert [load(f'scan:i2t,lse,{data}')['model']['lambda_lse'] for data in ('f30k', 'coco')] == [5, 20]
+
+
+AOQ = {  # Chen et al. 2020: epochs and decay of the first stage, both of VSRN
+    'f30k': (20, 10),
+    'coco': (30, 15),
+    'f8k': (10, 7),
+}
+
+
+@pytest.mark.parametrize('data', AOQ)
+def test_stages_of_aoq_on_vsrn(data):
+    config, alone = load(f'aoq:vsrn,adapoffquin,{data}'), load(f'vsrn:{data}')
+    stages, optimizer = config['stages'], config['optimizer']
+    first = stages['first']
+    assert (first['epochs'], first['optimizer']['decay_epochs']) == AOQ[data]
+    assert (stages['top_h_texts'], stages['top_h_images'], stages['fine_tune']) == (300, 60, False)
+    if data != 'f8k':
+        assert (optimizer['learning_rate'], config['epochs'], optimizer['decay_epochs']) == (2e-4, 20, 10)
+        first['epochs'] = config['epochs'] = alone['epochs']
+        optimizer['decay_epochs'] = alone['optimizer']['decay_epochs']
+    assert first == alone
+    ranking, hinges = config['terms'].pop('ranking'), alone['terms'].pop('ranking')
+    assert ranking == {key: hinges[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')} | {
+        'loss': 'offline.adaptive_offline_quintuplet',
+        'online_margin': 0.2,
+        'offline_margin': 0.0,
+        'alpha': 0.3,
+        'beta': 1.5,
+    }
+    assert config | {'stages': {}} == alone
+
+
+TAGS = {  # Fan et al. 2022: rate, tau, m, lambda_ISTM, lambda_MLM, lambda_WoD and lambda_WoC, positives, steps
+    'tags,base,f30k': (5e-5, 2.0, 31, 5e-4, 0.05, None, 128, 5000),
+    'tags,large,f30k': (5e-5, 2.0, 23, 1e-3, 0.05, None, 256, 5000),
+    'tags,base,coco': (5e-5, 1.5, 31, 5e-5, 0.01, None, 256, 5000),
+    'tags,large,coco': (4e-5, 1.5, 23, 1e-3, 0.05, None, 256, 5000),
+    'tags_dc,base,f30k': (1e-5, 1.5, 31, 5e-4, 0.1, 5e-4, 256, 5000),
+    'tags_dc,large,f30k': (1e-5, 1.5, 23, 5e-4, 0.05, 5e-4, 256, 1500),
+    'tags_dc,base,coco': (1e-5, 1.5, 31, 1e-4, 0.05, 5e-4, 256, 1500),
+    'tags_dc,large,coco': (1e-5, 1.5, 31, 1e-4, 0.05, 5e-4, 256, 5000),
+}
+
+
+@pytest.mark.parametrize('words', TAGS)
+def test_tags(words):
+    config = load(f'tags:{words}')
+    synthesis, terms, optimizer = config['synthesis'], config['terms'], config['optimizer']
+    word_weights = {terms[term]['weight'] for term in ('discrimination', 'correction') if term in terms} or {None}
+    rate, tau, m, synthetic, masked, word_weight, positives, steps = TAGS[words]
+    assert (optimizer['learning_rate'], synthesis['temperature']) == (rate, tau)
+    assert (synthesis['num_hard'], config['candidates']['num_hard']) == (m, m)
+    assert (terms['synthetic']['weight'], terms['masked']['weight'], word_weights) == (
+        synthetic,
+        masked,
+        {word_weight},
+    )
+    assert (config['masking']['num_views'], synthesis['num_samples']) == (20, 20)
+    assert (config['batch_size'], config['candidates']['num_extra'] + positives) == (positives, 400)
+    num_texts = 29_000 * 5 if words.endswith('f30k') else 113_287 * 5
+    assert config['epochs'] == max(1, round(steps / (num_texts // positives)))
+    assert {terms[term]['margin'] for term in ('ranking', 'synthetic')} == {0.2}
+    assert (optimizer['weight_decay'], optimizer['clip_norm'], config['model']['dropout']) == (0.01, 2.0, 0.1)
+    first = f'runs/tags_{words.replace("tags_dc", "tags").replace(",", "_")}'
+    assert config['members']['target']['init_from'] == (first if word_weight else '')

@@ -1,0 +1,81 @@
+import inspect
+import re
+
+import pytest
+
+from configs import common
+from jitm import config as config_lib
+from jitm.training.build.model import make_members
+from jitm.training.build.objective import make_objective, make_optimizer
+from tests.configs.settings import FILES, SETTINGS, load, module_of
+from tests.conftest import ROOT
+
+
+def test_every_file_is_a_system():
+    files = {path.stem for path in (ROOT / 'configs').glob('*.py')}
+    assert files == {*FILES, 'default', 'common', '__init__'}
+
+
+@pytest.mark.parametrize('setting', SETTINGS)
+def test_setting_builds_its_parts(setting):
+    config = load(setting)
+    assert config.keys() == load('default').keys()
+    assert config['scene_graphs']['source'] != 'scene_graphs.gold' or config['data']['source'] == 'scenes.load'
+    if config['stages']:
+        build(config['stages']['first'])
+        config['offline']['path'] = 'the folder that the first stage mines'
+    build(config)
+
+
+def build(config):
+    """Builds the models, members, optimizer, candidates and terms of a config without its data."""
+    make_objective(config)
+    sections = {name: config_lib.member_model(config, name) for name in config['members']}
+    models = {name: config_lib.make_model(section, vocab_size=10) for name, section in sections.items()}
+    for model in models.values():
+        kind = 'word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words'
+        assert model.text_format.kind in (kind, None)
+    optimizer, _ = make_optimizer(config['optimizer'], 10, config['epochs'])
+    make_members(config['members'], models, optimizer)
+
+
+@pytest.mark.parametrize('file', FILES)
+def test_default_setting_has_the_first_words(file):
+    get_config = module_of(file).get_config
+    default = inspect.signature(get_config).parameters['setting'].default
+    assert get_config() == get_config('') == get_config(default) == get_config(','.join(reversed(default.split(','))))
+    assert default in module_of(file).SETTINGS
+
+
+def test_settings_initialize_from_runs_of_settings():
+    runs = {common.run_of(*setting.partition(':')[::2]).rstrip('_') for setting in SETTINGS}
+    assert len(runs) == len(SETTINGS)
+    for setting in SETTINGS:
+        config = load(setting)
+        named = [member.get('init_from', '') for member in config['members'].values()]
+        named.append(config['offline']['path'].removesuffix('/candidates'))
+        assert {run for run in named if run} <= runs, setting
+
+
+@pytest.mark.parametrize(
+    ('setting', 'message'),
+    [
+        (
+            'vse:fc,selhm,f30k',
+            "the setting 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; take at most one word of "
+            'each table: fc | mlp | rvse | rvsepp; selhn | max | sum | shn | sct; f30k | coco | f8k',
+        ),
+        ('vsrn:zzz', "the unknown word 'zzz'; take at most one word of each table: f30k | coco | f8k"),
+        ('vse:fc,', "the unknown word ''"),
+        ('vse:fc,rvse', "the setting 'fc,rvse' has two words of fc | mlp | rvse | rvsepp; take one"),
+        ('vse:fc,fc', 'two words of fc'),
+        ('demo:f30k', "the unknown word 'f30k'; the file has no words"),
+        ('dbl:cmpm', "the loss 'cmpm' has no anchor: take the scenario 'alone', not 'oss'"),
+        ('dbl:rm,alone', "the loss 'rm' needs an anchor: take another scenario than 'alone'"),
+        ('uniter:large,f8k', "the reduced variant 'f8k' is tiny: leave the word 'large' out"),
+        ('tags:large,scenes', "the reduced variant 'scenes' is tiny: leave the word 'large' out"),
+    ],
+)
+def test_wrong_words_are_refused(setting, message):
+    with pytest.raises(ValueError, match=re.escape(message) + '$' if message.endswith('f8k') else re.escape(message)):
+        load(setting)
