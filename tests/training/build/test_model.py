@@ -1,0 +1,51 @@
+import optax
+import pytest
+
+from jitm import config as config_lib
+from jitm.errors import UserError
+from jitm.training.build.model import make_members
+
+FROZEN = {'rule': 'frozen', 'init_from': 'run'}
+AVERAGE = {'rule': 'ema', 'of': 'a', 'momentum': 0.9}
+
+
+def make(configs):
+    return make_members(configs, dict.fromkeys(configs), optax.identity())
+
+
+@pytest.mark.parametrize(
+    ('configs', 'message'),
+    [
+        ({}, "'members' has no member with rule 'gradient'"),
+        ({'a': FROZEN}, "'members' has no member with rule 'gradient'; one must train"),
+        ({'a': {'momentum': 0.9}}, "'members.a.momentum' is unknown"),
+        ({'a': {'rule': 'gradent'}}, "'members.a.rule' is 'gradent'; take one of gradient, frozen, ema"),
+        (
+            {'a': {}, 'b': {'learn_from': ('a', 'a')}},
+            r"'members.b.learn_from' is \('a', 'a'\); give a tuple of names, each once",
+        ),
+        ({'a': {}, 'b': {'learn_from': 'a'}}, "'members.b.learn_from' is 'a'; give a tuple of names"),
+        (
+            {'a': {}, 'b': {'learn_from': ('aa',)}},
+            "'members.b.learn_from' names 'aa', which is no other member, did you mean 'a'",
+        ),
+        ({'a': {'learn_from': ('a',)}}, "'members.a.learn_from' names 'a', which is no other member"),
+        ({'a': {}, 'b': FROZEN | {'learn_from': ('a',)}}, "'members.b.learn_from' must be empty: it does not train"),
+        ({'a': {}, 'b': {'rule': 'frozen'}}, "'members.b.init_from' is missing; give the run directory"),
+        ({'a': {}, 'b': {'rule': 'ema', 'momentum': 0.9}}, "'members.b.of' is missing"),
+        ({'a': {}, 'b': AVERAGE | {'of': 'x'}}, "'members.b.of' names 'x', which is no other member"),
+        ({'a': {}, 'b': FROZEN, 'c': AVERAGE | {'of': 'b'}}, "'members.c.of' names 'b', which does not train"),
+        ({'a': {}, 'b': AVERAGE | {'init_from': 'run'}}, "'members.b' must have no model and no init_from"),
+        ({'a': {}, 'b': AVERAGE | {'momentum': 1.5}}, r'momentum is 1.5; it must be in \[0, 1\]'),
+        ({'a': {}, 'b': AVERAGE | {'momentum': -0.1}}, r'momentum is -0.1; it must be in \[0, 1\]'),
+        ({'a': {}, 'b': AVERAGE | {'momentum': '0.9'}}, r"momentum is '0.9'; it must be in \[0, 1\]"),
+    ],
+)
+def test_wrong_members_are_refused(configs, message):
+    with pytest.raises(UserError, match=message):
+        make(configs)
+
+
+def test_member_must_be_a_dict():
+    with pytest.raises(UserError, match=r"'members.a' is 'gradient'; give a dict"):
+        config_lib.member_model({'members': {'a': 'gradient', 'b': {}}}, 'b')

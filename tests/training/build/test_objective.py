@@ -1,0 +1,97 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm.errors import UserError
+from jitm.training.build.objective import make_terms
+from jitm.types import TokenPredictions
+
+
+def term(**changes):
+    keywords = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
+    keywords |= {'reduction': 'sum'} | changes
+    return {'ranking': {key: value for key, value in keywords.items() if value != 'absent'}}
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'margn': 1}, "'terms.ranking.margn' is unknown, did you mean 'margin'"),
+        ({'margin': 'absent'}, "'terms.ranking.margin' is missing"),
+        ({'loss': 'absent'}, "'terms.ranking.loss' is missing"),
+        ({'weight': 'absent'}, "'terms.ranking.weight' is missing"),
+        (
+            {'start_epoch': 2, 'end_epoch': 2},
+            'the term is never active: start_epoch 2 is not before end_epoch 2',
+        ),
+        ({'reduction': 'max'}, "reduction is 'max'; take 'sum' or 'mean'"),
+        ({'loss': 'tokens.captionin'}, "has no 'captionin', did you mean 'captioning'"),
+        ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown$"),
+        ({'predictions': 'captioning'}, "'terms.ranking.predictions' is unknown"),
+    ],
+)
+def test_wrong_term_names_its_key(changes, message):
+    with pytest.raises(UserError, match=message):
+        make_terms(term(**changes))
+
+
+def test_loss_without_anchor_is_refused(monkeypatch):
+    from jitm.losses import ranking
+
+    def relative(scores, positives, negatives, *, anchor_scores):
+        return scores
+
+    relative.__module__ = ranking.__name__
+    monkeypatch.setattr(ranking, 'relative', relative, raising=False)
+    with pytest.raises(UserError, match='needs anchor_scores: add an anchor model to members'):
+        make_terms(term(loss='ranking.relative', margin='absent'))
+
+
+def test_loss_without_margins_is_refused():
+    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, such as 'cider.from_c"):
+        make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
+    make_terms(term(loss='ranking.adaptive_margin', margin='absent'), supplied=('margins',))
+    make_terms(term(), supplied=('margins',))
+
+
+def test_supplied_input_is_not_an_argument():
+    with pytest.raises(UserError, match=r"'terms.ranking.margins' is unknown"):
+        make_terms(term(loss='ranking.adaptive_margin', margin='absent', margins=0.2), supplied=('margins',))
+
+
+def test_wrong_arguments_are_refused_when_built():
+    boost = term(loss='distillation.rank_distillation', margin='absent', length=7)
+    with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments: length is 7; take 1"):
+        make_terms(boost, supplied=('anchor_scores',))
+    with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments"):
+        make_terms(term(margin='wide'))
+    with pytest.raises(UserError, match=r'arguments: extreme is 0; it must be above 0'):
+        make_terms(term(loss='anchored.relative_max', extreme=0), supplied=('anchor_scores',))
+
+
+def test_token_term_checks_and_passes_its_arguments():
+    def words(**changes):
+        return term(**{'loss': 'tokens.word_discrimination', 'margin': 'absent', 'match_weight': 0.11} | changes)
+
+    predictions = TokenPredictions(jnp.zeros((1, 2, 2)), jnp.asarray([[0, 1]]), jnp.ones((1, 2), bool))
+    made = make_terms(words())['ranking']
+    got = made.per_text(predictions)
+    np.testing.assert_allclose(got, 1.11 * np.log(2) / 2, rtol=1e-6)
+    for changes, message in (
+        ({'match_weight': 'absent'}, "'terms.ranking.match_weight' is missing"),
+        (
+            {'match_weight': -1},
+            "'terms.ranking' cannot be computed with its arguments: match_weight is -1; it must not",
+        ),
+        ({'match_weight': 'low'}, "'terms.ranking' cannot be computed with its arguments: "),
+        ({'mach_weight': 1}, "'terms.ranking.mach_weight' is unknown, did you mean 'match_weight'"),
+        ({'mask': None}, "'terms.ranking.mask' is unknown"),
+        ({'loss': 'tokens.word_correction'}, "'terms.ranking.match_weight' is unknown"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make_terms(words(**changes))
+
+
+def test_empty_terms_are_refused():
+    with pytest.raises(UserError, match="'terms' is empty"):
+        make_terms({})
