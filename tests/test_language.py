@@ -1,0 +1,135 @@
+"""Prose uses the standard terms of the field: no private word in README, docs, docstrings, comments or messages."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+MAX_TEST_NAME = 65
+SUBJECT = r'(?:a|an|the|some|one|this|these|its|every|each|of)'
+# What to write -> the pattern of what not to write.
+RULES = {
+    'author and year': r'\bpapers? 0\d\d\b',
+    'caption': r'(?<!one )(?<!each )(?<!a single )\bsentences?\b',
+    'synthetic (negative) caption': r'\b(?:written|wrong|made-up|false) captions?\b|\bmade[ -]up\b',
+    'generator': r'\bwriters?\b',
+    'perturbed caption, perturbation': r'\battack(?:s|ed)?\b',
+    'match probability, mismatched word': (
+        r'\bwords? (?:that |which )?(?:do(?:es)? not )?fits?\b|\bfits? (?:the|an) image\b'
+    ),
+    'reduced variant': r'\btwins?\b',
+    'anchor model, target model, model': r'(?<!hard )(?<!switch )(?<!either )\bbranch(?:es)?\b',
+    'jointly trained model': r'\bmembers? (?:that|which|who|learns?|trains?)\b',
+    'distinguished; within the spread of the seeds': r'\btold apart\b|\btells? [\w ]{0,30}\bapart\b',
+    'value for constant scores; collapse': (
+        r'\bwhere equal scores\b|\bequal scores (?:would )?(?:put|give)\b|\bloss sits\b'
+    ),
+    'resume': r'\b(?:go|goes|went|going) on\b(?! (?:top|the|a)\b)',
+    'is initialized from, starts with': r'\b(?:begins?|began|begun) (?:with|as|anew)\b',
+    'sampled, randomly initialized': (
+        r'\b(?:is|are|was|were|be|been) drawn\b|\bdrawn (?:from|by|anew|again|at|with|uniformly)\b'
+    ),
+    'valid, mask': r'\b(?:is|are|was|were|be) (?:not |all |really )?there\b(?! (?:a|an|any|no)\b)',
+    'token position': (
+        r'\b(?:word|token|masked|refilled|these|those) places?\b'
+        r'|\bplaces? of (?:a|the|each|every) (?:caption|text|word|token)\b'
+    ),
+    'metrics, outputs': r'\b(?:told|said)\b',
+    'a noun': rf'\b[Ww]hat {SUBJECT} \w+ (?:tells?|says?|has|have|is|are|was|asks?|gives?|needs?|found|wrote|knows?)\b',
+    'shortlist': r'\bproposals?\b|\bproposes\b|\bproposed (?:pairs?|candidates?|texts?|captions?|images?)\b',
+    'stage': r'\b(?:first|second|both|two|each|this|next|that|the) rounds?\b(?! of \d)',
+    'implemented, available, not measured': r'\bworks today\b|\bat hand\b|\bnumbers? of ours\b',
+    'special tokens': r'\bboth ends\b',
+    'a subject': r'\bnobody\b|:\s+(?:all |one )?of (?:these|those|them|that \w+)\.$',
+}
+PATTERNS = {term: re.compile(pattern, re.IGNORECASE) for term, pattern in RULES.items()}
+# Words in their usual sense: (path, part of the line).
+EXEMPT = (
+    ('docs/references.md', 'entence'),  # titles of papers
+    ('jitm/', 'errors into a sentence'),
+    ('jitm/analysis/', 'drawn'),  # figures are
+    ('jitm/data/scenes/', 'drawn'),  # and so are the shapes
+)
+
+
+def _blank(match: re.Match) -> str:
+    return re.sub(r'[^\n]', ' ', match[0])
+
+
+def read_markdown(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a page with their numbers, without code."""
+    text = re.sub(r'^```.*?^```|^    .*?$|`[^`\n]*`', _blank, path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    yield from enumerate(text.splitlines(), 1)
+
+
+def read_python(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the lines of all comments and strings of a module with their numbers, without code in backticks."""
+    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, 'FSTRING_MIDDLE', tokenize.STRING)}
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type in kinds:
+            text = re.sub(r'`[^`\n]*`', ' ', token.string.strip('\'"'))
+            for number, line in enumerate(text.splitlines()):
+                yield token.start[0] + number, line.rstrip('\'"')
+
+
+def find_hits(paths: list[Path]) -> list[str]:
+    """Returns `file:line: what to write: the line` of each private word."""
+    hits = []
+    for path in paths:
+        name = str(path.relative_to(ROOT))
+        lines = read_markdown(path) if path.suffix == '.md' else read_python(path)
+        for number, line in lines:
+            if any(name.startswith(start) and part in line for start, part in EXEMPT):
+                continue
+            for term, pattern in PATTERNS.items():
+                if match := pattern.search(line):
+                    hits.append(f"{name}:{number}: write '{term}', not '{match[0]}': {line.strip()[:100]}")
+    return hits
+
+
+@pytest.mark.parametrize('area', ['README.md', 'docs', 'jitm', 'configs', 'benchmarks', 'train.py', 'eval.py'])
+def test_prose_uses_standard_terms(area):
+    path = ROOT / area
+    paths = [path] if path.is_file() else sorted([*path.rglob('*.py'), *path.rglob('*.md')])
+    assert paths
+    hits = find_hits(paths)
+    assert not hits, f'{len(hits)} private words\n' + '\n'.join(hits)
+
+
+def test_names_of_tests_are_short_and_standard():
+    hits = []
+    for path in sorted((ROOT / 'tests').rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith('test_'):
+                words = node.name.replace('_', ' ')
+                wrong = [pattern.search(words)[0] for pattern in PATTERNS.values() if pattern.search(words)]
+                if wrong or len(node.name) > MAX_TEST_NAME:
+                    hits.append(f'{path.relative_to(ROOT)}:{node.lineno}: {node.name} {wrong or len(node.name)}')
+    assert not hits, f'{len(hits)} names\n' + '\n'.join(hits)
+
+
+@pytest.mark.parametrize(
+    ('line', 'found'),
+    [
+        ('the score of a sentence', 'caption'),
+        ('errors are one sentence', None),
+        ('as in paper 003', 'author and year'),
+        ('Of 3 papers, 12 tables.', None),
+        ('the loss sits where equal scores put it', 'value for constant scores; collapse'),
+        ('equal scores are ordered by index', None),
+        ('the same command goes on', 'resume'),
+        ('they go on top of the budget', None),
+        ('a word that does not fit', 'match probability, mismatched word'),
+        ('a block that does not fit into memory', None),
+        ('the share of queries in the hard branch', None),
+        ('runs: of these.', 'a subject'),
+    ],
+)
+def test_patterns_find_private_words_only(line, found):
+    assert next((term for term, pattern in PATTERNS.items() if pattern.search(line)), None) == found
