@@ -86,7 +86,7 @@ PUBLISHED = {
     'soft_am,oss': ('DBL baseline + AM, soft (OSS)', 'DBL table IV'),
     'rs_as,oss': ('DBL baseline + model H (OSS)', 'DBL table IV'),
     'rm_am,oss': ('DBL baseline + model I (OSS)', 'DBL table IV'),
-    'rm,oss3': ('DBL baseline + RM, 3 branches (OSS)', 'DBL section IV-B'),
+    'rm,oss3': ('DBL baseline + RM, 3 models (OSS)', 'DBL section IV-B'),
 }
 TABLE_I = {'vsrn': 'VSRN', 'bfan': 'BFAN', 'sgr': 'SGRAF', 'saf': 'SGRAF', 'naaf': 'NAAF', 'esa': 'ESA'}
 SETTINGS = {
