@@ -1,1 +1,1 @@
-"""Training: objective, members, step, checkpoints, loop."""
+"""Training: objective, models that train together, step, loop, and their construction from a config."""

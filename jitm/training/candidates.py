@@ -1,11 +1,14 @@
-"""Where the candidates of a retrieval ranking come from, and how they are scored.
+"""Sources of rankings: where the candidates of a query come from, and how they are scored.
 
-A source chooses candidates without gradient (`choose`), scores them with it (`score`), and makes rankings of the
-scores of the global batch (`rank`). A new one is one more class here, and its name in `SOURCES`.
+A source chooses candidates without gradient (`choose`), scores them with gradient (`score`) and makes rankings of the
+scores of the global batch (`rank`). It also says which inputs of losses it supplies, and checks the config for what it
+does not support. `Source` lists the methods. Here are the sources of retrieval candidates; synthetic captions and token
+predictions are in `jitm.training.generated`.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import einops
@@ -14,280 +17,377 @@ import jax.numpy as jnp
 from flax import struct
 
 from jitm import parallel
-from jitm.errors import UserError
+from jitm.errors import UserError, check_at_least, check_choice, check_positive
 from jitm.models.matcher import Encoding, Matcher
+from jitm.training.objective import DIRECTIONS, TokenTerm
 from jitm.types import Batch, Pairs, Ranking
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 
+Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
 
-def relevance_margins(relevance: chex.Array, temperature: float) -> chex.Array:
-    """The margins (phi(p) - phi(n)) / tau of SAM (arXiv 2110.02623, not checked against its text).
 
-    Args:
-      relevance: phi [Q, C] of each candidate n for each query; the positive p of query q is candidate q.
-      temperature: tau, what a difference in phi is divided by to be one in scores.
+class Encoded(NamedTuple):
+    """The encoded pairs of this device's part of a batch; text n describes image n."""
 
-    Returns:
-      [Q, C], below 0 where a candidate is the more relevant one.
+    images: Encoding
+    texts: Encoding
+
+
+class GlobalBatch(NamedTuple):
+    """What rankings need to know of the global batch.
+
+    Attributes:
+      image_index: int32 [B], equal numbers are the same image.
+      relevance: float32 [B, B], phi of text j for image i; None without.
     """
-    return (jnp.diagonal(relevance)[:, None] - relevance) / temperature
+
+    image_index: chex.Array
+    relevance: chex.Array | None = None
 
 
-def in_batch(
-    scores: chex.Array,
-    image_index: chex.Array,
-    relevance: chex.Array | None = None,
-    offline: Mapping[str, tuple[chex.Array, chex.Array]] | None = None,
-    anchor_scores: chex.Array | None = None,
-    *,
-    same_image: str,
-    margin_temperature: float = 5.0,
-) -> dict[str, Ranking]:
-    """Ranks the batch's texts for each image and its images for each text.
+class Source:
+    """A source of rankings, of token losses, or of both.
 
-    Args:
-      scores: [E B, E B], image i with text j; a pair's E copies stand together, and all match each other.
-      image_index: int [B], equal numbers are the same image.
-      relevance: [B, B], phi of text j for image i, if there are to be margins.
-      offline: direction -> scores [E B] of each query with its mined negative, and of a mined pair; if there are any.
-      anchor_scores: [A, E B, E B], of the same pairs by each of A anchors, if there are any.
-      same_image: what another pair of the same image is: a 'negative', as published; a 'positive', as in CMPM; or
-        'ignored'.
-      margin_temperature: tau of the margins.
-
-    Returns:
-      `i2t` and `t2i`, each a Ranking [E B, E B].
-
-    Raises:
-      UserError: same_image is something else, or margin_temperature is not above 0.
+    Attributes:
+      rankings: names of the rankings that `rank` makes.
+      predictions: names of the token predictions whose losses `score` computes, see `TokenTerm.predictions`.
+      for_anchors: whether anchor models are scored on it too, so that others can learn from their scores.
     """
-    if same_image not in SAME_IMAGE:
-        raise UserError(f"config key 'candidates.same_image' is '{same_image}'; take one of {', '.join(SAME_IMAGE)}")
-    if not margin_temperature > 0:
-        raise UserError(f"config key 'candidates.margin_temperature' is {margin_temperature}; it must be above 0")
-    copies = len(scores) // len(image_index)
-    chex.assert_shape(scores, (copies * len(image_index),) * 2)
-    pair, image = jnp.repeat(jnp.arange(len(image_index)), copies), jnp.repeat(image_index, copies)
-    same_pair, same = pair[:, None] == pair, image[:, None] == image
-    positives = same if same_image == 'positive' else same_pair
-    negatives = ~same_pair if same_image == 'negative' else ~same
-    i2t, t2i = Ranking(scores, positives, negatives), Ranking(scores.T, positives, negatives)
-    if relevance is not None:
-        relevance = jnp.repeat(jnp.repeat(relevance, copies, axis=0), copies, axis=1)
-        i2t = i2t.replace(margins=relevance_margins(relevance, margin_temperature))
-        t2i = t2i.replace(margins=relevance_margins(relevance.T, margin_temperature))
-    if anchor_scores is not None:
-        chex.assert_shape(anchor_scores, (None, *scores.shape))
-        i2t = i2t.replace(anchor_scores=anchor_scores)
-        t2i = t2i.replace(anchor_scores=anchor_scores.transpose(0, 2, 1))
-    rankings = {'i2t': i2t, 't2i': t2i}
-    for direction, (with_query, of_pair) in (offline or {}).items():
-        rankings[direction] = rankings[direction].replace(offline_scores=with_query, offline_pair_scores=of_pair)
-    return rankings
+
+    rankings: tuple[str, ...] = ()
+    predictions: tuple[str, ...] = ()
+    for_anchors = False
+
+    @property
+    def extra_pairs(self) -> int:
+        """How many candidate pairs a batch holds besides the matching ones."""
+        return 0
+
+    def supplies(self, config: Mapping[str, Any]) -> set[str]:
+        """Returns the names in `objective.INPUTS` that the rankings hold with this config."""
+        del config
+        return set()
+
+    def check(self, config: Mapping[str, Any], num_texts: int) -> None:
+        """Raises a UserError if the config of a run with so many training captions does not fit this source."""
+
+    def choose(self, models: Models, name: str, batch: Batch, key: chex.PRNGKey, axis: str | None) -> Any:
+        """Chooses candidates for a model, without gradient.
+
+        Args:
+          models: all models that train together.
+          name: the model that trains on the candidates.
+          batch: this device's part of the batch.
+          key: for sampling.
+          axis: name of the device axis; None on one device.
+
+        Returns:
+          Arrays that `score` takes; None if nothing is chosen.
+        """
+
+    def score(
+        self,
+        matcher: Matcher,
+        encoded: Encoded,
+        batch: Batch,
+        chosen: Any,
+        axis: str | None,
+        token_terms: Mapping[str, TokenTerm],
+        *,
+        train: bool = True,
+    ) -> tuple[Any, dict[str, chex.Array]]:
+        """Scores the candidates of this device's queries.
+
+        Args:
+          matcher: the bound model.
+          encoded: this device's pairs.
+          batch: this device's part of the batch.
+          chosen: the result of `choose`.
+          axis: name of the device axis; None on one device.
+          token_terms: the token terms whose predictions this source makes.
+          train: whether to score as in training.
+
+        Returns:
+          Scores, leaves [B, ...], and for each token term the loss [B] of every pair.
+        """
+        raise NotImplementedError
+
+    def rank(self, scores: Any, batch: GlobalBatch, anchors: Sequence[Any] = ()) -> dict[str, Ranking]:
+        """Makes rankings.
+
+        Args:
+          scores: the scores of the global batch.
+          batch: the global batch.
+          anchors: the scores of A anchor models, for `Ranking.anchor_scores`.
+
+        Returns:
+          Name in `rankings` -> Ranking.
+        """
+        del scores, batch, anchors
+        return {}
 
 
 class BatchScores(struct.PyTreeNode):
-    """Scores of a batch's images with all texts of the global batch.
+    """Scores of images with all texts of the global batch.
 
     Attributes:
       rows: float32 [B, C].
-      offline: direction -> scores of mined negatives, see `score_offline`; None without.
+      offline: direction -> two arrays [B], see `score_offline`; None without mined negatives.
     """
 
     rows: chex.Array
     offline: dict[str, tuple[chex.Array, chex.Array]] | None
 
 
-class ShortlistScores(struct.PyTreeNode):
-    """Scores of one direction's queries with their own texts or images, and with chosen candidates.
+def relevance_margins(relevance: chex.Array, temperature: float) -> chex.Array:
+    """Returns the margins (phi(p) - phi(n)) / tau of SAM (Biten et al., 2022; not checked against its text).
 
-    Attributes:
-      scores: float32 [B, 1 + H], what matches first.
-      chosen: bool [B, H], the candidates that there are.
+    Args:
+      relevance: phi [Q, C] of each candidate n for each query; the positive p of query q is candidate q.
+      temperature: tau, by which differences in phi are divided to be differences in scores.
+
+    Returns:
+      [Q, C], below 0 where a candidate is more relevant than the positive.
     """
-
-    scores: chex.Array
-    chosen: chex.Array
-
-    def ranking(self) -> Ranking:
-        """The ranking of every query."""
-        first = jnp.zeros(self.scores.shape, bool).at[:, 0].set(True)
-        return Ranking(self.scores, first, jnp.pad(self.chosen, [(0, 0), (1, 0)]))
+    return (jnp.diagonal(relevance)[:, None] - relevance) / temperature
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InBatch:
-    """Ranks the global batch's texts for each image and its images for each text.
+class InBatch(Source):
+    """Ranks the captions of the global batch for each image and its images for each caption.
 
     Attributes:
-      same_image: see `rankings.in_batch`, as for the other.
-      margin_temperature: tau.
+      same_image: how another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
+        or 'ignored'.
+      margin_temperature: tau of the margins, see `relevance_margins`.
+
+    Raises:
+      ValueError: if an argument is out of its range.
     """
 
     same_image: str
     margin_temperature: float = 5.0
 
-    num_extra = 0  # no candidates but the batch
+    rankings = DIRECTIONS
+    for_anchors = True
 
-    def choose(self, matcher: Matcher, batch: Batch, axis: str | None) -> None:
-        """Chooses nothing: all are candidates."""
-        del matcher, batch, axis
+    def __post_init__(self):
+        check_choice(self.same_image, SAME_IMAGE, 'same_image')
+        check_positive(self.margin_temperature, 'margin_temperature')
+
+    def supplies(self, config: Mapping[str, Any]) -> set[str]:
+        """Supplies margins with a relevance, anchor scores if a model learns from others, and mined negatives."""
+        supplied = {
+            'margins': config['relevance']['source'],
+            'anchor_scores': any(member.get('learn_from') for member in config['members'].values()),
+            'offline_scores': config['offline']['path'],
+            'offline_pair_scores': config['offline']['path'],
+        }
+        return {name for name, given in supplied.items() if given}
 
     def score(
         self,
         matcher: Matcher,
-        images: Encoding,
-        texts: Encoding,
+        encoded: Encoded,
         batch: Batch,
         chosen: None,
         axis: str | None,
+        token_terms: Mapping[str, TokenTerm],
+        *,
         train: bool = True,
-    ) -> BatchScores:
-        """Scores this device's images with all texts; see `Shortlist.score`."""
-        del chosen
-        rows = matcher.similarity(images, parallel.all_gather(texts, axis), train)
-        offline = None if batch.offline is None or not train else score_offline(matcher, images, texts, batch.offline)
-        return BatchScores(rows, offline)
+    ) -> tuple[BatchScores, dict[str, chex.Array]]:
+        """Scores this device's images with all captions of the global batch, and mined negatives in training."""
+        del chosen, token_terms
+        rows = matcher.similarity(encoded.images, parallel.all_gather(encoded.texts, axis), train)
+        offline = score_offline(matcher, encoded, batch.offline) if batch.offline is not None and train else None
+        return BatchScores(rows, offline), {}
 
-    def rank(
-        self,
-        scores: BatchScores,
-        image_index: chex.Array,
-        relevance: chex.Array | None = None,
-        anchors: tuple[BatchScores, ...] = (),
-    ) -> dict[str, Ranking]:
-        """Makes `i2t` and `t2i` of scores [B, B] of the global batch; see `rankings.in_batch`."""
-        anchor_scores = jnp.stack([anchor.rows for anchor in anchors]) if anchors else None
-        keywords = dataclasses.asdict(self)
-        return in_batch(scores.rows, image_index, relevance, scores.offline, anchor_scores, **keywords)
+    def rank(self, scores: BatchScores, batch: GlobalBatch, anchors: Sequence[BatchScores] = ()) -> dict[str, Ranking]:
+        """Makes the rankings `i2t` and `t2i` [E B, E B]; the E views of a pair match each other."""
+        rows, image_index = scores.rows, batch.image_index
+        views = len(rows) // len(image_index)
+        chex.assert_shape([rows, *(anchor.rows for anchor in anchors)], (views * len(image_index),) * 2)
+        pair, image = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
+        same_pair, same_image = pair[:, None] == pair, image[:, None] == image
+        positives = same_image if self.same_image == 'positive' else same_pair
+        negatives = ~same_pair if self.same_image == 'negative' else ~same_image
+        i2t, t2i = Ranking(rows, positives, negatives), Ranking(rows.T, positives, negatives)
+        if batch.relevance is not None:
+            relevance = jnp.repeat(jnp.repeat(batch.relevance, views, axis=0), views, axis=1)
+            i2t = i2t.replace(margins=relevance_margins(relevance, self.margin_temperature))
+            t2i = t2i.replace(margins=relevance_margins(relevance.T, self.margin_temperature))
+        if anchors:
+            anchor_scores = jnp.stack([anchor.rows for anchor in anchors])
+            i2t = i2t.replace(anchor_scores=anchor_scores)
+            t2i = t2i.replace(anchor_scores=anchor_scores.swapaxes(1, 2))
+        rankings = {'i2t': i2t, 't2i': t2i}
+        for direction, (with_query, of_pair) in (scores.offline or {}).items():
+            rankings[direction] = rankings[direction].replace(offline_scores=with_query, offline_pair_scores=of_pair)
+        return rankings
+
+
+class ListScores(struct.PyTreeNode):
+    """Scores of queries with their positive and with a list of negatives.
+
+    Attributes:
+      scores: float32 [B, 1 + H], the positive first.
+      valid: bool [B, H], which of the negatives are real.
+    """
+
+    scores: chex.Array
+    valid: chex.Array
+
+    def ranking(self) -> Ranking:
+        """Returns the ranking of every query."""
+        positives = jnp.zeros(self.scores.shape, bool).at[:, 0].set(True)
+        return Ranking(self.scores, positives, jnp.pad(self.valid, [(0, 0), (1, 0)]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shortlist:
-    """Ranks the hardest of many candidates: all are scored without gradient, those that are kept again with it.
+class Shortlist(Source):
+    """Ranks the hardest of many candidates: all are scored without gradient, the shortlist is scored again with it.
 
-    So UNITER trains with hard negatives (its released code): 399 random candidates, of which 31 are kept. There every
-    query draws its own; here the queries of a step share the global batch and a pool.
+    This is how UNITER trains with hard negatives (Chen et al., 2020, released code): 399 random candidates, of which 31
+    are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
+    extra pairs.
 
     Attributes:
-      num_extra: P, how many pairs there are besides the global batch, whose images and texts are candidates too.
-      num_hard: H, how many candidates of each query are kept.
+      num_extra: P, pairs besides the global batch whose images and captions are candidates too.
+      num_hard: H, negatives kept for each query.
+
+    Raises:
+      ValueError: if an argument is out of its range.
     """
 
     num_extra: int
     num_hard: int
 
-    def __post_init__(self):
-        if self.num_extra < 0:
-            raise UserError(f"config key 'candidates.num_extra' is {self.num_extra}; it must not be negative")
-        if self.num_hard < 1:
-            raise UserError(f"config key 'candidates.num_hard' is {self.num_hard}; it must be at least 1")
+    rankings = DIRECTIONS
 
-    def choose(self, matcher: Matcher, batch: Batch, axis: str | None) -> dict[str, tuple[chex.Array, chex.Array]]:
+    def __post_init__(self):
+        check_at_least(self.num_extra, 0, 'num_extra')
+        check_at_least(self.num_hard, 1, 'num_hard')
+
+    @property
+    def extra_pairs(self) -> int:
+        """P."""
+        return self.num_extra
+
+    def check(self, config: Mapping[str, Any], num_texts: int) -> None:
+        """Refuses too few candidates, and sections of the config that only `InBatch` uses."""
+        for name in sorted(InBatch(same_image='negative').supplies(config)):
+            raise UserError(f"the config supplies {name}, which needs 'candidates.source' 'in_batch'")
+        if config['augmentation']['num_views'] != 1:
+            raise UserError(
+                "config key 'augmentation.num_views' must be 1: 'candidates.source' 'shortlist' has each pair once"
+            )
+        if self.num_extra > num_texts:
+            raise UserError(
+                f"config key 'candidates.num_extra' is {self.num_extra}, but there are {num_texts} texts for training"
+            )
+        candidates = config['batch_size'] + self.num_extra - 1
+        if self.num_hard > candidates:
+            raise UserError(
+                f"config key 'candidates.num_hard' is {self.num_hard}, but a query has {candidates} candidates"
+            )
+
+    def choose(
+        self, models: Models, name: str, batch: Batch, key: chex.PRNGKey, axis: str | None
+    ) -> dict[str, tuple[chex.Array, chex.Array]]:
         """Finds the hardest candidates of this device's queries, in evaluation mode.
 
         Returns:
-          Direction -> int [B, H], the candidates in the order of `_candidates`, and bool [B, H], which of these there
-          are.
+          Direction -> int [B, H], rows of `_candidates`, and bool [B, H], which of them are real.
         """
-        images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        all_images, all_texts = _candidates(matcher, images, texts, batch, axis, train=False)
-        index = parallel.all_gather(batch.image_index, axis)
-        if batch.extra is not None:
-            index = jnp.concatenate([index, parallel.all_gather(batch.extra_index, axis)])
-        negatives = batch.image_index[:, None] != index
-        scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
-        chosen = {}
-        for direction, rows in scores.items():
-            kept, chosen_index = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), self.num_hard)
-            chosen[direction] = chosen_index, jnp.isfinite(kept)
-        return chosen
+        del key
+        model, variables = models[name]
+
+        def choose(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
+            own = Encoded(matcher.encode_image(batch.images), matcher.encode_text(batch.texts))
+            images, texts = _candidates(matcher, own, batch, axis, train=False)
+            index = parallel.all_gather(batch.image_index, axis)
+            if batch.extra is not None:
+                index = jnp.concatenate([index, parallel.all_gather(batch.extra_index, axis)])
+            negatives = batch.image_index[:, None] != index
+            scores = {'i2t': matcher.similarity(own.images, texts), 't2i': matcher.similarity(images, own.texts).T}
+            chosen = {}
+            for direction, rows in scores.items():
+                values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), self.num_hard)
+                chosen[direction] = rows, jnp.isfinite(values)
+            return chosen
+
+        return model.apply(variables, method=choose)
 
     def score(
         self,
         matcher: Matcher,
-        images: Encoding,
-        texts: Encoding,
+        encoded: Encoded,
         batch: Batch,
         chosen: Mapping[str, tuple[chex.Array, chex.Array]],
         axis: str | None,
+        token_terms: Mapping[str, TokenTerm],
+        *,
         train: bool = True,
-    ) -> dict[str, ShortlistScores]:
-        """Scores this device's queries with what matches them and with their candidates.
+    ) -> tuple[dict[str, ListScores], dict[str, chex.Array]]:
+        """Scores this device's queries with their positive and their shortlist: direction -> ListScores."""
+        del token_terms
+        candidates = _candidates(matcher, encoded, batch, axis, train)
 
-        Args:
-          matcher: the model.
-          images: of the batch, encoded.
-          texts: of the batch, encoded.
-          batch: this device's rows.
-          chosen: of `choose`.
-          axis: of the devices; None for one.
-          train: in training.
-
-        Returns:
-          Direction -> scores of this device's queries.
-        """
-        all_images, all_texts = _candidates(matcher, images, texts, batch, axis, train)
-
-        def scores(direction: str, queries: Encoding, own: Encoding, candidates: Encoding) -> ShortlistScores:
-            index, there = chosen[direction]
+        def scores(direction: str, queries: Encoding, positives: Encoding, candidates: Encoding) -> ListScores:
+            index, valid = chosen[direction]
             per_query = 1 + index.shape[1]
-            others = jax.tree.map(lambda x: x[index], candidates)
-            listed = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), own, others)
+            negatives = jax.tree.map(lambda x: x[index], candidates)
+            listed = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), positives, negatives)
             listed = jax.tree.map(lambda x: einops.rearrange(x, 'q c ... -> (q c) ...'), listed)
             queries = jax.tree.map(lambda x: jnp.repeat(x, per_query, axis=0), queries)
             pair = (queries, listed) if direction == 'i2t' else (listed, queries)
-            return ShortlistScores(matcher.similarity_pairwise(*pair, train).reshape(-1, per_query), there)
+            return ListScores(matcher.similarity_pairwise(*pair, train).reshape(-1, per_query), valid)
 
-        return {'i2t': scores('i2t', images, texts, all_texts), 't2i': scores('t2i', texts, images, all_images)}
+        images, texts = encoded
+        return {
+            'i2t': scores('i2t', images, texts, candidates.texts),
+            't2i': scores('t2i', texts, images, candidates.images),
+        }, {}
 
     def rank(
-        self,
-        scores: Mapping[str, ShortlistScores],
-        image_index: chex.Array,
-        relevance: None = None,
-        anchors: tuple[()] = (),
+        self, scores: Mapping[str, ListScores], batch: GlobalBatch, anchors: Sequence[Any] = ()
     ) -> dict[str, Ranking]:
-        """Makes `i2t` and `t2i` [B, 1 + H] of the scores of the global batch."""
-        del image_index, relevance, anchors
+        """Makes the rankings `i2t` and `t2i` [B, 1 + H]."""
+        del batch, anchors
         return {direction: listed.ranking() for direction, listed in scores.items()}
 
 
-Source = InBatch | Shortlist
 SOURCES = {'in_batch': InBatch, 'shortlist': Shortlist}
 
 
-def _candidates(
-    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, axis: str | None, train: bool
-) -> tuple[Encoding, Encoding]:
-    """All images and all texts of a step, encoded: the global batch, then its pool."""
-    own = parallel.all_gather((images, texts), axis)
+def _candidates(matcher: Matcher, encoded: Encoded, batch: Batch, axis: str | None, train: bool) -> Encoded:
+    """Returns all candidates of a step, encoded: the global batch, then its extra pairs."""
+    candidates = parallel.all_gather(encoded, axis)
     if batch.extra is None:
-        return own
-    pool = matcher.encode_image(batch.extra.images, train), matcher.encode_text(batch.extra.texts, train)
-    return jax.tree.map(lambda *x: jnp.concatenate(x), own, parallel.all_gather(pool, axis))
+        return candidates
+    extra = Encoded(matcher.encode_image(batch.extra.images, train), matcher.encode_text(batch.extra.texts, train))
+    return jax.tree.map(lambda *x: jnp.concatenate(x), candidates, parallel.all_gather(extra, axis))
 
 
 def score_offline(
-    matcher: Matcher, images: Encoding, texts: Encoding, offline: tuple[Pairs, Pairs]
+    matcher: Matcher, encoded: Encoded, offline: tuple[Pairs, Pairs]
 ) -> dict[str, tuple[chex.Array, chex.Array]]:
-    """Scores mined negatives, each pair of batches encoded by itself as in the released code of AOQ (paper 000).
+    """Scores mined negatives in training, each set of pairs encoded by itself as in the code of Chen et al. (2020).
 
     Args:
-      matcher: in training.
-      images: of N matching pairs, encoded.
-      texts: of these.
-      offline: mined negatives of each pair, and what corresponds to these.
+      matcher: the bound model.
+      encoded: N matching pairs.
+      offline: N mined negatives of each pair, and the N partners of these negatives.
 
     Returns:
-      Direction -> scores [N] of each query with its negative, and of a pair without the query: both negatives for
-      images, what corresponds to them for texts.
+      Direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without the query: of
+      both negatives for images, of their partners for texts.
     """
     negatives, partners = (
-        (matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True))
+        Encoded(matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True))
         for pairs in offline
     )
-    pairs = [(images, negatives[1]), negatives, (negatives[0], texts), partners]
+    pairs = (encoded.images, negatives.texts), negatives, (negatives.images, encoded.texts), partners
     of_image, of_negatives, of_text, of_partners = (matcher.similarity_pairwise(*pair, train=True) for pair in pairs)
     return {'i2t': (of_image, of_negatives), 't2i': (of_text, of_partners)}

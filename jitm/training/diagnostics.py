@@ -1,4 +1,4 @@
-"""What a training step tells of itself besides its loss."""
+"""Diagnostics logged at each training step, computed from its scores and gradients after differentiation."""
 
 from collections.abc import Mapping
 
@@ -8,23 +8,49 @@ import jax.numpy as jnp
 import optax
 
 from jitm.losses.ranking import hardest_negative, hardest_positive
-from jitm.training.objective import DIRECTIONS, Term, objective
+from jitm.training.generated import GENERATED
+from jitm.training.objective import DIRECTIONS, Term, objective, ranking_terms
 from jitm.types import Ranking
 
 BINS = 20  # of the histogram of difficulty
+EPSILON = 0.01  # of selective hard negatives as published (Li et al., 2023), for losses without an epsilon
+MODULES = ('image_fc',)  # gradient norms of these modules are logged where a model has them (Li et al., 2023, figure 5)
+
+
+def ranking_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
+    """Returns all diagnostics of a trained model's rankings.
+
+    Args:
+      rankings: name -> Ranking.
+      terms: the model's objective.
+      epoch: int [].
+
+    Returns:
+      The results of `gap_metrics` and `collapse_metrics`, and for synthetic captions `generated/` and the results of
+      `difficulty`.
+    """
+    metrics = gap_metrics(rankings, hard_epsilon(terms)) | collapse_metrics(rankings, terms, epoch)
+    if GENERATED in rankings:
+        metrics |= {f'{GENERATED}/{name}': value for name, value in difficulty(rankings[GENERATED]).items()}
+    return metrics
+
+
+def hard_epsilon(terms: Mapping[str, Term]) -> float:
+    """Returns the epsilon of the first loss that has one, else the published one."""
+    return next((term.arguments['epsilon'] for term in terms.values() if 'epsilon' in term.arguments), EPSILON)
 
 
 def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, chex.Array]:
-    """How far the scores of positives and hardest negatives are apart (paper 004, figures 3 and 7).
+    """Computes the gap between the scores of positives and hardest negatives (Li et al., 2023, figures 3 and 7).
 
     Args:
-      rankings: name -> Ranking; those of both directions count.
-      epsilon: the difference of scores above which SelHN mines the hardest negative.
+      rankings: name -> Ranking; both retrieval directions count.
+      epsilon: the absolute gap above which SelHN mines the hardest negative.
 
     Returns:
-      gap: mean over the queries of both directions of the positive's score less the hardest negative's.
-      absolute_gap: mean of that difference's absolute value.
-      hard_share: share of queries with an absolute difference above epsilon, the hard branch of SelHN.
+      gap: mean over the queries of the positive's score minus the hardest negative's.
+      absolute_gap: mean of its absolute value.
+      hard_share: share of queries with an absolute gap above epsilon, the hard branch of SelHN.
     """
     gap = jnp.stack(
         [
@@ -40,64 +66,63 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
 
 
 def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
-    """How close the scores of wrong sentences come to that of the true one (paper 001, figure 2).
+    """Compares the scores of synthetic captions with that of the true caption (Fan et al., 2022, figure 2).
 
     Args:
-      ranking: of each image's sentences, the first of which is true.
+      ranking: of each image's captions, the first of which is true.
 
     Returns:
-      gap: mean of a wrong sentence's score less the true one's.
-      count: how many wrong sentences an image has, on average.
-      share_00 and so on: share of the wrong sentences in each of `BINS` equal parts of [-1, 1] by that difference.
+      gap: mean of a synthetic caption's score minus the true caption's.
+      count: mean number of synthetic captions per image.
+      share_00, share_01 ...: share of the synthetic captions in each of `BINS` equal parts of [-1, 1] by that gap.
     """
-    gaps, there = ranking.scores - ranking.scores[:, :1], ranking.negatives
-    number = jnp.sum(there)
+    gaps, valid = ranking.scores - ranking.scores[:, :1], ranking.negatives
+    number = jnp.sum(valid)
     part = jnp.clip((gaps + 1) / 2 * BINS, 0, BINS - 1).astype(jnp.int32)
-    counts = jnp.sum(jax.nn.one_hot(part, BINS) * there[..., None], axis=(0, 1))
+    counts = jnp.sum(jax.nn.one_hot(part, BINS) * valid[..., None], axis=(0, 1))
     shares = {f'share_{n:02}': count / jnp.maximum(number, 1) for n, count in enumerate(counts)}
-    gap = jnp.sum(jnp.where(there, gaps, 0)) / jnp.maximum(number, 1)
-    return {'gap': gap, 'count': number / len(there)} | shares
+    gap = jnp.sum(jnp.where(valid, gaps, 0)) / jnp.maximum(number, 1)
+    return {'gap': gap, 'count': number / len(valid)} | shares
 
 
 def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
-    """What shows that a model collapses or that its gradient vanishes (paper 004, figure 5).
+    """Computes what shows a collapse or a vanishing gradient (Li et al., 2023, figure 5).
 
     Args:
-      rankings: name -> Ranking, each of the objective.
-      terms: an objective, of which token terms are left out.
-      epoch: for terms that come and go.
+      rankings: name -> Ranking.
+      terms: an objective; token terms are left out.
+      epoch: int [].
 
     Returns:
       active_hinges: share of queries with a loss above 0.
-      ranking_loss: sum of the terms.
-      collapsed_loss: what it would be if all scores were equal (2 x batch x margin for max of hinges).
+      ranking_loss: sum of the ranking terms.
+      collapsed_loss: its value for constant scores, 2 x batch x margin for max of hinges.
     """
-    terms = {name: term for name, term in terms.items() if term.predictions is None}
+    terms = ranking_terms(terms)
     losses = [
-        sum(t.active(epoch) * t.per_query(ranking) for t in terms.values() if name in t.rankings)
+        sum(t.is_active(epoch) * t.per_query(ranking) for t in terms.values() if name in t.rankings)
         for name, ranking in rankings.items()
         if any(name in t.rankings for t in terms.values())
     ]
-    equal = {name: r.replace(**_zeros(r)) for name, r in rankings.items()}
+    constant = {name: ranking.replace(**_constant_scores(ranking)) for name, ranking in rankings.items()}
     return {
         'active_hinges': jnp.mean(jnp.stack(losses) > 0) if losses else jnp.zeros(()),
         'ranking_loss': objective(terms, rankings, epoch)[0],
-        'collapsed_loss': objective(terms, equal, epoch)[0],
+        'collapsed_loss': objective(terms, constant, epoch)[0],
     }
 
 
-def _zeros(ranking: Ranking) -> dict[str, chex.Array]:
-    """All scores of a ranking, as if the model saw no difference."""
-    given = {name: getattr(ranking, name) for name in ('scores', 'offline_scores', 'offline_pair_scores')}
-    return {name: jnp.zeros_like(scores) for name, scores in given.items() if scores is not None}
+def _constant_scores(ranking: Ranking) -> dict[str, chex.Array]:
+    """Returns all scores of a ranking replaced by 0."""
+    scores = {name: getattr(ranking, name) for name in ('scores', 'offline_scores', 'offline_pair_scores')}
+    return {name: jnp.zeros_like(values) for name, values in scores.items() if values is not None}
 
 
 def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:
-    """The norm of a member's gradient before the clip, and that of its image FC layer if it has one."""
-    image_fc = [
-        leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(gradients)
-        if jax.tree_util.DictKey('image_fc') in path
-    ]
+    """Returns the norm of a model's gradient before clipping, and `MODULE_gradient_norm` for each of `MODULES`."""
     norms = {'gradient_norm': optax.tree.norm(gradients)}
-    return norms | ({'image_fc_gradient_norm': optax.tree.norm(image_fc)} if image_fc else {})
+    leaves = jax.tree_util.tree_leaves_with_path(gradients)
+    for name in MODULES:
+        if below := [leaf for path, leaf in leaves if jax.tree_util.DictKey(name) in path]:
+            norms[f'{name}_gradient_norm'] = optax.tree.norm(below)
+    return norms

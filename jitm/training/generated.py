@@ -1,77 +1,153 @@
-"""What a step of TAGS-DC learns from masked and from written sentences (paper 001, algorithm 1)."""
+"""Sources of token predictions and of synthetic negative captions (Fan et al., 2022, algorithm 1)."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.models.matcher import Encoding, Matcher
-from jitm.synthesis.generator import Synthetic, largest_array, map_images, read_sentences
-from jitm.training.candidates import ShortlistScores
-from jitm.training.objective import Term
-from jitm.types import Batch, TokenPredictions
+from jitm.models.matcher import Matcher
+from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
+from jitm.training.candidates import Encoded, GlobalBatch, ListScores, Models, Source
+from jitm.training.objective import TokenTerm
+from jitm.types import Batch, Ranking, TokenPredictions
 
-GENERATED = 'generated'  # the ranking of an image's own sentence against those written for it
+GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
 MASKED = 'masked_language_modeling'
-HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # of terms of generated sentences
+HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # predictions -> head of the model
 
 
-def score_synthetic(
-    matcher: Matcher, images: Encoding, batch: Batch, synthetic: Synthetic, terms: Mapping[str, Term]
-) -> tuple[ShortlistScores, dict[str, chex.Array]]:
-    """Scores each image with its own and with its wrong sentences, in training, and reads the words of the wrong ones.
+@dataclasses.dataclass(frozen=True)
+class MatcherPredictions(Source):
+    """Predictions that the model makes of matching pairs, see `Matcher.predict_tokens`.
 
-    Args:
-      matcher: in training.
-      images: of the batch, encoded.
-      batch: this device's rows.
-      synthetic: wrong sentences of these images.
-      terms: token terms of wrong sentences.
-
-    Returns:
-      The scores, and the loss [B] of each term.
+    Attributes:
+      predictions: their names.
     """
-    model, variables = matcher.unbind()
-    heads = [HEADS[term.predictions] for term in terms.values()]
 
-    def one(key, image, ids, length, synthetic):
-        sentences = jnp.concatenate([ids[None], synthetic.ids])
-        said = read_sentences(model, variables, image, sentences, length, ('rank', *heads), key)
-        real = synthetic.there[:, None] & (jnp.arange(len(ids)) < length)
-        wanted = {
-            'word_discrimination': ((synthetic.ids == ids).astype(jnp.int32), real),
-            'word_correction': (jnp.broadcast_to(ids, real.shape), real & synthetic.labelled),
-        }
-        predictions = {name: _one_text(said[HEADS[name]][1:], *wanted[name]) for name in HEADS if HEADS[name] in said}
-        return said['rank'], {name: term.per_text(predictions)[0] for name, term in terms.items()}
+    predictions: tuple[str, ...]
 
-    rows = _keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, synthetic
-    _, wrong, length = synthetic.ids.shape
-    floats = largest_array(model, images, 1 + wrong, length, words='correct' in heads)
-    scores, losses = map_images(one, rows, floats)
-    return ShortlistScores(scores, synthetic.there), losses
-
-
-def masked_losses(matcher: Matcher, images: Encoding, batch: Batch, terms: Mapping[str, Term]) -> dict[str, chex.Array]:
-    """The loss [B] of each term of masked words, over all variants of a text, in training; see `score_synthetic`."""
-    model, variables = matcher.unbind()
-
-    def one(key, image, ids, length, masked):
-        logits = read_sentences(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
-        predictions = {MASKED: _one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)}
-        return {name: term.per_text(predictions)[0] for name, term in terms.items()}
-
-    rows = _keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, batch.masked
-    return map_images(one, rows, largest_array(model, images, *batch.masked.ids.shape[1:], words=True))
+    def score(
+        self,
+        matcher: Matcher,
+        encoded: Encoded,
+        batch: Batch,
+        chosen: None,
+        axis: str | None,
+        token_terms: Mapping[str, TokenTerm],
+        *,
+        train: bool = True,
+    ) -> tuple[None, dict[str, chex.Array]]:
+        """Computes the token losses only."""
+        del chosen, axis
+        predictions = matcher.predict_tokens(encoded.images, batch.texts, train)
+        return None, {name: term.per_text(predictions[term.predictions]) for name, term in token_terms.items()}
 
 
-def _keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:
-    """Of the dropout for each of this device's rows: [B]."""
+class MaskedCaptions(Source):
+    """Predictions of masked words by the model's `mlm` head, for all K masked views of a caption."""
+
+    predictions = (MASKED,)
+
+    def score(
+        self,
+        matcher: Matcher,
+        encoded: Encoded,
+        batch: Batch,
+        chosen: None,
+        axis: str | None,
+        token_terms: Mapping[str, TokenTerm],
+        *,
+        train: bool = True,
+    ) -> tuple[None, dict[str, chex.Array]]:
+        """Computes the token losses only."""
+        del chosen, axis, train
+        if not token_terms:
+            return None, {}
+        model, variables = matcher.unbind()
+
+        def one(key, image, ids, length, masked):
+            logits = read_captions(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
+            predictions = _as_one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)
+            return {name: term.per_text(predictions)[0] for name, term in token_terms.items()}
+
+        rows = _dropout_keys(matcher, batch), encoded.images, batch.texts.ids, batch.texts.lengths, batch.masked
+        floats = largest_array(model, encoded.images, *batch.masked.ids.shape[1:], word_logits=True)
+        return None, map_images(one, rows, floats)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedCaptions(Source):
+    """Ranks each image's caption against synthetic negatives, and predicts their mismatched words.
+
+    Attributes:
+      synthesis: how the negatives are generated and chosen.
+    """
+
+    synthesis: Synthesis
+
+    rankings = (GENERATED,)
+    predictions = tuple(HEADS)
+
+    def choose(self, models: Models, name: str, batch: Batch, key: chex.PRNGKey, axis: str | None) -> Synthetic:
+        """Generates synthetic captions for this device's images and keeps the hardest."""
+        del axis
+        keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
+        return self.synthesis.choose(*models[name], models[self.synthesis.generator], batch, keys)
+
+    def score(
+        self,
+        matcher: Matcher,
+        encoded: Encoded,
+        batch: Batch,
+        chosen: Synthetic,
+        axis: str | None,
+        token_terms: Mapping[str, TokenTerm],
+        *,
+        train: bool = True,
+    ) -> tuple[ListScores, dict[str, chex.Array]]:
+        """Scores each image with its caption and its synthetic negatives, in training.
+
+        Reading the words of the negatives is part of the same pass.
+        """
+        del axis, train
+        model, variables = matcher.unbind()
+        heads = [HEADS[term.predictions] for term in token_terms.values()]
+
+        def one(key, image, ids, length, synthetic):
+            captions = jnp.concatenate([ids[None], synthetic.ids])
+            outputs = read_captions(model, variables, image, captions, length, ('rank', *heads), key)
+            valid = synthetic.valid[:, None] & (jnp.arange(len(ids)) < length)
+            labels = {
+                'word_discrimination': ((synthetic.ids == ids).astype(jnp.int32), valid),
+                'word_correction': (jnp.broadcast_to(ids, valid.shape), valid & synthetic.refilled),
+            }
+            losses = {
+                name: term.per_text(_as_one_text(outputs[HEADS[term.predictions]][1:], *labels[term.predictions]))[0]
+                for name, term in token_terms.items()
+            }
+            return outputs['rank'], losses
+
+        rows = _dropout_keys(matcher, batch), encoded.images, batch.texts.ids, batch.texts.lengths, chosen
+        _, negatives, length = chosen.ids.shape
+        floats = largest_array(model, encoded.images, 1 + negatives, length, word_logits='correct' in heads)
+        scores, losses = map_images(one, rows, floats)
+        return ListScores(scores, chosen.valid), losses
+
+    def rank(self, scores: ListScores, batch: GlobalBatch, anchors: Sequence[Any] = ()) -> dict[str, Ranking]:
+        """Makes the ranking `generated` [B, 1 + m]."""
+        del batch, anchors
+        return {GENERATED: scores.ranking()}
+
+
+def _dropout_keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:
+    """Returns a key for the dropout of each of this device's rows: [B]."""
     return jax.random.split(matcher.make_rng('dropout'), len(batch.image_index))
 
 
-def _one_text(logits: chex.Array, labels: chex.Array, mask: chex.Array) -> TokenPredictions:
-    """The predictions [N, L] of all variants of a text as those of one text [1, N L]."""
+def _as_one_text(logits: chex.Array, labels: chex.Array, mask: chex.Array) -> TokenPredictions:
+    """Joins the predictions [N, L] for all views of a caption as those of one text [1, N L]."""
     rows = logits.reshape(1, -1, logits.shape[-1]), labels.reshape(1, -1), mask.reshape(1, -1)
     return TokenPredictions(*rows)

@@ -1,4 +1,4 @@
-"""What a run tells: JSONL metrics, TensorBoard, the progress bar, and a warning when a model collapses."""
+"""Outputs of a training run: JSONL metrics, TensorBoard, a progress bar, and a warning when a model collapses."""
 
 import datetime
 import json
@@ -17,10 +17,15 @@ COLLAPSE_TOLERANCE = 0.05
 
 
 class MetricsFile:
-    """A JSONL file that holds each step once, however often the run was stopped."""
+    """A JSONL file with one line per logged step, however often the run was resumed."""
 
     def __init__(self, path: Path, step: int):
-        """Opens the file and drops what an earlier start wrote after `step`, a half-written line included."""
+        """Opens the file and drops lines of later steps, and incomplete lines, of an interrupted start.
+
+        Args:
+          path: the file.
+          step: the last step whose lines are kept.
+        """
         kept = []
         for line in path.read_text().splitlines() if path.exists() else []:
             try:
@@ -34,7 +39,7 @@ class MetricsFile:
         self._file = path.open('a')
 
     def write(self, line: Mapping[str, object]) -> None:
-        """Appends one line, which must have a 'step'."""
+        """Appends one line, which must have a `step`."""
         self._file.write(json.dumps(line) + '\n')
         self._file.flush()
 
@@ -44,40 +49,47 @@ class MetricsFile:
 
 
 def read_metrics(workdir: Path) -> list[dict]:
-    """The lines of a run's `metrics.jsonl`."""
+    """Reads the lines of a run's `metrics.jsonl`."""
     return [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
 
 
 class CollapseMonitor:
-    """Notices a loss that stays where equal scores would put it: 2 x batch x margin for max of hinges.
+    """Detects a collapse: the loss stays at its value for constant scores, 2 x batch x margin for max of hinges.
 
-    This is the plateau on which hard-negative training is known to get stuck; the gradient there pulls nothing apart.
+    Training with hard negatives is known to get stuck on this plateau, where the gradient separates nothing.
     """
 
     def __init__(self):
-        self._sitting = 0
+        self._collapsed_for = 0
 
     def update(self, loss: float, collapsed_loss: float) -> str | None:
-        """Takes one logged step; returns a warning, once per plateau."""
-        sits = collapsed_loss > 0 and abs(loss - collapsed_loss) <= COLLAPSE_TOLERANCE * collapsed_loss
-        self._sitting = self._sitting + 1 if sits else 0
-        if self._sitting != COLLAPSE_PATIENCE:
+        """Updates the monitor with a logged step; returns a warning, once per collapse, else None."""
+        collapsed = collapsed_loss > 0 and abs(loss - collapsed_loss) <= COLLAPSE_TOLERANCE * collapsed_loss
+        self._collapsed_for = self._collapsed_for + 1 if collapsed else 0
+        if self._collapsed_for != COLLAPSE_PATIENCE:
             return None
         return (
-            f'the loss sits at {loss:.2f}, where it is when all scores are equal ({collapsed_loss:.2f}): the model has '
-            'collapsed or has not started to learn; a lower learning rate or epochs of sum_of_hinges first may help'
+            f'the loss is {loss:.2f}, its value for constant scores ({collapsed_loss:.2f}): the model has collapsed or '
+            'has not started to learn; a lower learning rate, or a first epoch of sum_of_hinges, may help'
         )
 
 
 class Logs:
     """All outputs of a training run, in its directory.
 
-    `metrics.jsonl` holds what the seed decides and nothing else, so that two runs can be compared byte for byte;
-    times go to `timing.jsonl`.
+    `metrics.jsonl` holds deterministic metrics only, so that two runs can be compared byte by byte; times go to
+    `timing.jsonl`.
     """
 
     def __init__(self, workdir: Path, restored: int | None, total_steps: int, batch_size: int):
-        """Opens the files and drops what they say of later than the restored step, everything if none was."""
+        """Opens the files and drops lines of later steps than the restored one.
+
+        Args:
+          workdir: the run directory.
+          restored: step of the restored checkpoint; None if there was none, which drops everything.
+          total_steps: of the run.
+          batch_size: of the global batch, for the throughput.
+        """
         workdir.mkdir(parents=True, exist_ok=True)
         step, last = restored or 0, -1 if restored is None else restored
         self._metrics = MetricsFile(workdir / 'metrics.jsonl', last)
@@ -96,11 +108,11 @@ class Logs:
             self._bar.write(text)
 
     def waited(self, seconds: float) -> None:
-        """Counts time spent waiting for a batch."""
+        """Adds seconds spent waiting for a batch."""
         self._waited += seconds
 
     def train(self, step: int, epoch: float, metrics: Mapping[str, float], member: str) -> None:
-        """Takes the metrics of one training step, after `step` steps."""
+        """Logs the metrics of one training step, after `step` steps."""
         self._write(step, 'train', metrics, epoch)
         warning = self._monitor.update(metrics[f'{member}/ranking_loss'], metrics[f'{member}/collapsed_loss'])
         if warning:
@@ -110,7 +122,7 @@ class Logs:
         self._bar.update(step - self._bar.n)
 
     def validation(self, step: int, epoch: float, split: str, metrics: Mapping[str, float], seconds: float) -> None:
-        """Takes the metrics of a validation, and the time since the last one."""
+        """Logs the metrics of a validation, and the throughput since the last one."""
         self._write(step, split, metrics, epoch)
         start, since = self._mark
         trained = time.perf_counter() - since - seconds

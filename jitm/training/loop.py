@@ -1,4 +1,4 @@
-"""The training run: evaluate, save, next batch, step."""
+"""The training loop: evaluate, save, next batch, step."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from jitm import config as config_lib
 from jitm import metrics, parallel
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
-from jitm.evaluation.scoring import similarity_matrix
+from jitm.evaluation.scoring import ScoringOptions, similarity_matrix
 from jitm.files import replacing
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest
@@ -22,26 +22,22 @@ from jitm.training.step import TrainState
 
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
-    """Ranks the validation split with the evaluated member."""
-    member = setup.config['evaluation']['member']
-    variables = jax.device_get(state.members[member])
-    sims = similarity_matrix(
-        setup.members[member].model,
-        {'params': variables.params, 'batch_stats': variables.batch_stats},
-        setup.validation,
-        setup.validation_tokens,
-        memory_mb=setup.config['run']['memory_mb'],
-        dtype=setup.config['evaluation']['dtype'],
-    )
-    return metrics.retrieval_metrics(sims, setup.validation.image_of_text)
+    """Evaluates retrieval on the validation split with the evaluated model."""
+    evaluation = setup.config['evaluation']
+    member, data = evaluation['member'], setup.data
+    variables = jax.device_get(state.members[member].variables)
+    options = ScoringOptions(evaluation['dtype'], setup.config['run']['memory_mb'])
+    model = setup.members[member].model
+    sims = similarity_matrix(model, variables, data.validation, data.validation_tokens, options)
+    return metrics.retrieval_metrics(sims, data.validation.image_of_text)
 
 
 def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError:
-    """Repeats the step that the state refuses, and writes its batch and metrics."""
+    """Repeats the step that left the state unchanged, and writes its batch and metrics."""
     step = int(state.step)
     _, values = setup.train_step(state, parallel.put_batch(setup.make_batch(step)))
     texts = setup.pipeline.text_index(step)
-    split = setup.pipeline.split
+    split = setup.data.train
     report = {
         'step': step,
         'metrics': jax.tree.map(float, jax.device_get(values)),
@@ -63,19 +59,19 @@ def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
 
 
 def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], int | None]:
-    """Restores the newest whole checkpoint or draws the first state.
+    """Restores the newest whole checkpoint, or makes the initial state.
 
     Returns:
       The state, the run's description for its checkpoints, and the restored step, None if there was none.
     """
     run = {
         'config': setup.config,
-        'vocabulary': describe_vocabulary(setup.vocabulary),
-        'vocabulary_hash': setup.vocabulary.hash,
+        'vocabulary': describe_vocabulary(setup.data.vocabulary),
+        'vocabulary_hash': setup.data.vocabulary.hash,
         'data': setup.pipeline.identity,
     }
     checkpoints.remove_damaged()
-    restored = checkpoints.restore_latest(jax.eval_shape(setup.draw_state))
+    restored = checkpoints.restore_latest(jax.eval_shape(setup.random_state))
     if restored is None:
         return parallel.put_state(setup.initial_state()), run, None
     state, saved = restored
@@ -83,14 +79,14 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     changed = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
     if changed:
         raise UserError(
-            f'the run in {workdir} was begun with other data ({"; ".join(changed)}); '
-            'give it its data back, or choose a new workdir'
+            f'the run in {workdir} was started with other data ({"; ".join(changed)}); '
+            'restore its data, or choose a new workdir'
         )
     return parallel.put_state(state), run, int(state.step)
 
 
 def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
-    """Sets up in every process, or in none: nobody may wait for one that has given up."""
+    """Sets up in every process, or in none: no process may wait for one that has failed."""
     setup = error = None
     try:
         check_workdir(workdir, config)
@@ -103,7 +99,7 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
 
 
 def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[str, Any]:
-    """Trains, or goes on with, the run a config describes.
+    """Trains the run a config describes, or resumes it.
 
     Args:
       config: a nested dict with every key of `configs/default.py`.
@@ -114,10 +110,10 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
 
     Raises:
       UserError: if something the user gave is wrong; nothing was written.
-      InterruptedRun: if SIGTERM or SIGINT came; the state was saved.
-      NotFiniteError: if the loss or a gradient was not finite; the last good state was saved.
+      InterruptedRun: at SIGTERM or SIGINT; the state was saved.
+      NotFiniteError: if the loss or a gradient was not finite; the last finite state was saved.
     """
-    config = json.loads(json.dumps(config))  # as it will be read from the run directory
+    config = json.loads(json.dumps(config))  # as it is read from the run directory
     workdir = Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
@@ -125,55 +121,87 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         if not (workdir / 'config.json').exists():
             _write_config(config, workdir)
         state, run, restored = _start(setup, checkpoints, workdir)
-        _write_config(config, workdir)  # what cannot change a number may have changed
+        _write_config(config, workdir)  # keys that cannot change a number may differ
         with Logs(folder, restored, setup.total_steps, config['batch_size']) as logs:
-            _train(setup, state, run, restored is not None, checkpoints, stop, logs, folder)
+            _Loop(setup, checkpoints, run, logs, stop, folder).train(state, resumed=restored is not None)
     validations = [line for line in read_metrics(folder) if 'rsum' in line]
     return {'first': validations[0], 'best': max(validations, key=lambda line: (line['rsum'], line['step']))}
 
 
-def _train(
-    setup: Setup,
-    state: TrainState,
-    run: dict[str, Any],
-    resumed: bool,
-    checkpoints: Checkpoints,
-    stop: StopRequest,
-    logs: Logs,
-    folder: Path,
-) -> None:
-    config = setup.config
-    start, total, per_epoch = int(state.step), setup.total_steps, setup.pipeline.steps_per_epoch
-    every, evaluate_every = config['run'], config['evaluation']['every_steps'] or per_epoch
-    # Processes agree on stopping, which costs a collective, only where they meet anyway.
-    ask_every = 1 if jax.process_count() == 1 else every['log_every']
-    batches = parallel.prefetch(setup.make_batch, range(start, total), every['prefetch'])
-    # The order is fixed: evaluate, save, next batch, step. A resumed run has done the first two.
-    for step in range(start, total + 1):
-        asked = step % ask_every == 0 and parallel.any_process(stop.requested)
-        due = step % per_epoch == 0 or step % evaluate_every == 0
-        saving = due or asked or step % every['checkpoint_every'] == 0
-        if (saving or step % every['log_every'] == 0) and int(state.step) != step:
-            if int(state.step) not in checkpoints.steps():
-                checkpoints.save(state, int(state.step), run, None)
-            raise _not_finite(setup, state, folder)
-        if saving and not (resumed and step == start):
-            scores = None
-            if due:
-                began = time.perf_counter()
-                scores = validate(setup, state)
-                seconds = time.perf_counter() - began
-                logs.validation(step, step / per_epoch, config['evaluation']['split'], scores, seconds)
-            checkpoints.save(state, step, run, scores)
-        if step == total:
+class _Loop:
+    """The loop over the steps of a run, with its outputs."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        checkpoints: Checkpoints,
+        run: dict[str, Any],
+        logs: Logs,
+        stop: StopRequest,
+        folder: Path,
+    ):
+        """Keeps the parts; see `train_and_evaluate`."""
+        self._setup, self._checkpoints, self._run = setup, checkpoints, run
+        self._logs, self._stop, self._folder = logs, stop, folder
+        self._log_every = setup.config['run']['log_every']
+
+    def train(self, state: TrainState, resumed: bool) -> None:
+        """Trains to the last step.
+
+        The order is fixed: evaluate, save, next batch, step. A resumed run has evaluated and saved its first state.
+        """
+        setup, start, total = self._setup, int(state.step), self._setup.total_steps
+        periods = setup.config['run']
+        batches = parallel.prefetch(setup.make_batch, range(start, total), periods['prefetch'])
+        for step in range(start, total + 1):
+            stopping = self._is_stopping(step)
+            validating = self._is_validating(step)
+            saving = validating or stopping or step % periods['checkpoint_every'] == 0
+            if saving or step % self._log_every == 0:
+                self._check_finite(state, step)
+            if saving and not (resumed and step == start):
+                scores = self._validate(state, step) if validating else None
+                self._checkpoints.save(state, step, self._run, scores)
+            if step == total:
+                return
+            if stopping:
+                raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command resumes it')
+            start_of_wait = time.perf_counter()
+            batch = next(batches)
+            self._logs.waited(time.perf_counter() - start_of_wait)
+            state, values = setup.train_step(state, batch)
+            self._log(step + 1, values)
+
+    def _is_stopping(self, step: int) -> bool:
+        """Whether any process was asked to stop; several processes agree only at steps that are logged."""
+        every = 1 if jax.process_count() == 1 else self._log_every
+        return step % every == 0 and parallel.any_process(self._stop.requested)
+
+    def _is_validating(self, step: int) -> bool:
+        per_epoch = self._setup.pipeline.steps_per_epoch
+        every = self._setup.config['evaluation']['every_steps'] or per_epoch
+        return step % per_epoch == 0 or step % every == 0
+
+    def _check_finite(self, state: TrainState, step: int) -> None:
+        """Raises a NotFiniteError, with the last finite state saved, if the state has not kept up with the steps."""
+        if int(state.step) == step:
             return
-        if asked:
-            raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command goes on from there')
-        began = time.perf_counter()
-        batch = next(batches)
-        logs.waited(time.perf_counter() - began)
-        state, values = setup.train_step(state, batch)
-        if (step + 1) % every['log_every'] == 0 and values['finite']:
-            numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
-            numbers['learning_rate'] = float(setup.schedule(step))
-            logs.train(step + 1, (step + 1) / per_epoch, numbers, config['evaluation']['member'])
+        if int(state.step) not in self._checkpoints.steps():
+            self._checkpoints.save(state, int(state.step), self._run, None)
+        raise _not_finite(self._setup, state, self._folder)
+
+    def _validate(self, state: TrainState, step: int) -> dict[str, float]:
+        start = time.perf_counter()
+        scores = validate(self._setup, state)
+        seconds, split = time.perf_counter() - start, self._setup.config['evaluation']['split']
+        self._logs.validation(step, step / self._setup.pipeline.steps_per_epoch, split, scores, seconds)
+        return scores
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Logs the metrics of the step after which `step` steps are done, if its time has come."""
+        if step % self._log_every or not values['finite']:
+            return
+        numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
+        numbers['learning_rate'] = float(self._setup.schedule(step - 1))
+        epoch = step / self._setup.pipeline.steps_per_epoch
+        self._logs.train(step, epoch, numbers, self._setup.config['evaluation']['member'])

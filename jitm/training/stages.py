@@ -1,9 +1,9 @@
-"""What a config asks for: one run, or two stages, the second with negatives mined by the first (AOQ, paper 000)."""
+"""Training in one stage, or in two: the second trains with negatives that the first has mined (Chen et al., 2020)."""
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -11,6 +11,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
+from jitm.evaluation.scoring import ScoringOptions
 from jitm.mining.job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
@@ -20,12 +21,34 @@ from jitm.training.build.run import LOCK, Setup, check_workdir, lock, set_up
 from jitm.training.loop import train_and_evaluate
 
 KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')
-SHARED = ('data', 'seed', 'run')
+SHARED = ('data', 'seed', 'run')  # sections that the second stage shares with the first
 FOLDERS = {'stage1', 'stage2', 'candidates', 'processes', LOCK}
 
+Report = Callable[[Progress], None]
 
-def split_stages(config: Mapping[str, Any], workdir: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    """The configs of both stages, with the same data and seed, and how many negatives are mined between them.
+
+class Stages(NamedTuple):
+    """The two stages of a config.
+
+    Attributes:
+      first: config of the first stage.
+      second: config of the second stage.
+      top_h: `top_h_texts` and `top_h_images`, how many negatives are mined between them.
+      fine_tune: whether the second stage is initialized from the first.
+    """
+
+    first: dict[str, Any]
+    second: dict[str, Any]
+    top_h: dict[str, int]
+    fine_tune: bool
+
+
+def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
+    """Splits a config with `stages`.
+
+    Args:
+      config: a nested dict.
+      workdir: gets `stage1`, `candidates` and `stage2`.
 
     Raises:
       UserError: if `stages` lacks a key or has others.
@@ -33,88 +56,90 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> tuple[dict[str, An
     stages = config['stages']
     config_lib.check_keys(stages, KEYS, where='stages')
     first = {**stages['first'], **{key: config[key] for key in SHARED}}
-    offline = {**config['offline'], 'candidates': str(workdir / 'candidates')}
-    second = {**config, 'offline': offline, 'stages': {}}
+    second = {**config, 'offline': {**config['offline'], 'path': str(workdir / 'candidates')}, 'stages': {}}
     if stages['fine_tune']:
-        name = config['evaluation']['member']
-        begun = {**config['members'][name], 'init_from': str(workdir / 'stage1')}
-        second['members'] = {**config['members'], name: begun}
-    return first, second, {key: stages[key] for key in ('top_h_texts', 'top_h_images')}
+        second = _initialized_from(second, str(workdir / 'stage1'))
+    return Stages(first, second, {key: stages[key] for key in ('top_h_texts', 'top_h_images')}, stages['fine_tune'])
 
 
-def check_stages(
-    first: Mapping[str, Any], second: Mapping[str, Any], top_h: Mapping[str, int], workdir: Path, fine_tune: bool
-) -> None:
-    """Raises a UserError for what is wrong in either round, before the first begins; nothing is mined yet."""
+def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:
+    """Returns a config whose evaluated model is initialized from a run directory; '' for randomly."""
+    name = config['evaluation']['member']
+    return {**config, 'members': {**config['members'], name: {**config['members'][name], 'init_from': init_from}}}
+
+
+def check_stages(stages: Stages, workdir: Path) -> None:
+    """Checks both stages before the first one starts; nothing is mined or trained yet.
+
+    Raises:
+      UserError: if something in either of them is wrong.
+    """
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - FOLDERS):
         raise UserError(f'workdir {workdir} exists and does not hold two stages; choose an empty or a new one')
-    check_workdir(workdir / 'stage1', first)
-    check_workdir(workdir / 'stage2', second)
-    name = second['evaluation']['member']
-    anew = {**second['members'][name], 'init_from': ''} if fine_tune else second['members'][name]
-    not_begun = {**second, 'members': {**second['members'], name: anew}}  # there is no first round to begin with yet
-    begun = [bool(Checkpoints(workdir / name).whole_steps()) for name in ('stage1', 'stage2')]
-    setups = set_up(first, resuming=begun[0]), set_up(not_begun, resuming=begun[1], mined_later=True)
-    check_top_h(setups[0].pipeline.split, **top_h)
-    for key, mined in top_h.items():
-        if second['offline'][key] > mined:
-            raise UserError(f"config key 'offline.{key}' is {second['offline'][key]}, but 'stages.{key}' only {mined}")
-    if fine_tune and _weights(setups[0]) != _weights(setups[1]):
+    # There is no first stage to be initialized from yet.
+    second = _initialized_from(stages.second, '') if stages.fine_tune else stages.second
+    setups = []
+    for name, config, checked in (('stage1', stages.first, stages.first), ('stage2', stages.second, second)):
+        check_workdir(workdir / name, config)
+        resuming = bool(Checkpoints(workdir / name).whole_steps())
+        setups.append(set_up(checked, resuming=resuming, mined_later=name == 'stage2'))
+    check_top_h(setups[0].data.train, **stages.top_h)
+    for key, mined in stages.top_h.items():
+        if (needed := stages.second['offline'][key]) > mined:
+            raise UserError(f"config key 'offline.{key}' is {needed}, but 'stages.{key}' only {mined}")
+    if stages.fine_tune and _weights(setups[0]) != _weights(setups[1]):
         raise UserError("config key 'stages.fine_tune' needs the same model and vocabulary in both stages")
 
 
 def _weights(setup: Setup) -> tuple[str, Any]:
-    """What runs must have in common for one to go on from the other: vocabulary and shapes of parameters."""
-    member = jax.eval_shape(setup.draw_state).members[setup.config['evaluation']['member']]
-    return setup.vocabulary.hash, jax.tree.map(lambda x: x.shape, (member.params, member.batch_stats))
+    """Returns what a run must share with another to be initialized from it: vocabulary and shapes of parameters."""
+    member = jax.eval_shape(setup.random_state).members[setup.config['evaluation']['member']]
+    return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, (member.params, member.batch_stats))
 
 
-def train_stages(
-    config: Mapping[str, Any], workdir: str | Path, report: Callable[[Progress], None] | None = None
-) -> dict[str, Any]:
-    """Trains both stages of a config, or goes on where it was stopped.
+def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report | None = None) -> dict[str, Any]:
+    """Trains both stages of a config, or resumes where it was stopped.
 
     Args:
       config: a nested dict with `stages`.
       workdir: gets `stage1` and `stage2`, which are run directories, and `candidates`.
-      report: is told after each block that is mined.
+      report: is called after each mined block.
 
     Returns:
-      What `train_and_evaluate` does of the second round.
+      The result of `train_and_evaluate` for the second stage.
 
     Raises:
       UserError: if something the user gave is wrong; nothing was written.
       InterruptedRun, NotFiniteError: see `train_and_evaluate`.
     """
     workdir = Path(workdir)
-    config = json.loads(json.dumps(config))  # as it will be read from the run directories
-    first, second, top_h = split_stages(config, workdir)
-    check_stages(first, second, top_h, workdir, config['stages']['fine_tune'])
+    config = json.loads(json.dumps(config))  # as it is read from the run directories
+    stages = split_stages(config, workdir)
+    check_stages(stages, workdir)
     with lock(workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())):
-        train_and_evaluate(first, workdir / 'stage1')
-        _mine(workdir, first, top_h, report)
-        return train_and_evaluate(second, workdir / 'stage2')
+        train_and_evaluate(stages.first, workdir / 'stage1')
+        _mine(workdir, stages, report)
+        return train_and_evaluate(stages.second, workdir / 'stage2')
 
 
-def _mine(
-    workdir: Path, first: Mapping[str, Any], top_h: Mapping[str, int], report: Callable[[Progress], None] | None
-) -> None:
-    """Mines with the first round, unless the folder holds what it would find."""
+def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
+    """Mines with the first stage, unless the folder holds the same negatives already."""
     run, folder = load_run(workdir / 'stage1'), workdir / 'candidates'
-    split = config_lib.load_split(first['data'], 'train')
-    manifest, wanted = read_manifest(folder) or {}, describe([run], split, **top_h)
+    split = config_lib.load_split(stages.first['data'], 'train')
+    manifest, wanted = read_manifest(folder) or {}, describe([run], split, **stages.top_h)
     if not parallel.any_process(any(manifest.get(key) != value for key, value in wanted.items())):
         return
     if manifest and (workdir / 'stage2' / 'config.json').exists():
         raise UserError(
-            f'{workdir / "stage2"} was begun with other negatives than {folder} would get; choose a new workdir'
+            f'{workdir / "stage2"} was started with other negatives than {folder} would get; choose a new workdir'
         )
+    options = ScoringOptions(memory_mb=stages.first['run']['memory_mb'])
     with interruptible(folder):
-        mine([run], split, 'train', folder, memory_mb=first['run']['memory_mb'], report=report, **top_h)
+        mine([run], split, 'train', folder, options=options, report=report, **stages.top_h)
 
 
 def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
-    """Where the run lies that counts: the workdir, or that of the second round."""
+    """Returns where the final run of a config lies: the workdir, or that of the second stage."""
     return workdir / 'stage2' if config['stages'] else workdir
 
 
@@ -122,12 +147,12 @@ def check(config: Mapping[str, Any], workdir: Path) -> None:
     """Raises the UserError with which `train` would refuse to start; writes nothing."""
     config = json.loads(json.dumps(config))
     if config['stages']:
-        check_stages(*split_stages(config, workdir), workdir, config['stages']['fine_tune'])
+        check_stages(split_stages(config, workdir), workdir)
     else:
         check_workdir(workdir, config)
         set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))
 
 
-def train(config: Mapping[str, Any], workdir: Path, report: Callable[[Progress], None] | None = None) -> dict[str, Any]:
-    """`train_stages` if the config has stages, else `train_and_evaluate`."""
+def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
+    """Trains what a config describes: `train_stages` if it has stages, else `train_and_evaluate`."""
     return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)

@@ -1,7 +1,8 @@
-"""One training step, the same function on one device and on many."""
+"""One training step, the same function on one device and on many: choose, score, objective, update."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -10,15 +11,13 @@ from flax import struct
 
 from jitm import parallel
 from jitm.models.matcher import Matcher
-from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.candidates import ShortlistScores, Source
-from jitm.training.diagnostics import collapse_metrics, difficulty, gap_metrics, gradient_norms
-from jitm.training.generated import GENERATED, HEADS, MASKED, masked_losses, score_synthetic
+from jitm.training import diagnostics
+from jitm.training.candidates import Encoded, GlobalBatch, Source
 from jitm.training.members import Member, MemberState, Outcome
-from jitm.training.objective import Term, objective
+from jitm.training.objective import RankingTerm, Term, objective, token_terms
 from jitm.types import Batch, Ranking
 
-SELHN_EPSILON = 0.01  # as published, to look at losses that have none of their own
+Scores = tuple[Any, ...]  # what each source scores, of the global batch; None for a source that was left out
 
 
 class TrainState(struct.PyTreeNode):
@@ -33,198 +32,237 @@ class TrainState(struct.PyTreeNode):
     members: dict[str, MemberState]
 
 
-class Choice(NamedTuple):
-    """What a member is trained on in a step, chosen without gradient.
+class Forward(NamedTuple):
+    """The outputs of a model's forward pass over the global batch.
 
     Attributes:
-      candidates: of each query, as the source chose them.
-      synthetic: wrong sentences of this device's images; None without.
+      scores: of every source.
+      token_losses: name of a token term -> its loss [B] of every pair.
+      batch_stats: the batch statistics after this batch.
     """
 
-    candidates: chex.ArrayTree
-    synthetic: Synthetic | None = None
+    scores: Scores
+    token_losses: dict[str, chex.Array]
+    batch_stats: chex.ArrayTree
 
 
-class Scores(NamedTuple):
-    """A member's scores of a global batch.
-
-    Attributes:
-      retrieved: as the source scores.
-      generated: of each image with its own and with its wrong sentences; None without.
-    """
-
-    retrieved: chex.ArrayTree
-    generated: ShortlistScores | None = None
-
-    def rankings(
-        self, source: Source, image_index: chex.Array, relevance: chex.Array | None, anchors: Sequence['Scores']
-    ) -> dict[str, Ranking]:
-        """Makes the rankings of the global batch."""
-        rankings = source.rank(self.retrieved, image_index, relevance, tuple(anchor.retrieved for anchor in anchors))
-        return rankings if self.generated is None else rankings | {GENERATED: self.generated.ranking()}
-
-
-def forward(
+def score(
     model: Matcher,
     variables: chex.ArrayTree,
+    sources: Sequence[Source],
+    terms: Mapping[str, Term],
     batch: Batch,
-    choice: Choice,
+    chosen: Sequence[Any],
     key: chex.PRNGKey,
     axis: str | None,
-    source: Source,
-    token_terms: Mapping[str, Term],
-) -> tuple[Scores, dict[str, chex.Array], chex.ArrayTree]:
-    """Scores the candidates of the global batch's queries, and its words, on every device.
+) -> Forward:
+    """Scores the candidates of all sources with one model in training.
 
-    Each device encodes its rows, scores its queries, reads the words of its own pairs, and scores and losses are
-    gathered.
+    Each device encodes its rows and scores its queries; scores and token losses are gathered.
 
-    Returns:
-      The scores, of each token term the loss of every text [B], and the batch statistics after this batch.
+    Args:
+      model: the matcher.
+      variables: its parameters and batch statistics.
+      sources: of rankings and token predictions.
+      terms: the objective, for the token terms.
+      batch: this device's part of the batch.
+      chosen: what each source has chosen for the model.
+      key: of dropout.
+      axis: name of the device axis; None on one device.
     """
 
-    def terms_for(*predictions: str) -> dict[str, Term]:
-        return {name: term for name, term in token_terms.items() if term.predictions in predictions}
-
-    def score(matcher: Matcher) -> tuple[Scores, dict[str, chex.Array]]:
+    def score_all(matcher: Matcher) -> tuple[Scores, dict[str, chex.Array]]:
         texts = matcher.encode_text(batch.texts, train=True)
-        images = matcher.encode_image(batch.images, train=True)
-        losses, generated = {}, None
-        if predicted := {n: t for n, t in token_terms.items() if t.predictions not in (MASKED, *HEADS)}:
-            predictions = matcher.predict_tokens(images, batch.texts, train=True)
-            losses |= {name: term.per_text(predictions) for name, term in predicted.items()}
-        retrieved = source.score(matcher, images, texts, batch, choice.candidates, axis)
-        if masked := terms_for(MASKED):
-            losses |= masked_losses(matcher, images, batch, masked)
-        if choice.synthetic is not None:
-            generated, of_words = score_synthetic(matcher, images, batch, choice.synthetic, terms_for(*HEADS))
-            losses |= of_words
-        return Scores(retrieved, generated), losses
+        encoded = Encoded(matcher.encode_image(batch.images, train=True), texts)
+        scores, losses = [], {}
+        for source, choice in zip(sources, chosen, strict=True):
+            own = {name: term for name, term in token_terms(terms).items() if term.predictions in source.predictions}
+            of_source, token_losses = source.score(matcher, encoded, batch, choice, axis, own)
+            scores.append(of_source)
+            losses |= token_losses
+        return tuple(scores), losses
 
-    (scores, losses), changed = model.apply(variables, method=score, mutable=['batch_stats'], rngs={'dropout': key})
-    return *parallel.all_gather((scores, losses), axis), changed.get('batch_stats', {})
+    outputs, changed = model.apply(variables, method=score_all, mutable=['batch_stats'], rngs={'dropout': key})
+    return Forward(*parallel.all_gather(outputs, axis), changed.get('batch_stats', {}))
 
 
-def evaluation_scores(model: Matcher, state: MemberState, batch: Batch, axis: str | None, source: Source) -> Scores:
-    """Scores the global batch as in evaluation, for others to learn from."""
+def score_as_anchor(
+    model: Matcher, state: MemberState, sources: Sequence[Source], batch: Batch, axis: str | None
+) -> Scores:
+    """Scores the candidates of the global batch in evaluation mode, for other models to learn from."""
 
-    def score(matcher: Matcher) -> Scores:
-        images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        return Scores(source.score(matcher, images, texts, batch, None, axis, train=False))
+    def score_batch(matcher: Matcher) -> Scores:
+        encoded = Encoded(matcher.encode_image(batch.images), matcher.encode_text(batch.texts))
+        return tuple(
+            source.score(matcher, encoded, batch, None, axis, {}, train=False)[0] if source.for_anchors else None
+            for source in sources
+        )
 
-    return parallel.all_gather(model.apply(state.variables, method=score), axis)
+    return parallel.all_gather(model.apply(state.variables, method=score_batch), axis)
+
+
+def rank(
+    sources: Sequence[Source], scores: Scores, batch: GlobalBatch, anchors: Sequence[Scores] = ()
+) -> dict[str, Ranking]:
+    """Makes the rankings of all sources from their scores, and from those of anchor models."""
+    rankings = {}
+    for n, (source, of_source) in enumerate(zip(sources, scores, strict=True)):
+        if of_source is not None:
+            rankings |= source.rank(of_source, batch, [anchor[n] for anchor in anchors])
+    return rankings
 
 
 def terms_of(member: Member, terms: Mapping[str, Term]) -> dict[str, Term]:
-    """The terms of a member's objective: all, but those that take anchor scores only if it learns from others."""
-    return {name: term for name, term in terms.items() if member.learn_from or 'anchor_scores' not in term.inputs}
+    """Returns the terms of a model's objective: terms with anchor scores only if it learns from others."""
+
+    def takes_anchors(term: Term) -> bool:
+        return isinstance(term, RankingTerm) and 'anchor_scores' in term.inputs
+
+    return {name: term for name, term in terms.items() if member.learn_from or not takes_anchors(term)}
 
 
-def update_members(
-    members: Mapping[str, Member],
-    states: Mapping[str, MemberState],
-    gradients: Mapping[str, chex.ArrayTree],
-    batch_stats: Mapping[str, chex.ArrayTree],
-    progress: chex.Array,
-) -> dict[str, MemberState]:
-    """Applies every member's rule; those that do not train may look at the new states of those that do."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainStep:
+    """The training step `(state, batch, axis=None) -> (state, metrics)`.
 
-    def update(name: str, updated: Mapping[str, MemberState]) -> MemberState:
-        member = members[name]
-        outcome = Outcome(member.optimizer, gradients.get(name), batch_stats.get(name), progress, updated)
-        return member.update(states[name], outcome)
+    If the loss or a gradient is not finite it returns the state unchanged and `metrics['finite']` is False. All later
+    steps return it unchanged too, because its step is no longer that of the batch.
 
-    updated = {name: update(name, {}) for name, member in members.items() if member.trains}
-    return {name: updated[name] if member.trains else update(name, updated) for name, member in members.items()}
-
-
-def make_train_step(
-    members: Mapping[str, Member],
-    terms: Mapping[str, Term],
-    source: Source,
-    *,
-    seed: int,
-    steps_per_epoch: int,
-    epochs: int,
-    synthesis: Synthesis | None = None,
-) -> Callable:
-    """Builds `train_step(state, batch, axis=None) -> (state, metrics)`.
-
-    Args:
-      members: who trains, and learning from whom; scores of others never carry a gradient to them.
-      terms: the objective of each that trains, but those that take anchor scores only of one that learns from others.
-      source: of the candidates.
-      seed: of dropout and of generated sentences.
-      steps_per_epoch: turns the step into the epoch the terms ask for.
+    Attributes:
+      members: the models that train together; no gradient flows through the scores of another model.
+      terms: the objective of each trained model, see `terms_of`.
+      sources: of rankings and token predictions, in the order in which they are scored.
+      seed: of dropout and sampling.
+      steps_per_epoch: turns the step into the epoch, which decides which terms are active.
       epochs: of the whole run.
-      synthesis: how wrong sentences are written; None for none.
-
-    Returns:
-      The step. It leaves the state alone if the loss or a gradient is not finite, and from then on, since the state no
-      longer stands at the step the next batch is for; `metrics['finite']` says so.
     """
 
-    epsilons = [term.keywords['epsilon'] for term in terms.values() if 'epsilon' in term.keywords]
-    epsilon = epsilons[0] if epsilons else SELHN_EPSILON
-    token_terms = {name: term for name, term in terms.items() if term.predictions}
-    training = {name: members[name] for name in sorted(members) if members[name].trains}
-    own_terms = {name: terms_of(member, terms) for name, member in training.items()}
-    anchors = [
-        name for name in members if any(name in m.learn_from for m in training.values()) and name not in training
-    ]
+    members: Mapping[str, Member]
+    terms: Mapping[str, Term]
+    sources: Sequence[Source]
+    seed: int
+    steps_per_epoch: int
+    epochs: int
 
-    def choose(state: TrainState, batch: Batch, name: str, key: chex.PRNGKey, axis: str | None) -> Choice:
-        model, variables = training[name].model, state.members[name].variables
-        candidates = model.apply(variables, batch, axis, method=source.choose)
-        if synthesis is None:
-            return Choice(candidates)
-        writer = members[synthesis.generator].model, state.members[synthesis.generator].variables
-        keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
-        return Choice(candidates, synthesis.choose(model, variables, writer, batch, keys))
+    @property
+    def trained(self) -> dict[str, Member]:
+        """The models with a gradient, by name."""
+        return {name: self.members[name] for name in sorted(self.members) if self.members[name].trains}
 
-    def train_step(state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
-        epoch = state.step // steps_per_epoch
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
-        keys = {name: parallel.device_key(jax.random.fold_in(key, n), axis) for n, name in enumerate(training)}
-        image_index, relevance = parallel.all_gather((batch.image_index, batch.relevance), axis)
-        choices = {name: choose(state, batch, name, keys[name], axis) for name in training}
-        still = {
-            name: evaluation_scores(members[name].model, state.members[name], batch, axis, source) for name in anchors
+    @property
+    def anchors(self) -> list[str]:
+        """Names of the models without a gradient that others learn from."""
+        learned_from = {anchor for member in self.trained.values() for anchor in member.learn_from}
+        return [name for name, member in self.members.items() if name in learned_from and not member.trains]
+
+    def keys(self, step: chex.Array, axis: str | None) -> dict[str, chex.PRNGKey]:
+        """Makes the random key of each trained model for this device and step."""
+        key = jax.random.fold_in(jax.random.key(self.seed), step)
+        return {name: parallel.device_key(jax.random.fold_in(key, n), axis) for n, name in enumerate(self.trained)}
+
+    def choose(
+        self, state: TrainState, batch: Batch, keys: Mapping[str, chex.PRNGKey], axis: str | None
+    ) -> dict[str, tuple[Any, ...]]:
+        """Chooses candidates for each trained model from every source, without gradient."""
+        models = {name: (member.model, state.members[name].variables) for name, member in self.members.items()}
+        return {
+            name: tuple(source.choose(models, name, batch, keys[name], axis) for source in self.sources)
+            for name in self.trained
         }
 
-        def loss(params):
-            passes = {}
-            for name, member in training.items():
-                variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
-                passes[name] = forward(
-                    member.model, variables, batch, choices[name], keys[name], axis, source, token_terms
-                )
-            scores = jax.lax.stop_gradient({name: scores for name, (scores, *_) in passes.items()}) | still
-            total, statistics, metrics = 0.0, {}, {}
-            for name, (own_scores, token_losses, statistics[name]) in passes.items():
-                learned_from = [scores[anchor] for anchor in training[name].learn_from]
-                rankings = own_scores.rankings(source, image_index, relevance, learned_from)
-                value, values = objective(own_terms[name], rankings, epoch, token_losses)
-                total += value
-                told = {'loss': value} | {f'terms/{term}': value for term, value in values.items()}
-                told |= gap_metrics(rankings, epsilon) | collapse_metrics(rankings, own_terms[name], epoch)
-                if GENERATED in rankings:
-                    told |= {f'{GENERATED}/{what}': value for what, value in difficulty(rankings[GENERATED]).items()}
-                metrics |= {f'{name}/{what}': value for what, value in told.items()}
-            return total, (statistics, metrics)
+    def score(
+        self,
+        params: Mapping[str, chex.ArrayTree],
+        state: TrainState,
+        batch: Batch,
+        chosen: Mapping[str, tuple[Any, ...]],
+        keys: Mapping[str, chex.PRNGKey],
+        axis: str | None,
+    ) -> dict[str, Forward]:
+        """Scores the candidates with each trained model, from parameters that carry the gradient."""
+        forward = {}
+        for name, member in self.trained.items():
+            variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
+            given = self.sources, self.terms, batch, chosen[name], keys[name], axis
+            forward[name] = score(member.model, variables, *given)
+        return forward
 
-        params = {name: state.members[name].params for name in training}
-        (total, (statistics, metrics)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
-        for name, scores in still.items():
-            told = gap_metrics(scores.rankings(source, image_index, None, ()), epsilon)
-            metrics |= {f'{name}/{what}': value for what, value in told.items()}
-        norms = {f'{name}/{what}': norm for name in training for what, norm in gradient_norms(gradients[name]).items()}
-        finite = jnp.isfinite(total + sum(norms.values()))
-        progress = state.step / (epochs * steps_per_epoch)
-        updated = update_members(members, state.members, gradients, statistics, progress)
+    def rankings(
+        self, forward: Mapping[str, Forward], anchors: Mapping[str, Scores], index: GlobalBatch
+    ) -> dict[str, dict[str, Ranking]]:
+        """Makes the rankings of each trained model; scores of other models in them carry no gradient."""
+        scores = jax.lax.stop_gradient({name: out.scores for name, out in forward.items()}) | anchors
+        return {
+            name: rank(self.sources, out.scores, index, [scores[other] for other in self.trained[name].learn_from])
+            for name, out in forward.items()
+        }
+
+    def objective(
+        self, forward: Mapping[str, Forward], anchors: Mapping[str, Scores], index: GlobalBatch, epoch: chex.Array
+    ) -> tuple[chex.Array, dict[str, chex.Array]]:
+        """Computes the sum of the objectives of all trained models, and `NAME/loss` and `NAME/terms/TERM` of each."""
+        total, values = 0.0, {}
+        for name, rankings in self.rankings(forward, anchors, index).items():
+            terms = terms_of(self.members[name], self.terms)
+            loss, of_terms = objective(terms, rankings, epoch, forward[name].token_losses)
+            total += loss
+            values |= {f'{name}/loss': loss} | {f'{name}/terms/{term}': value for term, value in of_terms.items()}
+        return total, values
+
+    def diagnose(
+        self,
+        forward: Mapping[str, Forward],
+        anchors: Mapping[str, Scores],
+        index: GlobalBatch,
+        epoch: chex.Array,
+        gradients: Mapping[str, chex.ArrayTree],
+    ) -> dict[str, chex.Array]:
+        """Computes the diagnostics of every model, `NAME/METRIC`."""
+        metrics = {}
+        for name, rankings in self.rankings(forward, anchors, index).items():
+            metrics[name] = diagnostics.ranking_metrics(rankings, terms_of(self.members[name], self.terms), epoch)
+            metrics[name] |= diagnostics.gradient_norms(gradients[name])
+        for name, scores in anchors.items():
+            rankings = rank(self.sources, scores, index)
+            metrics[name] = diagnostics.gap_metrics(rankings, diagnostics.hard_epsilon(self.terms))
+        return {f'{name}/{key}': value for name, of_model in metrics.items() for key, value in of_model.items()}
+
+    def update(
+        self, state: TrainState, gradients: Mapping[str, chex.ArrayTree], forward: Mapping[str, Forward]
+    ) -> TrainState:
+        """Applies each model's update rule; models without a gradient see the new states of those with one."""
+        progress = state.step / (self.epochs * self.steps_per_epoch)
+
+        def apply(name: str, updated: Mapping[str, MemberState]) -> MemberState:
+            member = self.members[name]
+            batch_stats = forward[name].batch_stats if name in forward else None
+            outcome = Outcome(member.optimizer, gradients.get(name), batch_stats, progress, updated)
+            return member.rule(state.members[name], outcome)
+
+        updated = {name: apply(name, {}) for name in self.trained}
+        states = {name: updated[name] if name in updated else apply(name, updated) for name in self.members}
+        return TrainState(state.step + 1, states)
+
+    def __call__(self, state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
+        """Takes one step; see the class."""
+        epoch, keys = state.step // self.steps_per_epoch, self.keys(state.step, axis)
+        index = GlobalBatch(*parallel.all_gather((batch.image_index, batch.relevance), axis))
+        chosen = self.choose(state, batch, keys, axis)
+        anchors = {
+            name: score_as_anchor(self.members[name].model, state.members[name], self.sources, batch, axis)
+            for name in self.anchors
+        }
+
+        def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
+            forward = self.score(params, state, batch, chosen, keys, axis)
+            total, values = self.objective(forward, anchors, index, epoch)
+            return total, (forward, values)
+
+        params = {name: state.members[name].params for name in self.trained}
+        (total, (forward, values)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
+        metrics = values | self.diagnose(forward, anchors, index, epoch, gradients)
+        finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in self.trained))
+        # A state that was not updated no longer stands at the batch's step, so it stays unchanged from then on.
         proceed = finite & (batch.step == state.step)
-        new = TrainState(state.step + 1, updated)
-        state = jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state)
-        return state, metrics | norms | {'finite': finite}
-
-    return train_step
+        new = self.update(state, gradients, forward)
+        return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state), metrics | {'finite': finite}

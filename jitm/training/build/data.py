@@ -1,0 +1,168 @@
+"""Builds what training reads: splits, vocabulary, augmentation, masking, mined negatives and the pipeline."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jitm import config as config_lib
+from jitm.data import candidates as candidates_lib
+from jitm.data.augmentation import Augmentation
+from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
+from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.splits import Split
+from jitm.data.text import Tokens, Vocabulary
+from jitm.data.vocabularies import load_vocabulary
+from jitm.data.wordpiece import WordPiece
+from jitm.errors import UserError
+from jitm.models.matcher import Matcher
+from jitm.training.objective import Term, token_terms
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The data of a run.
+
+    Attributes:
+      train: the training split.
+      validation: the validation split.
+      vocabulary: of all captions.
+      train_tokens: the training captions.
+      validation_tokens: the validation captions.
+    """
+
+    train: Split
+    validation: Split
+    vocabulary: Vocabulary | WordPiece
+    train_tokens: Tokens
+    validation_tokens: Tokens
+
+
+def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> Augmentation:
+    """Makes what a config's `augmentation` describes.
+
+    Raises:
+      UserError: if it would change captions that a term predicts, or examples that have to stay as they are.
+    """
+    augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
+    for reason, given in (
+        ('masked captions', config['masking']['num_views']),
+        ('pairs with mined negatives', config['offline']['path']),
+    ):
+        if given and augmentation.changes:
+            raise UserError(f"config keys 'augmentation' must leave examples as they are: {reason} are not augmented")
+    captioning = [name for name, term in token_terms(terms).items() if term.predictions == 'captioning']
+    if augmentation.change_words > 0 and captioning:
+        raise UserError(
+            f"'terms.{captioning[0]}' would learn to write words that augmentation has changed: set config key "
+            "'augmentation.change_words' to 0, or leave the term out"
+        )
+    return augmentation
+
+
+def load_splits(config: Mapping[str, Any]) -> tuple[Split, Split]:
+    """Loads the training and the validation split.
+
+    Raises:
+      UserError: if they cannot be read, are too small or have features of different sizes.
+    """
+    train = config_lib.load_split(config['data'], 'train')
+    if train.num_texts < config['batch_size']:
+        raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
+    validation = config_lib.load_split(config['data'], config['evaluation']['split'])
+    sizes = [split.regions.shape[2] for split in (train, validation)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f'{train.name} has {sizes[0]} features per region and {validation.name} {sizes[1]}; both must come from '
+            'the same extractor'
+        )
+    return train, validation
+
+
+def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
+    """Loads splits and vocabulary and tokenizes the captions.
+
+    The vocabulary gets a mask token if augmentation, masking or a model's `mlm` head uses one.
+    """
+    train, validation = load_splits(config)
+    section = config['vocabulary']
+    path = section['path']
+    vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, section['min_count'])
+    models = [config_lib.member_model(config, name) for name in config['members']]
+    fills_masks = any('mlm' in model.get('heads', ()) for model in models)
+    if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
+        vocabulary = vocabulary.with_mask()
+    tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
+    return Data(train, validation, vocabulary, *tokens)
+
+
+def load_offline(section: Mapping[str, Any], split: Split, mined_later: bool) -> candidates_lib.OfflineNegatives | None:
+    """Loads the mined negatives that a config's `offline` names; None if it names none.
+
+    Args:
+      section: the config's `offline`.
+      split: the training split.
+      mined_later: whether they are mined in an earlier training stage; zeros of the same shape then stand for them.
+
+    Raises:
+      UserError: if they are not of this split.
+    """
+    folder, keywords = config_lib.choose(section, 'path', where='offline')
+    make = config_lib.bind(candidates_lib.OfflineNegatives, keywords, where='offline', later=('candidates',))
+    if not folder:
+        return None
+    if not mined_later:
+        return make(candidates=candidates_lib.load(folder, split))
+    shapes = (split.num_images, keywords['top_h_texts']), (split.num_texts, keywords['top_h_images'])
+    lists = [np.zeros(np.maximum(shape, 0), np.int32) for shape in shapes]
+    return make(candidates=candidates_lib.Candidates(*lists))
+
+
+def load_masked_words(config: Mapping[str, Any], data: Data) -> MaskedWords | None:
+    """Finds the phrases of the training captions that a config's `masking` masks; None if it masks nothing."""
+    masking = config_lib.bind(Masking, config['masking'], where='masking')
+    if not config['masking']['num_views']:
+        return None
+    graphs = config_lib.load_scene_graphs(config['scene_graphs'], data.train)
+    phrases = find_phrases(data.train.captions, data.vocabulary, graphs)
+    return MaskedWords(masking(), phrases, caption_words(data.train_tokens, data.train.image_of_text))
+
+
+def make_pipeline(
+    config: Mapping[str, Any],
+    data: Data,
+    models: Mapping[str, Matcher],
+    augmentation: Augmentation,
+    extra_pairs: int,
+    mined_later: bool,
+) -> Pipeline:
+    """Makes the training batches.
+
+    Args:
+      config: the whole config.
+      data: splits, vocabulary and tokens.
+      models: all models that read the batches.
+      augmentation: of the examples.
+      extra_pairs: candidate pairs in a batch besides the matching ones.
+      mined_later: see `load_offline`.
+
+    Raises:
+      UserError: if mined negatives, a relevance or scene graphs cannot be read.
+    """
+    limits = [model.text_format.max_length for model in models.values() if model.text_format.max_length]
+    return Pipeline(
+        split=data.train,
+        tokens=data.train_tokens,
+        vocabulary=data.vocabulary,
+        batch_size=config['batch_size'],
+        seed=config['seed'],
+        length_multiple=config['length_multiple'],
+        augmentation=augmentation,
+        relevance=config_lib.load_relevance(config['relevance'], data.train),
+        max_length=min(limits, default=None),
+        offline=load_offline(config['offline'], data.train, mined_later),
+        locations=any(model.reads_locations for model in models.values()),
+        num_extra=extra_pairs,
+        masked=load_masked_words(config, data),
+    )

@@ -1,0 +1,195 @@
+"""Builds the objective: sources of rankings and token predictions, terms, and the optimizer."""
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jitm import config as config_lib
+from jitm.errors import UserError, did_you_mean
+from jitm.synthesis.generator import Synthesis
+from jitm.training.candidates import SOURCES, Source
+from jitm.training.generated import HEADS, MASKED, GeneratedCaptions, MaskedCaptions, MatcherPredictions
+from jitm.training.objective import DIRECTIONS, INPUTS, RankingTerm, Term, TokenTerm, inputs_of, token_terms
+from jitm.types import Ranking, TokenPredictions
+
+COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every term
+
+
+def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[Source, ...]]:
+    """Makes the terms of a config and the sources of what they are computed from.
+
+    Args:
+      config: the whole config, a nested dict.
+
+    Returns:
+      The terms by name, and the sources in the order in which they are scored.
+
+    Raises:
+      UserError: if a key is wrong, or terms and sources do not fit together.
+    """
+    sources = (make_retrieval(config['candidates']), *make_masked(config), *make_generated(config))
+    supplied = set().union(*(source.supplies(config) for source in sources))
+    terms = make_terms(config['terms'], supplied, [name for source in sources for name in source.rankings])
+    predicted = {name for source in sources for name in source.predictions}
+    check_token_sources(terms, predicted)
+    if config['masking']['num_views'] and len(sources) == 2 and not _terms_of(terms, MASKED):
+        raise UserError("config key 'masking.num_views' is set but unused: add a term of masked words, or set it to 0")
+    own = {term.predictions for term in token_terms(terms).values()} - predicted
+    return terms, ((MatcherPredictions(tuple(sorted(own))), *sources) if own else sources)
+
+
+def make_retrieval(section: Mapping[str, Any]) -> Source:
+    """Makes the source of retrieval candidates: dict(source='in_batch', ...) -> InBatch."""
+    name, keywords = config_lib.choose(section, 'source', where='candidates')
+    if name not in SOURCES:
+        raise UserError(f"config key 'candidates.source' is '{name}'; take one of {', '.join(SOURCES)}")
+    return config_lib.bind(SOURCES[name], keywords, where='candidates')()
+
+
+def make_masked(config: Mapping[str, Any]) -> tuple[Source, ...]:
+    """Makes the source of masked captions, if captions are masked."""
+    return (MaskedCaptions(),) if config['masking']['num_views'] else ()
+
+
+def make_generated(config: Mapping[str, Any]) -> tuple[Source, ...]:
+    """Makes the source of synthetic captions, if the config names a generator.
+
+    Raises:
+      UserError: if the generator is not a model of `members`, or captions are not masked for it.
+    """
+    section, num_views = config['synthesis'], config['masking']['num_views']
+    synthesis = config_lib.bind(Synthesis, section, where='synthesis')
+    generator = section['generator']
+    if not generator:
+        return ()
+    if generator not in config['members']:
+        raise UserError(
+            f"config key 'synthesis.generator' is '{generator}', no member{did_you_mean(generator, config['members'])}"
+        )
+    if not num_views:
+        raise UserError(
+            "config key 'masking.num_views' is 0, but config key 'synthesis' refills masked captions: set it"
+        )
+    made, most = synthesis(), num_views * section['num_samples']
+    if section['num_hard'] > most:
+        raise UserError(
+            f"config key 'synthesis.num_hard' is {section['num_hard']}, more than the synthetic captions of an image "
+            f"('masking.num_views' x 'synthesis.num_samples' = {most})"
+        )
+    return (GeneratedCaptions(made),)
+
+
+def make_terms(
+    configs: Mapping[str, Mapping[str, Any]], supplied: Collection[str] = (), rankings: Collection[str] = DIRECTIONS
+) -> dict[str, Term]:
+    """Makes the terms of a config.
+
+    Args:
+      configs: name -> dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=, reduction=, optionally
+        rankings=, and the loss' own arguments); a loss in `tokens` takes the predictions of its name.
+      supplied: the names in `INPUTS` that the rankings hold.
+      rankings: the names of the rankings.
+
+    Returns:
+      Name -> RankingTerm or TokenTerm.
+
+    Raises:
+      UserError: if a loss or an argument is unknown or missing, or a loss needs an input that is not supplied.
+    """
+    if not configs:
+        raise UserError("config key 'terms' is empty; name at least one loss")
+    terms = {}
+    for name, section in configs.items():
+        loss_name, keywords = config_lib.choose(section, 'loss', where=f'terms.{name}')
+        make = _make_token_term if loss_name.startswith('tokens.') else _make_ranking_term
+        terms[name] = make(f'terms.{name}', loss_name, keywords, supplied, rankings)
+    return terms
+
+
+def _make_ranking_term(
+    where: str, loss_name: str, keywords: dict[str, Any], supplied: Collection[str], rankings: Collection[str]
+) -> RankingTerm:
+    loss = config_lib.resolve('jitm.losses', loss_name)
+    inputs = inputs_of(loss)
+    if missing := [name for name in inputs if name not in supplied]:
+        raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
+    ranked = _named_rankings(where, keywords.pop('rankings', DIRECTIONS), rankings)
+    if inputs and not set(ranked) <= set(DIRECTIONS):
+        raise UserError(f"'{where}' needs {inputs[0]}, which only rankings {' and '.join(DIRECTIONS)} have")
+    term = _bind_term(
+        RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=ranked
+    )
+    scores, own = jnp.zeros((4, 4)), jnp.eye(4, dtype=bool)
+    _check_arguments(where, term.per_query, Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0]))
+    return term
+
+
+def _make_token_term(
+    where: str, loss_name: str, keywords: dict[str, Any], supplied: Collection[str], rankings: Collection[str]
+) -> TokenTerm:
+    del supplied, rankings
+    loss = config_lib.resolve('jitm.losses', loss_name)
+    predictions = loss_name.partition('.')[2]
+    term = _bind_term(TokenTerm, where, loss, keywords, ('logits', 'labels', 'mask'), predictions=predictions)
+    mask = jnp.eye(4, dtype=bool)
+    _check_arguments(where, term.per_text, TokenPredictions(jnp.zeros((4, 4, 2)), jnp.zeros((4, 4), int), mask))
+    return term
+
+
+def _bind_term(
+    kind: type[Term], where: str, loss: Any, keywords: Mapping[str, Any], inputs: Sequence[str], **given: Any
+) -> Term:
+    """Splits keywords into those of the term and those of its loss, and makes the term."""
+    common = {key: value for key, value in keywords.items() if key in COMMON_KEYS}
+    arguments = {key: value for key, value in keywords.items() if key not in COMMON_KEYS}
+    bound = config_lib.bind(loss, arguments, where=where, later=inputs)
+    make = config_lib.bind(kind, common, where=where, later=('loss', 'arguments', *given))
+    return make(loss=bound, arguments=arguments, **given)
+
+
+def _named_rankings(where: str, named: Any, known: Collection[str]) -> tuple[str, ...]:
+    """Returns the rankings that a term names, at least one of the known ones."""
+    if not isinstance(named, tuple | list) or not named:
+        raise UserError(f"config key '{where}.rankings' is {named!r}; give a tuple of some of {', '.join(known)}")
+    if unknown := [name for name in named if name not in known]:
+        raise UserError(f"'{where}.rankings' names '{unknown[0]}'; there are {', '.join(known)}")
+    return tuple(named)
+
+
+def _check_arguments(where: str, loss: Any, example: Any) -> None:
+    """Raises a UserError if a loss refuses its arguments, which it does only when it is computed."""
+    try:
+        jax.eval_shape(loss, example)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"'{where}' cannot be computed with its arguments: {str(error).splitlines()[0]}") from None
+
+
+def check_token_sources(terms: Mapping[str, Term], predicted: Collection[str]) -> None:
+    """Raises a UserError if a term of masked or generated captions has no source of its predictions."""
+    needed = {MASKED: 'masking.num_views'} | dict.fromkeys(HEADS, 'synthesis.generator')
+    for name, term in token_terms(terms).items():
+        if term.predictions in needed and term.predictions not in predicted:
+            raise UserError(f"'terms.{name}' needs '{needed[term.predictions]}': set it, or leave the term out")
+
+
+def _terms_of(terms: Mapping[str, Term], predictions: str) -> list[str]:
+    return [name for name, term in token_terms(terms).items() if term.predictions == predictions]
+
+
+def make_optimizer(
+    section: Mapping[str, Any], steps_per_epoch: int, epochs: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Makes the optimizer and its learning-rate schedule: dict(name='adamw', ...), a function of `training.optimizer`.
+
+    Raises:
+      UserError: if the name or an argument is unknown, missing or out of its range.
+    """
+    name, keywords = config_lib.choose(section, 'name', where='optimizer')
+    make = config_lib.resolve('jitm.training.optimizer', name)
+    lengths = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
+    asked = {key: steps for key, steps in lengths.items() if key in inspect.signature(make).parameters}
+    return config_lib.bind(make, keywords, where='optimizer', later=asked)(**asked)

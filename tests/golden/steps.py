@@ -1,0 +1,99 @@
+"""Two training steps of a setting on tiny data, reduced to a few numbers; `steps.json` holds those of the old tree."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitm.data import candidates, scenes
+from jitm.training.build.run import set_up
+
+DATA = {'seed': 0, 'train_images': 8, 'dev_images': 4, 'test_images': 4}
+SIZES = {
+    'embed_dim': 16,
+    'word_dim': 8,
+    'alignment_dim': 8,
+    'caption_dim': 8,
+    'size': 'tiny',
+    'minimum_words': 2,
+    'dtype': 'float32',
+}
+
+
+def load(setting: str) -> dict[str, Any]:
+    """Returns the config of a setting such as configs/vse.py:fc,max,f30k."""
+    path, _, words = setting.partition(':')
+    module = importlib.import_module(path.removesuffix('.py').replace('/', '.'))
+    config = module.get_config(words) if words else module.get_config()
+    return json.loads(json.dumps(config.to_dict()))
+
+
+def write_files(folder: Path) -> None:
+    """Writes a vocabulary of word pieces, and as negatives of each image those of the next four."""
+    split = scenes.load('train', **DATA)
+    words = sorted({word.strip('.,') for caption in split.captions for word in caption.lower().split()})
+    (folder / 'vocab.txt').write_text('\n'.join(('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words)) + '\n')
+    images, owners = split.num_images, split.image_of_text
+    i2t = [[5 * ((image + n) % images) + n for n in range(1, 5)] for image in range(images)]
+    t2i = [[(owner + n) % images for n in range(1, 5)] for owner in owners]
+    lists = candidates.Candidates(np.array(i2t, np.int32), np.array(t2i, np.int32))
+    scores = {'i2t': np.zeros(lists.i2t.shape, np.float32), 't2i': np.zeros(lists.t2i.shape, np.float32)}
+    candidates.save(lists, scores, {'data': split.identity}, 'train', folder / 'candidates')
+
+
+def _shrink(section: dict[str, Any]) -> dict[str, Any]:
+    return {key: _shrink(value) if isinstance(value, dict) else SIZES.get(key, value) for key, value in section.items()}
+
+
+def tiny(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns a setting with tiny data and sizes; of two stages the second."""
+    config |= {'data': {'source': 'scenes.load', **DATA}, 'batch_size': 4, 'epochs': 1, 'length_multiple': 32}
+    config['model'] = _shrink(config['model'])
+    for member in config['members'].values():
+        if 'model' in member:
+            member['model'] = _shrink(member['model'])
+    config['initialize'] = dict.fromkeys(config['initialize'], '')
+    config['vocabulary'] = {'path': str(folder / 'vocab.txt') if config['vocabulary']['path'] else '', 'min_count': 1}
+    config['evaluation']['every_steps'] = None
+    if config['stages']:
+        config['stages'] = {}
+        config['offline'] |= {'path': str(folder / 'candidates'), 'top_h_texts': 4, 'top_h_images': 4}
+    if config['candidates']['source'] == 'shortlist':
+        config['candidates'] |= {'num_extra': 4, 'num_hard': 3}
+    if config['masking']['num_views']:
+        config['masking']['num_views'] = 2
+    if config['synthesis']['generator']:
+        config['synthesis'] |= {'num_samples': 2, 'num_hard': 3}
+    return config
+
+
+def reduce(tree: Any) -> float:
+    """Returns a number that changes if any leaf does."""
+    leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
+    return float(sum(np.cos(np.arange(len(leaf))) @ leaf + np.abs(leaf).sum() for leaf in leaves))
+
+
+def two_steps(setting: str, folder: Path) -> dict[str, Any]:
+    """Trains two steps.
+
+    Args:
+      setting: such as configs/vse.py:fc,max,f30k.
+      folder: with the files of `write_files`.
+
+    Returns:
+      `steps`, loss and gradient norm of each model in each step; `after`, for each model the reduced parameters and
+      batch statistics.
+    """
+    setup = set_up(tiny(load(setting), folder), resuming=True)
+    state, steps = setup.random_state(), []
+    for n in range(2):
+        state, metrics = setup.train_step(state, setup.make_batch(n))
+        metrics = jax.device_get(metrics)
+        assert metrics['finite']
+        kept = {key: value for key, value in metrics.items() if key.split('/', 1)[-1] in ('loss', 'gradient_norm')}
+        steps.append({key: float(value) for key, value in kept.items()})
+    members = jax.device_get(state).members
+    return {'steps': steps, 'after': {name: [reduce(m.params), reduce(m.batch_stats)] for name, m in members.items()}}
