@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 RECALLS_AT = (1, 5, 10)
-FITS = 0.5  # a word is said to fit if its probability is above
+MATCH_THRESHOLD = 0.5  # a word is predicted to match the image if its match probability is higher
 
 
 def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -142,21 +142,22 @@ def _percent(right: np.ndarray) -> float:
     return 100.0 * float(np.mean(right)) if right.size else float('nan')
 
 
-def word_discrimination(fits: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> dict[str, float]:
-    """How often it is rightly told whether a word fits (WoD: TAGS-DC, section 4.4), threshold `FITS`.
+def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+    """Returns the accuracy of matched and mismatched words (WoD: Fan et al., 2022, section 4.4).
 
-    The paper gives one number and does not say over which words.
+    A word is predicted to match if its match probability is above `MATCH_THRESHOLD`. The paper gives one number and
+    does not say over which words.
 
     Args:
-      fits: float [N, L], the probability that the word at each place fits.
-      labels: bool [N, L], whether it does.
-      mask: bool [N, L], the places that count.
+      match_prob: float [N, L], the match probability of the word at each token position.
+      labels: bool [N, L], whether it matches.
+      mask: bool [N, L], the token positions to evaluate.
 
     Returns:
-      Percent: `overall`, `matched` of the words that fit, `mismatched` of the others, and `balanced`, the mean of both;
-      NaN where there are none.
+      Percent: `overall`, `matched` and `mismatched` of these words, and `balanced`, the mean of both; NaN where there
+      are no such words.
     """
-    right = (fits > FITS) == labels
+    right = (match_prob > MATCH_THRESHOLD) == labels
     matched, mismatched = _percent(right[mask & labels]), _percent(right[mask & ~labels])
     return {
         'overall': _percent(right[mask]),
@@ -184,19 +185,19 @@ def word_correction(
     return {'replaced': _percent(right[mask & replaced]), 'all': _percent(right[mask])}
 
 
-def sentence_discrimination(own: np.ndarray, scores: np.ndarray, owners: np.ndarray) -> dict[str, float]:
-    """How often a caption scores higher than its false sentences (TAGS-DC, table 4); ties count against it.
+def caption_discrimination(scores: np.ndarray, perturbed: np.ndarray, owners: np.ndarray) -> dict[str, float]:
+    """Returns how often a caption scores above its perturbed captions (Fan et al., 2022, table 4); ties count against.
 
     Args:
-      own: [T], of each caption with its image.
-      scores: [N], of each false sentence with the same image.
-      owners: int [N], the caption that each is made of.
+      scores: [T], of each caption with its image.
+      perturbed: [N], of each perturbed caption with the same image.
+      owners: int [N], the caption of each perturbed caption.
 
     Returns:
-      Percent: `pairwise` of the N false sentences are below their caption, `hardest` of the captions that have any are
-      above all of theirs.
+      Percent: `pairwise`, of the N perturbed captions that score below their caption, and `hardest`, of the captions
+      with perturbed captions that score above all of them.
     """
-    above = own[owners] > scores
+    above = scores[owners] > perturbed
     lost = np.bincount(owners, ~above)
     return {'pairwise': _percent(above), 'hardest': _percent(lost[np.unique(owners)] == 0)}
 
@@ -211,12 +212,12 @@ def pseudo_perplexity(log_likelihoods: np.ndarray, mask: np.ndarray) -> dict[str
       mask: bool [N, L], the places that count.
 
     Returns:
-      `sentence`, the mean over the sentences that have words, and `corpus`, over all words together.
+      `caption`, the mean over the captions that have words, and `corpus`, over all words together.
     """
     total, count = np.sum(np.where(mask, -log_likelihoods, 0.0), axis=1, dtype=np.float64), mask.sum(axis=1)
     some = count > 0
     return {
-        'sentence': float(np.mean(np.exp(total[some] / count[some]))),
+        'caption': float(np.mean(np.exp(total[some] / count[some]))),
         'corpus': float(np.exp(total.sum() / count.sum())),
     }
 

@@ -212,7 +212,7 @@ def test_captions_above_their_false_sentences_by_hand():
     """A tie counts against the caption; a caption without false sentences does not count."""
     own = np.array([1.0, 2.0, 3.0, 4.0])
     scores, owners = np.array([0.5, 2.0, 1.0, 3.9, -1.0, 3.0]), np.array([0, 1, 1, 3, 3, 3])
-    assert metrics.sentence_discrimination(own, scores, owners) == {
+    assert metrics.caption_discrimination(own, scores, owners) == {
         'pairwise': pytest.approx(500 / 6),
         'hardest': pytest.approx(200 / 3),
     }
@@ -223,7 +223,7 @@ def test_pseudo_perplexity_by_hand():
     found = np.log([[0.5, 0.125, 0.9], [0.25, 0.9, 0.9], [0.9, 0.9, 0.9]])
     mask = np.array([[True, True, False], [True, False, False], [False] * 3])
     got = metrics.pseudo_perplexity(found, mask)
-    assert got == {'sentence': pytest.approx(4.0), 'corpus': pytest.approx(64 ** (1 / 3))}
+    assert got == {'caption': pytest.approx(4.0), 'corpus': pytest.approx(64 ** (1 / 3))}
     mask[0, 0] = False
     got = metrics.pseudo_perplexity(found, mask)
-    assert got == {'sentence': pytest.approx(6.0), 'corpus': pytest.approx(32**0.5)}
+    assert got == {'caption': pytest.approx(6.0), 'corpus': pytest.approx(32**0.5)}

@@ -1,1 +1,1 @@
-"""Reports and figures from what runs have written, never from a model: `python -m jitm.analysis`."""
+"""Reports and figures from the saved logs, similarities and vectors of runs, never from a model: `jitm report`."""

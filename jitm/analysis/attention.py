@@ -1,4 +1,4 @@
-"""Pictures of the attention between the words of a text and the regions of an image."""
+"""Figures of the attention between the words of a caption and the regions of an image."""
 
 import math
 import textwrap
@@ -8,28 +8,36 @@ from typing import Any
 import numpy as np
 
 TITLES = {
-    't2i': 'each word attends to regions (t2i): its shares add up to 1 over the regions',
-    'i2t': 'each region attends to words (i2t): its shares add up to 1 over the words',
+    't2i': 'each word attends to regions (t2i): its weights add up to 1 over the regions',
+    'i2t': 'each region attends to words (i2t): its weights add up to 1 over the words',
 }
 COLUMNS = 6
-BOXES = 3
-LEAST = 0.5  # of a word's greatest share, for another region's box to be drawn
+MAX_BOXES = 3  # per word
+MIN_RELATIVE_WEIGHT = 0.5  # of the word's largest weight, for the box of another region to be drawn
 
 
-def top_regions(shares: Sequence[float]) -> list[int]:
-    """The regions with a word's greatest shares, the greatest first: at most 3, none far below the first."""
-    order = sorted(range(len(shares)), key=lambda region: -shares[region])[:BOXES]
-    return [region for region in order if shares[region] > 0 and shares[region] >= LEAST * shares[order[0]]]
+def top_regions(weights: Sequence[float]) -> list[int]:
+    """Returns the regions with the largest weights of a word: at most 3, none below half of the largest.
+
+    Args:
+      weights: [R].
+
+    Returns:
+      Indices of regions, in descending order of their weights.
+    """
+    order = sorted(range(len(weights)), key=lambda region: -weights[region])[:MAX_BOXES]
+    threshold = MIN_RELATIVE_WEIGHT * weights[order[0]]
+    return [region for region in order if weights[region] > 0 and weights[region] >= threshold]
 
 
 def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
-    """Draws a pair as `explain.json` describes it.
+    """Draws the attention of a pair in `explain.json`.
 
-    With pixels and boxes, each word has a panel: the image with the boxes of its top regions, their shares below.
-    Otherwise a heat map has a row for each word and a column for each region.
+    With pixels and boxes, each word has a panel: the image with the boxes of its top regions, and their weights below.
+    Otherwise the figure is a heat map with a row per word and a column per region.
 
     Args:
-      pair: one of `pairs`.
+      pair: one of the `pairs`.
       pixels: uint8 [H, W, 3] of the retrieved image, or None.
 
     Returns:
@@ -38,8 +46,8 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     from matplotlib.figure import Figure
 
     words, attention = pair['words'], pair['attention']
-    shown = pixels is not None and pair['boxes'] is not None
-    if shown:
+    draws_boxes = pixels is not None and pair['boxes'] is not None
+    if draws_boxes:
         rows = math.ceil(len(words) / COLUMNS)
         width, height = 1.5 * COLUMNS, 0.4 + rows * (0.42 + 1.4 * pixels.shape[0] / pixels.shape[1])
     else:
@@ -48,12 +56,12 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     figure = Figure(figsize=(width, 1 + height * len(attention)), dpi=120, layout='constrained')
     figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
     parts = figure.subfigures(len(attention), squeeze=False)[:, 0]
-    for part, (name, shares) in zip(parts, attention.items(), strict=True):
+    for part, (name, weights) in zip(parts, attention.items(), strict=True):
         part.suptitle(TITLES.get(name, name), fontsize=9, color='gray')
-        if shown:
-            _draw_boxes(part.subplots(rows, COLUMNS, squeeze=False).ravel(), words, shares, pair['boxes'], pixels)
+        if draws_boxes:
+            _draw_boxes(part.subplots(rows, COLUMNS, squeeze=False).ravel(), words, weights, pair['boxes'], pixels)
         else:
-            _draw_map(part, words, shares)
+            _draw_map(part, words, weights)
     return figure
 
 
@@ -64,7 +72,7 @@ def _heading(pair: Mapping[str, Any], width: int) -> str:
 def _draw_boxes(
     panels: Sequence[Any],
     words: Sequence[str],
-    shares: Sequence[Sequence[float]],
+    weights: Sequence[Sequence[float]],
     boxes: Sequence[Sequence[float]],
     pixels: np.ndarray,
 ) -> None:
@@ -74,7 +82,7 @@ def _draw_boxes(
     height, width = pixels.shape[:2]
     for panel in panels[len(words) :]:
         panel.set_axis_off()
-    for panel, word, row in zip(panels, words, shares, strict=False):
+    for panel, word, row in zip(panels, words, weights, strict=False):
         panel.set(xticks=[], yticks=[])
         panel.imshow(pixels, extent=(0, width, height, 0))
         panel.set_title(word, fontsize=9, parse_math=False)
@@ -90,11 +98,11 @@ def _draw_boxes(
             )
 
 
-def _draw_map(part: Any, words: Sequence[str], shares: Sequence[Sequence[float]]) -> None:
+def _draw_map(part: Any, words: Sequence[str], weights: Sequence[Sequence[float]]) -> None:
     panel = part.subplots()
-    image = panel.imshow(shares, vmin=0, cmap='viridis', aspect='auto', interpolation='nearest')
+    image = panel.imshow(weights, vmin=0, cmap='viridis', aspect='auto', interpolation='nearest')
     panel.set_yticks(range(len(words)), words, fontsize=8, parse_math=False)
-    panel.set_xticks(range(len(shares[0])), range(len(shares[0])), fontsize=7)
+    panel.set_xticks(range(len(weights[0])), range(len(weights[0])), fontsize=7)
     panel.set_xlabel('region', fontsize=8)
     bar = part.colorbar(image, ax=panel, pad=0.01)
     bar.ax.tick_params(labelsize=7)

@@ -1,4 +1,4 @@
-"""How often positive pairs take which cross-retrieval rank (AOQ, section 4.3 and figure 5)."""
+"""Histogram of the cross-retrieval ranks of positive pairs (AOQ: Chen et al., 2020, section 4.3 and figure 5)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,24 +10,24 @@ from jitm.analysis.matrices import Matrix, names_of
 from jitm.analysis.tables import table
 from jitm.metrics import cross_retrieval_ranks
 
-LAST_RANKS = (1, 5, 10, 50, 200)  # of the intervals but the last; the paper's text names the first and the last
+LAST_RANKS = (1, 5, 10, 50, 200)  # upper ends of all intervals but the last; the paper names only two intervals
 INTERVALS = ('1', '2-5', '6-10', '11-50', '51-200', '>200')
 
 
 def frequencies(matrix: Matrix) -> np.ndarray:
-    """Counts the positive pairs with a cross-retrieval rank in each interval, int [6]."""
+    """Counts the positive pairs by the interval of their cross-retrieval rank: int [6]."""
     ranks = cross_retrieval_ranks(matrix.sims, matrix.image_of_text)
     return np.bincount(np.searchsorted(LAST_RANKS, ranks), minlength=len(INTERVALS))
 
 
 def cross_retrieval(matrices: Sequence[Matrix]) -> str:
-    """A Markdown table: of each matrix, how many positive pairs have a cross-retrieval rank in each interval."""
+    """Returns a Markdown table of the number of positive pairs per interval and matrix."""
     columns = [[f'{count} ({count / sum(counts):.1%})' for count in counts] for counts in map(frequencies, matrices)]
     return table(['cross-retrieval rank', *names_of(matrices)], list(zip(INTERVALS, *columns, strict=True)))
 
 
 def draw(matrices: Sequence[Matrix], output: Path) -> None:
-    """Draws the same as grouped bars.
+    """Draws the numbers of positive pairs per interval as grouped bars.
 
     Raises:
       UserError: if the figure cannot be written.
@@ -40,8 +40,8 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     width = 0.8 / len(matrices)
     panel.set_prop_cycle(color=mpl.color_sequences['petroff10'])
     for n, (name, matrix) in enumerate(zip(names_of(matrices), matrices, strict=True)):
-        places = np.arange(len(INTERVALS)) + (n - (len(matrices) - 1) / 2) * width
-        bars = panel.bar(places, frequencies(matrix), width, label=name)
+        positions = np.arange(len(INTERVALS)) + (n - (len(matrices) - 1) / 2) * width
+        bars = panel.bar(positions, frequencies(matrix), width, label=name)
         panel.bar_label(bars, fontsize='x-small')
     panel.set_xticks(range(len(INTERVALS)), INTERVALS)
     panel.set_xlabel('cross-retrieval rank')

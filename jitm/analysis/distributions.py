@@ -1,4 +1,4 @@
-"""How similar positive and negative pairs are (DBL, figures 6 and 7)."""
+"""Similarity distributions of positive and negative pairs (DBL: Diao et al., 2024, figures 6 and 7)."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -13,40 +13,46 @@ from jitm.errors import UserError
 
 KINDS = ('positives', 'negatives')
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-BINS = 2**16  # over the range of all matrices: quantiles are exact to so small a part of it
-DRAWN = 2**7  # bins of the curves
-PAIRS_AT_A_TIME = 2**20
+BINS = 2**16  # over the range of all matrices; quantiles are exact to half a bin
+CURVE_BINS = 2**7  # of the drawn densities
+PAIRS_PER_CHUNK = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-    """Pairs in each bin, int [BINS], and the mean and deviation of their similarities."""
+    """A histogram of similarities.
+
+    Attributes:
+      counts: int [BINS], pairs in each bin.
+      mean: of the similarities.
+      deviation: their standard deviation.
+    """
 
     counts: np.ndarray
     mean: float
     deviation: float
 
     def quantiles(self, low: float, high: float) -> np.ndarray:
-        """The least similarities with the shares `QUANTILES` up to them, exact to half a bin from `low` to `high`."""
-        shares = np.cumsum(self.counts) / np.sum(self.counts)
-        return low + (np.searchsorted(shares, QUANTILES) + 0.5) * (high - low) / BINS
+        """Returns the `QUANTILES`, exact to half a bin; `low` and `high` are the bounds of the histogram."""
+        cumulative = np.cumsum(self.counts) / np.sum(self.counts)
+        return low + (np.searchsorted(cumulative, QUANTILES) + 0.5) * (high - low) / BINS
 
     def density(self, low: float, high: float) -> np.ndarray:
-        """The share of the pairs per unit of similarity, in `DRAWN` bins of equal width."""
-        return np.sum(self.counts.reshape(DRAWN, -1), axis=1) / np.sum(self.counts) * DRAWN / (high - low)
+        """Returns the density of the pairs per unit of similarity, float [CURVE_BINS]."""
+        return np.sum(self.counts.reshape(CURVE_BINS, -1), axis=1) / np.sum(self.counts) * CURVE_BINS / (high - low)
 
 
 def bounds(matrices: Sequence[Matrix]) -> tuple[float, float]:
-    """The least and the greatest similarity of all matrices; half a unit further apart on either side if equal."""
+    """Returns the minimum and the maximum similarity over all matrices, extended by 0.5 on both sides if equal."""
     low = min(float(np.min(matrix.sims)) for matrix in matrices)
     high = max(float(np.max(matrix.sims)) for matrix in matrices)
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
 def _parts(matrix: Matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Similarities of positive and of negative pairs, float64, those of a few images at a time."""
+    """Yields the similarities of positive and of negative pairs, float64, for a few images at a time."""
     images, texts = matrix.sims.shape
-    rows, image_of_text = max(1, PAIRS_AT_A_TIME // texts), matrix.image_of_text
+    rows, image_of_text = max(1, PAIRS_PER_CHUNK // texts), matrix.image_of_text
     for start in range(0, images, rows):
         sims = np.asarray(matrix.sims[start : start + rows], np.float64)
         own = image_of_text == np.arange(start, start + len(sims))[:, None]
@@ -54,10 +60,15 @@ def _parts(matrix: Matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def distributions(matrix: Matrix, low: float, high: float) -> list[Distribution]:
-    """Counts a matrix's positive and negative pairs in bins between two similarities, without a copy of it.
+    """Returns the distributions of a matrix's positive and negative pairs, without a copy of the matrix.
+
+    Args:
+      matrix: saved similarities.
+      low: the lower bound of the histograms.
+      high: the upper bound.
 
     Raises:
-      UserError: if there is only one image, hence no negative pair.
+      UserError: if there is only one image, and so no negative pair.
     """
     if len(matrix.sims) == 1:
         raise UserError(f'{matrix.path} has one image and so no negative pairs; give a matrix of more')
@@ -73,20 +84,20 @@ def distributions(matrix: Matrix, low: float, high: float) -> list[Distribution]
 
 
 def summarize(matrices: Sequence[Matrix]) -> str:
-    """A Markdown table: of each matrix mean, deviation and quantiles of both kinds, and the distance of the means."""
+    """Returns a Markdown table of mean, deviation and quantiles per matrix and kind, and the distance of the means."""
     low, high = bounds(matrices)
     rows = []
     for name, matrix in zip(names_of(matrices), matrices, strict=True):
-        positives, negatives = both = distributions(matrix, low, high)
+        positives, negatives = kinds = distributions(matrix, low, high)
         distances = f'{positives.mean - negatives.mean:.3g}', ''
-        for kind, one, distance in zip(KINDS, both, distances, strict=True):
-            numbers = (one.mean, one.deviation, *one.quantiles(low, high))
+        for kind, distribution, distance in zip(KINDS, kinds, distances, strict=True):
+            numbers = (distribution.mean, distribution.deviation, *distribution.quantiles(low, high))
             rows.append([name, kind, *(f'{number:.4f}' for number in numbers), distance])
     return table(['', 'pairs', 'mean', 'deviation', *(f'{quantile:.0%}' for quantile in QUANTILES), 'MD'], rows)
 
 
 def draw(matrices: Sequence[Matrix], output: Path) -> None:
-    """Draws the densities, positives above negatives, and the means.
+    """Draws the densities of positives and negatives, and their means.
 
     Raises:
       UserError: if the figure cannot be written.
@@ -99,10 +110,11 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     panels = figure.subplots(2, 1, sharex=True)
     colors = mpl.color_sequences['petroff10']
     for n, (name, matrix) in enumerate(zip(names_of(matrices), matrices, strict=True)):
-        look = {'color': colors[n % len(colors)], 'linestyle': ('-', '--', ':', '-.')[n // len(colors) % 4]}
-        for panel, one in zip(panels, distributions(matrix, low, high), strict=True):
-            panel.stairs(one.density(low, high), np.linspace(low, high, DRAWN + 1), label=name, linewidth=1.5, **look)
-            panel.axvline(one.mean, color=look['color'], linewidth=0.8, alpha=0.6)
+        style = {'color': colors[n % len(colors)], 'linestyle': ('-', '--', ':', '-.')[n // len(colors) % 4]}
+        for panel, distribution in zip(panels, distributions(matrix, low, high), strict=True):
+            edges = np.linspace(low, high, CURVE_BINS + 1)
+            panel.stairs(distribution.density(low, high), edges, label=name, linewidth=1.5, **style)
+            panel.axvline(distribution.mean, color=style['color'], linewidth=0.8, alpha=0.6)
     for panel, kind in zip(panels, KINDS, strict=True):
         panel.set_ylabel(f'density of\n{kind}')
         panel.grid(alpha=0.3)

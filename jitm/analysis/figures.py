@@ -1,4 +1,4 @@
-"""Curves of several settings in one figure, and how figures are saved."""
+"""Curves of several settings in one figure, and saving of figures."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from jitm.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A quantity over training: epochs [N], and at each the mean, least and greatest value [N] over seeds."""
+    """A quantity over training: epochs [N], and at each the mean, minimum and maximum [N] over seeds."""
 
     epochs: Sequence[float]
     mean: Sequence[float]
@@ -22,37 +22,40 @@ class Curve:
 
 
 def curve(seeds: Sequence[Mapping[float, float]]) -> Curve:
-    """Joins the {epoch: value} of several seeds, at the epochs that all of them have: no jump where one seed ends."""
+    """Joins the {epoch: value} of several seeds, at the epochs that all of them have, so that no mean jumps."""
     epochs = sorted(set.intersection(*map(set, seeds)))
     values = [[seed[epoch] for seed in seeds] for epoch in epochs]
     return Curve(epochs, list(map(statistics.mean, values)), list(map(min, values)), list(map(max, values)))
 
 
 def arrange(settings: Sequence[Setting]) -> list[tuple[str, str]]:
-    """Gives each setting a column of panels and a label in it.
+    """Assigns each setting a column of panels and a label in it.
 
-    Where models and something else tell the settings apart, each model has a column; otherwise there is one column.
+    If the settings differ in the model and in other keys, each model has a column; otherwise there is one column.
+
+    Returns:
+      (column, label) of each setting.
     """
-    parted = [
+    split_words = [
         (
             ', '.join(word for key, word in setting.words.items() if key.startswith('model.')),
             ', '.join(word for key, word in setting.words.items() if not key.startswith('model.')),
         )
         for setting in settings
     ]
-    return parted if all(map(all, parted)) else [('', setting.name) for setting in settings]
+    return split_words if all(map(all, split_words)) else [('', setting.name) for setting in settings]
 
 
 def draw_curves(
-    settings: Sequence[Setting], drawn: Sequence[Mapping[str, Curve]], titles: Mapping[str, str], note: str
+    settings: Sequence[Setting], curves: Sequence[Mapping[str, Curve]], titles: Mapping[str, str], note: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Draws a row of panels for each quantity that a setting has, and a column for each model, see `arrange`.
+    """Draws a row of panels per quantity and a column per model, see `arrange`.
 
     Args:
-      settings: S of them.
-      drawn: [S], the curves of each by quantity.
-      titles: of the quantities, from top to bottom.
-      note: stands below the panels.
+      settings: S settings.
+      curves: [S], the curves of each setting by quantity.
+      titles: axis label of each quantity, from top to bottom.
+      note: a line below the panels.
 
     Returns:
       A matplotlib figure, and the panels of each quantity, from left to right.
@@ -60,9 +63,9 @@ def draw_curves(
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    places = arrange(settings)
-    quantities = [quantity for quantity in titles if any(quantity in one for one in drawn)]
-    columns, labels = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
+    arranged = arrange(settings)
+    quantities = [quantity for quantity in titles if any(quantity in one for one in curves)]
+    columns, labels = (list(dict.fromkeys(names)) for names in zip(*arranged, strict=True))
     styles = itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10'])
     styles = dict(zip(labels, itertools.cycle(styles), strict=False))
 
@@ -70,10 +73,10 @@ def draw_curves(
     figure = Figure(figsize=(width, 1 + 1.8 * len(quantities)), dpi=150, layout='constrained')
     panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey='row', squeeze=False)
     handles = {}
-    for one, (column, label) in zip(drawn, places, strict=True):
+    for by_quantity, (column, label) in zip(curves, arranged, strict=True):
         dashes, color = styles[label]
         for quantity, panel in zip(quantities, panels[:, columns.index(column)], strict=True):
-            if joined := one.get(quantity):
+            if joined := by_quantity.get(quantity):
                 (handles[label],) = panel.plot(joined.epochs, joined.mean, dashes, color=color)
                 panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
     for quantity, row in zip(quantities, panels, strict=True):
@@ -87,13 +90,13 @@ def draw_curves(
         bottom.set_xlabel('epochs')
     figure.align_ylabels()
     figure.supxlabel(note, fontsize='small', color='gray')
-    fitting = int(width / (0.8 + 0.09 * max(map(len, labels))))
-    figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, fitting), frameon=False)
+    max_columns = int(width / (0.8 + 0.09 * max(map(len, labels))))
+    figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, max_columns), frameon=False)
     return figure, dict(zip(quantities, panels, strict=True))
 
 
 def save(figure: Any, output: Path) -> None:
-    """Saves a matplotlib figure in the format that the file's ending names.
+    """Saves a matplotlib figure in the format of the file's suffix, PNG without one.
 
     Raises:
       UserError: if it cannot be written.

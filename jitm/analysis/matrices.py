@@ -1,4 +1,4 @@
-"""Files of `eval.py` and what they are called; similarity matrices as `--save_sims` writes them."""
+"""Saved files of `eval.py` and their names in reports; similarity matrices as `--save_sims` writes them."""
 
 import dataclasses
 import json
@@ -14,11 +14,11 @@ from jitm.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A file of `eval.py`.
+    """A saved file of `eval.py`.
 
     Attributes:
-      path: where it lies.
-      protocol: how it was made, from the `metrics.json` beside it; empty without one.
+      path: its path.
+      protocol: the protocol in the `metrics.json` beside it; empty if there is none.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class Matrix(Saved):
     """Saved similarities.
 
     Attributes:
-      sims: [I, T], memory-mapped; the texts of an image stand together, in the order of the images.
+      sims: [I, T], memory-mapped; the texts of an image are consecutive, in the order of the images.
     """
 
     sims: np.ndarray
@@ -43,16 +43,16 @@ class Matrix(Saved):
 
 
 def read_protocol(path: Path) -> dict[str, Any]:
-    """The protocol in the `metrics.json` beside a file; empty without one.
+    """Reads the protocol in the `metrics.json` beside a file; empty if there is none.
 
     Raises:
-      UserError: if that is no report of `eval.py`.
+      UserError: if it is not a report of `eval.py`.
     """
     report = path.parent / 'metrics.json'
     try:
         return json.loads(report.read_text())['protocol'] if report.exists() else {}
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f'{report} is no report of eval.py ({error!r}); write it again, or remove it') from None
+        raise UserError(f'{report} is not a report of eval.py ({error!r}); write it again, or remove it') from None
 
 
 def _read_matrix(path: Path) -> Matrix:
@@ -68,13 +68,13 @@ def _read_matrix(path: Path) -> Matrix:
 
 
 def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
-    """Reads similarities of the same split.
+    """Reads the similarities of one split from several files.
 
     Args:
       paths: float16 or float32 npy files.
 
     Raises:
-      UserError: if a file is missing or damaged, or they are not of one split, as far as shapes and reports tell.
+      UserError: if a file is missing or damaged, or their shapes or reports show that the splits differ.
     """
     matrices = [_read_matrix(path) for path in paths]
     first = matrices[0]
@@ -89,17 +89,17 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
 
 
 def check_same_data(files: Sequence[Saved]) -> None:
-    """Raises a UserError if files are of different data, as far as the reports beside them tell."""
+    """Raises a UserError if the reports beside the files name different data."""
     data = {file.protocol['data']: file.path for file in files if file.protocol}
     if len(data) > 1:
-        told = ', '.join(f'{path} of {name}' for name, path in data.items())
-        raise UserError(f'the files are of different data: {told}; compare files of the same split')
+        sources = ', '.join(f'{path} of {name}' for name, path in data.items())
+        raise UserError(f'the files are of different data: {sources}; compare files of the same split')
 
 
 def names_of(files: Sequence[Saved]) -> list[str]:
-    """The names of the run directories behind each file.
+    """Returns a distinct name for each file.
 
-    With those of the members if that does not tell the files apart, else all have their paths.
+    The names are those of the run directories; with the names of the models if these are not distinct; else paths.
     """
 
     def names(*keys: str) -> list[str]:

@@ -1,6 +1,5 @@
-"""What several models retrieve for the same queries, side by side (AOQ, figure 6)."""
+"""Retrieved candidates of several models for the same queries, side by side (AOQ: Chen et al., 2020, figure 6)."""
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,8 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm.analysis.matrices import Matrix, names_of
-from jitm.analysis.settings import read_run
+from jitm.analysis.retrieval import Retrieved, retrieve
+from jitm.analysis.settings import read_run_log
 from jitm.analysis.tables import table
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -18,77 +18,44 @@ TOP_TEXTS = 5
 TOP_IMAGES = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Retrieved:
-    """The best candidates of a query, the best first, which of them are right, and the rank of the first right one."""
-
-    top: Sequence[int]
-    right: Sequence[bool]
-    rank: int
-
-
-def retrieve(scores: np.ndarray, right: np.ndarray, count: int) -> Retrieved:
-    """Finds the best candidates of a query; of equal ones the right ones come last.
-
-    Args:
-      scores: [C], of all candidates.
-      right: bool [C], at least one.
-      count: how many to keep.
-    """
-    order = np.lexsort((right, -scores))
-    return Retrieved(order[:count].tolist(), right[order[:count]].tolist(), int(np.argmax(right[order])) + 1)
-
-
 def read_split(matrices: Sequence[Matrix], data_root: str | None) -> Split:
-    """Reads the split that the matrices are of, which the report and the config of the first run behind them name.
+    """Reads the split of some matrices, which the report and the config of the first run name.
 
     Args:
-      matrices: of one split.
-      data_root: where the data lie now, if not where the run was trained.
+      matrices: similarities of one split.
+      data_root: the data folder, if it has moved since training.
 
     Raises:
-      UserError: if there is no report or run, or the data cannot be read or are of other size.
+      UserError: if there is no report or run, or the data cannot be read or have another size.
     """
     protocol = next((matrix.protocol for matrix in matrices if matrix.protocol), None)
     if protocol is None:
         raise UserError(
-            f'{matrices[0].path} has no metrics.json beside it that says what data it is of; give at least one matrix '
-            'where eval.py --save_sims wrote it'
+            f'{matrices[0].path} has no metrics.json beside it that names its data; give at least one matrix in the '
+            'folder where eval.py --save_sims wrote it'
         )
-    run = read_run(Path(protocol['runs'][0]['workdir']))
+    run = read_run_log(Path(protocol['runs'][0]['workdir']))
     split = config_lib.load_split(run.config['data'], protocol['split'], data_root)
     if (split.num_images, split.num_texts) != matrices[0].sims.shape:
         raise UserError(
-            f'{split.name} has {split.num_images} images and {split.num_texts} texts, but {matrices[0].path} shape '
-            f'{matrices[0].sims.shape}; give the --data_root that eval.py read'
+            f'{split.name} has {split.num_images} images and {split.num_texts} texts, but {matrices[0].path} has shape '
+            f'{matrices[0].sims.shape}; give the --data_root that eval.py used'
         )
     return split
 
 
-def spread(count: int, total: int) -> list[int]:
-    """`count` indices below `total`, spread evenly; all, if there are fewer.
-
-    Raises:
-      UserError: if the count is negative.
-    """
-    if count < 0:
-        raise UserError(f'--queries is {count}; give 0 or more')
-    count = min(count, total)
-    return [n * total // count for n in range(count)]
-
-
 def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts: Sequence[int], output: Path) -> None:
-    """Writes a Markdown file of what each matrix retrieves, and the pictures in it if the data have pixels.
+    """Writes a Markdown file of the candidates that each matrix retrieves, and their images if the data have pixels.
 
     Args:
-      matrices: of the split.
-      split: the images and texts.
+      matrices: similarities of the split.
+      split: images and texts.
       images: indices of the images whose best texts are shown.
       texts: indices of the texts whose best images are shown.
-      output: the file; pictures lie in a folder beside it.
+      output: the file; images are written to a folder beside it.
 
     Raises:
-      UserError: if an index is not in the split, or the file cannot be written.
+      UserError: if an index is out of range, or the file cannot be written.
     """
     for kind, indices, total in (('image', images, split.num_images), ('text', texts, split.num_texts)):
         for index in indices:
@@ -98,10 +65,10 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
         image: [retrieve(matrix.sims[image], split.image_of_text == image, TOP_TEXTS) for matrix in matrices]
         for image in images
     }
-    every_image = np.arange(split.num_images)
+    all_images = np.arange(split.num_images)
     images_of = {
         text: [
-            retrieve(matrix.sims[:, text], every_image == split.image_of_text[text], TOP_IMAGES) for matrix in matrices
+            retrieve(matrix.sims[:, text], all_images == split.image_of_text[text], TOP_IMAGES) for matrix in matrices
         ]
         for text in texts
     }
@@ -131,14 +98,14 @@ def markdown(
     images_of: Mapping[int, Sequence[Retrieved]],
     folder: str,
 ) -> str:
-    """Tells in Markdown what was retrieved, a column for each matrix; right ones are ticked.
+    """Returns the retrieved candidates as Markdown, with a column per matrix; matches are ticked.
 
     Args:
       names: of the matrices.
-      split: the images and texts.
-      texts_of: by image, of each matrix.
-      images_of: by text, of each matrix.
-      folder: of the pictures, seen from the file. Without pixels, an image's first text stands for it.
+      split: images and texts.
+      texts_of: image -> the texts retrieved by each matrix.
+      images_of: text -> the images retrieved by each matrix.
+      folder: the folder of the images, relative to the file. Without pixels, an image is shown as its first text.
     """
 
     def show_text(text: int) -> str:
@@ -150,7 +117,7 @@ def markdown(
             return f'{name}<br>![{name}]({folder}/{image}.png)'
         return f'{name}<br>*{show_text(int(np.argmax(split.image_of_text == image)))}*'
 
-    parts = [f'# What is retrieved from {_escape(split.name)}', f'## The best {TOP_TEXTS} texts of an image']
+    parts = [f'# Retrieval results on {_escape(split.name)}', f'## The best {TOP_TEXTS} texts of an image']
     for image, retrieved in texts_of.items():
         parts += [f'Image {image}: {show_image(image)}', _table(names, retrieved, show_text)]
     parts.append(f'## The best {TOP_IMAGES} images of a text')
@@ -160,16 +127,16 @@ def markdown(
 
 
 def _table(names: Sequence[str], retrieved: Sequence[Retrieved], show: Callable[[int], str]) -> str:
-    """A row for each place, and one for where the first right candidate stands."""
+    """Returns a table with a row per rank, and a last row with the rank of the first match."""
     columns = [
-        ['✓ ' * right + show(candidate) for candidate, right in zip(one.top, one.right, strict=True)]
+        ['✓ ' * correct + show(candidate) for candidate, correct in zip(one.top, one.correct, strict=True)]
         for one in retrieved
     ]
-    rows = [[str(place), *cells] for place, cells in enumerate(zip(*columns, strict=True), 1)]
-    rows.append(['first right', *(str(one.rank) for one in retrieved)])
+    rows = [[str(rank), *cells] for rank, cells in enumerate(zip(*columns, strict=True), 1)]
+    rows.append(['first match', *(str(one.rank) for one in retrieved)])
     return table(['', *map(_escape, names)], rows)
 
 
 def _escape(text: str) -> str:
-    """Keeps Markdown from reading the text as markup."""
+    """Escapes the special characters of Markdown."""
     return re.sub(r'([\\`*_\[\]<>|#~])', r'\\\1', text)

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk, put together by setting and named by what tells the settings apart."""
+"""Logs of runs, grouped by setting; each setting is named by the config keys in which the settings differ."""
 
 import dataclasses
 import json
@@ -11,13 +11,13 @@ from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 
 ABSENT = object()
-SECTIONS = ('terms', 'model')  # what comparisons are mostly about
-SELF_EVIDENT = ('loss', 'name', 'source')  # keys whose values speak for themselves
+SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
+SELF_EVIDENT = ('loss', 'name', 'source')  # keys whose values are named without the key
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """What a run directory says: its config and the lines of its `metrics.jsonl`."""
+class RunLog:
+    """The config of a run and the lines of its `metrics.jsonl`."""
 
     workdir: Path
     config: Mapping[str, Any]
@@ -25,17 +25,17 @@ class Run:
 
     @property
     def validations(self) -> list[Mapping[str, Any]]:
-        """The lines of the split that training validates on."""
+        """The lines of the validation split."""
         return [line for line in self.lines if line['part'] == self.config['evaluation']['split']]
 
     def require_validations(self) -> list[Mapping[str, Any]]:
-        """The same lines; raises a UserError if there is none."""
+        """Returns the lines of the validation split; raises a UserError if there are none."""
         if not self.validations:
             raise UserError(f'{self.workdir} has no validation yet; leave it out, or wait for the first')
         return self.validations
 
     def require_training(self) -> list[Mapping[str, Any]]:
-        """The lines of training; raises a UserError if there is none."""
+        """Returns the lines of training; raises a UserError if there are none."""
         lines = [line for line in self.lines if line['part'] == 'train']
         if not lines:
             raise UserError(
@@ -46,106 +46,106 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Runs that differ in nothing but the seed, and the words of `distinguish` for them."""
+    """Runs that differ only in the seed, and their words, see `distinguish`."""
 
     words: Mapping[str, str]
-    runs: Sequence[Run]
+    runs: Sequence[RunLog]
 
     @property
     def run_names(self) -> str:
-        """The names of the run directories, after those of the folders they are in if they do not differ."""
+        """The names of the run directories, with those of their parents if they are not distinct."""
         names = [run.workdir.name for run in self.runs]
         return ', '.join(names if len({*names}) == len(names) else ['/'.join(r.workdir.parts[-2:]) for r in self.runs])
 
     @property
     def name(self) -> str:
-        """What tells it from the other settings; of an only setting its run directories."""
+        """Its words; for a single setting the names of its run directories."""
         return ', '.join(self.words.values()) or self.run_names
 
 
-def read_run(workdir: Path) -> Run:
-    """Reads a run's config and the lines of its `metrics.jsonl`.
+def read_run_log(workdir: Path) -> RunLog:
+    """Reads the config of a run and the lines of its `metrics.jsonl`.
 
     Raises:
-      UserError: if the directory holds no run.
+      UserError: if the directory is not a run directory.
     """
     try:
         config = json.loads((workdir / 'config.json').read_text())
         lines = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
     except (OSError, ValueError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
-    return Run(workdir, config, lines)
+    return RunLog(workdir, config, lines)
 
 
-def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The flattened config without the seed and the `run` sub-dict, which cannot change a number.
+def setting_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flattened config without the seed and the `run` sub-dict, which does not change results.
 
-    Paths count: logs do not say whether two of them hold the same data, words or weights. Other runs are an exception,
-    see `name_alike`.
+    Paths are kept, since logs do not show whether two paths hold the same data, words or weights; see
+    `unify_run_paths` for paths of other runs.
     """
     return {key: value for key, value in flatten(config).items() if key != 'seed' and not key.startswith('run.')}
 
 
-def name_alike(config: Mapping[str, Any], named: dict[str, str]) -> dict[str, Any]:
-    """Gives all runs of a setting one path, where a config names another run: one that it begins with, or that mined.
+def unify_run_paths(config: Mapping[str, Any], canonical: dict[str, str]) -> dict[str, Any]:
+    """Replaces the paths of other runs in a config (initial weights, mined negatives) by one path per setting.
 
     Args:
       config: a nested dict.
-      named: what is named and the setting of such runs, as JSON -> the path that stands for them; it is added to.
+      canonical: the key and the setting of such runs, as JSON -> the path that represents them; entries are added.
 
     Returns:
-      The config. A path that leads to no run stays as it is.
+      The config. Paths that are not of a run are unchanged.
     """
 
-    def alike(what: str, path: str, runs: Sequence[str]) -> str:
+    def unify(key: str, path: str, runs: Sequence[str]) -> str:
         try:
-            origins = [decisive(json.loads((Path(run) / 'config.json').read_text())) for run in runs]
+            origins = [setting_keys(json.loads((Path(run) / 'config.json').read_text())) for run in runs]
         except (OSError, ValueError):
             return path
-        return named.setdefault(json.dumps([what, origins], sort_keys=True), path) if origins else path
+        return canonical.setdefault(json.dumps([key, origins], sort_keys=True), path) if origins else path
 
     config = json.loads(json.dumps(config))
     if candidates := config['offline']['path']:
         mined = read_manifest(Path(candidates)) or {}
-        config['offline']['path'] = alike('candidates', candidates, mined.get('workdirs', []))
+        config['offline']['path'] = unify('candidates', candidates, mined.get('workdirs', []))
     for member in config['members'].values():
         if member.get('init_from'):
-            member['init_from'] = alike('init_from', member['init_from'], [member['init_from']])
+            member['init_from'] = unify('init_from', member['init_from'], [member['init_from']])
     return config
 
 
 def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
-    """Reads runs and puts together those that differ in nothing but the seed, in the order of the first of each.
+    """Reads the logs of runs and groups those that differ only in the seed, in the order of their first runs.
 
     Raises:
-      UserError: if a directory holds no run.
+      UserError: if a directory is not a run directory.
     """
-    groups: list[list[Run]] = []
-    named: dict[str, str] = {}
-    for run in map(read_run, workdirs):
-        run = dataclasses.replace(run, config=name_alike(run.config, named))
-        group = next((group for group in groups if decisive(group[0].config) == decisive(run.config)), None)
+    groups: list[list[RunLog]] = []
+    canonical: dict[str, str] = {}
+    for run in map(read_run_log, workdirs):
+        run = dataclasses.replace(run, config=unify_run_paths(run.config, canonical))
+        group = next((group for group in groups if setting_keys(group[0].config) == setting_keys(run.config)), None)
         if group is None:
             groups.append([run])
         else:
             group.append(run)
     words = distinguish([group[0].config for group in groups])
-    return [Setting(named, group) for named, group in zip(words, groups, strict=True)]
+    return [Setting(*setting) for setting in zip(words, groups, strict=True)]
 
 
 def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Says in few words what tells configs apart: 'max_of_hinges', 'learning_rate=0.002', 'no epsilon'.
+    """Returns short descriptions of the differences of configs: 'max_of_hinges', 'learning_rate=0.002', 'no epsilon'.
 
-    A key that differs is named if it parts configs that the keys before it leave together. Losses come before models,
-    these before the rest, and in each what all have before what some lack, and what has a name before numbers.
+    A key is included if it separates configs that agree in all keys before it. Losses come before models, models before
+    the rest; within each, keys that all configs have come before others, and names before numbers.
 
     Args:
-      configs: nested dicts, each different from all others where it is `decisive`.
+      configs: nested dicts with distinct `setting_keys`.
 
     Returns:
       For each config {key: word}, with the same keys in all.
     """
-    flat = [decisive(config) for config in configs]
+    flat = [setting_keys(config) for config in configs]
     keys = {key for one in flat for key in one}
     words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys}
 
@@ -155,31 +155,31 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         with_key = any('=' in word for word in words[key])
         return (*SECTIONS, section).index(section), lacking, with_key, key
 
-    def parts(chosen: Sequence[str]) -> int:
+    def num_groups(chosen: Sequence[str]) -> int:
         return len({tuple(words[key][n] for key in chosen) for n in range(len(configs))})
 
     chosen: list[str] = []
     for key in sorted(keys, key=rank):
-        if parts([*chosen, key]) > parts(chosen):
+        if num_groups([*chosen, key]) > num_groups(chosen):
             chosen.append(key)
     return [{key: words[key][n] for key in chosen} for n in range(len(configs))]
 
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
-    """A key's values, without the key where they speak for themselves and none of its section is called the same."""
+    """Returns `key=value` for each value, or the values alone if the key is self-evident and unique in its section."""
 
     def first_and_last(key: str) -> tuple[str, str]:
         return key.partition('.')[0], key.rpartition('.')[2]
 
-    alike = [other for other in keys if first_and_last(other) == first_and_last(key)]
-    if key.rpartition('.')[2] in SELF_EVIDENT and ABSENT not in values and alike == [key]:
+    similar = [other for other in keys if first_and_last(other) == first_and_last(key)]
+    if key.rpartition('.')[2] in SELF_EVIDENT and ABSENT not in values and similar == [key]:
         return [_shorten(value, values) for value in values]
     short = _shorten(key, keys)
     return [f'no {short}' if value is ABSENT else f'{short}={value}' for value in values]
 
 
 def _shorten(path: str, paths: Collection[str]) -> str:
-    """The last parts of a dotted path, as many as it takes to tell it from the others."""
+    """Returns the shortest tail of a dotted path that is not also a tail of another path."""
     parts = path.split('.')
     ends = ('.'.join(parts[-n:]) for n in range(1, len(parts)))
     others = {other for other in paths if other != path}

@@ -1,4 +1,4 @@
-"""The best validation of each setting, and rsum by epoch."""
+"""The best validation metrics of each setting, and rsum by epoch."""
 
 from collections.abc import Sequence
 
@@ -7,20 +7,20 @@ from jitm.analysis.tables import mean_and_deviation, table
 
 
 def summary(settings: Sequence[Setting]) -> str:
-    """A Markdown table of the best validation of each setting, over its seeds, and one of rsum by epoch.
+    """Returns Markdown tables of the best validation of each setting, and of rsum by epoch.
 
     Returns:
-      Markdown: recalls and rsum in percent and the mean distance (MD) if all runs log it, mean and sample standard
+      Markdown: recalls and rsum in percent, and the mean distance (MD) if all runs log it; mean and sample standard
       deviation over seeds.
 
     Raises:
-      UserError: if a run has no validation.
+      UserError: if a run has no validation yet.
     """
     columns = ('i2t/recall@1', 'i2t/recall@5', 'i2t/recall@10', 't2i/recall@1', 't2i/recall@5', 't2i/recall@10', 'rsum')
     best_rows, by_setting, epochs = [], [], set()
-    of_settings = [[run.require_validations() for run in setting.runs] for setting in settings]
-    has_distance = all('mean_distance' in line for runs in of_settings for lines in runs for line in lines)
-    for setting, validations in zip(settings, of_settings, strict=True):
+    by_run = [[run.require_validations() for run in setting.runs] for setting in settings]
+    has_distance = all('mean_distance' in line for runs in by_run for lines in runs for line in lines)
+    for setting, validations in zip(settings, by_run, strict=True):
         best = [max(lines, key=lambda line: line['rsum']) for lines in validations]
         cells = [mean_and_deviation([line[column] for line in best]) for column in columns]
         if has_distance:

@@ -1,11 +1,11 @@
-"""Markdown tables and the numbers in them."""
+"""Markdown tables and number formats."""
 
 import statistics
 from collections.abc import Sequence
 
 
 def mean_and_deviation(values: Sequence[float], precision: str = '.1f') -> str:
-    """`mean ± sample standard deviation`, the value alone if there is one, '-' if there is none."""
+    """Returns `mean ± sample standard deviation`; the value alone if there is one, '-' if there is none."""
     if not values:
         return '-'
     mean = format(statistics.mean(values), precision)
@@ -13,6 +13,6 @@ def mean_and_deviation(values: Sequence[float], precision: str = '.1f') -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Returns a Markdown table."""
     lines = [header, ['---'] * len(header), *rows]
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)

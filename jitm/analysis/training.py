@@ -1,4 +1,4 @@
-"""How training went: loss, gradient at the image encoder and distance of scores (SelHN, figures 3, 5 and 7)."""
+"""Curves of training: loss, gradient at the image encoder and score gap (SelHN: Li et al., 2023, figures 3, 5, 7)."""
 
 import math
 import statistics
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jitm.analysis.figures import Curve, curve, draw_curves, save
-from jitm.analysis.settings import Run, Setting
+from jitm.analysis.settings import RunLog, Setting
 from jitm.analysis.tables import mean_and_deviation, table
 
-PLATEAU = 0.95  # of the loss at equal scores
+PLATEAU = 0.95  # of the loss of a collapsed model, i.e. for constant scores
 WINDOWS_PER_EPOCH = 10
 QUANTITIES = {
-    'loss': 'loss / loss at\nequal scores',
+    'loss': 'loss / loss for\nconstant scores',
     'image_fc_gradient_norm': 'gradient norm at\nimage FC layer',
     'absolute_gap': 'absolute gap\n$|s_n - s_p|$',
-    'hard_share': 'share in the\nhard branch',
+    'hard_share': 'share of queries\nwith hardest negative',
     'rsum': 'validation rsum',
 }
 NOTE = 'lines: means over seeds; bands: minimum to maximum\ntraining quantities: means over tenths of an epoch'
@@ -23,8 +23,8 @@ NOTE = 'lines: means over seeds; bands: minimum to maximum\ntraining quantities:
 Points = list[tuple[float, float]]
 
 
-def read_points(run: Run) -> dict[str, Points]:
-    """Reads (epoch, value) of each quantity, none where the run does not log it.
+def read_points(run: RunLog) -> dict[str, Points]:
+    """Reads (epoch, value) of each quantity; empty for quantities that the run does not log.
 
     Raises:
       UserError: if the run has no line of training.
@@ -41,7 +41,7 @@ def read_points(run: Run) -> dict[str, Points]:
 
 
 def by_window(points: Points, windows_per_epoch: int) -> dict[int, list[float]]:
-    """Puts values together by the window they fall into; a step that ends a window belongs to it."""
+    """Groups values by window; a step at the end of a window belongs to it."""
     windows: dict[int, list[float]] = {}
     for epoch, value in points:
         windows.setdefault(math.ceil(round(epoch * windows_per_epoch, 6)) - 1, []).append(value)
@@ -49,20 +49,20 @@ def by_window(points: Points, windows_per_epoch: int) -> dict[int, list[float]]:
 
 
 def window_means(points: Points) -> dict[float, float]:
-    """The mean over each tenth of an epoch that has values, by the epoch in its middle."""
+    """Returns {epoch at the middle of a window: mean over the window}, for tenths of an epoch."""
     windows = by_window(points, WINDOWS_PER_EPOCH)
     return {(window + 0.5) / WINDOWS_PER_EPOCH: statistics.mean(values) for window, values in windows.items()}
 
 
 def plateau_end(loss: Points) -> str:
-    """The end of the first tenth of an epoch with a mean loss below 0.95 of the loss at equal scores, '-' if none."""
+    """Returns the end of the first tenth of an epoch with a mean loss below `PLATEAU`, '-' if there is none."""
     windows = by_window(loss, WINDOWS_PER_EPOCH)
     below = (window for window, values in windows.items() if statistics.mean(values) < PLATEAU)
     return next((f'{(window + 1) / WINDOWS_PER_EPOCH:.1f}' for window in below), '-')
 
 
-def curves(runs: Iterable[Run]) -> dict[str, Curve]:
-    """The curve of each quantity that any of a setting's runs has; of training the means over windows."""
+def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
+    """Returns the curve of each quantity that any of the runs logs; training quantities are means over windows."""
     points = [read_points(run) for run in runs]
     joined = {}
     for quantity in QUANTITIES:
@@ -74,12 +74,12 @@ def curves(runs: Iterable[Run]) -> dict[str, Curve]:
 
 
 def training(settings: Sequence[Setting]) -> str:
-    """A Markdown table of when each setting leaves the plateau of equal scores, and of what its gradients do.
+    """Returns a Markdown table of the end of the collapsed phase and of the gradients of each setting.
 
     Returns:
-      Markdown: `plateau_end` of each seed, the least and the last of the medians by epoch of the gradient norm at the
-      image FC layer, the mean share of queries in the hard branch in the last epoch and the best rsum in percent;
-      mean and sample standard deviation over seeds.
+      Markdown: `plateau_end` of each seed; the minimum and the last of the medians by epoch of the gradient norm at the
+      image FC layer; the mean share of queries that use the hardest negative in the last epoch; and the best rsum in
+      percent. Mean and sample standard deviation over seeds.
 
     Raises:
       UserError: if a run has no line of training.
@@ -99,7 +99,7 @@ def training(settings: Sequence[Setting]) -> str:
         ]
         rows.append([setting.name, *cells, setting.run_names])
     gradient = 'image FC gradient'
-    columns = ('plateau until epoch', f'least {gradient}', f'last {gradient}', 'last hard share', 'best rsum', 'runs')
+    columns = ('plateau until epoch', f'min {gradient}', f'last {gradient}', 'last hard share', 'best rsum', 'runs')
     return table(['setting', *columns], rows)
 
 
@@ -107,7 +107,7 @@ def draw(settings: Sequence[Setting], output: Path) -> None:
     """Draws the curves of each quantity that is logged.
 
     Raises:
-      UserError: if a run has no line of training or the figure cannot be written.
+      UserError: if a run has no line of training, or the figure cannot be written.
     """
     figure, panels = draw_curves(settings, [curves(setting.runs) for setting in settings], QUANTITIES, NOTE)
     for quantity, row in panels.items():

@@ -1,18 +1,18 @@
-"""How validation went: R@1 of both directions and rsum by epoch (AOQ, figure 4)."""
+"""Curves of validation: R@1 of both directions and rsum by epoch (AOQ: Chen et al., 2020, figure 4)."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jitm.analysis.figures import Curve, curve, draw_curves, save
-from jitm.analysis.settings import Run, Setting
+from jitm.analysis.settings import RunLog, Setting
 from jitm.analysis.tables import table
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'
 
 
-def curves(runs: Iterable[Run]) -> dict[str, Curve]:
-    """The curves of a setting's runs.
+def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
+    """Returns the curve of each metric over the runs of a setting.
 
     Raises:
       UserError: if a run has no validation.
@@ -21,32 +21,32 @@ def curves(runs: Iterable[Run]) -> dict[str, Curve]:
     return {name: curve([{line['epoch']: line[name] for line in seed} for seed in lines]) for name in TITLES}
 
 
-def passing(mean: Curve, level: float) -> str:
-    """The first epoch at which the mean is above a level, '-' if there is none."""
+def first_epoch_above(mean: Curve, level: float) -> str:
+    """Returns the first epoch at which the mean is above a level, '-' if there is none."""
     above = (epoch for epoch, value in zip(mean.epochs, mean.mean, strict=True) if value > level)
     return next((f'{epoch:g}' for epoch in above), '-')
 
 
 def validation(settings: Sequence[Setting]) -> str:
-    """A Markdown table of the best of each curve, and of when it passes the best of the first setting.
+    """Returns a Markdown table of the best value of each curve, and when it exceeds that of the first setting.
 
     Returns:
-      Markdown: of the mean over seeds the best value in percent and the epoch of it, then the first epoch above the
-      first setting's best.
+      Markdown: the best value of the mean over seeds in percent and its epoch, and the first epoch above the best value
+      of the first setting.
 
     Raises:
       UserError: if a run has no validation.
     """
     by_setting = [curves(setting.runs) for setting in settings]
-    first = {name: max(one.mean) for name, one in by_setting[0].items()}
+    first = {name: max(best.mean) for name, best in by_setting[0].items()}
     rows = []
-    for setting, drawn in zip(settings, by_setting, strict=True):
-        best = [max(zip(one.mean, one.epochs, strict=True), key=lambda point: point[0]) for one in drawn.values()]
+    for setting, by_metric in zip(settings, by_setting, strict=True):
+        best = [max(zip(c.mean, c.epochs, strict=True), key=lambda point: point[0]) for c in by_metric.values()]
         cells = [f'{value:.1f} ({epoch:g})' for value, epoch in best]
-        cells += [passing(one, first[name]) for name, one in drawn.items()]
+        cells += [first_epoch_above(curve, first[name]) for name, curve in by_metric.items()]
         rows.append([setting.name, *cells, setting.run_names])
     columns = [f'{title} (epoch)' for title in TITLES.values()]
-    columns += [f'{title} past the first' for title in TITLES.values()]
+    columns += [f'{title} above the first' for title in TITLES.values()]
     return table(['setting', *columns, 'runs'], rows)
 
 

@@ -1,4 +1,4 @@
-"""Which words of a text do not fit an image, and what should stand there: lines and a page (TAGS-DC, figure 3)."""
+"""Mismatched words of captions and their corrections, as lines and as a page (TAGS-DC: Fan et al., 2022, figure 3)."""
 
 import base64
 import html
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm.metrics import FITS
+from jitm.metrics import MATCH_THRESHOLD
 
 WIDTH = 100  # characters of a line
-MISMATCH = 1 - FITS  # from here on a word does not fit
+MISMATCH_THRESHOLD = 1 - MATCH_THRESHOLD  # a word with at least this mismatch probability is mismatched
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.4 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
@@ -31,72 +31,73 @@ p { margin: 0 0 .75rem; }
 class _Word(NamedTuple):
     text: str
     mismatch: float
-    correction: str  # '' if the word fits
+    correction: str  # '' for a matched word
     changed: bool
 
 
-def _inner(pair: Mapping[str, Any]) -> Iterator[_Word]:
-    """The words of a pair but both ends."""
+def _words(pair: Mapping[str, Any]) -> Iterator[_Word]:
+    """Yields the words of a pair without the special tokens at both ends."""
     changed = pair.get('changed', [False] * len(pair['words']))
-    told = zip(pair['words'], pair['mismatch'], pair['corrections'], changed, strict=True)
-    for word, mismatch, correction, new in list(told)[1:-1]:
-        yield _Word(word, mismatch, correction if mismatch >= MISMATCH else '', new)
+    tokens = zip(pair['words'], pair['mismatch'], pair['corrections'], changed, strict=True)
+    for word, mismatch, correction, is_changed in list(tokens)[1:-1]:
+        yield _Word(word, mismatch, correction if mismatch >= MISMATCH_THRESHOLD else '', is_changed)
 
 
-def lines(pair: Mapping[str, Any], colour: bool) -> str:
-    """What a terminal shows of a pair as `explain.json` describes it.
+def lines(pair: Mapping[str, Any], color: bool) -> str:
+    """Formats a pair of `explain.json` for a terminal.
 
     Args:
-      pair: one of `pairs`.
-      colour: the words on shades of red; if not, with their mismatch in percent.
+      pair: one of the `pairs`.
+      color: whether to show the words on shades of red; if not, their mismatch probability follows in percent.
 
     Returns:
-      Lines: the caption, the verdict, and below each word what should stand there if it does not fit.
+      Lines: the caption, the verdict, and the words with the corrections of mismatched words below them.
     """
     columns, used = [[]], 0
-    for word in _inner(pair):
-        percent = '' if colour else f'{100 * word.mismatch:.0f}'
+    for word in _words(pair):
+        percent = '' if color else f'{100 * word.mismatch:.0f}'
         width = max(map(len, (word.text, percent, word.correction)))
         if columns[-1] and used + width > WIDTH:
             columns.append([])
             used = 0
         used += width + 1
-        text = _shaded(word, width) if colour else word.text.ljust(width)
+        text = _shaded(word, width) if color else word.text.ljust(width)
         columns[-1].append((text, percent, word.correction, width))
-    told = [pair['caption'], pair['verdict']]
-    for some in columns:
-        rows = [[word for word, *_ in some]]
-        rows += [[cells[n].ljust(cells[3]) for cells in some] for n in (1, 2)]
-        told += [line for line in (' '.join(row).rstrip() for row in rows) if line]
-    return '\n'.join(told) + '\n'
+    formatted = [pair['caption'], pair['verdict']]
+    for line_columns in columns:
+        rows = [[word for word, *_ in line_columns]]
+        rows += [[cells[n].ljust(cells[3]) for cells in line_columns] for n in (1, 2)]
+        formatted += [line for line in (' '.join(row).rstrip() for row in rows) if line]
+    return '\n'.join(formatted) + '\n'
 
 
 def _shaded(word: _Word, width: int) -> str:
-    """A word in black on white to red, underlined if it was changed, filled up with blanks."""
-    other, line = round(255 - 175 * word.mismatch), '4;' if word.changed else ''
-    return f'\x1b[{line}30;48;2;255;{other};{other}m{word.text}\x1b[0m' + ' ' * (width - len(word.text))
+    """Formats a word in black on white to red, underlined if it was changed, padded with blanks."""
+    shade, underline = round(255 - 175 * word.mismatch), '4;' if word.changed else ''
+    return f'\x1b[{underline}30;48;2;255;{shade};{shade}m{word.text}\x1b[0m' + ' ' * (width - len(word.text))
 
 
 def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
-    """An HTML page of all pairs, which needs no other file.
+    """Returns a self-contained HTML page of all pairs.
 
     Args:
-      report: as in `explain.json`.
+      report: see `explain.json`.
       pixels: uint8 [I, H, W, 3], or None.
 
     Returns:
-      The page; each word on a shade of red, its mismatch in percent and, if it does not fit, its correction below.
+      The page; each word on a shade of red, with its mismatch probability in percent and, if mismatched, its correction
+      below.
     """
-    title = html.escape(f'Words that do not fit: {report["data"]}')
+    title = html.escape(f'Mismatched words: {report["data"]}')
     source = html.escape(f'{report["workdir"]}, step {report["step"]}')
     articles = '\n'.join(_article(pair, None if pixels is None else pixels[pair['image']]) for pair in report['pairs'])
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
         f'<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n'
-        '<p>The redder a word, the less it fits the image according to the model: below it how likely it does not, in '
-        f'percent, and from {100 * MISMATCH:.0f} on what should stand there. Underlined are words that were '
-        'exchanged, where this is known.</p>\n'
+        '<p>The number below a word is the predicted probability, in percent, that it does not match the image. Words '
+        f'with at least {100 * MISMATCH_THRESHOLD:.0f} are followed by the predicted correction. Words that were '
+        'perturbed are underlined.</p>\n'
         f'{articles}\n<footer>{source}</footer>\n</body>\n</html>\n'
     )
 
@@ -105,7 +106,7 @@ def _article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
     picture = ''
     if pixels is not None and importlib.util.find_spec('matplotlib') is not None:
         picture = f'<img alt="{html.escape(pair["image_id"])}" src="data:image/png;base64,{_png(pixels)}">\n'
-    words = ''.join(map(_cell, _inner(pair)))
+    words = ''.join(map(_cell, _words(pair)))
     return (
         f'<article>\n{picture}<div>\n<p>{html.escape(pair["caption"])}</p>\n'
         f'<p class="verdict">{html.escape(pair["verdict"])}</p>\n<div class="words">{words}</div>\n</div>\n</article>'

@@ -16,6 +16,7 @@ from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.types import Batch, Images, Pairs, TextFormat, Texts
 
+LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
 _POOL = 2  # sets the random numbers of pools apart from others
 
 
@@ -125,7 +126,7 @@ class Pipeline:
     def identity(self) -> dict[str, object]:
         """What tells its data from others: the split's identity, hashes of what else is given and read."""
         given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
-        mined = {'candidates': self.offline.path.hash} if self.offline else {}
+        mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
         boxes = {'boxes': self.split.boxes_hash} if self.locations else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
         return self.split.identity | given | mined | boxes | phrases

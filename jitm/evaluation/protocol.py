@@ -1,7 +1,4 @@
-"""Evaluation: score every image with every text, or those that a cheaper run proposes, and rank.
-
-Runs are read from their directories alone: config and vocabulary travel in the checkpoint.
-"""
+"""Evaluation: every image is scored with every text, or only with those shortlisted by other runs, and ranked."""
 
 import dataclasses
 import functools
@@ -16,82 +13,79 @@ from jitm import metrics as metrics_lib
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import reranking
-from jitm.evaluation.scoring import FinishedBlocks, Scorer
+from jitm.evaluation.blocks import FinishedBlocks
+from jitm.evaluation.scoring import DEFAULT_OPTIONS, Scorer, ScoringOptions
 from jitm.files import replacing
+from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
-from jitm.runs.run import Run, describe_runs, read_split, read_tokens
+from jitm.runs.run import Run, describe_runs, read_tokens
+
+TIES = 'count against the query'
 
 
 @dataclasses.dataclass(frozen=True)
-class Proposals:
-    """What is scored: only the best candidates of each query by the mean scores of other runs; see `jitm.reranking`.
+class Shortlist:
+    """Re-ranking: only the best candidates of each query by the mean scores of other runs are scored.
 
     Attributes:
-      runs: that score every pair.
-      top_m: how many candidates each query gets.
+      runs: runs that score every pair.
+      top_m: candidates per query.
     """
 
     runs: Sequence[Run]
     top_m: int
 
 
-def make_scorer(
-    run: Run,
-    split: Split,
-    *,
-    dtype: str | None = None,
-    memory_mb: int | None = None,
-    pairs: np.ndarray | None = None,
-) -> Scorer:
-    """Makes ready to score a split with a run.
-
-    Args:
-      run: a trained matcher.
-      split: features and texts.
-      dtype: of the encodings, if not that of the run's validation.
-      memory_mb: see `Scorer`, if not that of the run's config.
-      pairs: bool [I, T], which pairs are scored; None for all.
-
-    Raises:
-      UserError: if the features or texts are none that the run can read, or the memory is too little.
-    """
-    return Scorer(
-        run.model,
-        run.variables,
-        split,
-        read_tokens(run, split),
-        memory_mb=run.config['run']['memory_mb'] if memory_mb is None else memory_mb,
-        dtype=_dtype(run, dtype),
-        pairs=pairs,
+def resolve_options(run: Run, options: ScoringOptions) -> ScoringOptions:
+    """Replaces None in the options by the values of a run's config."""
+    config = run.config
+    return ScoringOptions(
+        dtype=config['evaluation']['dtype'] if options.dtype is None else options.dtype,
+        memory_mb=config['run']['memory_mb'] if options.memory_mb is None else options.memory_mb,
     )
 
 
-def _dtype(run: Run, dtype: str | None) -> str:
-    return run.config['evaluation']['dtype'] if dtype is None else dtype
+def make_scorer(
+    run: Run, split: Split, options: ScoringOptions = DEFAULT_OPTIONS, pairs: np.ndarray | None = None
+) -> Scorer:
+    """Returns a scorer of a split with a run.
+
+    Args:
+      run: a trained matcher.
+      split: images and texts.
+      options: precision and memory.
+      pairs: bool [I, T], the pairs to score; None for all.
+
+    Raises:
+      UserError: if the run cannot read these images or texts, or the memory is too little.
+    """
+    tokens = read_tokens(run, split)
+    return Scorer(run.model, run.variables, split, tokens, resolve_options(run, options), pairs)
 
 
 def check_vectors(runs: Sequence[Run]) -> None:
-    """Raises a UserError unless the scores of all runs are products of vectors."""
+    """Raises a UserError unless all runs score by inner products of vectors."""
     for run in runs:
-        if not run.model.scores_products:
+        if not isinstance(run.model, DualEncoder):
             raise UserError(
-                f'the scores of {run.workdir} are no products of vectors ({type(run.model).__name__} as configured), '
-                'so it has none to save; leave out --save_vectors'
+                f'the scores of {run.workdir} are not inner products of vectors ({type(run.model).__name__} as '
+                'configured), so there are no vectors to save; leave out --save_vectors'
             )
 
 
 def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes a split as vectors whose inner products are the mean of the runs' scores.
+    """Encodes a split as vectors whose inner products are the mean scores of the runs.
 
-    The mean of several runs' inner products is the inner product of their vectors put end to end, by their number.
+    The mean of the inner products of several runs is the inner product of their concatenated vectors, divided by the
+    number of runs.
 
     Args:
-      runs: that score by products, see `Matcher.scores_products`.
-      scorers: of each run.
-      split: that they score.
+      runs: runs that score by inner products.
+      scorers: one per run, for this split.
+      split: images and texts.
 
     Returns:
-      Images [I, D] and texts [T, D], as precise as the scorers' encodings.
+      Images [I, D] and texts [T, D], in the dtype of the encodings.
     """
     encoded = [
         (run.model.vectors(scorer.encode_images(np.arange(split.num_images))), run.model.vectors(scorer.encode_texts()))
@@ -107,109 +101,114 @@ def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split)
 def mean_scores(
     runs: Sequence[Run],
     split: Split,
+    options: ScoringOptions = DEFAULT_OPTIONS,
     *,
-    dtype: str | None = None,
-    memory_mb: int | None = None,
     pairs: np.ndarray | None = None,
-    keep_blocks: Path | None = None,
+    blocks_folder: Path | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> np.ndarray:
-    """Scores a split with several runs: the mean of their similarities, float32 [I, T].
+    """Returns the mean similarities of several runs, float32 [I, T].
 
     Args:
-      runs: that can read the split.
-      split: features and texts.
-      dtype: of the encodings, if not that of the first run's validation.
-      memory_mb: see `Scorer`, if not that of each run's config.
-      pairs: bool [I, T], which pairs are scored, the others being -inf; None for all.
-      keep_blocks: a folder for finished blocks, to go on from after an interruption; None to keep none.
-      report: is told after each block.
+      runs: runs that can read the split.
+      split: images and texts.
+      options: precision and memory; the default dtype of all runs is that of the first.
+      pairs: bool [I, T], the pairs to score, the others get -inf; None for all.
+      blocks_folder: keeps finished blocks, from which an interrupted job resumes; None to keep none.
+      report: is called after each block.
 
     Raises:
-      UserError: as `make_scorer`, or if a score is not finite.
+      UserError: see `make_scorer`, or if a score is not finite.
     """
-    dtype = _dtype(runs[0], dtype)
-    scorers = [make_scorer(run, split, dtype=dtype, memory_mb=memory_mb, pairs=pairs) for run in runs]
+    options = dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
+    scorers = [make_scorer(run, split, options, pairs) for run in runs]
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
     for scorer in scorers:
-        sims += scorer.score(None if keep_blocks is None else FinishedBlocks(keep_blocks, scorer.job()), report)
+        finished = None if blocks_folder is None else FinishedBlocks(blocks_folder, scorer.cache_key())
+        sims += scorer.score(finished, report)
     sims /= len(runs)
-    broken = np.count_nonzero(~np.isfinite(sims if pairs is None else sims[pairs]))
-    if broken:
-        raise UserError(f'{broken} similarities on {split.name} are not finite: the model is broken')
+    not_finite = np.count_nonzero(~np.isfinite(sims if pairs is None else sims[pairs]))
+    if not_finite:
+        raise UserError(f'{not_finite} similarities on {split.name} are not finite: the model is broken')
     return sims
+
+
+def describe_protocol(
+    runs: Sequence[Run], split: Split, folds: int = 1, options: ScoringOptions = DEFAULT_OPTIONS
+) -> dict[str, Any]:
+    """Returns the protocol of an evaluation, for JSON reports; computes nothing.
+
+    Args:
+      runs: evaluated together.
+      split: images and texts.
+      folds: parts of the images, see `evaluate_runs`.
+      options: precision and memory.
+
+    Raises:
+      UserError: if the images cannot be split evenly.
+    """
+    if split.num_images % folds:
+        raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
+    return {
+        'data': split.name,
+        'dataset': split.dataset,
+        'split': split.name.rpartition('/')[2],
+        'images': split.num_images // folds,
+        'texts': split.num_texts // folds,
+        'folds': folds,
+        'ties': TIES,
+        'dtype': resolve_options(runs[0], options).dtype,
+        'runs': describe_runs(runs),
+        'vocabulary_hash': [run.vocabulary.hash for run in runs],
+    }
 
 
 def evaluate_runs(
     runs: Sequence[Run],
-    split_name: str,
-    folds: int,
-    data_root: str | None = None,
-    check: Callable[[Mapping[str, Any]], object] | None = None,
+    split: Split,
+    folds: int = 1,
     *,
-    proposals: Proposals | None = None,
-    dtype: str | None = None,
-    memory_mb: int | None = None,
-    keep_blocks: Path | None = None,
+    shortlist: Shortlist | None = None,
+    options: ScoringOptions = DEFAULT_OPTIONS,
+    blocks_folder: Path | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Evaluates one run, or several as the mean of their similarity matrices.
+    """Evaluates one run, or the mean similarities of several.
 
     Args:
       runs: trained on the same data set.
-      split_name: such as 'dev'.
-      folds: consecutive parts the images are split into, their metrics being averaged.
-      data_root: where the data lie now, if not where the run was trained.
-      check: gets the protocol before anything is encoded, and may raise.
-      proposals: what proposes the pairs that are scored; None to score all.
-      dtype: of the encodings, if not that of the first run's validation.
-      memory_mb: see `Scorer`, if not that of each run's config.
-      keep_blocks: a folder for finished blocks, to go on from after an interruption; None to keep none.
-      report: is told after each block.
+      split: images and texts of this data set, see `runs.run.read_split`.
+      folds: the images are split into this many consecutive parts, whose metrics are averaged.
+      shortlist: selects the pairs to score; None to score all.
+      options: precision and memory; the default dtype is that of the first run.
+      blocks_folder: keeps finished blocks, from which an interrupted job resumes; None to keep none.
+      report: is called after each block.
 
     Returns:
-      A report of `metrics` and `protocol`, and the similarities float32 [I, T], -inf where a pair was not proposed.
+      A report with `metrics` and `protocol`, and the similarities float32 [I, T], -inf for pairs not in the shortlist.
 
     Raises:
-      UserError: if the data cannot be read, the runs differ in their data, or the folds do not fit.
+      UserError: if a run cannot read the split, or the images cannot be split evenly.
     """
-    split = read_split([*runs, *(proposals.runs if proposals else ())], split_name, data_root)
-    if split.num_images % folds:
-        raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
-    protocol = {
-        'data': split.name,
-        'dataset': split.dataset,
-        'split': split_name,
-        'images': split.num_images // folds,
-        'texts': split.num_texts // folds,
-        'folds': folds,
-        'ties': 'count against the query',
-        'dtype': _dtype(runs[0], dtype),
-        'runs': describe_runs(runs),
-        'vocabulary_hash': [run.vocabulary.hash for run in runs],
-    }
-    if check is not None:
-        check(protocol)
-    score = functools.partial(
-        mean_scores, split=split, dtype=dtype, memory_mb=memory_mb, keep_blocks=keep_blocks, report=report
-    )
-    if proposals is None:
+    protocol = describe_protocol(runs, split, folds, options)
+    score = functools.partial(mean_scores, split=split, options=options, blocks_folder=blocks_folder, report=report)
+    if shortlist is None:
         sims = score(runs)
         return {'metrics': metrics_lib.retrieval_metrics(sims, split.image_of_text, folds), 'protocol': protocol}, sims
-    for run in runs:  # before the other runs are at work
+    for run in runs:  # fail before the shortlist is scored, which may take long
         read_tokens(run, split)
-    proposing = score(proposals.runs)
-    proposed = reranking.propose(proposing, split.image_of_text, proposals.top_m, folds)
-    sims = score(runs, pairs=proposed.pairs)
-    protocol['proposals'] = {
-        'runs': describe_runs(proposals.runs),
-        'dtype': _dtype(proposals.runs[0], dtype),
-        'top_m': proposals.top_m,
-        'pairs': int(np.count_nonzero(proposed.pairs)),
-        'of_pairs': sims.size,
-        'others': 'behind them, in the order of the proposing scores',
+    first_sims = score(shortlist.runs)
+    candidates = reranking.select_candidates(first_sims, split.image_of_text, shortlist.top_m, folds)
+    sims = score(runs, pairs=candidates.pairs)
+    protocol['shortlist'] = {
+        'runs': describe_runs(shortlist.runs),
+        'dtype': resolve_options(shortlist.runs[0], options).dtype,
+        'top_m': shortlist.top_m,
+        'pairs': int(np.count_nonzero(candidates.pairs)),
+        'total_pairs': sims.size,
+        'others': 'ranked below, by the scores of the shortlist',
     }
-    metrics = reranking.retrieval_metrics(sims, proposing, proposed, split.image_of_text, folds)
+    metrics = reranking.retrieval_metrics(sims, first_sims, candidates, split.image_of_text, folds)
     return {'metrics': metrics, 'protocol': protocol}, sims
 
 
@@ -222,11 +221,9 @@ def write_report(report: Mapping[str, Any], sims: np.ndarray | None, folder: Pat
         file.write((json.dumps(report, indent=2) + '\n').encode())
 
 
-def write_vectors(
-    runs: Sequence[Run], split: Split, folder: Path, *, dtype: str | None = None, memory_mb: int | None = None
-) -> None:
+def write_vectors(runs: Sequence[Run], split: Split, folder: Path, options: ScoringOptions = DEFAULT_OPTIONS) -> None:
     """Writes `vectors.npz` into a folder: `images` and `texts` of `encode_vectors`, float32, and `image_of_text`."""
-    scorers = [make_scorer(run, split, dtype=dtype, memory_mb=memory_mb) for run in runs]
+    scorers = [make_scorer(run, split, options) for run in runs]
     images, texts = (np.asarray(side, np.float32) for side in encode_vectors(runs, scorers, split))
     with replacing(folder / 'vectors.npz') as file:
         np.savez(file, images=images, texts=texts, image_of_text=split.image_of_text)

@@ -1,9 +1,9 @@
-"""Published results to stand beside ours: `published.json`, one row per line, and the protocols they follow.
+"""Published results to compare with: `published.json`, one row per line, and the protocols they follow.
 
-The rows are those of the result tables of AOQ (Chen, Deng and Luo, ECCV 2020), TAGS-DC (Fan et al., AAAI 2022), DBL
-(Diao et al.), VSE++ (Faghri et al., 2018) and SelHN (Li et al.), and figures of the READMEs of released code. Numbers
-are as printed; a doubt about one stands in the row's `note`. Rows that repeat the same numbers are one row with
-several sources. Table 10 of SelHN is left out: under the caption COCO 1K it repeats the Flickr30K numbers of table 3.
+The rows are those of the result tables of Chen et al. (2020, AOQ), Fan et al. (2022, TAGS-DC), Diao et al. (2024, DBL),
+Faghri et al. (2018, VSE++) and Li et al. (2023, SelHN), and numbers from the READMEs of released code. Numbers are as
+printed; the `note` of a row says what is doubtful about it. Rows that repeat the same numbers are one row with several
+sources. Table 10 of Li et al. is left out: it is labelled COCO 1K but repeats the Flickr30K numbers of table 3.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ MODELS = {True: 'ensemble', False: 'single', None: '-'}
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How many test images and texts are ranked at a time, and the mean of how many such folds is reported."""
+    """The test images and texts that are ranked together, and the number of such folds whose metrics are averaged."""
 
     images: int
     texts: int
@@ -44,14 +44,14 @@ class Row:
     """One published result.
 
     Attributes:
-      system: with its loss or variant.
+      system: its name, with the loss or variant.
       dataset: `coco` or `f30k`.
-      protocol: a name in `PROTOCOLS[dataset]`, or what else was measured (the analyses of TAGS-DC).
-      ensemble: whether several models were averaged; None where no source says so.
-      sources: where these numbers are printed.
-      metrics: in percent, with the keys of our reports; what was not published is absent.
-      backbone: image features, training images and text encoder, as far as they are told.
-      note: what to know before trusting the row.
+      protocol: a key of `PROTOCOLS[dataset]`, or another measurement (the analyses of TAGS-DC).
+      ensemble: whether several models were averaged; None if no source states it.
+      sources: the tables that print these numbers.
+      metrics: in percent, with the keys of our reports; unpublished metrics are absent.
+      backbone: image features, training images and text encoder, as far as they are stated.
+      note: caveats about the row.
     """
 
     system: str
@@ -66,58 +66,62 @@ class Row:
 
 def load() -> list[Row]:
     """Reads all published rows."""
-    text = importlib.resources.files('jitm').joinpath('published.json').read_text(encoding='utf-8')
+    text = importlib.resources.files(__package__).joinpath('published.json').read_text(encoding='utf-8')
     return [Row(**row) for row in json.loads(text)]
 
 
 def matching(rows: Sequence[Row], protocol: Mapping[str, Any], systems: Sequence[str] = ()) -> list[Row]:
-    """Selects the rows that were measured as an evaluation of ours was.
+    """Selects the published rows that follow the same protocol as an evaluation.
 
     Args:
       rows: published rows.
-      protocol: of the evaluation's report: `data`, `dataset`, `split`, `images`, `texts` and `folds`.
-      systems: parts of the systems' names to keep, in any case; () keeps all.
+      protocol: the protocol of the evaluation's report: `data`, `dataset`, `split`, `images`, `texts` and `folds`.
+      systems: substrings of the names of systems to keep, case-insensitive; () keeps all.
+
+    Returns:
+      The rows, in their order.
 
     Raises:
-      UserError: if the evaluation is of another or an unknown data set, not of test images, or follows no published
-        protocol, or if there is no such system.
+      UserError: if the data set has no published rows or is unknown, the split is not a test split, the protocol is
+        not a published one, or no system has such a name.
     """
     data, dataset = protocol['data'], protocol['dataset']
     if not dataset:
         raise UserError(
-            f'{data} does not say which data set it is, so it is compared with none; if its folder holds the features '
+            f'{data} does not say which data set it is, so it cannot be compared; if its folder holds the features '
             f'of {" or ".join(PROTOCOLS)}, write that name into the file dataset.txt there'
         )
     if dataset not in PROTOCOLS:
-        raise UserError(f"{data} is of the data set '{dataset}', but published rows are of {' and '.join(PROTOCOLS)}")
+        known = ' and '.join(PROTOCOLS)
+        raise UserError(f"{data} is a split of the data set '{dataset}', but published rows are available for {known}")
     if protocol['split'] not in TEST_SPLITS:
-        raise UserError(f'{data} is no test split, but published rows are of test images: take --split test')
+        raise UserError(f'{data} is not a test split, but published rows are of test images: take --split test')
     ours = Protocol(*(protocol[field.name] for field in dataclasses.fields(Protocol)))
     name = next((name for name, published in PROTOCOLS[dataset].items() if published == ours), None)
     if name is None:
         known = '; '.join(f'{name}: {_counts(published)}' for name, published in PROTOCOLS[dataset].items())
-        raise UserError(f'{data} with {_counts(ours)} is no published protocol of {dataset}; these are: {known}')
+        raise UserError(f'{data} with {_counts(ours)} is not a published protocol of {dataset}; known are {known}')
     rows = [row for row in rows if (row.dataset, row.protocol) == (dataset, name)]
     for system in systems:
         if not any(_is(row, system) for row in rows):
-            raise UserError(f"no row of {dataset}, {name}, is of '{system}'; the names stand in jitm/published.json")
+            raise UserError(f"no row of {dataset}, {name}, is of '{system}'; published.json lists the names")
     return [row for row in rows if not systems or any(_is(row, system) for system in systems)]
 
 
 def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """A table of our result, then published ones from the best to the worst sum of both R@1.
+    """Returns a table of our result, followed by published ones in descending order of the sum of both R@1.
 
     Args:
-      report: of our evaluation, with `metrics` and `protocol`.
+      report: the report of our evaluation, with `metrics` and `protocol`.
       rows: published rows that match its protocol.
 
     Returns:
-      Lines of R@1, R@5 and R@10 from image to text and from text to image, and rsum, in percent; '-' for what was not
-      published.
+      Lines of R@1, R@5 and R@10 from image to text and from text to image, and rsum, in percent; '-' for unpublished
+      numbers.
     """
     runs = report['protocol']['runs']
     ours = Row(
-        system='ours, re-ranked' if 'proposals' in report['protocol'] else 'ours',
+        system='ours, re-ranked' if 'shortlist' in report['protocol'] else 'ours',
         dataset=report['protocol']['dataset'],
         protocol='',
         ensemble=len(runs) > 1,
@@ -126,10 +130,10 @@ def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
     )
     header = ('', 'i2t R@1', 'R@5', 'R@10', 't2i R@1', 'R@5', 'R@10', 'rsum', 'models', 'backbone', 'source')
     lines = [header, *map(_cells, (ours, *sorted(rows, key=_first_recalls, reverse=True)))]
-    sides = '<' + '>' * (len(RECALLS) + 1) + '<' * 3
-    columns = zip(sides, zip(*lines, strict=True), strict=True)
-    form = '  '.join(f'{{:{side}{max(map(len, cells))}}}' for side, cells in columns)
-    return '\n'.join(form.format(*cells).rstrip() for cells in lines)
+    alignment = '<' + '>' * (len(RECALLS) + 1) + '<' * 3
+    columns = zip(alignment, zip(*lines, strict=True), strict=True)
+    line_format = '  '.join(f'{{:{side}{max(map(len, cells))}}}' for side, cells in columns)
+    return '\n'.join(line_format.format(*cells).rstrip() for cells in lines)
 
 
 def _counts(protocol: Protocol) -> str:
@@ -142,7 +146,7 @@ def _is(row: Row, system: str) -> bool:
 
 
 def _first_recalls(row: Row) -> tuple[float, float]:
-    """Nearly every row has both R@1, few have all six recalls; the others come last, by rsum."""
+    """The sort key of a row: nearly every row has both R@1, few have all six recalls; the others sort by rsum."""
     metrics = {'i2t/recall@1': 0.0, 't2i/recall@1': 0.0, 'rsum': 0.0} | dict(row.metrics)
     return metrics['i2t/recall@1'] + metrics['t2i/recall@1'], metrics['rsum']
 

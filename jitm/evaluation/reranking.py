@@ -1,6 +1,6 @@
-"""Re-ranking: cheap scores propose a few candidates for each query, expensive scores order these. numpy only.
+"""Re-ranking: cheap scores select a shortlist of candidates per query, expensive scores order it. numpy only.
 
-As with LightningDOT (Sun et al., 2021): a candidate that is not proposed loses against all that are.
+As in LightningDOT (Sun et al., 2021): every candidate outside of the shortlist ranks below all candidates in it.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ from jitm import metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class Proposed:
-    """The candidates of each query. A pair that one direction proposes is no candidate of the other for that.
+class ShortlistedPairs:
+    """The shortlist of each query. A pair shortlisted in one direction is not thereby a candidate in the other.
 
     Attributes:
-      i2t: bool [I, T], the texts proposed for each image.
-      t2i: bool [I, T], the images proposed for each text.
+      i2t: bool [I, T], the shortlisted texts of each image.
+      t2i: bool [I, T], the shortlisted images of each text.
     """
 
     i2t: np.ndarray
@@ -24,7 +24,7 @@ class Proposed:
 
     @property
     def pairs(self) -> np.ndarray:
-        """Those of either direction, which need a score: bool [I, T]."""
+        """The pairs of either direction, which need a score: bool [I, T]."""
         return self.i2t | self.t2i
 
 
@@ -34,14 +34,14 @@ def _highest(sims: np.ndarray, count: int, axis: int) -> np.ndarray:
     return sims >= np.take(np.partition(sims, -count, axis), [-count], axis)
 
 
-def propose(sims: np.ndarray, image_of_text: np.ndarray, top_m: int, folds: int = 1) -> Proposed:
-    """Picks the candidates that score highest, and whatever ties with the last of them.
+def select_candidates(sims: np.ndarray, image_of_text: np.ndarray, top_m: int, folds: int = 1) -> ShortlistedPairs:
+    """Selects the highest-scoring candidates of each query, and all that tie with the last one.
 
     Args:
       sims: [I, T], every image with every text.
       image_of_text: int [T], the image of each text.
-      top_m: how many candidates each query gets; all, if there are fewer.
-      folds: consecutive parts of the images; a query's candidates are of its own part.
+      top_m: candidates per query; all, if there are fewer.
+      folds: consecutive parts of the images; the candidates of a query are in its own part.
 
     Returns:
       Masks [I, T].
@@ -53,67 +53,80 @@ def propose(sims: np.ndarray, image_of_text: np.ndarray, top_m: int, folds: int 
     for fold, texts in metrics.split_into_folds(len(sims), image_of_text, folds):
         part = sims[fold, texts]
         i2t[fold, texts], t2i[fold, texts] = (_highest(part, top_m, axis) for axis in (1, 0))
-    return Proposed(i2t, t2i)
+    return ShortlistedPairs(i2t, t2i)
 
 
 def ranks(
-    sims: np.ndarray, proposing: np.ndarray, proposed: Proposed, image_of_text: np.ndarray
+    sims: np.ndarray, first_sims: np.ndarray, candidates: ShortlistedPairs, image_of_text: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks the best true match of every query as `metrics.ranks` does, its proposals before all others.
+    """Ranks the best true match of every query as `metrics.ranks`, the shortlist above all other candidates.
 
-    The others keep the order of the proposing scores: as what was proposed had the highest of these, a match that was
-    not has the rank it had.
+    The other candidates keep the order of `first_sims`. The shortlist has the highest of these scores, so a match
+    outside of it keeps its rank.
 
     Args:
-      sims: [I, T], the scores that order the proposals; elsewhere of no effect.
-      proposing: [I, T], the scores that proposed.
-      proposed: by these scores.
+      sims: [I, T], the scores that order the shortlist; ignored elsewhere.
+      first_sims: [I, T], the scores that selected the shortlist.
+      candidates: the shortlist.
       image_of_text: int [T], the image of each text.
 
     Returns:
-      Those of images int [I] and of texts int [T], 0 being best.
+      Ranks of the images int [I] and of the texts int [T], 0 is best.
 
     Raises:
-      ValueError: as `metrics.ranks`.
+      ValueError: see `metrics.ranks`.
     """
-    images, texts = are_proposed(proposed, image_of_text)
-    i2t_before, t2i_before = metrics.ranks(proposing, image_of_text)
-    i2t, _ = metrics.ranks(np.where(proposed.i2t, sims, -np.inf), image_of_text)
-    _, t2i = metrics.ranks(np.where(proposed.t2i, sims, -np.inf), image_of_text)
-    return np.where(images, i2t, i2t_before), np.where(texts, t2i, t2i_before)
+    images, texts = have_match(candidates, image_of_text)
+    first_i2t, first_t2i = metrics.ranks(first_sims, image_of_text)
+    i2t, _ = metrics.ranks(np.where(candidates.i2t, sims, -np.inf), image_of_text)
+    _, t2i = metrics.ranks(np.where(candidates.t2i, sims, -np.inf), image_of_text)
+    return np.where(images, i2t, first_i2t), np.where(texts, t2i, first_t2i)
 
 
-def are_proposed(proposed: Proposed, image_of_text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which images [I] have a text of theirs among their proposals, and which texts [T] their image."""
-    texts, images = np.arange(len(image_of_text)), len(proposed.i2t)
-    own = proposed.i2t[image_of_text, texts]
-    return np.bincount(image_of_text, own, images) > 0, proposed.t2i[image_of_text, texts]
+def have_match(candidates: ShortlistedPairs, image_of_text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which queries have a true match in their shortlist.
+
+    Args:
+      candidates: the shortlist.
+      image_of_text: int [T], the image of each text.
+
+    Returns:
+      bool [I] for the images and bool [T] for the texts.
+    """
+    texts, images = np.arange(len(image_of_text)), len(candidates.i2t)
+    matches = candidates.i2t[image_of_text, texts]
+    return np.bincount(image_of_text, matches, images) > 0, candidates.t2i[image_of_text, texts]
 
 
 def retrieval_metrics(
-    sims: np.ndarray, proposing: np.ndarray, proposed: Proposed, image_of_text: np.ndarray, folds: int = 1
+    sims: np.ndarray,
+    first_sims: np.ndarray,
+    candidates: ShortlistedPairs,
+    image_of_text: np.ndarray,
+    folds: int = 1,
 ) -> dict[str, float]:
-    """The field's table after re-ranking.
+    """Returns the retrieval metrics after re-ranking.
 
     Args:
       sims: [I, T], see `ranks`.
-      proposing: [I, T].
-      proposed: of so many folds.
+      first_sims: [I, T], see `ranks`.
+      candidates: selected with the same number of folds.
       image_of_text: int [T], in ascending order if there are several folds.
       folds: see `metrics.retrieval_metrics`.
 
     Returns:
-      As `metrics.retrieval_metrics`, without the mean distance, which takes all scores; and `i2t/proposed` and
-      `t2i/proposed`, for how many of the queries a match was proposed, in percent: no recall can be higher.
+      The metrics of `metrics.retrieval_metrics` except the mean distance, which needs all scores; and `i2t/shortlisted`
+      and `t2i/shortlisted`, the percentage of queries with a match in the shortlist, an upper bound of each recall.
 
     Raises:
-      ValueError: as `metrics.retrieval_metrics`.
+      ValueError: see `metrics.retrieval_metrics`.
     """
     parts = []
     for fold, texts in metrics.split_into_folds(len(sims), image_of_text, folds):
-        candidates = Proposed(proposed.i2t[fold, texts], proposed.t2i[fold, texts])
-        owners = image_of_text[texts] - fold.start
-        found = zip(('i2t', 't2i'), are_proposed(candidates, owners), strict=True)
-        part = metrics.both_directions(*ranks(sims[fold, texts], proposing[fold, texts], candidates, owners))
-        parts.append(part | {f'{way}/proposed': 100.0 * float(np.mean(queries)) for way, queries in found})
+        part = ShortlistedPairs(candidates.i2t[fold, texts], candidates.t2i[fold, texts])
+        images = image_of_text[texts] - fold.start
+        shares = zip(('i2t', 't2i'), have_match(part, images), strict=True)
+        values = metrics.both_directions(*ranks(sims[fold, texts], first_sims[fold, texts], part, images))
+        values |= {f'{direction}/shortlisted': 100.0 * float(np.mean(queries)) for direction, queries in shares}
+        parts.append(values)
     return metrics.mean_over_folds(parts)

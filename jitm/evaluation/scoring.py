@@ -1,16 +1,12 @@
-"""Every image of a split with every text, scored in blocks of fixed shape within a budget of memory.
+"""Similarity matrices of whole splits, scored in blocks of fixed shape within a memory budget.
 
-Images are encoded once, texts once for each block of images. A long job can keep its finished blocks on disk and go on
-from there.
+Images are encoded once, texts once per block of images. Finished blocks can be kept on disk, see `blocks`.
 """
 
+import dataclasses
 import functools
-import hashlib
-import json
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import chex
@@ -19,76 +15,48 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import bucket, pad_texts, take_images
+from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.errors import UserError
-from jitm.files import hash_arrays, replacing
+from jitm.evaluation.blocks import FinishedBlocks
+from jitm.files import hash_arrays
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
-from jitm.types import Images
+from jitm.types import DTYPES, Images
 
-LENGTH_MULTIPLE = 4
-TEXTS_AT_A_TIME = 128
-FEWEST_TEXTS = 8
-PAIRS_AT_A_TIME = 256  # on each device, where only some pairs of a block are scored
-IMAGES_ENCODED_AT_A_TIME = 64  # on each device
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+MAX_TEXTS = 128  # of a block
+MIN_TEXTS = 8
+MAX_PAIRS = 256  # per device and call, where only some pairs of a block are scored
+MAX_ENCODED_IMAGES = 64  # per device and call
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoringOptions:
+    """Precision and memory of scoring.
+
+    Attributes:
+      dtype: of the encodings, a key of `DTYPES`; None for `evaluation.dtype` of the run's config. Scores are float32.
+      memory_mb: MiB that a block may take on host and devices, with its encodings and intermediate arrays: everything
+        but the parameters and the similarity matrix; None for `run.memory_mb` of the run's config.
+    """
+
+    dtype: str | None = None
+    memory_mb: int | None = None
+
+
+DEFAULT_OPTIONS = ScoringOptions()
 
 
 def check_dtype(dtype: str) -> None:
-    """Raises a UserError unless encodings can be scored in this precision."""
+    """Raises a UserError unless `dtype` is one of `DTYPES`."""
     if dtype not in DTYPES:
         raise UserError(f"config key 'evaluation.dtype' is '{dtype}'; take 'float32' or 'bfloat16'")
 
 
-class FinishedBlocks:
-    """The blocks of a similarity matrix that are done, each in a file: a checksum and the scores.
-
-    Whatever did not reach the disk as it was is scored again. Each job has its own folder, named by all that its scores
-    depend on, so that several may share a parent.
-    """
-
-    def __init__(self, parent: Path, job: Mapping[str, Any]):
-        """Looks for a job's blocks; the folder is made by the first block.
-
-        Args:
-          parent: the folder of this job's folder.
-          job: all that the scores depend on, as JSON.
-        """
-        self.folder = parent / hashlib.sha256(json.dumps(job).encode()).hexdigest()[:16]
-
-    def _path(self, rows: np.ndarray, columns: np.ndarray) -> Path:
-        return self.folder / f'{rows[0]}_{columns[0]}'
-
-    def read(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
-        """The block of these rows and columns, float32; None if it is not there or damaged."""
-        try:
-            checksum, scores = np.split(np.fromfile(self._path(rows, columns), np.uint8), [4])
-        except OSError:
-            return None
-        if len(scores) != 4 * len(rows) * len(columns) or checksum.tobytes() != _checksum(scores):
-            return None
-        return scores.view(np.float32).reshape(len(rows), len(columns))
-
-    def write(self, rows: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
-        """Keeps a block.
-
-        Raises:
-          UserError: if it cannot be written.
-        """
-        path, scores = self._path(rows, columns), np.ascontiguousarray(block, np.float32)
-        with replacing(path) as file:
-            file.write(_checksum(scores) + scores.tobytes())
-
-
-def _checksum(array: np.ndarray) -> bytes:
-    return zlib.crc32(array).to_bytes(4)
-
-
 @functools.lru_cache(maxsize=64)
 def _compiled(model: Matcher, method: str, dtype: str) -> Callable:
-    """`(rows, (variables, *others)) -> result`, with the rows split over the devices."""
+    """Returns `(rows, (variables, *others)) -> result`, with the rows split over the devices."""
 
     def apply(rows: chex.ArrayTree, shared: tuple[chex.ArrayTree, ...]) -> chex.ArrayTree:
         variables, *others = shared
@@ -102,7 +70,7 @@ def _compiled(model: Matcher, method: str, dtype: str) -> Callable:
 
 @functools.lru_cache(maxsize=16)
 def _compiled_pairs(model: Matcher) -> Callable:
-    """`((images, (rows, columns)), (variables, texts)) -> scores` of pairs, whose images are those of their device."""
+    """Returns `((images, (rows, columns)), (variables, texts)) -> scores`; the rows index the images of one device."""
 
     def apply(sides: tuple[Encoding, chex.ArrayTree], shared: tuple[chex.ArrayTree, Encoding]) -> chex.Array:
         (images, (rows, columns)), (variables, texts) = sides, shared
@@ -112,13 +80,13 @@ def _compiled_pairs(model: Matcher) -> Callable:
     return parallel.map_rows(apply)
 
 
-def _filled(index: np.ndarray, size: int) -> np.ndarray:
-    """Fills an index up to a size with its first entry."""
+def _fill(index: np.ndarray, size: int) -> np.ndarray:
+    """Pads an index to a size with its first entry."""
     return np.pad(index, (0, size - len(index)), constant_values=index[0])
 
 
 def _shapes(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:
-    """The shapes of a tree with so many rows."""
+    """Returns the shapes of a tree with `count` rows."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), tree)
 
 
@@ -127,11 +95,11 @@ def _num_bytes(tree: chex.ArrayTree) -> int:
 
 
 class Scorer:
-    """Scores one split with one model, all pairs or some, in blocks whose shape is found when it is made.
+    """Scores the pairs of one split with one model, in blocks whose shape is chosen at construction.
 
     Attributes:
-      images: how many images a block has; their encodings are kept while the texts pass by.
-      texts: how many texts a block has, all of about one length.
+      images_per_block: images of a block; their encodings stay on the devices while the texts are scored.
+      texts_per_block: texts of a block, all of similar length.
     """
 
     def __init__(
@@ -140,81 +108,88 @@ class Scorer:
         variables: chex.ArrayTree,
         split: Split,
         tokens: Tokens,
-        *,
-        memory_mb: int,
-        dtype: str,
+        options: ScoringOptions,
         pairs: np.ndarray | None = None,
     ):
-        """Finds the largest blocks that fit.
+        """Chooses the largest blocks that fit into the memory budget.
 
         Args:
           model: any matcher.
           variables: its parameters and statistics.
           split: the images.
-          tokens: the split's texts.
-          memory_mb: MiB that a block may take on host and devices, with its encodings and what is computed on the way:
-            everything but the parameters and the matrix.
-          dtype: of the encodings; scores are float32.
-          pairs: bool [I, T], which pairs are scored; None for all.
+          tokens: the texts of the split.
+          options: dtype and memory budget; neither may be None.
+          pairs: bool [I, T], the pairs to score; None for all.
 
         Raises:
           UserError: if the smallest block does not fit, or the dtype is unknown.
         """
-        check_dtype(dtype)
-        self._model, self._variables, self._dtype = model, parallel.put_state(variables), dtype
+        check_dtype(options.dtype)
+        self._model, self._variables, self._options = model, parallel.put_state(variables), options
         self._split, self._tokens = split, tokens
         self._pairs = None if pairs is None or pairs.all() else pairs
         self._by_length = np.argsort(tokens.lengths, kind='stable')
         self._encoded: tuple[np.ndarray, Encoding] | None = None  # the images of the last block
-        longest = self._length(tokens.lengths)
-        devices, budget = parallel.num_local_devices(), memory_mb * 2**20
+        longest = self._padded_length(tokens.lengths)
+        devices = parallel.num_local_devices()
         self._read = _shapes(self._take_images(np.array([0])), devices)
         self._padded = _shapes(pad_texts(tokens, self._by_length[-1:], longest), devices)
         self._image = jax.eval_shape(self._function('encode_image'), self._read, (variables,))
         self._text = jax.eval_shape(self._function('encode_text'), self._padded, (variables,))
-        most = max(1, budget * devices // (4 * _num_bytes(self._image)))
-        self.images = bucket(min(split.num_images, most), devices)
-        self.texts = bucket(min(split.num_texts, TEXTS_AT_A_TIME), devices)
-        while (needed := sum(sides := self._needed())) > budget:
-            if self.texts > max(FEWEST_TEXTS, devices) and (sides[1] > sides[0] or self.images == devices):
-                self.texts = bucket(self.texts // 2, devices)
-            elif self.images > devices:
-                self.images = bucket(self.images // 2, devices)
+        self._choose_block_shape()
+
+    def _choose_block_shape(self) -> None:
+        """Halves the side of the block that needs more memory until the block fits."""
+        devices, budget = parallel.num_local_devices(), self._options.memory_mb * 2**20
+        max_images = max(1, budget * devices // (4 * _num_bytes(self._image)))
+        self.images_per_block = bucket(min(self._split.num_images, max_images), devices)
+        self.texts_per_block = bucket(min(self._split.num_texts, MAX_TEXTS), devices)
+        while (needed := sum(sides := self._required_bytes())) > budget:
+            only_texts = sides[1] > sides[0] or self.images_per_block == devices
+            if self.texts_per_block > max(MIN_TEXTS, devices) and only_texts:
+                self.texts_per_block = bucket(self.texts_per_block // 2, devices)
+            elif self.images_per_block > devices:
+                self.images_per_block = bucket(self.images_per_block // 2, devices)
             else:
                 raise UserError(
-                    f"config key 'run.memory_mb' is {memory_mb}, but scoring {self.images} x {self.texts} pairs of "
-                    f'{split.name} at a time takes {-(-needed // 2**20)} MiB; allow that much'
+                    f"config key 'run.memory_mb' is {self._options.memory_mb}, but scoring {self.images_per_block} x "
+                    f'{self.texts_per_block} pairs of {self._split.name} at a time takes {-(-needed // 2**20)} MiB; '
+                    'allow that much'
                 )
 
     def _function(self, method: str) -> Callable:
-        return _compiled(self._model, method, self._dtype)
+        return _compiled(self._model, method, self._options.dtype)
 
-    def _length(self, lengths: np.ndarray) -> int:
+    def _padded_length(self, lengths: np.ndarray) -> int:
         return bucket(lengths.max(), LENGTH_MULTIPLE, self._model.text_format.max_length)
 
     @property
-    def _encoded_at_a_time(self) -> int:
-        return min(self.images, IMAGES_ENCODED_AT_A_TIME * parallel.num_local_devices())
+    def _images_per_call(self) -> int:
+        return min(self.images_per_block, MAX_ENCODED_IMAGES * parallel.num_local_devices())
 
     @property
-    def _pairs_at_a_time(self) -> int:
-        """On each device."""
-        return min(self.images * self.texts // parallel.num_local_devices(), PAIRS_AT_A_TIME)
+    def _pairs_per_call(self) -> int:
+        """Pairs scored at once on each device."""
+        return min(self.images_per_block * self.texts_per_block // parallel.num_local_devices(), MAX_PAIRS)
 
-    def _needed(self) -> tuple[int, int]:
-        """Bytes to encode and hold a block's images, and to encode its longest texts and score; host and devices."""
-        read = _shapes(self._read, self._encoded_at_a_time)
-        images, padded, texts = _shapes(self._image, self.images), *_shapes((self._padded, self._text), self.texts)
-        of_read = parallel.memory_of(self._function('encode_image'), read, (self._variables,))
-        of_padded = parallel.memory_of(self._function('encode_text'), padded, (self._variables,))
+    def _required_bytes(self) -> tuple[int, int]:
+        """Returns the bytes of the images' side and of the texts' side of a block, on host and devices together.
+
+        The first covers reading, encoding and holding the images; the second encoding the longest texts and scoring.
+        """
+        read = _shapes(self._read, self._images_per_call)
+        images = _shapes(self._image, self.images_per_block)
+        padded, texts = _shapes((self._padded, self._text), self.texts_per_block)
+        encode_images = parallel.memory_of(self._function('encode_image'), read, (self._variables,))
+        encode_texts = parallel.memory_of(self._function('encode_text'), padded, (self._variables,))
         if self._pairs is None:
-            of_pairs = parallel.memory_of(self._function('similarity'), images, (self._variables, texts))
+            score = parallel.memory_of(self._function('similarity'), images, (self._variables, texts))
         else:
-            index = jax.ShapeDtypeStruct((self._pairs_at_a_time * parallel.num_local_devices(),), np.int32)
+            index = jax.ShapeDtypeStruct((self._pairs_per_call * parallel.num_local_devices(),), np.int32)
             sides = images, (index, index)
-            of_pairs = parallel.memory_of(_compiled_pairs(self._model), sides, (self._variables, texts))
-        copies_of_texts = 1 + parallel.num_local_devices()
-        return 2 * _num_bytes((read, images)) + of_read, copies_of_texts * _num_bytes(texts) + max(of_padded, of_pairs)
+            score = parallel.memory_of(_compiled_pairs(self._model), sides, (self._variables, texts))
+        copies = 1 + parallel.num_local_devices()  # every device holds all texts of the block
+        return 2 * _num_bytes((read, images)) + encode_images, copies * _num_bytes(texts) + max(encode_texts, score)
 
     def _apply(self, method: str, rows: chex.ArrayTree) -> Encoding:
         return jax.device_get(self._function(method)(parallel.put_rows(rows), (self._variables,)))
@@ -222,37 +197,44 @@ class Scorer:
     def _take_images(self, index: np.ndarray) -> Images:
         return take_images(self._split, index, self._model.reads_locations)
 
-    def _encode_images(self, index: np.ndarray) -> Encoding:
-        """Encodes the images of a block, and puts them on the devices."""
-        return parallel.put_rows(self.encode_images(index))
-
     def encode_images(self, index: np.ndarray) -> Encoding:
-        """Encodes some images, a few at a time: leaves [N, ...] in host memory."""
+        """Encodes some images, a few at a time.
+
+        Args:
+          index: int [N], rows of the split.
+
+        Returns:
+          Leaves [N, ...] in host memory.
+        """
         encoded = jax.tree.map(lambda x: np.empty((len(index), *x.shape[1:]), x.dtype), self._image)
-        for start in range(0, len(index), self._encoded_at_a_time):
-            some = index[start : start + self._encoded_at_a_time]
-            part = self._apply('encode_image', self._take_images(_filled(some, self._encoded_at_a_time)))
+        for start in range(0, len(index), self._images_per_call):
+            rows = index[start : start + self._images_per_call]
+            part = self._apply('encode_image', self._take_images(_fill(rows, self._images_per_call)))
             for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
-                whole[start : start + len(some)] = leaf[: len(some)]
+                whole[start : start + len(rows)] = leaf[: len(rows)]
         return encoded
 
     def _encode_texts(self, index: np.ndarray) -> Encoding:
-        """Encodes the texts of a block, as long as the longest of them."""
-        length = self._length(self._tokens.lengths[index])
+        """Encodes the texts of a block, padded to the longest one."""
+        length = self._padded_length(self._tokens.lengths[index])
         return self._apply('encode_text', pad_texts(self._tokens, index, length))
 
     def encode_texts(self) -> Encoding:
-        """Encodes all texts, for encodings whose shape no length changes: leaves [T, ...] in host memory."""
+        """Encodes all texts; for models whose encodings have the same shape at any padded length.
+
+        Returns:
+          Leaves [T, ...] in host memory.
+        """
         encoded = jax.tree.map(lambda x: np.empty((self._split.num_texts, *x.shape[1:]), x.dtype), self._text)
-        for start in range(0, self._split.num_texts, self.texts):
-            index = self._by_length[start : start + self.texts]
-            part = self._encode_texts(_filled(index, self.texts))
+        for start in range(0, self._split.num_texts, self.texts_per_block):
+            index = self._by_length[start : start + self.texts_per_block]
+            part = self._encode_texts(_fill(index, self.texts_per_block))
             for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
                 whole[index] = leaf[: len(index)]
         return encoded
 
-    def job(self) -> dict[str, Any]:
-        """What tells this job from another: data, parameters and shapes."""
+    def cache_key(self) -> dict[str, Any]:
+        """Returns everything that the blocks depend on, as JSON: model, parameters, data, shapes and dtype."""
         arrays = jax.tree.leaves(jax.device_get(self._variables))
         arrays += [self._split.counts, self._tokens.ids, self._tokens.starts]
         arrays += [self._split.boxes] if self._model.reads_locations else []
@@ -260,87 +242,110 @@ class Scorer:
             'model': repr(self._model),
             'arrays': hash_arrays(arrays),
             'split': self._split.identity,
-            'block': [self.images, self.texts],
-            'dtype': self._dtype,
+            'block': [self.images_per_block, self.texts_per_block],
+            'dtype': self._options.dtype,
         } | ({} if self._pairs is None else {'pairs': hash_arrays([self._pairs])})
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The images and the texts of each block, both ascending; all blocks of some images follow each other."""
-        for start in range(0, self._split.num_images, self.images):
-            rows = np.arange(start, min(start + self.images, self._split.num_images))
-            for first in range(0, self._split.num_texts, self.texts):
-                yield rows, np.sort(self._by_length[first : first + self.texts])
+        """Yields the images int [N] and the texts int [M] of each block, both ascending.
+
+        The blocks of the same images are consecutive, so that these images are encoded once.
+        """
+        for start in range(0, self._split.num_images, self.images_per_block):
+            rows = np.arange(start, min(start + self.images_per_block, self._split.num_images))
+            for first in range(0, self._split.num_texts, self.texts_per_block):
+                yield rows, np.sort(self._by_length[first : first + self.texts_per_block])
 
     def _encode_block(self, rows: np.ndarray, columns: np.ndarray) -> tuple[Encoding, Encoding]:
-        """The images of a block, on the devices, and its texts; both repeated where there are fewer."""
+        """Encodes a block, padded to its full size: the images on the devices, the texts in host memory."""
         if self._encoded is None or self._encoded[0] is not rows:
-            self._encoded = rows, self._encode_images(_filled(rows, self.images))
-        return self._encoded[1], self._encode_texts(_filled(columns, self.texts))
+            encoded = self.encode_images(_fill(rows, self.images_per_block))
+            self._encoded = rows, parallel.put_rows(encoded)
+        return self._encoded[1], self._encode_texts(_fill(columns, self.texts_per_block))
 
     def score_block(self, rows: np.ndarray, columns: np.ndarray) -> chex.Array:
-        """Scores the images and texts of a block: [self.images, self.texts], repeated where there are fewer."""
+        """Scores a block.
+
+        Args:
+          rows: int [N], its images.
+          columns: int [M], its texts.
+
+        Returns:
+          float32 [images_per_block, texts_per_block]; beyond N and M the first image and text are repeated.
+        """
         images, texts = self._encode_block(rows, columns)
         return self._function('similarity')(images, (self._variables, texts))
 
-    def _score_pairs(self, rows: np.ndarray, columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Scores those pairs of a block that are wanted, bool [I, T]: float32 [I, T], -inf elsewhere."""
+    def _score_pairs(self, rows: np.ndarray, columns: np.ndarray, selected: np.ndarray) -> np.ndarray:
+        """Scores the selected pairs of a block, bool [N, M]: float32 [N, M], -inf elsewhere."""
         images, texts = self._encode_block(rows, columns)
         texts = parallel.put_everywhere(texts)
-        devices, at_a_time = parallel.num_local_devices(), self._pairs_at_a_time
-        images_each = self.images // devices
-        row, column = (index.astype(np.int32) for index in np.nonzero(wanted))
-        starts = np.searchsorted(row, images_each * np.arange(devices + 1))  # of each device's pairs, and their end
-        block = np.full(wanted.shape, -np.inf, np.float32)
-        for first in range(0, np.diff(starts).max(), at_a_time):
-            pairs = starts[:-1, None] + first + np.arange(at_a_time)
-            real = (pairs < starts[1:, None]).ravel()
-            pairs = np.where(real, pairs.ravel(), 0)
-            index = parallel.put_rows((row[pairs] % images_each, column[pairs]))
+        devices, pairs_per_call = parallel.num_local_devices(), self._pairs_per_call
+        images_per_device = self.images_per_block // devices
+        row, column = (index.astype(np.int32) for index in np.nonzero(selected))
+        # Device d scores the pairs starts[d] to starts[d + 1], those of the images that it holds.
+        starts = np.searchsorted(row, images_per_device * np.arange(devices + 1))
+        block = np.full(selected.shape, -np.inf, np.float32)
+        for first in range(0, np.diff(starts).max(), pairs_per_call):
+            pairs = starts[:-1, None] + first + np.arange(pairs_per_call)
+            valid = (pairs < starts[1:, None]).ravel()
+            pairs = np.where(valid, pairs.ravel(), 0)
+            index = parallel.put_rows((row[pairs] % images_per_device, column[pairs]))
             scores = _compiled_pairs(self._model)((images, index), (self._variables, texts))
-            block[row[pairs[real]], column[pairs[real]]] = jax.device_get(scores)[real]
+            block[row[pairs[valid]], column[pairs[valid]]] = jax.device_get(scores)[valid]
         return block
 
     def score(
         self, finished: FinishedBlocks | None = None, report: Callable[[Progress], None] | None = None
     ) -> np.ndarray:
-        """Scores every pair that is to be scored.
+        """Scores all pairs, or those selected at construction.
 
         Args:
-          finished: where blocks are kept and found; None to keep none.
-          report: is told after each block that was scored.
+          finished: where finished blocks are read and written; None to keep none.
+          report: is called after each computed block.
 
         Returns:
-          float32 [I, T]; -inf for pairs that are not to be scored.
+          float32 [I, T]; -inf for pairs that were not selected.
         """
         sims = np.full((self._split.num_images, self._split.num_texts), -np.inf, np.float32)
         total = sims.size if self._pairs is None else np.count_nonzero(self._pairs)
-        began, scored, found = time.perf_counter(), 0, 0
+        start, scored, read = time.perf_counter(), 0, 0
         for rows, columns in self.blocks():
-            place = np.ix_(rows, columns)
-            wanted = None if self._pairs is None else self._pairs[place]
-            pairs = len(rows) * len(columns) if wanted is None else np.count_nonzero(wanted)
-            if not pairs:
+            index = np.ix_(rows, columns)
+            selected = None if self._pairs is None else self._pairs[index]
+            num_pairs = len(rows) * len(columns) if selected is None else np.count_nonzero(selected)
+            if not num_pairs:
                 continue
             block = None if finished is None else finished.read(rows, columns)
             if block is not None:
-                sims[place] = block
-                found += pairs
+                sims[index] = block
+                read += num_pairs
                 continue
-            if wanted is None:
+            if selected is None:
                 block = jax.device_get(self.score_block(rows, columns))[: len(rows), : len(columns)]
             else:
-                block = self._score_pairs(rows, columns, wanted)
+                block = self._score_pairs(rows, columns, selected)
             if finished is not None:
                 finished.write(rows, columns, block)
-            sims[place] = block
-            scored += pairs
+            sims[index] = block
+            scored += num_pairs
             if report is not None:
-                report(Progress.since(began, found, scored, total))
+                report(Progress.since(start, read, scored, total))
         return sims
 
 
 def similarity_matrix(
-    model: Matcher, variables: chex.ArrayTree, split: Split, tokens: Tokens, *, memory_mb: int, dtype: str
+    model: Matcher, variables: chex.ArrayTree, split: Split, tokens: Tokens, options: ScoringOptions
 ) -> np.ndarray:
-    """Scores every image of a split with every text: float32 [I, T]; see `Scorer`."""
-    return Scorer(model, variables, split, tokens, memory_mb=memory_mb, dtype=dtype).score()
+    """Scores every image of a split with every text.
+
+    Args:
+      model, variables, split, tokens, options: see `Scorer`.
+
+    Returns:
+      float32 [I, T].
+
+    Raises:
+      UserError: if the memory is too little, or the dtype is unknown.
+    """
+    return Scorer(model, variables, split, tokens, options).score()

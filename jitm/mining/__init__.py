@@ -1,1 +1,1 @@
-"""The most confusing negatives of a whole split, for training with offline hard negatives (AOQ, paper 000)."""
+"""Offline hard negatives: the highest-scoring negatives of a whole split (AOQ: Chen et al., 2020)."""

@@ -1,5 +1,6 @@
-"""A mining job: trained runs over a split, block by block, going on where it was stopped."""
+"""A mining job: scores a split with trained runs, block by block, and resumes after an interruption."""
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -15,103 +16,140 @@ from jitm.data import candidates as candidates_lib
 from jitm.data.candidates import Candidates
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.protocol import encode_vectors, make_scorer
+from jitm.evaluation.protocol import encode_vectors, make_scorer, resolve_options
+from jitm.evaluation.scoring import DEFAULT_OPTIONS, ScoringOptions
 from jitm.files import hash_arrays
-from jitm.mining.found import Found
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
+from jitm.mining.state import MiningState
+from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run
 
 SAVE_EVERY = 30.0  # seconds
 
+Search = ProductSearch | PairSearch
 
-def share(blocks: Sequence[Any]) -> list[Any]:
-    """This process' part of the blocks, all in a row."""
+
+def local_blocks(blocks: Sequence[Any]) -> list[Any]:
+    """Returns the consecutive blocks that this process searches."""
     processes, process = jax.process_count(), jax.process_index()
     ends = [len(blocks) * n // processes for n in (process, process + 1)]
     return list(blocks[slice(*ends)])
 
 
-def make_search(runs: Sequence[Run], split: Split, *, memory_mb: int | None, dtype: str | None) -> tuple[Any, list]:
-    """The fastest search that the runs' models allow, and what its scores depend on."""
-    scorers = [make_scorer(run, split, dtype=dtype, memory_mb=memory_mb) for run in runs]
-    jobs = [scorer.job() for scorer in scorers]
-    if not all(run.model.scores_products for run in runs):
-        return PairSearch(scorers, split), jobs
+def make_search(runs: Sequence[Run], split: Split, options: ScoringOptions) -> tuple[Search, list[dict[str, Any]]]:
+    """Returns the fastest search that the runs' models allow, and the cache keys of their scorers.
+
+    Args:
+      runs: runs whose scores are averaged.
+      split: images and texts.
+      options: precision and memory.
+    """
+    scorers = [make_scorer(run, split, options) for run in runs]
+    keys = [scorer.cache_key() for scorer in scorers]
+    if not all(isinstance(run.model, DualEncoder) for run in runs):
+        return PairSearch(scorers, split), keys
     images, texts = encode_vectors(runs, scorers, split)
-    memory_mb = runs[0].config['run']['memory_mb'] if memory_mb is None else memory_mb
-    return ProductSearch(images, texts, split, memory_mb=memory_mb), jobs
+    return ProductSearch(images, texts, split, memory_mb=resolve_options(runs[0], options).memory_mb), keys
 
 
 def check_top_h(split: Split, top_h_texts: int, top_h_images: int) -> None:
-    """Raises a UserError unless every image and every text has so many negatives."""
-    fewest = split.num_texts - np.diff(split.texts_of_image[1]).max()
-    for flag, wanted, there in (
-        ('top_h_texts', top_h_texts, fewest),
+    """Raises a UserError unless every image and every text has this many negatives."""
+    min_negatives = split.num_texts - np.diff(split.texts_of_image[1]).max()
+    for flag, top_h, available in (
+        ('top_h_texts', top_h_texts, min_negatives),
         ('top_h_images', top_h_images, split.num_images - 1),
     ):
-        if not 1 <= wanted <= there:
-            raise UserError(f'--{flag} is {wanted}; {split.name} has 1 to {there} negatives')
+        if not 1 <= top_h <= available:
+            raise UserError(f'--{flag} is {top_h}; {split.name} has 1 to {available} negatives')
 
 
-def _search_part(
-    search: ProductSearch | PairSearch, found: Found, path: Path, job: str, report: Callable[[Progress], None] | None
+def _search_local(
+    search: Search, state: MiningState, path: Path, job: str, report: Callable[[Progress], None] | None
 ) -> None:
-    """Goes through the rest of this process' blocks, and keeps what is found at a path."""
-    mine = share(search.blocks())
-    total, before = (sum(map(search.pairs, blocks)) for blocks in (mine, mine[: found.done]))
-    began = saved = time.perf_counter()
+    """Searches the remaining blocks of this process and saves the state at regular intervals."""
+    blocks = local_blocks(search.blocks())
+    total, before = (sum(map(search.pairs, part)) for part in (blocks, blocks[: state.done]))
+    start = saved = time.perf_counter()
     scored = 0
-    for pairs in search.run(mine[found.done :], found):
-        found.done += 1
+    for pairs in search.run(blocks[state.done :], state):
+        state.done += 1
         scored += pairs
         if report is not None:
-            report(Progress.since(began, before, scored, total))
+            report(Progress.since(start, before, scored, total))
         if time.perf_counter() - saved > SAVE_EVERY:
-            found.save(path, job)
+            state.save(path, job)
             saved = time.perf_counter()
-    found.save(path, job)
+    state.save(path, job)
 
 
 def describe(
-    runs: Sequence[Run], split: Split, top_h_texts: int, top_h_images: int, dtype: str | None = None
+    runs: Sequence[Run],
+    split: Split,
+    top_h_texts: int,
+    top_h_images: int,
+    options: ScoringOptions = DEFAULT_OPTIONS,
 ) -> dict[str, Any]:
-    """What mined lists depend on, as JSON."""
+    """Returns everything that mined lists depend on, as JSON.
+
+    Args:
+      runs: runs whose scores are averaged.
+      split: images and texts.
+      top_h_texts: texts per image.
+      top_h_images: images per text.
+      options: precision and memory.
+    """
     return {
         'parameters': [hash_arrays(jax.tree.leaves(run.variables)) for run in runs],
         'steps': [run.step for run in runs],
         'data': split.identity,
         'top_h_texts': top_h_texts,
         'top_h_images': top_h_images,
-        'dtype': runs[0].config['evaluation']['dtype'] if dtype is None else dtype,
+        'dtype': resolve_options(runs[0], options).dtype,
     }
 
 
 def search_all(
-    search: ProductSearch | PairSearch,
+    search: Search,
     split: Split,
     folder: Path,
     job: str,
     top_h_texts: int,
     top_h_images: int,
     report: Callable[[Progress], None] | None = None,
-) -> Found:
-    """What all processes find, each a part; goes on from what the folder keeps of the same job."""
+) -> MiningState:
+    """Searches all blocks, split over the processes, and merges their lists.
+
+    Args:
+      search: the search.
+      split: images and texts.
+      folder: keeps the state of every process, from which the same job resumes.
+      job: a hash that identifies the job.
+      top_h_texts: texts per image.
+      top_h_images: images per text.
+      report: is called after each block.
+
+    Returns:
+      The lists of all processes.
+
+    Raises:
+      UserError: if the state of another process is not in the folder.
+    """
     parts = [folder / f'unfinished_{n}.npz' for n in range(jax.process_count())]
     path = parts[jax.process_index()]
-    found = Found.load(path, job) or Found.nothing(split, top_h_texts, top_h_images)
-    found.save(path, job)
-    _search_part(search, found, path, job, report)
+    state = MiningState.load(path, job) or MiningState.initial(split, top_h_texts, top_h_images)
+    state.save(path, job)
+    _search_local(search, state, path, job, report)
     parallel.barrier('searched')
     for part in parts:
         if part != path:
-            theirs = Found.load(part, job)
-            if theirs is None:
-                raise UserError(f'{part} of another process is not here; all processes need one shared folder')
-            found = found.join(theirs)
+            other = MiningState.load(part, job)
+            if other is None:
+                raise UserError(f'{part} of another process is missing; all processes need one shared folder')
+            state = state.join(other)
     parallel.barrier('joined')
-    return found
+    return state
 
 
 def mine(
@@ -122,56 +160,54 @@ def mine(
     *,
     top_h_texts: int,
     top_h_images: int,
-    dtype: str | None = None,
-    memory_mb: int | None = None,
+    options: ScoringOptions = DEFAULT_OPTIONS,
     report: Callable[[Progress], None] | None = None,
-) -> Found:
-    """Finds for every image the texts of others, and for every text the other images, that score highest.
+) -> MiningState:
+    """Finds the highest-scoring texts of other images for every image, and the highest-scoring other images per text.
 
     Args:
-      runs: whose scores; of several their mean.
-      split: the images and texts.
+      runs: runs whose scores are averaged.
+      split: images and texts.
       split_name: such as 'train'.
-      folder: gets the lists, see `jitm.data.candidates`; what is unfinished is kept there.
-      top_h_texts: how many texts, 300 as published.
-      top_h_images: how many images, 60.
-      dtype: of the encodings, if not that of the first run's validation.
-      memory_mb: for blocks of scores, if not that of the first run's config; where scores are inner products the
-        encodings come on top, otherwise they are within.
-      report: is told after each block.
+      folder: the output folder of the lists, see `jitm.data.candidates`; it also keeps unfinished work.
+      top_h_texts: texts per image, 300 as published.
+      top_h_images: images per text, 60 as published.
+      options: precision and memory; the defaults are those of the first run. Where scores are inner products, the
+        encodings need memory on top of `memory_mb`.
+      report: is called after each block.
 
     Returns:
       The lists, on all processes.
 
     Raises:
-      UserError: if there are fewer negatives, memory is too little or scores are not finite.
+      UserError: if there are fewer negatives, the memory is too little or scores are not finite.
     """
     check_top_h(split, top_h_texts, top_h_images)
-    dtype = runs[0].config['evaluation']['dtype'] if dtype is None else dtype
-    search, jobs = make_search(runs, split, memory_mb=memory_mb, dtype=dtype)
+    options = dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
+    search, keys = make_search(runs, split, options)
     described = {
-        'scores': jobs,
+        'scores': keys,
         'top_h_texts': top_h_texts,
         'top_h_images': top_h_images,
         'blocks': search.blocks(),
         'processes': jax.process_count(),
     }
     job = hashlib.sha256(json.dumps(described).encode()).hexdigest()
-    found = search_all(search, split, folder, job, top_h_texts, top_h_images, report)
-    broken = sum(int((~np.isfinite(x)).sum()) for x in (found.i2t[0], found.t2i[0], found.positives))
-    manifest = describe(runs, split, top_h_texts, top_h_images, dtype) | {
+    state = search_all(search, split, folder, job, top_h_texts, top_h_images, report)
+    not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
+    manifest = describe(runs, split, top_h_texts, top_h_images, options) | {
         'workdirs': [str(run.workdir) for run in runs],
         'split': split_name,
     }
     try:
         if parallel.is_primary():
-            if not broken:
-                lists, scores = Candidates(found.i2t[1], found.t2i[1]), {'i2t': found.i2t[0], 't2i': found.t2i[0]}
+            if not not_finite:
+                lists, scores = Candidates(state.i2t[1], state.t2i[1]), {'i2t': state.i2t[0], 't2i': state.t2i[0]}
                 candidates_lib.save(lists, scores, manifest, split_name, folder)
             for path in folder.glob('unfinished_*.npz'):
                 path.unlink()
     finally:
         parallel.barrier('mined')
-    if broken:
-        raise UserError(f'{broken} scores on {split.name} are not finite: the model is broken')
-    return found
+    if not_finite:
+        raise UserError(f'{not_finite} scores on {split.name} are not finite: the model is broken')
+    return state

@@ -1,7 +1,7 @@
-"""The candidates that score highest, found while scores stream by: equal scores by ascending id, as a full sort has it.
+"""The highest-scoring candidates of streamed scores; ties are ordered by ascending id, as in a full stable sort.
 
-Lists are pairs of scores float32 [N, h] and ids int32 [N, h], the highest score first; a place that nothing has filled
-has -inf and `NOBODY`.
+Lists are pairs of scores float32 [N, h] and ids int32 [N, h], in descending order of the scores; unfilled entries have
+the score -inf and the id `NO_CANDIDATE`.
 """
 
 import chex
@@ -12,21 +12,21 @@ from jax import lax
 
 from jitm.layers.linear import product
 
-NOBODY = np.iinfo(np.int32).max
-GROUP = 16  # candidates whose highest score decides whether they are looked at
+NO_CANDIDATE = np.iinfo(np.int32).max  # sorts after every id
+MAX_GROUP = 16  # candidates per group, of which only the highest score is compared at first
 
 
-def nothing(count: int, top_h: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lists [count, top_h] that are still empty."""
-    return np.full((count, top_h), -np.inf, np.float32), np.full((count, top_h), NOBODY, np.int32)
+def empty_lists(count: int, top_h: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns unfilled lists [count, top_h]."""
+    return np.full((count, top_h), -np.inf, np.float32), np.full((count, top_h), NO_CANDIDATE, np.int32)
 
 
 def merge(best: tuple[chex.Array, chex.Array], scores: chex.Array, ids: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Enters more candidates into lists.
+    """Merges candidates into lists.
 
     Args:
       best: lists [N, h].
-      scores: float32 [N, M], -inf for what is no candidate.
+      scores: float32 [N, M], -inf for ids that are not candidates.
       ids: int32 [M], ascending, the same for all lists; or [N, M] in any order.
 
     Returns:
@@ -34,13 +34,13 @@ def merge(best: tuple[chex.Array, chex.Array], scores: chex.Array, ids: chex.Arr
     """
     top_h = best[0].shape[1]
     if ids.ndim == 1:
-        scores, places = lax.top_k(scores, min(top_h, len(ids)))
-        ids = ids[places]
-    ids = jnp.where(scores > -jnp.inf, ids, NOBODY)
-    falling, ids = lax.sort(
+        scores, positions = lax.top_k(scores, min(top_h, len(ids)))
+        ids = ids[positions]
+    ids = jnp.where(scores > -jnp.inf, ids, NO_CANDIDATE)
+    negated, ids = lax.sort(
         (jnp.concatenate([-best[0], -scores], axis=1), jnp.concatenate([best[1], ids], axis=1)), num_keys=2
     )
-    return -falling[:, :top_h], ids[:, :top_h]
+    return -negated[:, :top_h], ids[:, :top_h]
 
 
 @jax.jit
@@ -50,47 +50,47 @@ def rank_block(
     block: chex.Array,
     rows: chex.Array,
     columns: chex.Array,
-    owners: chex.Array,
+    image_of_text: chex.Array,
 ) -> tuple[tuple, tuple, chex.Array]:
-    """Enters a block of scores into the lists of both sides.
+    """Merges a block of scores into the lists of both sides.
 
     Args:
       images: lists [I, h] of the block's images.
       texts: lists [T, h'] of its texts.
       block: float32 [I, T].
-      rows: int32 [I], ascending ids of the images; below 0 for what is no image.
-      columns: int32 [T], ascending ids of the texts; below 0 for what is no text.
-      owners: int32 [T], the image that each text describes.
+      rows: int32 [I], ascending ids of the images; negative for padding.
+      columns: int32 [T], ascending ids of the texts; negative for padding.
+      image_of_text: int32 [T], the image of each text.
 
     Returns:
-      The lists of the images and of the texts, and the score of each text with its own image [T], -inf if that is not
-      in the block.
+      The lists of the images, the lists of the texts, and the score of each text with its own image [T], -inf if that
+      image is not in the block.
     """
-    real = (rows >= 0)[:, None] & (columns >= 0)
-    own = owners == rows[:, None]
-    positives = jnp.max(jnp.where(own & real, block, -jnp.inf), axis=0)
-    negatives = jnp.where(own | ~real, -jnp.inf, block)
+    valid = (rows >= 0)[:, None] & (columns >= 0)
+    match = image_of_text == rows[:, None]
+    positives = jnp.max(jnp.where(match & valid, block, -jnp.inf), axis=0)
+    negatives = jnp.where(match | ~valid, -jnp.inf, block)
     return merge(images, negatives, columns), merge(texts, negatives.T, rows), positives
 
 
 def group_size(count: int, top_h: int) -> int:
-    """How many consecutive candidates are a group: so few that there are many more groups than places in a list."""
-    return int(np.clip(count // (4 * top_h), 1, GROUP))
+    """Returns the size of groups of candidates, such that there are at least four times as many groups as `top_h`."""
+    return int(np.clip(count // (4 * top_h), 1, MAX_GROUP))
 
 
 def rank_products(
     queries: chex.Array, excluded: chex.Array, candidates: chex.Array, top_h: int, group: int
 ) -> tuple[chex.Array, chex.Array]:
-    """Finds the candidates with the largest inner products.
+    """Finds the candidates with the highest inner products.
 
-    Of the groups of consecutive candidates only those with the `top_h` highest maxima can hold one of the `top_h`
-    highest scores, so that few candidates are sorted.
+    Only the `top_h` groups of consecutive candidates with the highest maxima can contain one of the `top_h` highest
+    scores, so few candidates are sorted.
 
     Args:
       queries: [N, D].
-      excluded: int32 [N, P], ids that are no candidates; those from K on are ignored.
+      excluded: int32 [N, P], ids that are not candidates; ids from K on are ignored.
       candidates: [K, D].
-      top_h: h, at most the number of candidates.
+      top_h: h, at most K.
       group: size of the groups, a divisor of K.
 
     Returns:
@@ -100,8 +100,8 @@ def rank_products(
     scores = product('nd,kd->nk', queries, candidates).at[rows, excluded].set(-jnp.inf, mode='drop')
     groups = scores.reshape(len(queries), -1, group)
     _, best_groups = lax.top_k(jnp.max(groups, axis=2), min(top_h, groups.shape[1]))
-    best_groups = jnp.sort(best_groups, axis=1)
-    few = jnp.take_along_axis(groups, best_groups[:, :, None], axis=1).reshape(len(queries), -1)
-    best, places = lax.top_k(few, top_h)
-    ids = jnp.take_along_axis(best_groups, places // group, axis=1) * group + places % group
+    best_groups = jnp.sort(best_groups, axis=1)  # keeps ids ascending, so that top_k breaks ties by id
+    remaining = jnp.take_along_axis(groups, best_groups[:, :, None], axis=1).reshape(len(queries), -1)
+    best, positions = lax.top_k(remaining, top_h)
+    ids = jnp.take_along_axis(best_groups, positions // group, axis=1) * group + positions % group
     return best, ids.astype(jnp.int32)

@@ -1,7 +1,7 @@
 """Checkpoints: Orbax, with a manifest of checksums, because Orbax does not notice a flipped byte.
 
-A checkpoint holds plain nested dicts of numpy arrays (so it can be read on any number of devices) and the run's
-description: its config, vocabulary and data. It is whole only when its manifest is there and every file agrees with it.
+A checkpoint holds plain nested dicts of numpy arrays, which can be read on any number of devices, and the description
+of the run: its config, vocabulary and data. A checkpoint is complete if every file matches its manifest.
 """
 
 import functools
@@ -25,7 +25,7 @@ from jitm.files import replacing
 
 MANIFEST = 'manifest.json'
 SELECTED_BY = 'rsum'
-FORMAT = 4  # of what a checkpoint holds; to be raised when older ones can no longer be read
+FORMAT = 4  # of the content; to be raised when older checkpoints can no longer be read
 
 
 def _score(metrics: dict[str, float]) -> float:
@@ -42,7 +42,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a checkpoint's files are those its manifest was written for."""
+    """Returns whether all files of a checkpoint match its manifest."""
     try:
         return json.loads((folder / MANIFEST).read_text()) == _digests(folder)
     except (OSError, ValueError):
@@ -50,13 +50,13 @@ def is_whole(folder: Path) -> bool:
 
 
 class Checkpoints:
-    """The checkpoints of a run: the two latest and the best by rsum are kept.
+    """The checkpoints of a run, of which the two latest and the best by rsum are kept.
 
-    Reading writes nothing; the folder is made by the first save.
+    Reading does not write anything; the first save creates the folder.
     """
 
     def __init__(self, workdir: str | Path):
-        """Looks at `workdir/checkpoints`."""
+        """Opens `workdir/checkpoints`, which need not exist."""
         self.folder = Path(workdir).absolute() / 'checkpoints'
 
     @functools.cached_property
@@ -70,23 +70,23 @@ class Checkpoints:
         return ocp.CheckpointManager(self.folder, options=options)
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, whole or not, in ascending order."""
+        """Returns the steps of all checkpoints, complete or not, in ascending order."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
     def whole_steps(self) -> list[int]:
-        """The steps that have a whole checkpoint, in ascending order."""
+        """Returns the steps of all complete checkpoints, in ascending order."""
         return [step for step in self.steps() if is_whole(self.folder / str(step))]
 
     def save(self, state: chex.ArrayTree, step: int, run: dict[str, Any], metrics: dict[str, float] | None) -> None:
-        """Writes a checkpoint, atomically; returns when it is whole.
+        """Writes a checkpoint atomically and returns when it is complete.
 
         Args:
-          state: any pytree with numpy or replicated jax arrays.
-          step: its name.
-          run: JSON, the run's config, vocabulary and data.
-          metrics: of the validation at this step, if there was one; they decide which checkpoint is the best.
+          state: a pytree with numpy or replicated jax arrays.
+          step: the step, which names the checkpoint.
+          run: the config, vocabulary and data of the run, as JSON.
+          metrics: of the validation at this step; None if there was none. They select the best checkpoint.
         """
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(run | {'format': FORMAT}))
@@ -100,7 +100,7 @@ class Checkpoints:
         parallel.barrier('saved')
 
     def remove_damaged(self) -> None:
-        """Removes what is not whole, with a warning; to be called before the first save, by every process."""
+        """Removes incomplete checkpoints with a warning; every process calls it before the first save."""
         damaged = [step for step in self.steps() if not is_whole(self.folder / str(step))]
         parallel.barrier('checked checkpoints')
         for step in damaged:
@@ -111,13 +111,13 @@ class Checkpoints:
         parallel.barrier('removed damaged checkpoints')
 
     def restore_latest(self, template: chex.ArrayTree) -> tuple[chex.ArrayTree, dict[str, Any]] | None:
-        """Reads the newest whole checkpoint.
+        """Reads the latest complete checkpoint.
 
         Args:
-          template: a pytree of the same structure, which gives the types.
+          template: a pytree of the same structure and types.
 
         Returns:
-          The state with numpy arrays and the run's description; None if there is no whole checkpoint.
+          The state with numpy arrays and the description of the run; None if there is no complete checkpoint.
         """
         steps = self.whole_steps()
         if not steps:
@@ -126,7 +126,7 @@ class Checkpoints:
         return serialization.from_state_dict(template, tree), run
 
     def best_step(self) -> int | None:
-        """The whole checkpoint with the highest rsum, the later of equals; None before the first validation."""
+        """Returns the step of the complete checkpoint with the highest rsum, the later one of ties, or None."""
         scores = {}
         for step in self.steps():
             path = self.folder / str(step) / 'metrics' / 'metrics'
@@ -135,10 +135,16 @@ class Checkpoints:
         return max(scores, key=lambda step: (scores[step], step), default=None)
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Reads one checkpoint as plain nested dicts of numpy arrays, and the run's description.
+        """Reads one checkpoint.
+
+        Args:
+          step: the step.
+
+        Returns:
+          The state as nested dicts of numpy arrays, and the description of the run.
 
         Raises:
-          UserError: if it is not there or damaged.
+          UserError: if it is missing, damaged or of another format.
         """
         folder = self.folder / str(step)
         if not is_whole(folder):

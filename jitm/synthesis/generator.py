@@ -1,4 +1,4 @@
-"""Wrong sentences that a matcher writes for images, in training and after (TAGS, paper 001, section 2.1)."""
+"""Synthetic negative captions that a matcher generates for images, in training and after it (Fan et al., 2022, 2.1)."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,35 +10,35 @@ from flax import struct
 
 from jitm.errors import UserError
 from jitm.models import tiling
-from jitm.models.matcher import Encoding, Matcher
+from jitm.models.matcher import Encoding, Matcher, read_pairs
 from jitm.synthesis import refill
 from jitm.types import Batch, Elements, Texts
 
 
 class Synthetic(struct.PyTreeNode):
-    """Wrong sentences for each of B images.
+    """M synthetic negative captions for each of B images.
 
     Attributes:
-      ids: int32 [B, M, L], as long as the image's own sentence.
-      labelled: bool [B, M, L], the places that were refilled.
-      there: bool [B, M], which of these there are.
+      ids: int32 [B, M, L], with the length of the image's own caption.
+      refilled: bool [B, M, L], the token positions that were masked and refilled.
+      valid: bool [B, M], the captions that may be used; the others are padding or were filtered out.
     """
 
     ids: chex.Array
-    labelled: chex.Array
-    there: chex.Array
+    refilled: chex.Array
+    valid: chex.Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Synthesis:
-    """How wrong sentences are written.
+    """How synthetic negative captions are generated and selected.
 
     Attributes:
-      generator: the member whose `mlm` head writes them: the one that trains, as published (a dynamic generator), or
-        one that stays as it is (a static one).
-      num_samples: of each masked variant of a sentence, L in the paper; 20 as released.
-      temperature: tau of the words' probabilities.
-      num_hard: m, how many sentences are kept.
+      generator: name of the model whose `mlm` head refills masked captions: the one that trains, as published (a
+        dynamic generator), or a frozen one (a static generator).
+      num_samples: captions sampled per masked view, L in the paper; 20 in the released code.
+      temperature: tau of the word probabilities.
+      num_hard: m, the captions kept per image.
     """
 
     generator: str
@@ -61,47 +61,69 @@ class Synthesis:
         batch: Batch,
         keys: chex.PRNGKey,
     ) -> Synthetic:
-        """Writes sentences for this device's B images, and takes those that the model finds best (2.1 and 2.2).
+        """Generates captions for the B images of this device and keeps those that the model scores highest (2.1, 2.2).
 
         Args:
-          model: that is to learn from them, in evaluation mode.
+          model: the model being trained, in evaluation mode.
           variables: its parameters and statistics.
-          generator: the model that writes and its variables, in evaluation mode too.
-          batch: this device's rows.
-          keys: [B], of the draws for each image.
+          generator: the generator and its variables, in evaluation mode.
+          batch: the rows of this device.
+          keys: [B], for sampling.
 
         Returns:
-          The sentences, without gradient.
+          m captions per image, without gradient.
         """
-        return self.keep_hardest(model, variables, batch, self.write(*generator, batch, keys))
+        return self.select_hardest(model, variables, batch, self.generate(*generator, batch, keys))
 
-    def write(self, generator: Matcher, variables: chex.ArrayTree, batch: Batch, keys: chex.PRNGKey) -> Synthetic:
-        """Refills all masked variants (2.1): K samples for each image, of which those are there that may be kept."""
+    def generate(self, generator: Matcher, variables: chex.ArrayTree, batch: Batch, keys: chex.PRNGKey) -> Synthetic:
+        """Refills all masked views (2.1): samples per image and a mask of those that pass the filters.
+
+        Args:
+          generator: a model with an `mlm` head, in evaluation mode.
+          variables: its parameters and statistics.
+          batch: the rows of this device.
+          keys: [B], for sampling.
+
+        Returns:
+          `num_samples` captions per masked view.
+        """
         images = generator.apply(variables, batch.images, method='encode_image')
 
         def one(key, image, ids, length, masked, known):
-            logits = read_sentences(generator, variables, image, masked.ids, length, ('mlm',))['mlm']
-            sentences = refill.refill(logits, masked, self.num_samples, self.temperature, key)
-            allowed = refill.novel(sentences, ids, known) & refill.distinct(sentences)
-            return Synthetic(sentences, jnp.repeat(masked.labelled, self.num_samples, axis=0), allowed)
+            logits = read_captions(generator, variables, image, masked.ids, length, ('mlm',))['mlm']
+            captions = refill.refill(logits, masked, self.num_samples, self.temperature, key)
+            valid = refill.novel(captions, ids, known) & refill.distinct(captions)
+            return Synthetic(captions, jnp.repeat(masked.labelled, self.num_samples, axis=0), valid)
 
         rows = keys, images, batch.texts.ids, batch.texts.lengths, batch.masked, batch.caption_words
-        return map_images(one, rows, largest_array(generator, images, *batch.masked.ids.shape[1:], words=True))
+        return map_images(one, rows, largest_array(generator, images, *batch.masked.ids.shape[1:], word_logits=True))
 
-    def keep_hardest(self, model: Matcher, variables: chex.ArrayTree, batch: Batch, written: Synthetic) -> Synthetic:
-        """Takes the m of the sentences there that score highest with their image (2.2)."""
+    def select_hardest(
+        self, model: Matcher, variables: chex.ArrayTree, batch: Batch, generated: Synthetic
+    ) -> Synthetic:
+        """Keeps the m valid captions that score highest with their image (2.2).
+
+        Args:
+          model: the model being trained, in evaluation mode.
+          variables: its parameters and statistics.
+          batch: the rows of this device.
+          generated: captions of its images.
+
+        Returns:
+          m captions per image, the highest score first.
+        """
         images = model.apply(variables, batch.images, method='encode_image')
 
-        def one(image, length, written):
-            scores = read_sentences(model, variables, image, written.ids, length)['rank']
-            index, there = refill.hardest(scores, written.there, self.num_hard)
-            return Synthetic(written.ids[index], written.labelled[index], there)
+        def one(image, length, generated):
+            scores = read_captions(model, variables, image, generated.ids, length)['rank']
+            index, valid = refill.hardest(scores, generated.valid, self.num_hard)
+            return Synthetic(generated.ids[index], generated.refilled[index], valid)
 
-        rows = images, batch.texts.lengths, written
-        return map_images(one, rows, largest_array(model, images, *written.ids.shape[1:]))
+        rows = images, batch.texts.lengths, generated
+        return map_images(one, rows, largest_array(model, images, *generated.ids.shape[1:]))
 
 
-def read_sentences(
+def read_captions(
     model: Matcher,
     variables: chex.ArrayTree,
     image: Encoding,
@@ -110,19 +132,19 @@ def read_sentences(
     heads: Sequence[str] = (),
     key: chex.PRNGKey | None = None,
 ) -> dict[str, chex.Array]:
-    """Reads an image with each of N sentences.
+    """Reads an image with each of N captions of equal length.
 
     Args:
-      model: a matcher; with heads one that reads pairs.
+      model: a matcher; with heads, one that reads pairs.
       variables: its parameters and statistics.
-      image: encoded, its leaves without the axis of images.
+      image: an encoded image, leaves without the image axis.
       ids: int [N, L].
-      length: int [], of all of them.
-      heads: whose answers are wanted, of all sentences at once; without any `rank`, of a tile of sentences at a time.
-      key: of the dropout in training; None in evaluation mode.
+      length: int [], the token positions of each caption that are not padding.
+      heads: the heads to evaluate, on all captions at once; if empty, only `rank`, on a tile of captions at a time.
+      key: for dropout in training; None in evaluation mode.
 
     Returns:
-      Head -> what it says of each pair, leaves [N, ...].
+      Head -> its output for each pair, [N, ...]; see `JointEncoder.read_pairs`.
     """
     train = key is not None
 
@@ -130,19 +152,38 @@ def read_sentences(
         texts = matcher.encode_text(Texts(ids, jnp.full(len(ids), length)), train)
         images = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(ids), *x.shape)), image)
         if heads:
-            return matcher.read_pairs(images, texts, heads, train)
+            return read_pairs(matcher, images, texts, heads, train)
         return {'rank': matcher.similarity_pairwise(images, texts, train)}
 
     return model.apply(variables, method=read, rngs={'dropout': key} if train else {})
 
 
-def largest_array(model: Matcher, images: Encoding, sentences: int, length: int, words: bool = False) -> int:
-    """Floats of the largest array while an image is read with so many sentences; with `words`, which stands where."""
-    texts = Elements(jnp.zeros((sentences, length, 1)), jnp.ones((sentences, length), bool))
-    floats = sentences * model.floats_per_pair(images, texts)
-    return max(floats, sentences * length * model.vocab_size) if words else floats
+def largest_array(
+    model: Matcher, images: Encoding, num_captions: int, length: int, *, word_logits: bool = False
+) -> int:
+    """Returns the floats of the largest array while one image is read with some captions.
+
+    Args:
+      model: a matcher.
+      images: encoded images.
+      num_captions: captions per image.
+      length: L, token positions per caption.
+      word_logits: whether a head predicts a word at each token position.
+    """
+    texts = Elements(jnp.zeros((num_captions, length, 1)), jnp.ones((num_captions, length), bool))
+    floats = num_captions * model.floats_per_pair(images, texts)
+    return max(floats, num_captions * length * model.vocab_size) if word_logits else floats
 
 
 def map_images(one: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
-    """Applies `one(*row)`, whose largest array has so many floats, to as many images at a time as memory holds."""
+    """Applies a function to every row, to as many rows at once as memory allows.
+
+    Args:
+      one: `one(*row) -> tree`.
+      rows: trees with B rows.
+      floats: the floats of the largest array in `one`.
+
+    Returns:
+      The results, leaves [B, ...].
+    """
     return tiling.map_tiles(lambda items: jax.vmap(one)(*items), rows, tiling.tile_edge(floats) ** 2)

@@ -1,6 +1,6 @@
-"""Wrong sentences that a model writes itself: masked places refilled, true ones sorted out (TAGS, paper 001, 2.1).
+"""Refills masked captions with sampled words and filters out true captions (TAGS: Fan et al., 2022, section 2.1).
 
-Pure functions of one sentence's variants, of static shapes; which words are masked is `jitm.data.masking`'s matter.
+Pure functions of the masked views of one caption, of static shapes; `jitm.data.masking` decides which words are masked.
 """
 
 import chex
@@ -10,58 +10,66 @@ import jax.numpy as jnp
 from jitm.types import Masked
 
 
-def refill(logits: chex.Array, masked: Masked, samples: int, temperature: float, key: chex.PRNGKey) -> chex.Array:
-    """Draws a word for every labelled place from softmax(logits / tau), the places by themselves (section 2.1).
+def refill(logits: chex.Array, masked: Masked, num_samples: int, temperature: float, key: chex.PRNGKey) -> chex.Array:
+    """Samples a word for every masked token position from softmax(logits / tau), independently (section 2.1).
 
     Args:
-      logits: float [K, L, V], of the words at each place of K variants.
-      masked: ids and labelled places [K, L].
-      samples: how many sentences are made of each variant.
-      temperature: tau; near 0 the most probable words are drawn, so that sentences repeat.
-      key: of the draw.
+      logits: float [K, L, V], over the words at each token position of K masked views.
+      masked: ids and masked token positions [K, L].
+      num_samples: captions per view.
+      temperature: tau; near 0 the most probable words are sampled, so that captions repeat.
+      key: for sampling.
 
     Returns:
-      int32 [K samples, L], those of a variant together.
+      int32 [K num_samples, L], the captions of a view next to each other.
     """
     tempered = logits.astype(jnp.float32) / temperature
-    # One sample at a time: a random number for every word of every place of all samples takes gigabytes.
-    words = jax.lax.map(lambda key: jax.random.categorical(key, tempered), jax.random.split(key, samples))
-    filled = jnp.where(masked.labelled, words, masked.ids).astype(jnp.int32)
-    return filled.swapaxes(0, 1).reshape(-1, filled.shape[2])
+    # One sample at a time: random numbers for all words at all token positions of all samples take gigabytes.
+    words = jax.lax.map(lambda key: jax.random.categorical(key, tempered), jax.random.split(key, num_samples))
+    refilled = jnp.where(masked.labelled, words, masked.ids).astype(jnp.int32)
+    return refilled.swapaxes(0, 1).reshape(-1, refilled.shape[2])
 
 
-def novel(sentences: chex.Array, original: chex.Array, known: chex.Array) -> chex.Array:
-    """Which sentences say something that no caption of the image says (section 2.1, the criterion of false negatives).
+def novel(captions: chex.Array, original: chex.Array, known: chex.Array) -> chex.Array:
+    """Returns which captions have a changed word that no caption of the image contains (section 2.1).
 
-    At least one changed word must be outside of all captions of the image. The original itself is none of them.
+    This is the paper's criterion against false negatives; it also excludes the original caption.
 
     Args:
-      sentences: int [N, L].
+      captions: int [N, L].
       original: int [L].
       known: int [W], the words of all captions of the image, padded with -1.
 
     Returns:
       bool [N].
     """
-    return jnp.any((sentences != original) & ~jnp.isin(sentences, known), axis=1)
+    return jnp.any((captions != original) & ~jnp.isin(captions, known), axis=1)
 
 
-def distinct(sentences: chex.Array) -> chex.Array:
-    """Which of N sentences [N, L] are not there before: bool [N]."""
-    equal = jnp.all(sentences[:, None] == sentences, axis=2)
+def distinct(captions: chex.Array) -> chex.Array:
+    """Returns which captions differ from all preceding ones.
+
+    Args:
+      captions: int [N, L].
+
+    Returns:
+      bool [N].
+    """
+    equal = jnp.all(captions[:, None] == captions, axis=2)
     return ~jnp.any(jnp.tril(equal, -1), axis=1)
 
 
-def hardest(scores: chex.Array, allowed: chex.Array, count: int) -> tuple[chex.Array, chex.Array]:
-    """Takes the sentences of the highest scores (section 2.2).
+def hardest(scores: chex.Array, valid: chex.Array, num_hard: int) -> tuple[chex.Array, chex.Array]:
+    """Selects the valid captions with the highest scores (section 2.2).
 
     Args:
-      scores: [N], of each with the image.
-      allowed: bool [N].
-      count: m, at most N.
+      scores: [N], of each caption with the image.
+      valid: bool [N], the captions that may be selected.
+      num_hard: m, at most N.
 
     Returns:
-      int [m], the allowed ones of the highest scores, and bool [m], which of these there are: fewer may be allowed.
+      int [m], the selected captions, the highest score first, and bool [m], which of them are valid: there may be fewer
+      than m valid captions.
     """
-    values, index = jax.lax.top_k(jnp.where(allowed, scores, -jnp.inf), count)
+    values, index = jax.lax.top_k(jnp.where(valid, scores, -jnp.inf), num_hard)
     return index, jnp.isfinite(values)

@@ -1,4 +1,4 @@
-"""False sentences one by one: which words a model finds wrong, and what it would write instead (TAGS-DC, figure 3)."""
+"""Single perturbed captions with the words that a model finds mismatched and its corrections (TAGS-DC, figure 3)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,18 +6,20 @@ from typing import Any
 import chex
 import numpy as np
 
+from jitm.analysis.retrieval import evenly_spaced
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.evaluation.discrimination.reader import WORD_HEADS, PairReader, has_heads
+from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer
+from jitm.models.matcher import has_heads
 from jitm.runs.run import Run
 
 DECIMALS = 6  # of numbers in JSON
 
 
 def check_examples(run: Run) -> None:
-    """Raises a UserError unless a run's model judges words; computes nothing."""
-    if not has_heads(run, WORD_HEADS):
+    """Raises a UserError unless a run's model has `WORD_HEADS`; computes nothing."""
+    if not has_heads(run.model, WORD_HEADS):
         raise UserError(
             f'--show takes a model with the heads {" and ".join(WORD_HEADS)}, which that of {run.workdir} lacks; '
             'leave it out'
@@ -25,53 +27,59 @@ def check_examples(run: Run) -> None:
 
 
 def rounded(array: chex.Array) -> list:
-    """Numbers for JSON."""
+    """Returns an array as nested lists of rounded numbers, for JSON."""
     return np.asarray(array, np.float64).round(DECIMALS).tolist()
 
 
-def describe_words(reader: PairReader, images: np.ndarray, ids: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
-    """Says of each word of N texts how likely it does not fit image images[n], and what should stand there.
+def describe_words(scorer: PairScorer, images: np.ndarray, ids: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
+    """Describes the word predictions for N captions.
+
+    Args:
+      scorer: a scorer of the images, with a model that has `WORD_HEADS`.
+      images: int [N], the image of each caption.
+      ids: N captions, with special tokens.
 
     Yields:
-      `words`, `mismatch` and `corrections`, lists as long as the text with both ends.
+      `words`, `mismatch` (the probability that the word does not match the image) and `corrections`, lists as long as
+      the caption with its special tokens.
     """
-    names = reader.run.vocabulary.words
-    for fits, corrections, row in zip(*reader.judge(images, join(ids)), ids, strict=True):
+    names = scorer.run.vocabulary.words
+    for match_prob, corrections, row in zip(*scorer.predict_words(images, join(ids)), ids, strict=True):
         yield {
             'words': [names[word] for word in row],
-            'mismatch': rounded(1 - fits[: len(row)]),
+            'mismatch': rounded(1 - match_prob[: len(row)]),
             'corrections': [names[word] for word in corrections[: len(row)]],
         }
 
 
-def describe_sentences(
-    reader: PairReader, split: Split, texts: np.ndarray, sets: Mapping[str, Sequence[Sequence[str]]], count: int
+def describe_captions(
+    scorer: PairScorer, split: Split, texts: np.ndarray, sets: Mapping[str, Sequence[Sequence[str]]], count: int
 ) -> list[dict[str, Any]]:
-    """Describes the first false sentence of some captions, those that have one spread evenly.
+    """Describes the first perturbed caption of some captions, evenly spaced over those that have one.
 
     Args:
-      reader: of the split's images, with a model that has `WORD_HEADS`.
+      scorer: a scorer of the split's images, with a model that has `WORD_HEADS`.
       split: images and captions.
       texts: int [N], the captions to take.
-      sets: as for `report.evaluate`.
-      count: how many of each set, if there are so many.
+      sets: name of a set -> for each of the T captions its perturbed captions, see `sets.perturbed_captions`.
+      count: examples per set, if there are as many.
 
     Returns:
-      Dicts for JSON, as `analysis.words` shows them: those of `describe_words` for the false sentence, its `caption`,
-      which `changed` words are not the caption's (none, if they are not equally many), and the scores in a `verdict`.
+      Dicts for JSON, as `analysis.words` shows them: those of `describe_words` for the perturbed caption, the original
+      `caption`, which words were `changed` (none, if the numbers of tokens differ), and both scores in a `verdict`.
     """
-    vocabulary, described = reader.run.vocabulary, []
-    for name, sentences in sets.items():
-        having = [int(text) for text in texts if sentences[text]]
-        number = min(count, len(having))
-        chosen = [having[n * len(having) // number] for n in range(number)]
+    vocabulary, described = scorer.run.vocabulary, []
+    for name, captions in sets.items():
+        available = [int(text) for text in texts if captions[text]]
+        chosen = [available[n] for n in evenly_spaced(count, len(available))]
         images = split.image_of_text[chosen]
-        captions = [vocabulary.encode(split.captions[text]) for text in chosen]
-        false = [vocabulary.encode(sentences[text][0]) for text in chosen]
-        scores = reader.score(images, join(captions)), reader.score(images, join(false))
-        said = describe_words(reader, images, false)
-        for text, own, wrong, own_score, score, more in zip(chosen, captions, false, *scores, said, strict=True):
+        originals = [vocabulary.encode(split.captions[text]) for text in chosen]
+        perturbed = [vocabulary.encode(captions[text][0]) for text in chosen]
+        scores = scorer.score(images, join(originals)), scorer.score(images, join(perturbed))
+        rows = zip(chosen, originals, perturbed, *scores, describe_words(scorer, images, perturbed), strict=True)
+        for text, original, ids, original_score, score, output in rows:
             image = int(split.image_of_text[text])
+            changed = (original != ids).tolist() if len(original) == len(ids) else [False] * len(ids)
             described.append(
                 {
                     'set': name,
@@ -79,9 +87,9 @@ def describe_sentences(
                     'caption': split.captions[text],
                     'image': image,
                     'image_id': split.image_ids[image],
-                    'changed': (own != wrong).tolist() if len(own) == len(wrong) else [False] * len(wrong),
-                    'verdict': f'{name}, {split.image_ids[image]}, score {score:.3g}, of the caption {own_score:.3g}',
-                    **more,
+                    'changed': changed,
+                    'verdict': f'{name}, {split.image_ids[image]}, score {score:.3g}, caption {original_score:.3g}',
+                    **output,
                 }
             )
     return described

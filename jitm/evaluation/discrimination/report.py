@@ -1,6 +1,5 @@
-"""How well a model tells captions from false sentences, and the words of these apart."""
+"""How well a model distinguishes captions from perturbed captions, finds their mismatched words and corrects them."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,87 +7,28 @@ import numpy as np
 
 from jitm import metrics
 from jitm.analysis import tables
-from jitm.data import scene_graphs
 from jitm.data.pipeline import pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
-from jitm.errors import UserError, did_you_mean
-from jitm.evaluation.discrimination import perturbations
-from jitm.evaluation.discrimination.reader import WORD_HEADS, Judged, PairReader, has_heads, inner_places
+from jitm.errors import UserError
+from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer, WordPredictions, word_mask
+from jitm.models.matcher import has_heads
 from jitm.runs.run import Run
-from jitm.synthesis.trained import Writer, write_sentences
 
-GENERATED = 'generated'
-KINDS = ('swap', GENERATED, *perturbations.KINDS)
-
-
-def check_kinds(kinds: Sequence[str]) -> None:
-    """Raises a UserError unless there are some, all of `KINDS`."""
-    if not kinds:
-        raise UserError(f'--attacks is empty; give some of {", ".join(KINDS)}')
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UserError(f"--attacks has '{kind}'{did_you_mean(kind, KINDS)}")
-
-
-def false_sentences(
-    split: Split,
-    texts: np.ndarray,
-    kinds: Sequence[str],
-    *,
-    seed: int = 0,
-    graphs: str = '',
-    writer: Writer | None = None,
-    **options: Any,
-) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Makes sets of false sentences for captions of a split.
-
-    Args:
-      split: images and captions.
-      texts: int [N], the captions whose sentences are wanted; those by rule are there for all.
-      kinds: of `KINDS`; 'swap' gives one set for each kind of exchange.
-      seed: of what is drawn.
-      graphs: a file of scene graphs, see `scene_graphs.from_file`; '' for the gold ones of `scenes`, elsewhere rules,
-        and for 'generated' those that the writer was trained with (none if it masks single words).
-      writer: of the kind 'generated'.
-      **options: of `perturbations.attack`, which makes those by rule.
-
-    Returns:
-      Name of a set -> for each of the T captions its false sentences, maybe none.
-
-    Raises:
-      UserError: a kind is unknown, or the split has no swaps or not what an attack takes.
-    """
-    check_kinds(kinds)
-    find_graphs = functools.cache(lambda: _find_graphs(split, graphs))
-    sets = {}
-    for kind in dict.fromkeys(kinds):
-        if kind == 'swap':
-            sets |= {f'{name} swap': sentences for name, sentences in perturbations.swaps(split).items()}
-        elif kind == GENERATED:
-            sets[kind] = write_sentences(writer, split, texts, find_graphs() if graphs else None, seed=seed)
-        else:
-            sets[kind] = perturbations.attack(split, find_graphs(), kind, seed=seed, **options)
-    return sets
-
-
-def _find_graphs(split: Split, path: str) -> Sequence[scene_graphs.SentenceGraph]:
-    if path:
-        return scene_graphs.from_file(split, path=path)
-    return scene_graphs.gold(split) if hasattr(split, 'sentence_graphs') else scene_graphs.rules(split)
+SECTIONS = (('of the originals', '_captions'), ('', ''), ('corrected', '_corrected'))  # of pseudo-perplexities
 
 
 def check_perplexity(run: Run) -> None:
-    """Raises a UserError unless a run can tell how likely words are; computes nothing."""
-    if not has_heads(run, ('mlm',)):
+    """Raises a UserError unless a run can estimate the likelihood of words; computes nothing."""
+    if not has_heads(run.model, ('mlm',)):
         raise UserError(
             f"--perplexity takes a model with the head 'mlm', which that of {run.workdir} lacks; leave it out"
         )
     if not _has_mask(run.vocabulary):
         raise UserError(
-            f'--perplexity masks words, but the vocabulary of {run.workdir} has no mask; leave it out, or take a run '
-            'that was trained with masked words'
+            f'--perplexity masks words, but the vocabulary of {run.workdir} has no mask token; leave it out, or take a '
+            'run that was trained with masked words'
         )
 
 
@@ -99,80 +39,138 @@ def _has_mask(vocabulary: Vocabulary | WordPiece) -> bool:
         return False
 
 
-def correct(ids: np.ndarray, judged: Judged, inner: np.ndarray) -> np.ndarray:
-    """Keeps the words that fit and replaces the others (TAGS-DC, figure 3): int [N, L]; both ends are kept."""
-    return np.where(inner & (judged.fits <= metrics.FITS), judged.corrections, ids)
+def correct(ids: np.ndarray, predictions: WordPredictions, words: np.ndarray) -> np.ndarray:
+    """Replaces mismatched words by their predicted corrections (TAGS-DC: Fan et al., 2022, figure 3).
+
+    Args:
+      ids: int [N, L].
+      predictions: for these captions, [N, L].
+      words: bool [N, L], the token positions of words, see `word_mask`; the others are kept.
+
+    Returns:
+      int [N, L].
+    """
+    mismatched = words & (predictions.match_prob <= metrics.MATCH_THRESHOLD)
+    return np.where(mismatched, predictions.corrections, ids)
 
 
 def evaluate(
-    reader: PairReader,
+    scorer: PairScorer,
     split: Split,
     texts: np.ndarray,
     sets: Mapping[str, Sequence[Sequence[str]]],
     *,
     perplexity: bool = False,
 ) -> dict[str, Any]:
-    """Evaluates a run on captions and their false sentences.
+    """Evaluates a run on captions and their perturbed captions.
 
-    A false sentence that reads as its caption, since the vocabulary lacks a word, is a tie. Words are judged where
-    caption and false sentence have equally many and are read differently, the ends left out.
+    A perturbed caption with the tokens of its original (the vocabulary lacks a word) is a tie. Words are evaluated for
+    pairs of captions with equally many tokens that are not identical; special tokens are left out.
 
     Args:
-      reader: of the split's images, with any model.
+      scorer: a scorer of the split's images, with any model.
       split: images and captions.
       texts: int [N], the captions to take.
-      sets: name -> for each caption of the split its false sentences, see `false_sentences`.
-      perplexity: also `metrics.pseudo_perplexity`, of the captions that have a false sentence, and of the first of
-        each, as it is and corrected; see `check_perplexity`.
+      sets: name -> for each caption of the split its perturbed captions, see `sets.perturbed_captions`.
+      perplexity: also compute `metrics.pseudo_perplexity` of the captions that have a perturbed caption, and of the
+        first perturbed caption of each, as it is and corrected; see `check_perplexity`.
 
     Returns:
-      A dict for JSON: for each of the `sets` how many there are, `metrics.sentence_discrimination`, and if the model
-      has the heads `metrics.word_discrimination`, `metrics.word_correction` and perplexities.
+      A dict for JSON: for each of the `sets` its size, `metrics.caption_discrimination`, and if the model has these
+      heads `metrics.word_discrimination`, `metrics.word_correction` and pseudo-perplexities.
 
     Raises:
       UserError: if a set is empty, or a score is not finite.
     """
-    vocabulary, images = reader.run.vocabulary, split.image_of_text[texts]
-    captions = _encode([split.captions[t] for t in texts], vocabulary)
-    own = reader.score(images, captions)
-    judges = has_heads(reader.run, WORD_HEADS)
-    likely = reader.log_likelihoods(images, captions) if perplexity else None
-    described: dict[str, Any] = {}
-    for name, sentences in sets.items():
-        owners = np.repeat(np.arange(len(texts)), [len(sentences[t]) for t in texts])
+    images = split.image_of_text[texts]
+    captions = _encode([split.captions[t] for t in texts], scorer.run.vocabulary)
+    scores = scorer.score(images, captions)
+    likelihoods = scorer.log_likelihoods(images, captions) if perplexity else None
+    originals = _Originals(scorer, split, images, captions, scores, likelihoods)
+    return {'sets': {name: originals.evaluate(name, [perturbed[t] for t in texts]) for name, perturbed in sets.items()}}
+
+
+class _Originals:
+    """Captions, with their scores and log-likelihoods, to compare perturbed captions with."""
+
+    def __init__(
+        self,
+        scorer: PairScorer,
+        split: Split,
+        images: np.ndarray,
+        captions: Tokens,
+        scores: np.ndarray,
+        likelihoods: np.ndarray | None,
+    ):
+        """Keeps the captions.
+
+        Args:
+          scorer: a scorer of the split's images.
+          split: images and captions.
+          images: int [N], the image of each caption.
+          captions: N captions.
+          scores: float32 [N], of each caption with its image.
+          likelihoods: float32 [N, L], of their words; None without pseudo-perplexities.
+        """
+        self._scorer, self._split, self._images, self._captions = scorer, split, images, captions
+        self._scores, self._likelihoods = scores, likelihoods
+        self._predicts_words = has_heads(scorer.run.model, WORD_HEADS)
+
+    def evaluate(self, name: str, sets: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Evaluates one set: the perturbed captions of each of the N captions."""
+        owners = np.repeat(np.arange(len(sets)), list(map(len, sets)))
         if not len(owners):
             raise UserError(
-                f"attack '{name}' finds nothing to change in {len(texts)} captions of {split.name}; leave it out"
+                f"perturbation '{name}' finds nothing to change in {len(sets)} captions of {self._split.name}; "
+                'leave it out'
             )
-        false = _encode([sentence for t in texts for sentence in sentences[t]], vocabulary)
-        aligned, same = _compare(captions, false, owners)
-        scores = reader.score(images[owners], false)
-        scores[same] = own[owners[same]]
-        if not (np.isfinite(scores).all() and np.isfinite(own).all()):
-            raise UserError(f'scores on {split.name} are not finite: the model is broken')
-        described[name] = row = {
+        perturbed = _encode([caption for captions in sets for caption in captions], self._scorer.run.vocabulary)
+        same_length, identical = _compare(self._captions, perturbed, owners)
+        scores = self._scorer.score(self._images[owners], perturbed)
+        scores[identical] = self._scores[owners[identical]]
+        if not (np.isfinite(scores).all() and np.isfinite(self._scores).all()):
+            raise UserError(f'scores on {self._split.name} are not finite: the model is broken')
+        report = {
             'captions': len(np.unique(owners)),
-            'sentences': len(owners),
-            'read_as_the_caption': int(same.sum()),
-            'of_another_length': int(len(owners) - aligned.sum()),
-            'sentence_discrimination': metrics.sentence_discrimination(own, scores, owners),
+            'perturbed': len(owners),
+            'identical_tokens': int(identical.sum()),
+            'different_length': int(len(owners) - same_length.sum()),
+            'caption_discrimination': metrics.caption_discrimination(self._scores, scores, owners),
         }
-        chosen = np.flatnonzero(aligned & ~same)
-        if judges and len(chosen):
-            row |= _judge_words(reader, images, captions, _take(false, chosen), owners[chosen])
-        if perplexity:
-            attacked, first = np.unique(owners, return_index=True)
-            wrong, of = _take(false, first), images[attacked]
-            row['pseudo_perplexity_captions'] = _perplexity(likely[attacked], captions.lengths[attacked])
-            row['pseudo_perplexity'] = _perplexity(reader.log_likelihoods(of, wrong), wrong.lengths)
-            if judges:
-                corrected = reader.log_likelihoods(of, _corrected(reader, of, wrong))
-                row['pseudo_perplexity_corrected'] = _perplexity(corrected, wrong.lengths)
-    return {'sets': described}
+        comparable = np.flatnonzero(same_length & ~identical)
+        if self._predicts_words and len(comparable):
+            report |= self._evaluate_words(_take(perturbed, comparable), owners[comparable])
+        if self._likelihoods is not None:
+            report |= self._perplexities(perturbed, owners)
+        return report
+
+    def _evaluate_words(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
+        """Evaluates the word predictions for perturbed captions as long as their originals."""
+        predictions = self._scorer.predict_words(self._images[owners], perturbed)
+        originals = _padded(self._captions, owners)
+        kept, words = _padded(perturbed) == originals, word_mask(perturbed.lengths, originals.shape[1])
+        return {
+            'word_discrimination': metrics.word_discrimination(predictions.match_prob, kept, words),
+            'word_correction': metrics.word_correction(predictions.corrections, originals, ~kept, words),
+        }
+
+    def _perplexities(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
+        """Computes pseudo-perplexities of the captions and of the first perturbed caption of each."""
+        used, first = np.unique(owners, return_index=True)
+        perturbed, images = _take(perturbed, first), self._images[used]
+        lengths = self._captions.lengths[used], perturbed.lengths
+        perplexities = {
+            'pseudo_perplexity_captions': _perplexity(self._likelihoods[used], lengths[0]),
+            'pseudo_perplexity': _perplexity(self._scorer.log_likelihoods(images, perturbed), lengths[1]),
+        }
+        if self._predicts_words:
+            corrected = self._scorer.log_likelihoods(images, _corrected(self._scorer, images, perturbed))
+            perplexities['pseudo_perplexity_corrected'] = _perplexity(corrected, lengths[1])
+        return perplexities
 
 
-def _encode(sentences: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
-    return join([vocabulary.encode(sentence) for sentence in sentences])
+def _encode(captions: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
+    return join([vocabulary.encode(caption) for caption in captions])
 
 
 def _take(tokens: Tokens, index: np.ndarray) -> Tokens:
@@ -180,65 +178,57 @@ def _take(tokens: Tokens, index: np.ndarray) -> Tokens:
 
 
 def _padded(tokens: Tokens, index: np.ndarray | None = None) -> np.ndarray:
-    """The ids of all texts, or of some: [N, L]."""
+    """Returns the ids of all texts, or of some: int [N, L]."""
     index = np.arange(len(tokens.lengths)) if index is None else index
     return pad_texts(tokens, index, tokens.lengths[index].max()).ids
 
 
-def _compare(captions: Tokens, false: Tokens, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which false sentences have as many words as their captions, and which have the same ones: bool [N] each."""
-    aligned = false.lengths == captions.lengths[owners]
-    same = np.zeros(len(owners), bool)
-    some = np.flatnonzero(aligned)
-    if len(some):
-        same[some] = (_padded(false, some) == _padded(captions, owners[some])).all(axis=1)
-    return aligned, same
+def _compare(captions: Tokens, perturbed: Tokens, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which perturbed captions have the length of their originals, and which the same ids: bool [N] each."""
+    same_length = perturbed.lengths == captions.lengths[owners]
+    identical = np.zeros(len(owners), bool)
+    index = np.flatnonzero(same_length)
+    if len(index):
+        identical[index] = (_padded(perturbed, index) == _padded(captions, owners[index])).all(axis=1)
+    return same_length, identical
 
 
-def _judge_words(
-    reader: PairReader, images: np.ndarray, captions: Tokens, false: Tokens, owners: np.ndarray
-) -> dict[str, dict[str, float]]:
-    judged, originals = reader.judge(images[owners], false), _padded(captions, owners)
-    kept, inner = _padded(false) == originals, inner_places(false.lengths, originals.shape[1])
-    return {
-        'word_discrimination': metrics.word_discrimination(judged.fits, kept, inner),
-        'word_correction': metrics.word_correction(judged.corrections, originals, ~kept, inner),
-    }
-
-
-def _corrected(reader: PairReader, images: np.ndarray, tokens: Tokens) -> Tokens:
+def _corrected(scorer: PairScorer, images: np.ndarray, tokens: Tokens) -> Tokens:
     ids = _padded(tokens)
-    ids = correct(ids, reader.judge(images, tokens), inner_places(tokens.lengths, ids.shape[1]))
+    ids = correct(ids, scorer.predict_words(images, tokens), word_mask(tokens.lengths, ids.shape[1]))
     return join([row[:length] for row, length in zip(ids, tokens.lengths, strict=True)])
 
 
-def _perplexity(found: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    return metrics.pseudo_perplexity(found, inner_places(lengths, found.shape[1]))
+def _perplexity(likelihoods: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
+    return metrics.pseudo_perplexity(likelihoods, word_mask(lengths, likelihoods.shape[1]))
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """The numbers of `evaluate` as Markdown tables."""
-    header = ['false sentences', 'number', 'captions', 'pairwise', 'hardest']
-    rows = []
-    for name, row in report['sets'].items():
-        rows.append([name, f'{row["sentences"]:,}', f'{row["captions"]:,}', *_numbers(row, 'sentence_discrimination')])
-    told = [tables.table(header, rows)]
-    words = {name: row for name, row in report['sets'].items() if 'word_discrimination' in row}
-    if words:
-        header = ['words', 'told apart: overall', 'that fit', 'that do not', 'balanced', 'corrected: replaced', 'all']
-        rows = [
-            [n, *_numbers(row, 'word_discrimination'), *_numbers(row, 'word_correction')] for n, row in words.items()
-        ]
-        told.append(tables.table(header, rows))
-    likely = [
-        [f'{name}{of}', *_numbers(row, f'pseudo_perplexity{key}')]
-        for name, row in report['sets'].items()
-        for of, key in ((', its captions', '_captions'), ('', ''), (', corrected', '_corrected'))
+    """Returns the metrics of `evaluate` as Markdown tables."""
+    sets = report['sets']
+    header = ['perturbed captions', 'number', 'captions', 'pairwise', 'hardest']
+    rows = [
+        [name, f'{row["perturbed"]:,}', f'{row["captions"]:,}', *_numbers(row, 'caption_discrimination')]
+        for name, row in sets.items()
+    ]
+    parts = [tables.table(header, rows)]
+    rows = [
+        [name, *_numbers(row, 'word_discrimination'), *_numbers(row, 'word_correction')]
+        for name, row in sets.items()
+        if 'word_discrimination' in row
+    ]
+    if rows:
+        header = ['words', 'detected: overall', 'matched', 'mismatched', 'balanced', 'corrected: replaced', 'all']
+        parts.append(tables.table(header, rows))
+    rows = [
+        [', '.join(filter(None, (name, label))), *_numbers(row, f'pseudo_perplexity{key}')]
+        for name, row in sets.items()
+        for label, key in SECTIONS
         if f'pseudo_perplexity{key}' in row
     ]
-    if likely:
-        told.append(tables.table(['pseudo-perplexity', 'mean over sentences', 'over all words'], likely))
-    return '\n\n'.join(told)
+    if rows:
+        parts.append(tables.table(['pseudo-perplexity', 'mean over captions', 'over all words'], rows))
+    return '\n\n'.join(parts)
 
 
 def _numbers(row: Mapping[str, Any], name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a mining job has found so far, in memory and on disk."""
+"""The progress of a mining job, in memory and on disk."""
 
 import dataclasses
 import zipfile
@@ -9,20 +9,20 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.files import replacing
-from jitm.mining.search import merge, nothing
+from jitm.mining.search import empty_lists, merge
 
 Lists = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass
-class Found:
-    """What a process has found so far.
+class MiningState:
+    """The lists that a process has found so far.
 
     Attributes:
-      done: how many of its blocks it has been through.
+      done: number of blocks that it has finished.
       i2t: lists [I, h] of texts, see `jitm.mining.search`.
       t2i: lists [T, h'] of images.
-      positives: float32 [T], the score of each text with its own image; -inf where it has not been seen.
+      positives: float32 [T], the score of each text with its own image; -inf if not scored yet.
     """
 
     done: int
@@ -31,13 +31,17 @@ class Found:
     positives: np.ndarray
 
     @classmethod
-    def nothing(cls, split: Split, top_h_texts: int, top_h_images: int) -> 'Found':
-        """Before the first block."""
-        lists = nothing(split.num_images, top_h_texts), nothing(split.num_texts, top_h_images)
+    def initial(cls, split: Split, top_h_texts: int, top_h_images: int) -> 'MiningState':
+        """Returns the state before the first block, with empty lists."""
+        lists = empty_lists(split.num_images, top_h_texts), empty_lists(split.num_texts, top_h_images)
         return cls(0, *lists, np.full(split.num_texts, -np.inf, np.float32))
 
     def save(self, path: Path, job: str) -> None:
-        """Keeps this, and which job it is of, in place of what was kept before."""
+        """Writes the state and the hash of its job; replaces the file atomically.
+
+        Raises:
+          UserError: if it cannot be written.
+        """
         with replacing(path) as file:
             np.savez(file, job=job, done=self.done, positives=self.positives, **self._arrays())
 
@@ -46,8 +50,8 @@ class Found:
         return {f'{name}_{n}': array for name, pair in lists.items() for n, array in enumerate(pair)}
 
     @classmethod
-    def load(cls, path: Path, job: str) -> 'Found | None':
-        """What `save` kept; None if it is of another job, damaged or not there."""
+    def load(cls, path: Path, job: str) -> 'MiningState | None':
+        """Reads the state that `save` wrote; None if it is missing, damaged or of another job."""
         try:
             with path.open('rb') as whole, np.load(whole) as file:
                 if str(file['job']) != job:
@@ -57,13 +61,13 @@ class Found:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 
-    def join(self, other: 'Found') -> 'Found':
-        """What two processes have found together."""
+    def join(self, other: 'MiningState') -> 'MiningState':
+        """Merges the lists of two processes."""
 
-        def joined(mine: Lists, theirs: Lists) -> Lists:
-            return jax.device_get(jax.jit(merge)(mine, *theirs))
+        def joined(lists: Lists, others: Lists) -> Lists:
+            return jax.device_get(jax.jit(merge)(lists, *others))
 
-        return Found(
+        return MiningState(
             self.done,
             joined(self.i2t, other.i2t),
             joined(self.t2i, other.t2i),

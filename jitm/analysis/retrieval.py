@@ -1,0 +1,48 @@
+"""Queries spread over a split, and the candidates retrieved for them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrieved:
+    """The best candidates of a query.
+
+    Attributes:
+      top: indices of the candidates with the highest scores, in descending order.
+      scores: their scores.
+      correct: which of them match the query.
+      rank: of the first match among all candidates, 1 is best.
+    """
+
+    top: Sequence[int]
+    scores: Sequence[float]
+    correct: Sequence[bool]
+    rank: int
+
+
+def retrieve(scores: np.ndarray, matches: np.ndarray, count: int) -> Retrieved:
+    """Returns the best candidates of a query; ties count against the query.
+
+    Args:
+      scores: [C], of all candidates.
+      matches: bool [C], at least one True.
+      count: candidates to return; all, if there are fewer.
+    """
+    order = np.lexsort((matches, -scores))
+    top = order[:count]
+    return Retrieved(top.tolist(), scores[top].tolist(), matches[top].tolist(), int(np.argmax(matches[order])) + 1)
+
+
+def evenly_spaced(count: int, total: int) -> list[int]:
+    """Returns `count` indices below `total`, evenly spaced from 0; all, if there are fewer.
+
+    Raises:
+      ValueError: if the count is negative.
+    """
+    if count < 0:
+        raise ValueError(f'count is {count}; it must be at least 0')
+    count = min(count, total)
+    return [n * total // count for n in range(count)]
