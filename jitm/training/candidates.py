@@ -1,14 +1,8 @@
-"""Sources of rankings: where the candidates of a query come from, and how they are scored.
-
-A source chooses candidates without gradient (`choose`), scores them with gradient (`score`) and makes rankings of the
-scores of the global batch (`rank`). It also says which inputs of losses it supplies, and checks the config for what it
-does not support. `Source` lists the methods. Here are the sources of retrieval candidates; synthetic captions and token
-predictions are in `jitm.training.generated`.
-"""
+"""Retrieval candidates: the global batch, mined negatives, and a shortlist of the hardest of many candidates."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import einops
@@ -19,113 +13,11 @@ from flax import struct
 from jitm import parallel
 from jitm.errors import UserError, check_at_least, check_choice, check_positive
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.objective import DIRECTIONS, TokenTerm
+from jitm.training.objective import DIRECTIONS
+from jitm.training.source import GlobalBatch, Inputs, Models, Source
 from jitm.types import Batch, Pairs, Ranking
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
-
-Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
-
-
-class Encoded(NamedTuple):
-    """The encoded pairs of this device's part of a batch; text n describes image n."""
-
-    images: Encoding
-    texts: Encoding
-
-
-class GlobalBatch(NamedTuple):
-    """What rankings need to know of the global batch.
-
-    Attributes:
-      image_index: int32 [B], equal numbers are the same image.
-      relevance: float32 [B, B], phi of text j for image i; None without.
-    """
-
-    image_index: chex.Array
-    relevance: chex.Array | None = None
-
-
-class Source:
-    """A source of rankings, of token losses, or of both.
-
-    Attributes:
-      rankings: names of the rankings that `rank` makes.
-      predictions: names of the token predictions whose losses `score` computes, see `TokenTerm.predictions`.
-      for_anchors: whether anchor models are scored on it too, so that others can learn from their scores.
-    """
-
-    rankings: tuple[str, ...] = ()
-    predictions: tuple[str, ...] = ()
-    for_anchors = False
-
-    @property
-    def extra_pairs(self) -> int:
-        """How many candidate pairs a batch holds besides the matching ones."""
-        return 0
-
-    def supplies(self, config: Mapping[str, Any]) -> set[str]:
-        """Returns the names in `objective.INPUTS` that the rankings hold with this config."""
-        del config
-        return set()
-
-    def check(self, config: Mapping[str, Any], num_texts: int) -> None:
-        """Raises a UserError if the config of a run with so many training captions does not fit this source."""
-
-    def choose(self, models: Models, name: str, batch: Batch, key: chex.PRNGKey, axis: str | None) -> Any:
-        """Chooses candidates for a model, without gradient.
-
-        Args:
-          models: all models that train together.
-          name: the model that trains on the candidates.
-          batch: this device's part of the batch.
-          key: for sampling.
-          axis: name of the device axis; None on one device.
-
-        Returns:
-          Arrays that `score` takes; None if nothing is chosen.
-        """
-
-    def score(
-        self,
-        matcher: Matcher,
-        encoded: Encoded,
-        batch: Batch,
-        chosen: Any,
-        axis: str | None,
-        token_terms: Mapping[str, TokenTerm],
-        *,
-        train: bool = True,
-    ) -> tuple[Any, dict[str, chex.Array]]:
-        """Scores the candidates of this device's queries.
-
-        Args:
-          matcher: the bound model.
-          encoded: this device's pairs.
-          batch: this device's part of the batch.
-          chosen: the result of `choose`.
-          axis: name of the device axis; None on one device.
-          token_terms: the token terms whose predictions this source makes.
-          train: whether to score as in training.
-
-        Returns:
-          Scores, leaves [B, ...], and for each token term the loss [B] of every pair.
-        """
-        raise NotImplementedError
-
-    def rank(self, scores: Any, batch: GlobalBatch, anchors: Sequence[Any] = ()) -> dict[str, Ranking]:
-        """Makes rankings.
-
-        Args:
-          scores: the scores of the global batch.
-          batch: the global batch.
-          anchors: the scores of A anchor models, for `Ranking.anchor_scores`.
-
-        Returns:
-          Name in `rankings` -> Ranking.
-        """
-        del scores, batch, anchors
-        return {}
 
 
 class BatchScores(struct.PyTreeNode):
@@ -186,22 +78,11 @@ class InBatch(Source):
         }
         return {name for name, given in supplied.items() if given}
 
-    def score(
-        self,
-        matcher: Matcher,
-        encoded: Encoded,
-        batch: Batch,
-        chosen: None,
-        axis: str | None,
-        token_terms: Mapping[str, TokenTerm],
-        *,
-        train: bool = True,
-    ) -> tuple[BatchScores, dict[str, chex.Array]]:
+    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[BatchScores, dict[str, chex.Array]]:
         """Scores this device's images with all captions of the global batch, and mined negatives in training."""
-        del chosen, token_terms
-        rows = matcher.similarity(encoded.images, parallel.all_gather(encoded.texts, axis), train)
-        offline = score_offline(matcher, encoded, batch.offline) if batch.offline is not None and train else None
-        return BatchScores(rows, offline), {}
+        rows = matcher.similarity(inputs.images, parallel.all_gather(inputs.texts, inputs.axis), inputs.train)
+        mined = inputs.train and inputs.batch.offline is not None
+        return BatchScores(rows, score_offline(matcher, inputs) if mined else None), {}
 
     def rank(self, scores: BatchScores, batch: GlobalBatch, anchors: Sequence[BatchScores] = ()) -> dict[str, Ranking]:
         """Makes the rankings `i2t` and `t2i` [E B, E B]; the E views of a pair match each other."""
@@ -304,13 +185,13 @@ class Shortlist(Source):
         model, variables = models[name]
 
         def choose(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
-            own = Encoded(matcher.encode_image(batch.images), matcher.encode_text(batch.texts))
-            images, texts = _candidates(matcher, own, batch, axis, train=False)
+            images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+            all_images, all_texts = _candidates(matcher, Inputs(images, texts, batch, axis=axis, train=False))
             index = parallel.all_gather(batch.image_index, axis)
             if batch.extra is not None:
                 index = jnp.concatenate([index, parallel.all_gather(batch.extra_index, axis)])
             negatives = batch.image_index[:, None] != index
-            scores = {'i2t': matcher.similarity(own.images, texts), 't2i': matcher.similarity(images, own.texts).T}
+            scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
             chosen = {}
             for direction, rows in scores.items():
                 values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), self.num_hard)
@@ -319,36 +200,22 @@ class Shortlist(Source):
 
         return model.apply(variables, method=choose)
 
-    def score(
-        self,
-        matcher: Matcher,
-        encoded: Encoded,
-        batch: Batch,
-        chosen: Mapping[str, tuple[chex.Array, chex.Array]],
-        axis: str | None,
-        token_terms: Mapping[str, TokenTerm],
-        *,
-        train: bool = True,
-    ) -> tuple[dict[str, ListScores], dict[str, chex.Array]]:
+    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[dict[str, ListScores], dict[str, chex.Array]]:
         """Scores this device's queries with their positive and their shortlist: direction -> ListScores."""
-        del token_terms
-        candidates = _candidates(matcher, encoded, batch, axis, train)
+        all_images, all_texts = _candidates(matcher, inputs)
 
         def scores(direction: str, queries: Encoding, positives: Encoding, candidates: Encoding) -> ListScores:
-            index, valid = chosen[direction]
+            index, valid = inputs.chosen[direction]
             per_query = 1 + index.shape[1]
             negatives = jax.tree.map(lambda x: x[index], candidates)
             listed = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), positives, negatives)
             listed = jax.tree.map(lambda x: einops.rearrange(x, 'q c ... -> (q c) ...'), listed)
             queries = jax.tree.map(lambda x: jnp.repeat(x, per_query, axis=0), queries)
             pair = (queries, listed) if direction == 'i2t' else (listed, queries)
-            return ListScores(matcher.similarity_pairwise(*pair, train).reshape(-1, per_query), valid)
+            return ListScores(matcher.similarity_pairwise(*pair, inputs.train).reshape(-1, per_query), valid)
 
-        images, texts = encoded
-        return {
-            'i2t': scores('i2t', images, texts, candidates.texts),
-            't2i': scores('t2i', texts, images, candidates.images),
-        }, {}
+        images, texts = inputs.images, inputs.texts
+        return {'i2t': scores('i2t', images, texts, all_texts), 't2i': scores('t2i', texts, images, all_images)}, {}
 
     def rank(
         self, scores: Mapping[str, ListScores], batch: GlobalBatch, anchors: Sequence[Any] = ()
@@ -361,33 +228,32 @@ class Shortlist(Source):
 SOURCES = {'in_batch': InBatch, 'shortlist': Shortlist}
 
 
-def _candidates(matcher: Matcher, encoded: Encoded, batch: Batch, axis: str | None, train: bool) -> Encoded:
-    """Returns all candidates of a step, encoded: the global batch, then its extra pairs."""
-    candidates = parallel.all_gather(encoded, axis)
-    if batch.extra is None:
+def _candidates(matcher: Matcher, inputs: Inputs) -> tuple[Encoding, Encoding]:
+    """Returns all images and all texts of a step, encoded: those of the global batch, then its extra pairs."""
+    own, extra = (inputs.images, inputs.texts), inputs.batch.extra
+    candidates = parallel.all_gather(own, inputs.axis)
+    if extra is None:
         return candidates
-    extra = Encoded(matcher.encode_image(batch.extra.images, train), matcher.encode_text(batch.extra.texts, train))
-    return jax.tree.map(lambda *x: jnp.concatenate(x), candidates, parallel.all_gather(extra, axis))
+    encoded = matcher.encode_image(extra.images, inputs.train), matcher.encode_text(extra.texts, inputs.train)
+    return jax.tree.map(lambda *x: jnp.concatenate(x), candidates, parallel.all_gather(encoded, inputs.axis))
 
 
-def score_offline(
-    matcher: Matcher, encoded: Encoded, offline: tuple[Pairs, Pairs]
-) -> dict[str, tuple[chex.Array, chex.Array]]:
+def score_offline(matcher: Matcher, inputs: Inputs) -> dict[str, tuple[chex.Array, chex.Array]]:
     """Scores mined negatives in training, each set of pairs encoded by itself as in the code of Chen et al. (2020).
 
     Args:
       matcher: the bound model.
-      encoded: N matching pairs.
-      offline: N mined negatives of each pair, and the N partners of these negatives.
+      inputs: N matching pairs, whose batch has N mined negatives and the N partners of these negatives.
 
     Returns:
       Direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without the query: of
       both negatives for images, of their partners for texts.
     """
-    negatives, partners = (
-        Encoded(matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True))
-        for pairs in offline
-    )
-    pairs = (encoded.images, negatives.texts), negatives, (negatives.images, encoded.texts), partners
+
+    def encode(pairs: Pairs) -> tuple[Encoding, Encoding]:
+        return matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True)
+
+    negatives, partners = map(encode, inputs.batch.offline)
+    pairs = (inputs.images, negatives[1]), negatives, (negatives[0], inputs.texts), partners
     of_image, of_negatives, of_text, of_partners = (matcher.similarity_pairwise(*pair, train=True) for pair in pairs)
     return {'i2t': (of_image, of_negatives), 't2i': (of_text, of_partners)}

@@ -1,7 +1,7 @@
 """Sources of token predictions and of synthetic negative captions (Fan et al., 2022, algorithm 1)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import chex
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
-from jitm.training.candidates import Encoded, GlobalBatch, ListScores, Models, Source
-from jitm.training.objective import TokenTerm
+from jitm.training.candidates import ListScores
+from jitm.training.source import GlobalBatch, Inputs, Models, Source
 from jitm.types import Batch, Ranking, TokenPredictions
 
 GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
@@ -29,21 +29,10 @@ class MatcherPredictions(Source):
 
     predictions: tuple[str, ...]
 
-    def score(
-        self,
-        matcher: Matcher,
-        encoded: Encoded,
-        batch: Batch,
-        chosen: None,
-        axis: str | None,
-        token_terms: Mapping[str, TokenTerm],
-        *,
-        train: bool = True,
-    ) -> tuple[None, dict[str, chex.Array]]:
+    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[None, dict[str, chex.Array]]:
         """Computes the token losses only."""
-        del chosen, axis
-        predictions = matcher.predict_tokens(encoded.images, batch.texts, train)
-        return None, {name: term.per_text(predictions[term.predictions]) for name, term in token_terms.items()}
+        predictions = matcher.predict_tokens(inputs.images, inputs.batch.texts, inputs.train)
+        return None, {name: term.per_text(predictions[term.predictions]) for name, term in inputs.token_terms.items()}
 
 
 class MaskedCaptions(Source):
@@ -51,30 +40,19 @@ class MaskedCaptions(Source):
 
     predictions = (MASKED,)
 
-    def score(
-        self,
-        matcher: Matcher,
-        encoded: Encoded,
-        batch: Batch,
-        chosen: None,
-        axis: str | None,
-        token_terms: Mapping[str, TokenTerm],
-        *,
-        train: bool = True,
-    ) -> tuple[None, dict[str, chex.Array]]:
+    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[None, dict[str, chex.Array]]:
         """Computes the token losses only."""
-        del chosen, axis, train
-        if not token_terms:
+        if not inputs.token_terms:
             return None, {}
-        model, variables = matcher.unbind()
+        (model, variables), batch = matcher.unbind(), inputs.batch
 
         def one(key, image, ids, length, masked):
             logits = read_captions(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
             predictions = _as_one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)
-            return {name: term.per_text(predictions)[0] for name, term in token_terms.items()}
+            return {name: term.per_text(predictions)[0] for name, term in inputs.token_terms.items()}
 
-        rows = _dropout_keys(matcher, batch), encoded.images, batch.texts.ids, batch.texts.lengths, batch.masked
-        floats = largest_array(model, encoded.images, *batch.masked.ids.shape[1:], word_logits=True)
+        rows = _dropout_keys(matcher, batch), inputs.images, batch.texts.ids, batch.texts.lengths, batch.masked
+        floats = largest_array(model, inputs.images, *batch.masked.ids.shape[1:], words=True)
         return None, map_images(one, rows, floats)
 
 
@@ -97,24 +75,10 @@ class GeneratedCaptions(Source):
         keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
         return self.synthesis.choose(*models[name], models[self.synthesis.generator], batch, keys)
 
-    def score(
-        self,
-        matcher: Matcher,
-        encoded: Encoded,
-        batch: Batch,
-        chosen: Synthetic,
-        axis: str | None,
-        token_terms: Mapping[str, TokenTerm],
-        *,
-        train: bool = True,
-    ) -> tuple[ListScores, dict[str, chex.Array]]:
-        """Scores each image with its caption and its synthetic negatives, in training.
-
-        Reading the words of the negatives is part of the same pass.
-        """
-        del axis, train
-        model, variables = matcher.unbind()
-        heads = [HEADS[term.predictions] for term in token_terms.values()]
+    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[ListScores, dict[str, chex.Array]]:
+        """Scores each image with its caption and its synthetic negatives, and reads their words in the same pass."""
+        (model, variables), batch, synthetic = matcher.unbind(), inputs.batch, inputs.chosen
+        heads = [HEADS[term.predictions] for term in inputs.token_terms.values()]
 
         def one(key, image, ids, length, synthetic):
             captions = jnp.concatenate([ids[None], synthetic.ids])
@@ -126,15 +90,15 @@ class GeneratedCaptions(Source):
             }
             losses = {
                 name: term.per_text(_as_one_text(outputs[HEADS[term.predictions]][1:], *labels[term.predictions]))[0]
-                for name, term in token_terms.items()
+                for name, term in inputs.token_terms.items()
             }
             return outputs['rank'], losses
 
-        rows = _dropout_keys(matcher, batch), encoded.images, batch.texts.ids, batch.texts.lengths, chosen
-        _, negatives, length = chosen.ids.shape
-        floats = largest_array(model, encoded.images, 1 + negatives, length, word_logits='correct' in heads)
+        rows = _dropout_keys(matcher, batch), inputs.images, batch.texts.ids, batch.texts.lengths, synthetic
+        _, negatives, length = synthetic.ids.shape
+        floats = largest_array(model, inputs.images, 1 + negatives, length, words='correct' in heads)
         scores, losses = map_images(one, rows, floats)
-        return ListScores(scores, chosen.valid), losses
+        return ListScores(scores, synthetic.valid), losses
 
     def rank(self, scores: ListScores, batch: GlobalBatch, anchors: Sequence[Any] = ()) -> dict[str, Ranking]:
         """Makes the ranking `generated` [B, 1 + m]."""

@@ -12,9 +12,9 @@ from flax import struct
 from jitm import parallel
 from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
-from jitm.training.candidates import Encoded, GlobalBatch, Source
 from jitm.training.members import Member, MemberState, Outcome
 from jitm.training.objective import RankingTerm, Term, objective, token_terms
+from jitm.training.source import GlobalBatch, Inputs, Source
 from jitm.types import Batch, Ranking
 
 Scores = tuple[Any, ...]  # what each source scores, of the global batch; None for a source that was left out
@@ -73,11 +73,11 @@ def score(
 
     def score_all(matcher: Matcher) -> tuple[Scores, dict[str, chex.Array]]:
         texts = matcher.encode_text(batch.texts, train=True)
-        encoded = Encoded(matcher.encode_image(batch.images, train=True), texts)
+        images = matcher.encode_image(batch.images, train=True)
         scores, losses = [], {}
         for source, choice in zip(sources, chosen, strict=True):
             own = {name: term for name, term in token_terms(terms).items() if term.predictions in source.predictions}
-            of_source, token_losses = source.score(matcher, encoded, batch, choice, axis, own)
+            of_source, token_losses = source.score(matcher, Inputs(images, texts, batch, choice, own, axis))
             scores.append(of_source)
             losses |= token_losses
         return tuple(scores), losses
@@ -92,11 +92,9 @@ def score_as_anchor(
     """Scores the candidates of the global batch in evaluation mode, for other models to learn from."""
 
     def score_batch(matcher: Matcher) -> Scores:
-        encoded = Encoded(matcher.encode_image(batch.images), matcher.encode_text(batch.texts))
-        return tuple(
-            source.score(matcher, encoded, batch, None, axis, {}, train=False)[0] if source.for_anchors else None
-            for source in sources
-        )
+        images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+        inputs = Inputs(images, texts, batch, axis=axis, train=False)
+        return tuple(source.score(matcher, inputs)[0] if source.for_anchors else None for source in sources)
 
     return parallel.all_gather(model.apply(state.variables, method=score_batch), axis)
 

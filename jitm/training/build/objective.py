@@ -11,9 +11,10 @@ import optax
 from jitm import config as config_lib
 from jitm.errors import UserError, did_you_mean
 from jitm.synthesis.generator import Synthesis
-from jitm.training.candidates import SOURCES, Source
+from jitm.training.candidates import SOURCES
 from jitm.training.generated import HEADS, MASKED, GeneratedCaptions, MaskedCaptions, MatcherPredictions
 from jitm.training.objective import DIRECTIONS, INPUTS, RankingTerm, Term, TokenTerm, inputs_of, token_terms
+from jitm.training.source import Source
 from jitm.types import Ranking, TokenPredictions
 
 COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every term
