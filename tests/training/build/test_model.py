@@ -36,9 +36,9 @@ def make(configs):
         ({'a': {}, 'b': AVERAGE | {'of': 'x'}}, "'members.b.of' names 'x', which is no other member"),
         ({'a': {}, 'b': FROZEN, 'c': AVERAGE | {'of': 'b'}}, "'members.c.of' names 'b', which does not train"),
         ({'a': {}, 'b': AVERAGE | {'init_from': 'run'}}, "'members.b' must have no model and no init_from"),
-        ({'a': {}, 'b': AVERAGE | {'momentum': 1.5}}, r"config key 'members.b.momentum' is 1.5; it must be in \[0, 1\]"),
-        ({'a': {}, 'b': AVERAGE | {'momentum': -0.1}}, r"config key 'members.b.momentum' is -0.1; it must be in \[0, 1\]"),
-        ({'a': {}, 'b': AVERAGE | {'momentum': '0.9'}}, r"config key 'members.b.momentum' is '0.9'; it must be in \[0, 1\]"),
+        ({'a': {}, 'b': AVERAGE | {'momentum': 1.5}}, r"'members.b.momentum' is 1.5; it must be in \[0, 1\]"),
+        ({'a': {}, 'b': AVERAGE | {'momentum': -0.1}}, r"'members.b.momentum' is -0.1; it must be in \[0, 1\]"),
+        ({'a': {}, 'b': AVERAGE | {'momentum': '0.9'}}, r"'members.b.momentum' is '0.9'; it must be in \[0, 1\]"),
     ],
 )
 def test_wrong_members_are_refused(configs, message):

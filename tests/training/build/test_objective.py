@@ -61,11 +61,11 @@ def test_supplied_input_is_not_an_argument():
 
 def test_wrong_arguments_are_refused_when_built():
     boost = term(loss='distillation.rank_distillation', margin='absent', length=7)
-    with pytest.raises(UserError, match="'terms.ranking.length' is 7; take 1"):
+    with pytest.raises(UserError, match=r"'terms.ranking.length' is 7; take 1"):
         make_terms(boost, supplied=('anchor_scores',))
     with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments"):
         make_terms(term(margin='wide'))
-    with pytest.raises(UserError, match="'terms.ranking.extreme' is 0; it must be above 0"):
+    with pytest.raises(UserError, match=r"'terms.ranking.extreme' is 0; it must be above 0"):
         make_terms(term(loss='anchored.relative_max', extreme=0), supplied=('anchor_scores',))
 
 
