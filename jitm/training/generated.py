@@ -52,7 +52,7 @@ class MaskedCaptions(Source):
             return {name: term.per_text(predictions)[0] for name, term in inputs.token_terms.items()}
 
         rows = _dropout_keys(matcher, batch), inputs.images, batch.texts.ids, batch.texts.lengths, batch.masked
-        floats = largest_array(model, inputs.images, *batch.masked.ids.shape[1:], words=True)
+        floats = largest_array(model, inputs.images, *batch.masked.ids.shape[1:], word_logits=True)
         return None, map_images(one, rows, floats)
 
 
@@ -96,7 +96,7 @@ class GeneratedCaptions(Source):
 
         rows = _dropout_keys(matcher, batch), inputs.images, batch.texts.ids, batch.texts.lengths, synthetic
         _, negatives, length = synthetic.ids.shape
-        floats = largest_array(model, inputs.images, 1 + negatives, length, words='correct' in heads)
+        floats = largest_array(model, inputs.images, 1 + negatives, length, word_logits='correct' in heads)
         scores, losses = map_images(one, rows, floats)
         return ListScores(scores, synthetic.valid), losses
 

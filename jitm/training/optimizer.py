@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jitm.errors import check_at_least, check_rate, did_you_mean
+from jitm.errors import UserError, check_at_least, check_rate, did_you_mean
 
 B1, B2, EPSILON, MIN_RATE = 0.9, 0.98, 1e-6, 1e-8  # of UNITER, as released
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
@@ -38,7 +38,7 @@ def scale_modules(factors: Mapping[str, float]) -> optax.GradientTransformation:
       factors: name of a module -> factor.
 
     Raises:
-      ValueError: at initialization, if the model has no module of that name.
+      UserError: at initialization, if the model has no module of that name.
     """
 
     def scale(path: tuple, update: chex.Array) -> chex.Array:
@@ -48,7 +48,7 @@ def scale_modules(factors: Mapping[str, float]) -> optax.GradientTransformation:
         modules = {key.key for path, _ in jax.tree_util.tree_leaves_with_path(params) for key in path}
         for name in factors:
             if name not in modules:
-                raise ValueError(f"factors names no module of the model: '{name}'{did_you_mean(name, modules)}")
+                raise UserError(f"optimizer factors name no module of the model: '{name}'{did_you_mean(name, modules)}")
         return optax.EmptyState()
 
     return optax.GradientTransformation(

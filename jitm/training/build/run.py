@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
 from jitm.training.build.model import check_members, load_weights, make_members, make_models
 from jitm.training.build.objective import make_objective, make_optimizer
+from jitm.training.candidates import InBatch
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch
@@ -43,6 +45,7 @@ class Setup:
       data: splits, vocabulary and tokens.
       pipeline: the training batches.
       members: the models that train together.
+      init_members: `(images, texts) -> states of the members`, compiled.
       train_step: `(state, batch) -> (state, metrics)`, compiled for all devices.
       schedule: learning rate by step.
       weights: of each member, values that replace randomly initialized ones.
@@ -52,6 +55,7 @@ class Setup:
     data: Data
     pipeline: Pipeline
     members: dict[str, Member]
+    init_members: Callable
     train_step: Callable
     schedule: optax.Schedule
     weights: Mapping[str, Mapping[str, Replacements]]
@@ -77,8 +81,7 @@ class Setup:
     def random_state(self) -> TrainState:
         """Makes a randomly initialized state before the first step."""
         batch = self.pipeline.batch(0, 0, self.config['batch_size'])
-        init = jax.jit(lambda images, texts: init_members(self.members, self.config['seed'], images, texts))
-        return TrainState(jax.numpy.zeros((), jax.numpy.int32), init(batch.images, batch.texts))
+        return TrainState(jax.numpy.zeros((), jax.numpy.int32), self.init_members(batch.images, batch.texts))
 
 
 def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
@@ -110,7 +113,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     members = make_members(config['members'], models, optimizer)
     check_members(config, members, terms, pipeline.batch(0, 0, config['batch_size']))
     step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
-    setup = Setup(config, data, pipeline, members, parallel.data_parallel(step), schedule, weights={})
+    init = jax.jit(functools.partial(init_members, members, config['seed']))
+    setup = Setup(config, data, pipeline, members, init, parallel.data_parallel(step), schedule, weights={})
     shapes = trace(setup, step)
     if resuming:
         return setup
@@ -125,10 +129,12 @@ def trace(setup: Setup, step: TrainStep) -> TrainState:
     Returns:
       The shapes of the state.
     """
-    shapes = jax.eval_shape(setup.random_state)
-    # A model may lack pairs or heads, which only scoring shows; plain in-batch scores need no second trace.
-    if len(step.sources) > 1 or setup.pipeline.offline or setup.pipeline.num_extra:
-        jax.eval_shape(step, shapes, setup.pipeline.batch(0))
+    with config_lib.model_keys():
+        shapes = jax.eval_shape(setup.random_state)
+        # A model may lack pairs or heads, which only scoring shows; plain in-batch scores need no second trace.
+        if len(step.sources) > 1 or setup.pipeline.offline or not isinstance(step.sources[0], InBatch):
+            one_device = jax.device_count() == 1  # then the first call reuses this trace
+            jax.eval_shape(setup.train_step if one_device else step, shapes, setup.pipeline.batch(0))
     return shapes
 
 
