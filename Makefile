@@ -2,21 +2,31 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+
+# pip, with one word for each package instead of several lines.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+SHORT := awk '/^Collecting/ {sub(/[^A-Za-z0-9_.-].*/, "", $$2); printf "%s ", $$2; fflush()} \
+	/^Installing collected/ {print "\nInstalling the packages ..."; fflush()}'
 
 .PHONY: demo test lint clean
 
 .venv/runtime: pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
-	touch $@
+	@echo "Creating .venv"
+	@$(PYTHON) -m venv .venv
+	@echo "Downloading jitm's requirements (about 300 MB, a minute or two):"
+	@$(PIP) -e . | $(SHORT)
+	@touch $@
 
 .venv/dev: .venv/runtime
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $@
+	@echo "Downloading the requirements of the tests:"
+	@$(PIP) -e '.[dev]' | $(SHORT)
+	@touch $@
 
 # Trains a minute or two on the synthetic scenes and prints the table of recalls.
 demo: .venv/runtime
-	$(BIN)/python train.py --config configs/demo.py --workdir runs/demo
+	$(BIN)/jitm train --config configs/demo.py --workdir runs/demo
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n 2

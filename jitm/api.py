@@ -1,11 +1,11 @@
 """The Python interface: load a run, encode images and captions, compare them, search and evaluate.
 
-    run = jitm.load('runs/demo')
-    data = run.load_data('test')
-    images = run.encode_image(data.images)
-    captions = run.encode_text(['a red ring above a blue square', *data.captions[:4]])
-    scores = run.similarity(images, captions)
-    hits = run.search('a red ring above a blue square', images, top_k=5)
+run = jitm.load('runs/demo')
+data = run.load_data('test')
+images = run.encode_image(data.images)
+captions = run.encode_text(['a red ring above a blue square', *data.captions[:4]])
+scores = run.similarity(images, captions)
+hits = run.search('a red ring above a blue square', images, top_k=5)
 """
 
 import dataclasses
@@ -223,7 +223,8 @@ class LoadedRun:
         for number, array in enumerate(arrays):
             if array.ndim != 2 or array.shape[1] != size or not len(array):
                 raise UserError(
-                    f'image {number} has features of shape {list(array.shape)}; the run was trained on [regions, {size}]'
+                    f'image {number} has features of shape {list(array.shape)}; the run was trained on '
+                    f'[regions, {size}]'
                 )
         boxes = None if boxes is None else _check_boxes(boxes, arrays)
         return ImageFeatures(_pad(arrays), np.array(list(map(len, arrays)), np.int32), boxes)
@@ -319,7 +320,7 @@ class LoadedRun:
         expected = self._expected[side]
 
         def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:
-            shape = np.shape(leaf)
+            shape = getattr(leaf, 'shape', ())
             floating = jnp.issubdtype(one.dtype, jnp.floating)
             return len(shape) == len(one.shape) and (not floating or shape[1:][-1:] == one.shape[1:][-1:])
 
@@ -380,9 +381,7 @@ class LoadedRun:
             parts.append(self._apply('similarity_pairwise', rows, columns)[:count])
         return np.concatenate(parts).astype(np.float32)
 
-    def search(
-        self, query: str | Sequence[str], images: Encoding, top_k: int = 10
-    ) -> list[Hit] | list[list[Hit]]:
+    def search(self, query: str | Sequence[str], images: Encoding, top_k: int = 10) -> list[Hit] | list[list[Hit]]:
         """Returns the images that match a caption best.
 
         Args:

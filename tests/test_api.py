@@ -1,47 +1,247 @@
+"""The Python interface: a loaded run encodes, compares, searches and evaluates; bad arguments are one sentence."""
+
+import ast
+import importlib
+import subprocess
+import sys
+
+import jax
 import numpy as np
 import pytest
 
 import jitm
-from jitm.data import scenes
+from jitm import api
+from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import protocol
-from tests.evaluation.test_protocol import run  # noqa: F401
-from tests.test_train import finished  # noqa: F401
+from jitm.models.vse import VSE
+from jitm.runs.run import load_run, read_split
+from tests.conftest import ROOT, TINY, TINY_FILE, environment
 
 
 @pytest.fixture(scope='module')
-def split():
-    return scenes.load('dev', train_images=16, dev_images=10, test_images=10)
+def workdir(tmp_path_factory):
+    """A run of a tiny VSE on scenes, trained for one epoch."""
+    folder = tmp_path_factory.mktemp('api')
+    (folder / 'config.py').write_text(TINY_FILE.format(tiny=TINY))
+    argv = ['train', f'--config={folder / "config.py"}', f'--workdir={folder / "run"}', '--config.epochs=1']
+    assert cli.main(argv) == 0
+    return folder / 'run'
 
 
-def test_scores_are_those_of_an_evaluation(run, split, finished):  # noqa: F811
-    _, sims = protocol.evaluate_runs([run], 'dev', 1)
-    features = [np.asarray(split.regions[i, : split.counts[i]]) for i in range(10)]
-    many = jitm.score(run, features, split.captions)
-    np.testing.assert_allclose(many, sims, atol=1e-6)
-    one = jitm.score(finished[0], features[3], split.captions[7])
+@pytest.fixture(scope='module')
+def run(workdir):
+    return jitm.load(workdir)
+
+
+@pytest.fixture(scope='module')
+def sims(workdir):
+    """The similarities of the evaluation of the test split."""
+    loaded = load_run(workdir)
+    return protocol.evaluate_runs([loaded], read_split([loaded], 'test'))[1]
+
+
+@pytest.fixture(scope='module')
+def data(run):
+    return run.load_data('test')
+
+
+@pytest.fixture(scope='module')
+def images(run, data):
+    return run.encode_image(data.images)
+
+
+def test_similarities_are_those_of_an_evaluation(run, data, images, sims):
+    captions = run.encode_text(data.captions)
+    np.testing.assert_allclose(run.similarity(images, captions), sims, atol=1e-6)
+    pairwise = run.similarity_pairwise(images[data.image_of_text], captions)
+    np.testing.assert_allclose(pairwise, sims[data.image_of_text, np.arange(len(data.captions))], atol=1e-6)
+    assert run.similarity(images, captions).dtype == pairwise.dtype == np.float32
+
+
+def test_blocks_do_not_change_similarities(run, data, images, sims, monkeypatch):
+    monkeypatch.setattr(api, 'MAX_ENCODED', 4)
+    monkeypatch.setattr(api, 'MAX_SCORED', 4)
+    captions = run.encode_text(data.captions)
+    np.testing.assert_allclose(run.similarity(run.encode_image(data.images), captions), sims, atol=1e-6)
+    pairwise = run.similarity_pairwise(images[data.image_of_text], captions)
+    np.testing.assert_allclose(pairwise, sims[data.image_of_text, np.arange(len(data.captions))], atol=1e-6)
+
+
+def test_images_may_be_arrays_lists_or_data(run, data, images):
+    first = data.images[:3]
+    assert len(first) == 3
+    features = [data.images[i] for i in range(3)]
+    assert [array.shape for array in features] == [(count, 200) for count in first.counts]
+    np.testing.assert_allclose(run.encode_image(first), images[:3], atol=1e-6)
+    np.testing.assert_allclose(run.encode_image(features), images[:3], atol=1e-6)
+    array = np.stack([features[0]] * 2)
+    np.testing.assert_allclose(run.encode_image(array), images[[0, 0]], atol=1e-6)
+    np.testing.assert_allclose(run.encode_image([features[0][0]]), run.encode_image([features[0][:1]]), atol=1e-6)
+    np.testing.assert_allclose(run.encode_image(jax.numpy.asarray(array)), images[[0, 0]], atol=1e-6)
+
+
+def test_search_ranks_by_similarity(run, data, images, sims):
+    hits = run.search(data.captions[7], images, top_k=3)
+    order = np.argsort(-sims[:, 7])[:3]
+    assert [hit.index for hit in hits] == order.tolist()
+    np.testing.assert_allclose([hit.score for hit in hits], sims[order, 7], atol=1e-6)
+    assert len(run.search(data.captions[7], images, top_k=99)) == len(images)
+    several = run.search([data.captions[7], data.captions[0]], images, top_k=3)
+    assert [hit.index for hit in several[0]] == [hit.index for hit in hits]
+    assert len(several) == 2
+
+
+def test_equal_scores_rank_in_the_order_of_the_images(run, images):
+    hits = run.search('a red circle', np.stack([images[0]] * 3))
+    assert [hit.index for hit in hits] == [0, 1, 2]
+
+
+def test_evaluate_gives_the_metrics_of_the_command(run, workdir, capsys):
+    metrics = jitm.evaluate(run, 'test')
+    assert jitm.evaluate(workdir, 'test') == jitm.evaluate([workdir, run], 'test') == metrics
+    assert set(jitm.evaluate(run, 'test', folds=2)) == set(metrics)
+    assert cli.main(['eval', '--workdir', str(workdir), '--split', 'test']) == 0
+    assert f'rsum {metrics["rsum"]:.1f}' in capsys.readouterr().out
+
+
+def test_score_has_an_axis_for_each_side_of_several(run, workdir, data, sims):
+    features = [data.images[i] for i in range(10)]
+    np.testing.assert_allclose(jitm.score(run, features, data.captions), sims, atol=1e-6)
+    one = jitm.score(workdir, features[3], data.captions[7])
     assert one.shape == ()
     np.testing.assert_allclose(one, sims[3, 7], atol=1e-6)
-    np.testing.assert_allclose(jitm.score(run, features[3], split.captions[5:8]), sims[3, 5:8], atol=1e-6)
-    np.testing.assert_allclose(jitm.score(run, features[2:5], split.captions[7]), sims[2:5, 7], atol=1e-6)
-
-
-def test_a_vector_is_one_region(run, split):  # noqa: F811
-    vector = np.asarray(split.regions[0, 0])
+    np.testing.assert_allclose(jitm.score(run, features[3], data.captions[5:8]), sims[3, 5:8], atol=1e-6)
+    np.testing.assert_allclose(jitm.score(run, features[2:5], data.captions[7]), sims[2:5, 7], atol=1e-6)
+    vector = features[0][0]
     assert jitm.score(run, vector, 'a red circle') == jitm.score(run, vector[None], 'a red circle')
-    assert jitm.score(run, np.stack([vector[None]] * 2), ['a red circle']).shape == (2, 1)
 
 
-def test_what_cannot_be_scored_is_refused(run, split):  # noqa: F811
-    features = np.asarray(split.regions[0])
-    with pytest.raises(UserError, match=r'image 1 has features of shape \[3, 7\]; .* trained on \[regions, 200\]'):
-        jitm.score(run, [features, np.zeros((3, 7))], 'a red circle')
-    with pytest.raises(UserError, match='image 0 has features that are not finite'):
-        jitm.score(run, features * np.nan, 'a red circle')
-    for images, texts in (([], 'a red circle'), (features, [])):
-        with pytest.raises(UserError, match='at least one image and one text'):
-            jitm.score(run, images, texts)
-    with pytest.raises(UserError, match='is not a run directory'):
-        jitm.score('nowhere', features, 'a red circle')
+def test_repeated_calls_compile_nothing(run, data, monkeypatch):
+    """Nor do calls with other numbers of images and captions of the same padded shape."""
+    traced = []
+    for name in ('encode_image', 'encode_text', 'similarity', 'similarity_pairwise'):
+        original = getattr(VSE, name)
+
+        def method(self, *arguments, name=name, original=original, **keywords):
+            traced.append(name)
+            return original(self, *arguments, **keywords)
+
+        monkeypatch.setattr(VSE, name, method)
+    api._compiled.cache_clear()
+
+    def use(run, count):
+        images = run.encode_image(data.images[:count])
+        captions = run.encode_text(['a red circle'] * count)
+        run.similarity(images, captions)
+        run.similarity_pairwise(images, captions)
+        run.search('a blue ring', images)
+        jitm.score(run, data.images[:count], ['a red circle'] * count)
+
+    use(run, 4)
+    first = list(traced)
+    assert {'encode_image', 'encode_text', 'similarity', 'similarity_pairwise'} <= set(first)
+    use(run, 4)
+    use(run, 3)
+    assert traced == first
+    use(jitm.load(run.run.workdir), 4)
+    assert sorted(traced[len(first) :]) == ['encode_image', 'encode_text']  # shapes alone, nothing is compiled
+    run.encode_image(data.images[:10])
+    assert len(traced) > len(first)  # another padded shape
+
+
+def test_wrong_arguments_are_one_sentence(run, data, images):
+    captions, features = run.encode_text(data.captions[:2]), data.images[0]
+    size = run.run.feature_size
+    for call, sentence in (
+        (lambda: run.encode_image('photo.jpg'), r'images are of str; give features \[images, regions, 200\]'),
+        (lambda: run.encode_image(3), 'images are of int'),
+        (lambda: run.encode_image(features), rf'images are of shape \[{len(features)}, 200\]'),
+        (lambda: run.encode_image([]), 'there are no images'),
+        (lambda: run.encode_image(data.images[:0]), 'there are no images'),
+        (lambda: run.encode_image(['a.jpg', 'b.jpg']), 'image 0 must be an array of numbers, not str'),
+        (lambda: run.encode_image([[features, [0]]]), 'image 0 must be an array of numbers, not list'),
+        (lambda: run.encode_image([features, np.zeros((3, 7))]), r'image 1 has features of shape \[3, 7\].*, 200\]'),
+        (lambda: run.encode_image([features, np.zeros((0, size))]), r'image 1 has features of shape \[0, 200\]'),
+        (lambda: run.encode_image([features, features * np.nan]), 'image 1 has features that are not finite'),
+        (lambda: run.encode_text('a red circle'), 'captions are of str; give a list'),
+        (lambda: run.encode_text([]), 'there are no captions'),
+        (lambda: run.encode_text(['a', 3]), 'caption 1 is of int'),
+        (
+            lambda: run.similarity(features, captions),
+            'images are no encodings of this run; make them with run.encode_im',
+        ),
+        (
+            lambda: run.similarity(images, data.captions),
+            'captions are no encodings of this run; make them with run.enco',
+        ),
+        (lambda: run.similarity(images[:0], captions), 'there are no images'),
+        (lambda: run.similarity_pairwise(images[:3], captions), 'there are 3 images and 2 captions'),
+        (lambda: run.search('a red circle', images, top_k=0), 'top_k is 0; it must be a positive integer'),
+        (lambda: run.search('a red circle', data.images), 'images are no encodings'),
+        (lambda: run.load_data('val'), "'val'"),
+        (lambda: jitm.load('nowhere'), 'nowhere is not a run directory'),
+        (lambda: jitm.evaluate('nowhere', 'test'), 'nowhere is not a run directory'),
+        (lambda: jitm.evaluate([], 'test'), 'there is no run to evaluate'),
+        (lambda: jitm.evaluate(run, 'test', folds=3), 'does not divide'),
+        (lambda: jitm.score(run, [], 'a red circle'), 'at least one image and one caption'),
+        (lambda: jitm.score(run, features, []), 'at least one image and one caption'),
+        (lambda: jitm.score('nowhere', features, 'a red circle'), 'nowhere is not a run directory'),
+    ):
+        with pytest.raises(UserError, match=sentence) as caught:
+            call()
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_captions_longer_than_the_model_reads_are_refused(run, monkeypatch):
+    from jitm.types import TextFormat
+
+    monkeypatch.setattr(VSE, 'text_format', TextFormat('words', 7))
+    with pytest.raises(
+        UserError, match='caption 1 has 9 tokens, special tokens included, but the model reads at most 7'
+    ):
+        run.encode_text(['a ring', 'a b c d e f g'])
+
+
+def test_a_loaded_run_says_what_it_is(run, workdir):
+    assert repr(run) == f'<VSE target of {workdir}, step 10>'
+
+
+def test_the_public_names_are_listed():
+    assert set(jitm.__all__) == {'__version__', 'evaluate', 'load', 'losses', 'score'}
+    assert set(jitm.__all__) <= set(dir(jitm))
+    for name in jitm.__all__:
+        assert getattr(jitm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'scores'"):
         _ = jitm.scores
+
+
+def test_the_import_is_light():
+    code = "import jitm, sys; print(jitm.__version__, {'jax', 'numpy', 'flax'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, '-c', code], env=environment(), capture_output=True, text=True)
+    assert result.stdout == f'{jitm.__version__} set()\n'
+
+
+# Public functions of the modules of losses that are no losses.
+PARTS = {'hardest_positive', 'hardest_negative', 'prepare', 'masked_log_softmax', 'masked_mean'}
+
+
+def test_every_loss_is_exported_under_its_name():
+    losses = set()
+    for path in (ROOT / 'jitm' / 'losses').glob('*.py'):
+        if path.stem == '__init__':
+            continue
+        module = importlib.import_module(f'jitm.losses.{path.stem}')
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith('_') and node.name not in PARTS:
+                losses.add(node.name)
+                assert getattr(jitm.losses, node.name) is getattr(module, node.name)
+    assert losses == set(jitm.losses.__all__)
+    assert jitm.losses.__all__ == sorted(jitm.losses.__all__)
+
+
+def test_losses_need_no_run():
+    scores = jax.numpy.array([[0.5, 0.4], [0.1, 0.7]])
+    np.testing.assert_allclose(
+        jitm.losses.max_of_hinges(scores, np.eye(2, dtype=bool), margin=0.2), [0.1, 0], atol=1e-6
+    )

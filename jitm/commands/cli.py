@@ -163,11 +163,11 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
         words = values(['jitm', *argv])[1:]
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(f'{_one_line(error)}{see_help}') from None
-    for required in getattr(command, 'REQUIRED', ()):
-        if not values[required].value:
-            raise UserError(f'--{required} is missing{see_help}')
     if words and not hasattr(command, 'ARGUMENTS'):
         raise UserError(f"'{words[0]}' is not a flag{see_help}")
+    for required in getattr(command, 'REQUIRED', ()):
+        if values[required].value in (None, '', [], ['']):
+            raise UserError(f'--{required} is missing{see_help}')
     return values, words
 
 

@@ -4,7 +4,8 @@
     jitm eval --workdir runs/a --workdir runs/b --split test --folds 5
     jitm eval --workdir runs/uniter --shortlist runs/vse --top_m 100 --split test
 
-Prints R@1, R@5, R@10, median rank and rsum, and writes metrics.json. A stopped evaluation resumes with the same command.
+Prints R@1, R@5, R@10, median rank and rsum, and writes metrics.json. A stopped evaluation resumes
+with the same command.
 """
 
 import shutil
@@ -106,7 +107,8 @@ def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float
         f'others {protocol["others"]}'
     )
     i2t, t2i = metrics['i2t/shortlisted'], metrics['t2i/shortlisted']
-    return '\n'.join([*lines, f'the shortlist has a match for {i2t:.1f} % of the images and {t2i:.1f} % of the captions'])
+    lines.append(f'the shortlist has a match for {i2t:.1f} % of the images and {t2i:.1f} % of the captions')
+    return '\n'.join(lines)
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
@@ -125,7 +127,7 @@ def _explain(
     run: Run, split: Split, sims: np.ndarray, values: flags.FlagValues, options: ScoringOptions, folder: Path
 ) -> str:
     """Writes the attention or the mismatched words of some captions; returns what is printed of them."""
-    pairs = explain.retrieve(sims, split.image_of_text, values.explain, values.folds)
+    pairs = explain.retrieve_images(sims, split.image_of_text, values.explain, values.folds)
     explained = explain.describe(run, split, pairs, options)
     written = explain.write(explained, split.pixels, folder / 'explain')
     return explain.show(explained, sys.stdout.isatty()) + written

@@ -2,8 +2,8 @@
 
     jitm mine --workdir runs/stage1 --out candidates --top_h_texts 300 --top_h_images 60
 
-Set the config key offline.path to the output folder to train with the mined negatives. A stopped job resumes with the
-same command.
+Set the config key offline.path to the output folder to train with the mined negatives. A stopped
+job resumes with the same command.
 """
 
 from pathlib import Path

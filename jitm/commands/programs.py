@@ -40,6 +40,7 @@ def tensorboard(folder: Path) -> str:
     installed = _find('tensorboard')
     if installed is None and shutil.which('tensorboard'):
         installed = 'tensorboard'
-    show = shlex.join([installed or _relative(Path(sysconfig.get_path('scripts')) / 'tensorboard'), '--logdir', str(folder)])
+    program = installed or _relative(Path(sysconfig.get_path('scripts')) / 'tensorboard')
+    show = shlex.join([program, '--logdir', str(folder)])
     pip = [_find(Path(sys.executable).name) or sys.executable, '-m', 'pip', 'install', '--quiet', 'tensorboard']
     return show if installed else f'{shlex.join(pip)} && {show}'

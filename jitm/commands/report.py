@@ -16,8 +16,8 @@ The kinds, with what they read:
     panels SIMS...              what is retrieved for some images and captions, side by side
     map VECTORS...              images and their captions as points of a plane
 
-RUN is a run directory; runs that differ only in the seed are averaged. SIMS is a file of `jitm eval --save_sims`, VECTORS
-one of `jitm eval --save_vectors`; several files must be of the same split.
+RUN is a run directory; runs that differ only in the seed are averaged. SIMS is a file of `jitm eval
+--save_sims`, VECTORS one of `jitm eval --save_vectors`; several files must be of the same split.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,7 @@ from absl import flags
 
 from jitm.analysis import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.analysis.matrices import read_matrices
+from jitm.analysis.retrieval import evenly_spaced
 from jitm.analysis.settings import read_settings
 from jitm.analysis.summary import summary
 from jitm.commands import flags as shared
@@ -55,11 +56,11 @@ FLAGS = {
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags."""
     flags.DEFINE_string('output', None, 'The output file; KIND.png or panels.md if not given.', flag_values=values)
-    flags.DEFINE_enum(
-        'method', 'tsne', feature_map.METHODS, 'Map: how the points are projected.', flag_values=values
-    )
+    flags.DEFINE_enum('method', 'tsne', feature_map.METHODS, 'Map: how the points are projected.', flag_values=values)
     flags.DEFINE_integer('pairs', 30, 'Map: images shown with their captions, evenly spaced.', flag_values=values)
-    flags.DEFINE_integer('queries', 4, 'Panels: queries of each direction, evenly spaced.', flag_values=values)
+    flags.DEFINE_integer(
+        'queries', 4, 'Panels: queries of each direction, evenly spaced.', lower_bound=0, flag_values=values
+    )
     flags.DEFINE_list('images', None, 'Panels: indices of the query images, such as 3,17.', flag_values=values)
     flags.DEFINE_list('texts', None, 'Panels: indices of the query captions, such as 3,17.', flag_values=values)
     shared.define(values, 'data_root')
@@ -85,8 +86,8 @@ def _write_panels(files: Sequence[Path], output: Path, values: flags.FlagValues)
     matrices = read_matrices(files)
     split = panels.read_split(matrices, values.data_root)
     images, texts = _indices(values['images']), _indices(values['texts'])
-    images = panels.spread(values.queries, split.num_images) if images is None else images
-    texts = panels.spread(values.queries, split.num_texts) if texts is None else texts
+    images = evenly_spaced(values.queries, split.num_images) if images is None else images
+    texts = evenly_spaced(values.queries, split.num_texts) if texts is None else texts
     panels.write(matrices, split, images, texts, output)
 
 

@@ -1,7 +1,7 @@
 r"""Train a config with several values of its keys, one run after the other, and compare them.
 
-    jitm sweep --config configs/vsepp.py:f30k --workdir runs/margins --sweep terms.ranking.margin=0.1,0.2,0.3 \
-        --seeds 0,1 --config.epochs=10
+    jitm sweep --config configs/demo.py --workdir runs/margins --seeds 0,1 \
+        --sweep terms.ranking.margin=0.1,0.2,0.3 --config.epochs=10
 
 Runs that are finished are skipped, a stopped one resumes: the same command continues a stopped sweep.
 """

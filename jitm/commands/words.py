@@ -16,6 +16,7 @@ import numpy as np
 from absl import flags
 
 from jitm.analysis import words as words_lib
+from jitm.analysis.retrieval import evenly_spaced
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -61,9 +62,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         'scene_graphs', '', 'JSON of the scene graphs; parsed by rules if not given.', flag_values=values
     )
-    flags.DEFINE_boolean(
-        'perplexity', False, 'Also compute pseudo-perplexities with the head mlm.', flag_values=values
-    )
+    flags.DEFINE_boolean('perplexity', False, 'Also compute pseudo-perplexities with the head mlm.', flag_values=values)
     flags.DEFINE_integer(
         'show', None, 'Show the words of this many captions of each kind.', lower_bound=1, flag_values=values
     )
@@ -146,7 +145,7 @@ def main(values: flags.FlagValues) -> None:
     run, generator = _load_run(values), _load_generator(values)
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
-    texts = np.arange(count) * split.num_texts // count
+    texts = np.array(evenly_spaced(count, split.num_texts))
     sets = perturbed_captions(
         split,
         texts,

@@ -1,0 +1,272 @@
+"""The program jitm: its commands and their help, bad input, the compilation cache and the commands it prints."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import jax
+import pytest
+
+from jitm.commands import cli, compilation_cache, programs
+from jitm.errors import InterruptedRun, NotFiniteError, UserError
+from tests.conftest import ROOT, environment
+
+
+def test_help_lists_every_command(capsys):
+    modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
+    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'compilation_cache', 'flags', 'programs'}
+    for argv in ([], ['--help'], ['-h']):
+        assert cli.main(argv) == 0
+        output = capsys.readouterr().out
+        assert [line.split()[0] for line in output.splitlines() if line.startswith('  ')] == [*cli.COMMANDS]
+
+
+@pytest.mark.parametrize('name', cli.COMMANDS)
+def test_help_of_a_command_names_its_flags(name, capsys):
+    assert cli.main([name, '--help']) == 0
+    output, command = capsys.readouterr().out, cli.load_command(name)
+    assert output.startswith(f'usage: jitm {name}')
+    assert command.__doc__.splitlines()[0] in output
+    assert max(map(len, output.splitlines())) <= 120
+    for required in getattr(command, 'REQUIRED', ()):
+        assert f' --{required} {required.upper()}' in output
+    for flag in cli._define_flags(command, []):
+        assert f'--{flag}' in output or f'--[no]{flag}' in output
+
+
+@pytest.fixture
+def without_run(tmp_path):
+    """A folder that looks like a run without checkpoints."""
+    (tmp_path / 'run' / 'checkpoints').mkdir(parents=True)
+    return tmp_path / 'run'
+
+
+CONFIG = f'--config={ROOT}/configs/vsepp.py'
+WRONG = {
+    'no command': ('trian', "'trian' is not a command of jitm, did you mean 'train'?"),
+    'unknown flag': ('eval --wrkdir=x', "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
+    'positional': ('eval runs/x', "'runs/x' is not a flag (jitm eval --help lists the flags)"),
+    'no workdir': ('eval --split test', '--workdir is missing (jitm eval --help lists the flags)'),
+    'no config': ('train --workdir x', '--config is missing'),
+    'empty workdir': ('eval --workdir=', '--workdir is missing'),
+    'no value': ('eval --workdir', 'Missing value for flag --workdir'),
+    'no run': ('eval --workdir nowhere', 'nowhere is not a run directory: it has no checkpoints folder'),
+    'no checkpoint': ('eval --workdir {run}', '{run} has no validated checkpoint yet'),
+    'no checkpoint of this step': ('eval --workdir {run} --step 3', '{run}/checkpoints/3 is missing or damaged'),
+    'lower bound': ('eval --workdir x --folds 0', '--folds=0'),
+    'enumeration': ('eval --workdir x --dtype float16', 'float32|bfloat16'),
+    'no such file': ('train --config nothing.py', 'config file nothing.py does not exist'),
+    'unknown word': (f'train {CONFIG}:vsep --workdir x', "'vsep'"),
+    'unknown key': (f'train {CONFIG} --workdir x --config.optimizer.lerning_rate=1', "did you mean 'learning_rate'"),
+    'type of a key': (f'train {CONFIG} --workdir x --config.epochs=many', 'epochs'),
+    'no words': (f'train --config {ROOT}/configs/default.py:f30k', "takes no words, but 'f30k' is given"),
+    'some process flags': (f'train {CONFIG} --workdir x --num_processes 2', '--process_id go together; give all three'),
+    'sweep of a sub-dict': (f'sweep {CONFIG} --workdir x --sweep model=1', "'model' is a sub-dict"),
+    'sweep twice': (f'sweep {CONFIG} --workdir x --sweep seed=1', 'the keys of a sweep must differ'),
+    'shortlist alone': ('eval --workdir x --shortlist y', 'x is not a run directory'),
+    'mine without out': ('mine --workdir x', '--out is missing'),
+    'words of an unknown kind': ('words --workdir x --perturbations nuon', "'nuon'"),
+    'generator unused': ('words --workdir x --perturbations swap --generator y', "the perturbation 'generated'"),
+    'scene graphs unused': ('words --workdir x --perturbations swap --scene_graphs y', 'is not read by'),
+    'no kind': ('report', 'the kind of report is missing; give one of summary, '),
+    'unknown kind': ('report sumary x', "'sumary' is not a kind of report, did you mean 'summary'?"),
+    'no files': ('report summary', 'jitm report summary needs at least one file'),
+    'flag of another kind': ('report summary x --pairs 3', 'jitm report summary does not read --pairs'),
+    'no run to report on': ('report summary nowhere', 'nowhere'),
+    'unknown setting': ('settings f31k', "no setting has the word 'f31k', did you mean 'f30k'?"),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_bad_input_is_one_sentence_and_exit_code_2(without_run, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob('*'))
+    command, sentence = (text.replace('{run}', str(without_run)) for text in WRONG[name])
+    assert cli.main(command.split()) == 2
+    output, error = capsys.readouterr()
+    assert output == ''
+    assert len(error.splitlines()) == 1, error
+    assert error.startswith('error: ')
+    assert sentence in error
+    assert len(error) < 400
+    assert sorted(tmp_path.rglob('*')) == before
+
+
+CHANGED = 'from configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
+CONFIG_FILES = {
+    'syntax': ('def get_config(:', 'cannot be run: SyntaxError'),
+    'import': ('import no_such_module', "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
+    'no function': ('x = 1', 'has no get_config function'),
+    'unknown key': (CHANGED.format('c.optimzer = 3'), 'Did you mean "optimizer" instead of "optimzer"?'),
+    'unknown item': (CHANGED.format('c["sed"] = 3'), 'Did you mean "seed" instead of "sed"?'),
+    'ValueError': ('def get_config():\n    raise ValueError("no such\\nsetting")', ': no such setting'),
+}
+
+
+@pytest.mark.parametrize('name', CONFIG_FILES)
+def test_config_files_that_cannot_be_read_are_one_sentence(tmp_path, capsys, name):
+    text, sentence = CONFIG_FILES[name]
+    path = tmp_path / 'config.py'
+    path.write_text(text)
+    assert cli.main(['train', f'--config={path}', f'--workdir={tmp_path / "run"}']) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert str(path) in error
+    assert len(error.splitlines()) == 1
+    assert len(error) < 300
+
+
+def test_words_after_the_colon_reach_get_config(tmp_path):
+    path = tmp_path / 'config.py'
+    path.write_text(
+        'import ml_collections\ndef get_config(words="none"):\n    return ml_collections.ConfigDict({"words": words})'
+    )
+    for argument, words in ((str(path), 'none'), (f'{path}:a,b:c', 'a,b:c'), (f'{path}:', '')):
+        for argv in ([f'--config={argument}'], ['--config', argument]):
+            values, _ = cli._parse(cli.load_command('train'), [*argv, '--workdir=x'])
+            assert values.config.words == words
+    values, _ = cli._parse(cli.load_command('train'), ['--config', f'{path}:a', '--workdir=x', '--config.words=b'])
+    assert values.config.words == 'b'
+
+
+def test_errors_have_their_exit_codes(monkeypatch, capsys):
+    full = OSError(28, 'No space left on device', '/data/x')
+    for error, code, text in (
+        (UserError('wrong'), 2, 'error: wrong\n'),
+        (full, 2, 'error: /data/x: No space left on device; choose another path\n'),
+        (InterruptedRun('stopped'), 75, 'stopped\n'),
+        (NotFiniteError('not finite'), 76, 'not finite\n'),
+        (KeyboardInterrupt(), 130, 'interrupted before anything was saved\n'),
+    ):
+
+        def fail(values, words, error=error):
+            raise error
+
+        monkeypatch.setattr(cli.load_command('settings'), 'main', fail)
+        assert cli.main(['settings']) == code
+        assert capsys.readouterr().err == text
+
+
+@pytest.fixture
+def old_run(tmp_path):
+    """A run directory whose one checkpoint is of an older format."""
+    import numpy as np
+
+    from jitm.runs import checkpoint
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, 'FORMAT', 1)
+        with checkpoint.Checkpoints(tmp_path / 'run') as checkpoints:
+            checkpoints.save({'w': np.zeros(2)}, 3, {'config': {}}, {'rsum': 1.0})
+    return tmp_path / 'run'
+
+
+@pytest.mark.parametrize('command', ['eval', 'mine --out x', 'words --perturbations swap'])
+def test_runs_of_an_older_format_are_refused(old_run, tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*command.split(), '--workdir', str(old_run)]) == 2
+    error = capsys.readouterr().err
+    assert 'checkpoints/3 was written by another version of jitm; train it again with this one' in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.fixture
+def cache_options():
+    """Restores the options of JAX that the compilation cache sets."""
+    names = (
+        'jax_compilation_cache_dir',
+        'jax_persistent_cache_min_compile_time_secs',
+        'jax_enable_compilation_cache',
+    )
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update('jax_compilation_cache_dir', None)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 1.0)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_the_compilation_cache_is_in_the_cache_of_the_user(cache_options, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    compilation_cache.configure(True)
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'jitm' / 'compiled')
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
+    assert (tmp_path / 'jitm' / 'compiled').is_dir()
+    monkeypatch.delenv('XDG_CACHE_HOME')
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert compilation_cache.folder() == tmp_path / '.cache' / 'jitm' / 'compiled'
+
+
+def test_a_given_compilation_cache_is_kept(cache_options, tmp_path):
+    jax.config.update('jax_compilation_cache_dir', str(tmp_path))
+    compilation_cache.configure(True)
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path)
+
+
+def test_the_compilation_cache_can_be_turned_off(cache_options, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    assert cli.main(['eval', '--workdir', str(tmp_path), '--nocompilation_cache']) == 2
+    assert jax.config.jax_compilation_cache_dir is None
+    assert not jax.config.jax_enable_compilation_cache
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_turns_the_cache_off(cache_options, tmp_path, monkeypatch):
+    (tmp_path / 'file').write_text('')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+    compilation_cache.configure(True)
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+@pytest.fixture
+def installation(tmp_path, monkeypatch):
+    """A project folder, as the working directory, with .venv/bin/python and no programs."""
+    scripts = tmp_path / '.venv' / 'bin'
+    scripts.mkdir(parents=True)
+    (scripts / 'python').touch(mode=0o755)
+    monkeypatch.setattr(sysconfig, 'get_path', lambda name: str(scripts))
+    monkeypatch.setattr(sys, 'executable', str(scripts / 'python'))
+    monkeypatch.setenv('PATH', '/usr/bin:/bin')
+    monkeypatch.chdir(tmp_path)
+    return scripts
+
+
+def test_printed_commands_name_the_programs_of_this_installation(installation, monkeypatch, tmp_path):
+    assert programs.jitm('eval') == '.venv/bin/python -m jitm eval'
+    (installation / 'jitm').touch(mode=0o755)
+    assert programs.jitm('eval', '--workdir', Path('my runs/x')) == ".venv/bin/jitm eval --workdir 'my runs/x'"
+    install = '.venv/bin/python -m pip install --quiet tensorboard && '
+    assert programs.tensorboard(Path('x')) == f'{install}.venv/bin/tensorboard --logdir x'
+    (installation / 'tensorboard').touch(mode=0o755)
+    assert programs.tensorboard(Path('x')) == '.venv/bin/tensorboard --logdir x'
+    monkeypatch.setenv('PATH', f'{installation}:{os.environ["PATH"]}')  # as an activated environment does
+    assert programs.jitm('eval') == 'jitm eval'
+    assert programs.tensorboard(Path('x')) == 'tensorboard --logdir x'
+    monkeypatch.setenv('PATH', '/usr/bin:/bin')
+    (tmp_path / 'elsewhere').mkdir()
+    monkeypatch.chdir(tmp_path / 'elsewhere')
+    assert programs.jitm('eval') == f'{installation}/jitm eval'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('start', [['-m', 'jitm', 'settings'], ['-m', 'jitm']])
+def test_the_module_is_the_program(start, tmp_path):
+    result = subprocess.run(
+        [sys.executable, *start], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ''
+    assert 'configs/vse.py' in result.stdout or 'jitm COMMAND --help' in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('script', ['train.py', 'eval.py'])
+def test_the_scripts_are_commands(script, tmp_path):
+    assert len([line for line in (ROOT / script).read_text().splitlines() if line]) <= 6
+    result = subprocess.run(
+        [sys.executable, ROOT / script, '--help'], env=environment(), cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f'usage: jitm {script.removesuffix(".py")} ')
