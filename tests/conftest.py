@@ -1,8 +1,12 @@
-"""Shared fixtures: a tiny run on scenes, and the entry scripts as a user starts them."""
+"""Shared fixtures: a tiny config on scenes, its finished run, and the entry scripts as a user starts them."""
 
+import fcntl
+import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 # Tests compile much and compute little: without the compiler's costly passes they take a quarter less.
@@ -13,6 +17,10 @@ os.environ['XLA_FLAGS'] = (
 import jax
 import numpy as np
 import pytest
+
+from jitm import config as config_lib
+from jitm.training.build import run as build
+from jitm.training.loop import train_and_evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
@@ -44,6 +52,7 @@ HINGE = {'margin': 0.2, 'end_epoch': None, 'reduction': 'sum'}
 TINY = {
     'epochs': 3,
     'batch_size': 8,
+    'length_multiple': 32,  # one shape, one compilation
     'data': {'source': 'scenes.load', 'seed': 0, 'train_images': 16, 'dev_images': 10, 'test_images': 10},
     'model': {'embed_dim': 16, 'text': {'word_dim': 8}},
     'terms': {
@@ -71,6 +80,13 @@ def get_config():
 """
 
 
+def make_tiny_config() -> dict:
+    """Returns the tiny config as a nested dict."""
+    scope: dict = {}
+    exec(TINY_FILE.format(tiny=TINY), scope)
+    return scope['get_config']().to_dict()
+
+
 @pytest.fixture
 def tiny_config_file(tmp_path) -> Path:
     """A config file of a run of 30 steps, 3 epochs, that takes seconds."""
@@ -82,9 +98,44 @@ def tiny_config_file(tmp_path) -> Path:
 @pytest.fixture
 def tiny_config() -> dict:
     """The same config as a nested dict, free to change."""
-    scope: dict = {}
-    exec(TINY_FILE.format(tiny=TINY), scope)
-    return scope['get_config']().to_dict()
+    return make_tiny_config()
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """Returns a folder that `build` fills once for all workers of pytest-xdist."""
+    own = tmp_path_factory.getbasetemp()
+    root = own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own
+    folder, partial = root / name, root / f'{name}.partial'
+    with (root / f'{name}.lock').open('w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+            build(partial)
+            partial.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope='session')
+def finished(tmp_path_factory) -> Path:
+    """The directory of a finished run of the tiny config; each worker has its own copy."""
+    shared = shared_folder(tmp_path_factory, 'tiny_run', lambda path: train_and_evaluate(make_tiny_config(), path))
+    return shutil.copytree(shared, tmp_path_factory.mktemp('finished') / 'run')
+
+
+class SharedSetup(build.Setup):
+    """A Setup that shares its compiled functions with those of equal configs: each is traced once per process."""
+
+    first: dict[str, build.Setup] = {}
+
+    def __post_init__(self):
+        config = config_lib.training_relevant(self.config)
+        sizes = len(self.data.vocabulary), self.pipeline.steps_per_epoch, jax.device_count()
+        first = self.first.setdefault(json.dumps([config, sizes], sort_keys=True), self)
+        object.__setattr__(self, 'init_members', first.init_members)
+        object.__setattr__(self, 'train_step', first.train_step)
+
+
+build.Setup = SharedSetup  # for `set_up`
 
 
 @pytest.fixture
