@@ -10,7 +10,7 @@ from jitm.analysis.figures import Curve, arrange, curve
 from jitm.analysis.settings import Setting, distinguish, read_run, read_settings
 from jitm.analysis.summary import summary
 from jitm.analysis.training import by_window, curves, draw, plateau_end, read_points, training
-from jitm.commands.report import main
+from jitm.commands import cli
 from jitm.errors import UserError
 from tests.conftest import environment
 
@@ -100,12 +100,12 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
     with pytest.raises(UserError, match='empty has no validation yet'):
         validation.validation(read_settings([empty]))
     for report in ('summary', 'training', 'validation', 'difficulty'):
-        assert main([report, str(tmp_path / 'nowhere')]) == 2
+        assert cli.main(['report', report, str(tmp_path / 'nowhere')]) == 2
         assert capsys.readouterr().err.startswith('error: ')
 
 
 def test_the_command_prints(tmp_path, capsys):
-    assert main(['summary', str(write_run(tmp_path / 'a', 0, [1]))]) == 0
+    assert cli.main(['report', 'summary', str(write_run(tmp_path / 'a', 0, [1]))]) == 0
     assert '| a | 10.0 |' in capsys.readouterr().out
 
 
@@ -320,7 +320,9 @@ def test_the_figure_is_written(tmp_path, capsys):
         logged = {'image_fc_gradient_norm': [0.1, 0.0, 10.0]} if n < 4 else {}
         write_training(tmp_path / f'run{n}', [1, 2], config, loss=[8, 4, 2], **logged)
     output = tmp_path / 'new' / 'folder' / 'figure.png'
-    assert main(['training', *(str(tmp_path / f'run{n}') for n in range(8)), '--output', str(output)]) == 0
+    assert (
+        cli.main(['report', 'training', *(str(tmp_path / f'run{n}') for n in range(8)), '--output', str(output)]) == 0
+    )
     assert output.read_bytes().startswith(b'\x89PNG')
     printed = capsys.readouterr().out
     assert '| max_of_hinges, mlp=2 | 0.2, 0.2 |' in printed
@@ -359,7 +361,7 @@ def test_curves_of_validations(tmp_path):
 
 def test_the_figure_of_validations_is_written(tmp_path, capsys):
     run, output = write_validations(tmp_path / 'a', [0, 30]), tmp_path / 'figure.png'
-    assert main(['validation', str(run), '--output', str(output)]) == 0
+    assert cli.main(['report', 'validation', str(run), '--output', str(output)]) == 0
     assert output.read_bytes().startswith(b'\x89PNG')
     assert '| a | 3.0 (1) | 6.0 (1) | 30.0 (1) |' in capsys.readouterr().out
 
@@ -411,7 +413,7 @@ def test_the_table_of_difficulty_and_its_figure(tmp_path, capsys):
         write_generated(tmp_path / 'c', [0.0, 0.0, 0.25], [0, 0, 8], other),
     ]
     output = tmp_path / 'new' / 'difficulty.png'
-    assert main(['difficulty', *map(str, runs), '--output', str(output)]) == 0
+    assert cli.main(['report', 'difficulty', *map(str, runs), '--output', str(output)]) == 0
     assert output.read_bytes().startswith(b'\x89PNG')
     cells = '-0.600 ± 0.141 | -0.300 ± 0.141 | 0.100 ± 0.071 | 5.0 ± 1.4 | 4.0 ± 0.0 | 2.0 ± 0.0'
     assert capsys.readouterr().out.splitlines()[2:] == [
@@ -424,7 +426,7 @@ def test_the_table_of_difficulty_and_its_figure(tmp_path, capsys):
 
 def test_runs_without_generated_sentences_are_refused(tmp_path, capsys):
     run = write_training(tmp_path / 'run', loss=[8, 8])
-    assert main(['difficulty', str(run)]) == 2
+    assert cli.main(['report', 'difficulty', str(run)]) == 2
     assert capsys.readouterr().err == (
         f'error: {run} logs no generated sentences of target; leave it out, or train with synthesis.generator\n'
     )
@@ -433,7 +435,7 @@ def test_runs_without_generated_sentences_are_refused(tmp_path, capsys):
 def test_gradients_that_are_all_zero_can_be_drawn(tmp_path, monkeypatch):
     write_training(tmp_path / 'run', loss=[8, 8], image_fc_gradient_norm=[0.0, 0.0])
     monkeypatch.chdir(tmp_path)
-    assert main(['training', 'run']) == 0
+    assert cli.main(['report', 'training', 'run']) == 0
     assert (tmp_path / 'training.png').exists()
 
 

@@ -7,7 +7,7 @@ from matplotlib.image import imread
 
 from jitm.analysis import cross_retrieval, distributions, panels
 from jitm.analysis.matrices import names_of, read_matrices
-from jitm.commands.report import main
+from jitm.commands import cli
 from jitm.data.splits import Split
 from jitm.errors import UserError
 
@@ -56,7 +56,7 @@ def test_a_damaged_report_and_a_missing_file_are_refused(tmp_path, capsys):
         with pytest.raises(UserError, match=r'metrics.json is no report of eval\.py'):
             read_matrices([sims])
     for report in ('cross_retrieval', 'panels'):
-        assert main([report, str(tmp_path / 'none.npy')]) == 2
+        assert cli.main(['report', report, str(tmp_path / 'none.npy')]) == 2
         assert 'none.npy cannot be read' in capsys.readouterr().err
 
 
@@ -83,7 +83,7 @@ def test_ranks_fall_into_intervals(tmp_path, monkeypatch):
 def test_cross_retrieval_is_printed_and_drawn(tmp_path, capsys):
     sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', -SIMS, runs=['b'])]
     output = tmp_path / 'figure.png'
-    assert main(['cross_retrieval', *map(str, sims), '--output', str(output)]) == 0
+    assert cli.main(['report', 'cross_retrieval', *map(str, sims), '--output', str(output)]) == 0
     assert output.read_bytes().startswith(b'\x89PNG')
     assert capsys.readouterr().out.splitlines()[:5] == [
         '| cross-retrieval rank | a | b |',
@@ -166,7 +166,7 @@ def test_the_command_reads_the_data_that_the_run_names(tmp_path, precomp_folder,
     )
     (run / 'metrics.jsonl').write_text('')
     output = tmp_path / 'panels.md'
-    assert main(['panels', str(sims), '--queries', '2', '--texts', '19', '--output', str(output)]) == 0
+    assert cli.main(['report', 'panels', str(sims), '--queries', '2', '--texts', '19', '--output', str(output)]) == 0
     written = output.read_text(encoding='utf-8')
     assert [line.split(':')[0] for line in written.splitlines() if line[:4] in ('Imag', 'Text')] == [
         'Image 0',
@@ -174,7 +174,7 @@ def test_the_command_reads_the_data_that_the_run_names(tmp_path, precomp_folder,
         'Text 19',
     ]
     precomp_folder.rename(moved)
-    assert main(['panels', str(sims), '--output', str(output), '--data_root', str(moved)]) == 0
+    assert cli.main(['report', 'panels', str(sims), '--output', str(output), '--data_root', str(moved)]) == 0
     assert 'moved/dev' in output.read_text(encoding='utf-8')
     capsys.readouterr()
     for arguments, message in (
@@ -186,7 +186,7 @@ def test_the_command_reads_the_data_that_the_run_names(tmp_path, precomp_folder,
         ([str(write(tmp_path / 'small', runs=[run])), '--data_root', str(moved)], 'has 4 images and 20 texts, but'),
         ([str(write(tmp_path / 'gone', runs=['nowhere']))], 'nowhere is not a run directory'),
     ):
-        assert main(['panels', *arguments]) == 2
+        assert cli.main(['report', 'panels', *arguments]) == 2
         assert message in capsys.readouterr().err
 
 
@@ -216,7 +216,7 @@ def test_distributions_are_printed_and_drawn(tmp_path, capsys):
     """Positives of SIMS: 0.9, 0.8, 0.3, 0.4; negatives: 0.1, 0.4, 0.0, 0.85."""
     sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.ones((2, 4)), runs=['b'])]
     output = tmp_path / 'figure.png'
-    assert main(['distributions', *map(str, sims), '--output', str(output)]) == 0
+    assert cli.main(['report', 'distributions', *map(str, sims), '--output', str(output)]) == 0
     assert output.read_bytes().startswith(b'\x89PNG')
     assert capsys.readouterr().out.splitlines()[:6] == [
         '|  | pairs | mean | deviation | 5% | 25% | 50% | 75% | 95% | MD |',
@@ -226,8 +226,8 @@ def test_distributions_are_printed_and_drawn(tmp_path, capsys):
         '| b | positives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 0 |',
         '| b | negatives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 |  |',
     ]
-    assert main(['distributions', str(sims[1]), '--output', str(output)]) == 0  # one value has bins too
+    assert cli.main(['report', 'distributions', str(sims[1]), '--output', str(output)]) == 0  # one value has bins too
     alone = write(tmp_path / 'alone', np.zeros((1, 3)))
     capsys.readouterr()
-    assert main(['distributions', str(alone)]) == 2
+    assert cli.main(['report', 'distributions', str(alone)]) == 2
     assert 'has one image and so no negative pairs' in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 
 from jitm.analysis import feature_map
 from jitm.analysis.feature_map import place, read_vectors
-from jitm.commands.report import main
+from jitm.commands import cli
 from jitm.errors import UserError
 from tests.conftest import environment
 
@@ -65,7 +65,9 @@ def test_a_map_is_drawn_of_some_images_and_all_their_texts(tmp_path, method, mon
     monkeypatch.setattr(feature_map, 'place', note)
     files = [write(tmp_path / name, runs=[name]) for name in 'ab']
     output = tmp_path / 'map.png'
-    assert main(['map', *map(str, files), '--method', method, '--pairs', '3', '--output', str(output)]) == 0
+    assert (
+        cli.main(['report', 'map', *map(str, files), '--method', method, '--pairs', '3', '--output', str(output)]) == 0
+    )
     assert output.read_bytes().startswith(b'\x89PNG')
     assert f'written to {output}' in capsys.readouterr().out
     arrays = np.load(files[0])
@@ -102,7 +104,7 @@ def test_what_a_user_gets_wrong(tmp_path, capsys):
         ([one, '--pairs', '1'], '--pairs is 1; give 2 or more'),
         ([one, '--output', tmp_path], 'the figure cannot be written to'),
     ):
-        assert main(['map', *map(str, arguments)]) == 2
+        assert cli.main(['report', 'map', *map(str, arguments)]) == 2
         error = capsys.readouterr().err
         assert error.startswith('error: ')
         assert message in error

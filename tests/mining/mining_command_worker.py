@@ -1,20 +1,21 @@
-"""`python -m jitm.mining` in many blocks, each kept, killed at one of them: run by test_mining.py."""
+"""`jitm mine` in many blocks, each saved, killed at one of them; started by test_mining.py."""
 
 import itertools
 import os
-import runpy
 import signal
 import sys
 
+from jitm.commands import cli
 from jitm.mining import job, products
+from jitm.runs import progress
 
 killed_at = int(sys.argv.pop(1))
 job.SAVE_EVERY = 0
-products.MOST_QUERIES = 1
+products.MAX_QUERIES = 1
 
 
 class Killer:
-    """Is told after each block, before that block is kept."""
+    """Receives the progress after each block, before that block is saved."""
 
     def __init__(self):
         self._calls = itertools.count(1)
@@ -25,4 +26,4 @@ class Killer:
 
 
 progress.ProgressPrinter = Killer
-runpy.run_module('jitm.commands.mine', run_name='__main__')
+sys.exit(cli.main(['mine', *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""Mines on some virtual devices, or as one of several processes, and saves what is found: run by test_mining.py."""
+"""Mines on several virtual devices, or as one of several processes, and saves the lists; started by test_mining.py."""
 
 import sys
 from pathlib import Path
@@ -22,14 +22,14 @@ from tests.mining.test_mining import make_split, products  # noqa: E402
 
 def main() -> None:
     folder = Path(out)
-    searching, _ = products()
-    searching._queries = 4
-    found = search_all(searching, make_split(7, 33), folder / 'products', 'products', 5, 2)
-    found.save(folder / f'{jax.process_index()}_products', 'products')
+    search, _ = products()
+    search._queries = 4
+    state = search_all(search, make_split(7, 33), folder / 'products', 'products', 5, 2)
+    state.save(folder / f'{jax.process_index()}_products', 'products')
     problem = make_problem('scan_t2i')
-    searching = PairSearch([make_scorer(problem, 4, 4)], problem[2])
-    found = search_all(searching, problem[2], folder / 'pairs', 'pairs', 5, 3)
-    found.save(folder / f'{jax.process_index()}_pairs', 'pairs')
+    search = PairSearch([make_scorer(problem, 4, 4)], problem[2])
+    state = search_all(search, problem[2], folder / 'pairs', 'pairs', 5, 3)
+    state.save(folder / f'{jax.process_index()}_pairs', 'pairs')
 
 
 main()

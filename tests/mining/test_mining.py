@@ -1,4 +1,4 @@
-"""Mining against a full sort of the whole matrix; its jobs, files and messages."""
+"""Mining against a full sort of the whole matrix; jobs, files and reports."""
 
 import itertools
 import json
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jitm.commands import cli
 from jitm.data import candidates
 from jitm.data.candidates import MANIFEST, Candidates
 from jitm.data.splits import Split
@@ -18,11 +19,11 @@ from jitm.errors import UserError
 from jitm.mining import job as job_lib
 from jitm.mining import products as products_lib
 from jitm.mining import search
-from jitm.mining.found import Found
 from jitm.mining.job import mine, search_all
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
 from jitm.mining.report import summarize
+from jitm.mining.state import MiningState
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment, run_script
 from tests.evaluation.test_scoring import make_problem, make_scorer, score_at_once
@@ -34,7 +35,7 @@ COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')
 
 
 def full_sort(scores, excluded, top_h):
-    """The highest first, equal ones by ascending id."""
+    """Sorts by descending score, ties by ascending id."""
     scores = np.where(excluded, -np.inf, scores)
     ids = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     order = np.lexsort((ids, -scores), axis=1)[:, :top_h]
@@ -46,92 +47,92 @@ def assert_lists(got, want):
         np.testing.assert_array_equal(a, b)
 
 
-def whole_numbers(*shape, seed=0):
-    """Vectors whose inner products are whole numbers, most of which occur many times."""
+def integer_vectors(*shape, seed=0):
+    """Vectors whose inner products are integers with many ties."""
     return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float32)
 
 
 @pytest.mark.parametrize('shift', [0, 3])
 @pytest.mark.parametrize(('count', 'top_h'), [(5, 1), (5, 4), (64, 1), (70, 3), (130, 2), (131, 7), (1000, 15)])
-def test_products_are_ranked_as_by_a_full_sort(count, top_h, shift):
-    queries, vectors = whole_numbers(6, 4), whole_numbers(count, 4, seed=1)
+def test_rank_products_equals_full_sort(count, top_h, shift):
+    queries, vectors = integer_vectors(6, 4), integer_vectors(count, 4, seed=1)
     group = search.group_size(count, top_h)
-    beyond = -(-count // group) * group
+    padded_count = -(-count // group) * group
     own = (np.arange(6) + shift)[:, None] % count
-    excluded = np.concatenate([own, np.tile(np.arange(count, beyond + 1), (6, 1))], axis=1)
-    padded = np.pad(vectors, [(0, beyond - count), (0, 0)])
+    excluded = np.concatenate([own, np.tile(np.arange(count, padded_count + 1), (6, 1))], axis=1)
+    padded = np.pad(vectors, [(0, padded_count - count), (0, 0)])
     got = jax.jit(search.rank_products, static_argnums=(3, 4))(queries, excluded, padded, top_h, group)
     assert_lists(got, full_sort(queries @ vectors.T, own == np.arange(count), top_h))
 
 
-def test_large_lists_of_candidates_are_looked_at_in_groups():
+def test_group_size_by_hand():
     assert [search.group_size(1000, top_h) for top_h in (1, 10, 60, 300)] == [16, 16, 4, 1]
 
 
 @pytest.mark.parametrize('pieces', [1, 3, 10])
 @pytest.mark.parametrize('top_h', [1, 4, 20])
-def test_lists_do_not_depend_on_how_candidates_stream_by(pieces, top_h):
-    scores = whole_numbers(5, 40)
+def test_merge_does_not_depend_on_the_order_of_parts(pieces, top_h):
+    scores = integer_vectors(5, 40)
     order = np.random.default_rng(1).permutation(40)
-    best = search.nothing(5, top_h)
+    best = search.empty_lists(5, top_h)
     for ids in map(np.sort, np.array_split(order, pieces)):
         best = search.merge(best, jnp.asarray(scores[:, ids]), ids.astype(np.int32))
     assert_lists(best, full_sort(scores, np.zeros((5, 40), bool), top_h))
 
 
 def make_split(images, texts, seed=0):
-    """Some images have more texts than others, all have one."""
+    """A split whose images have one text or more."""
     extra = np.random.default_rng(seed).integers(images, size=texts - images)
-    owners = np.sort(np.concatenate([np.arange(images), extra])).astype(np.int32)
+    image_of_text = np.sort(np.concatenate([np.arange(images), extra])).astype(np.int32)
     regions = np.zeros((images, 1, 1), np.float32)
     ids = tuple(map(str, range(images)))
-    return Split('random', regions, np.ones(images, np.int32), ('a text',) * texts, owners, ids)
+    return Split('random', regions, np.ones(images, np.int32), ('a text',) * texts, image_of_text, ids)
 
 
-def assert_found(found, split, scores, tolerance=0.0):
-    """The lists are those of a full sort; with a tolerance their scores are."""
+def assert_state(state, split, scores, tolerance=0.0):
+    """Asserts that lists equal a full sort; with a tolerance, only that their scores do."""
     own = split.image_of_text == np.arange(split.num_images)[:, None]
     for got, want in (
-        (found.i2t, full_sort(scores, own, found.i2t[0].shape[1])),
-        (found.t2i, full_sort(scores.T, own.T, found.t2i[0].shape[1])),
+        (state.i2t, full_sort(scores, own, state.i2t[0].shape[1])),
+        (state.t2i, full_sort(scores.T, own.T, state.t2i[0].shape[1])),
     ):
         np.testing.assert_allclose(got[0], want[0], atol=tolerance)
         if not tolerance:
             np.testing.assert_array_equal(got[1], want[1])
     own_scores = scores[split.image_of_text, np.arange(split.num_texts)]
-    np.testing.assert_allclose(found.positives, own_scores, atol=tolerance)
+    np.testing.assert_allclose(state.positives, own_scores, atol=tolerance)
 
 
 def products(images=7, texts=33):
-    """A search among vectors with many equal scores, and their scores."""
-    vectors = whole_numbers(images, 4), whole_numbers(texts, 4, seed=1)
+    """A search with many ties, and its scores."""
+    vectors = integer_vectors(images, 4), integer_vectors(texts, 4, seed=1)
     return ProductSearch(*vectors, make_split(images, texts), memory_mb=1), vectors[0] @ vectors[1].T
 
 
 @pytest.mark.parametrize(('top_h_texts', 'top_h_images'), [(1, 1), (5, 2), (20, 6)])
-def test_a_product_search_is_a_full_sort(tmp_path, top_h_texts, top_h_images):
+def test_product_searcherequals_full_sort(tmp_path, top_h_texts, top_h_images):
     split = make_split(7, 33)
     for queries, tile in ((1, 1), (3, 2), (512, 512)):
-        searching, scores = products()
-        searching._queries, searching._tile = queries, tile
-        found = search_all(searching, split, tmp_path / f'{queries}', 'job', top_h_texts, top_h_images)
-        assert_found(found, split, scores)
+        searcher, scores = products()
+        searcher._queries, searcher._tile = queries, tile
+        state = search_all(searcher, split, tmp_path / f'{queries}', 'job', top_h_texts, top_h_images)
+        assert_state(state, split, scores)
 
 
 @pytest.mark.parametrize('shape', [(3, 4), (7, 13), (2, 1)])
-def test_a_pair_search_is_a_full_sort(tmp_path, shape):
+def test_pair_searcherequals_full_sort(tmp_path, shape):
     problem = make_problem('scan_t2i')
-    searching = PairSearch([make_scorer(problem, *shape)], problem[2])
-    found = search_all(searching, problem[2], tmp_path, 'job', 5, 3)
-    assert_found(found, problem[2], score_at_once('scan_t2i'), 1e-6)
+    searcher = PairSearch([make_scorer(problem, *shape)], problem[2])
+    state = search_all(searcher, problem[2], tmp_path, 'job', 5, 3)
+    assert_state(state, problem[2], score_at_once('scan_t2i'), 1e-6)
 
 
-def test_an_ensemble_of_pair_models_mines_by_the_mean(tmp_path):
+def test_pair_searcheraverages_an_ensemble(tmp_path):
     names = 'scan_t2i', 'saf'
     split = make_problem(names[0])[2]
     scorers = [make_scorer(make_problem(name), *shape) for name, shape in zip(names, ((3, 4), (2, 6)), strict=True)]
-    found = search_all(PairSearch(scorers, split), split, tmp_path, 'job', 4, 3)
-    assert_found(found, split, sum(map(score_at_once, names)) / 2, 1e-6)
+    state = search_all(PairSearch(scorers, split), split, tmp_path, 'job', 4, 3)
+    assert_state(state, split, sum(map(score_at_once, names)) / 2, 1e-6)
 
 
 class Stop(Exception):
@@ -139,37 +140,37 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize('after', [1, 2, 5])
-def test_a_stopped_search_goes_on(tmp_path, monkeypatch, after):
+def test_interrupted_searcherresumes(tmp_path, monkeypatch, after):
     monkeypatch.setattr(job_lib, 'SAVE_EVERY', 0)
     split, path = make_split(7, 33), tmp_path / 'unfinished_0.npz'
-    searching, scores = products()
-    searching._queries = 3
-    calls, told = itertools.count(1), []
+    searcher, scores = products()
+    searcher._queries = 3
+    calls, reports = itertools.count(1), []
 
     def stop(progress):
         if next(calls) > after:
             raise Stop
 
     with pytest.raises(Stop):
-        search_all(searching, split, tmp_path, 'job', 5, 2, stop)
-    assert Found.load(path, 'job').done == after
-    assert Found.load(path, 'another job') is None
-    found = search_all(searching, split, tmp_path, 'job', 5, 2, told.append)
-    assert len(told) == len(searching.blocks()) - after
-    assert told[-1].pairs == told[-1].total == 2 * 7 * 33
-    assert_found(found, split, scores)
+        search_all(searcher, split, tmp_path, 'job', 5, 2, stop)
+    assert MiningState.load(path, 'job').done == after
+    assert MiningState.load(path, 'another job') is None
+    state = search_all(searcher, split, tmp_path, 'job', 5, 2, reports.append)
+    assert len(reports) == len(searcher.blocks()) - after
+    assert reports[-1].pairs == reports[-1].total == 2 * 7 * 33
+    assert_state(state, split, scores)
 
 
-def test_a_damaged_part_is_not_gone_on_with(tmp_path):
+def test_damaged_state_is_ignored(tmp_path):
     path = tmp_path / 'part'
-    Found.nothing(make_split(3, 5), 1, 1).save(path, 'job')
-    assert Found.load(path, 'job').done == 0
+    MiningState.initial(make_split(3, 5), 1, 1).save(path, 'job')
+    assert MiningState.load(path, 'job').done == 0
     path.write_bytes(path.read_bytes()[:100])
-    assert Found.load(path, 'job') is None
+    assert MiningState.load(path, 'job') is None
 
 
 @pytest.mark.parametrize('devices', [1, 2, 4])
-def test_devices_do_not_change_what_is_mined(tmp_path, devices):
+def test_devices_do_not_change_mined_lists(tmp_path, devices):
     run_workers(tmp_path, [[devices]])
     assert_worker(tmp_path, 0)
 
@@ -190,10 +191,10 @@ def run_workers(folder, arguments):
 
 
 def assert_worker(folder, process):
-    found = Found.load(folder / f'{process}_products', 'products')
-    assert_found(found, make_split(7, 33), products()[1])
-    found = Found.load(folder / f'{process}_pairs', 'pairs')
-    assert_found(found, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), 1e-6)
+    state = MiningState.load(folder / f'{process}_products', 'products')
+    assert_state(state, make_split(7, 33), products()[1])
+    state = MiningState.load(folder / f'{process}_pairs', 'pairs')
+    assert_state(state, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), 1e-6)
 
 
 @pytest.fixture
@@ -202,16 +203,15 @@ def trained(finished):  # noqa: F811
 
 
 def mine_by_command(trained, out, *flags):
-    command = [sys.executable, '-m', 'jitm.commands.mine', f'--workdir={trained}', f'--out={out}', *flags]
-    return subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=280)
+    return cli.main(['mine', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4', *flags])
 
 
-def test_the_command_writes_lists_and_describes_them(trained, tmp_path):
-    result = mine_by_command(trained, tmp_path / 'out', '--top_h_texts=9', '--top_h_images=4')
-    assert result.returncode == 0, result.stderr
-    assert 'positives' in result.stdout
-    assert '| i2t rank 9 |' in result.stdout
-    assert 'of the mined negatives are above every positive' in result.stdout
+def test_command_writes_lists(trained, tmp_path, capsys):
+    assert mine_by_command(trained, tmp_path / 'out') == 0
+    output = capsys.readouterr().out
+    assert 'positives' in output
+    assert '| i2t rank 9 |' in output
+    assert 'of the mined negatives are above every positive' in output
     run = load_run(trained)
     split = read_split([run], 'train')
     lists = candidates.load(tmp_path / 'out', split)
@@ -231,16 +231,14 @@ def test_the_command_writes_lists_and_describes_them(trained, tmp_path):
         f'{name}_train.npy' for name in ('i2t', 't2i', 'scores_i2t', 'scores_t2i')
     } | {MANIFEST}
     first = read_files(tmp_path / 'out')
-    ensemble = mine_by_command(trained, tmp_path / 'two', f'--workdir={trained}', '--top_h_texts=9', '--top_h_images=4')
-    assert ensemble.returncode == 0, ensemble.stderr
+    assert mine_by_command(trained, tmp_path / 'two', f'--workdir={trained}') == 0
     assert np.mean(np.load(tmp_path / 'two' / 'i2t_train.npy') == lists.i2t) > 0.9
-    again = mine_by_command(trained, tmp_path / 'out', '--top_h_texts=9', '--top_h_images=4')
-    assert again.returncode == 0
+    assert mine_by_command(trained, tmp_path / 'out') == 0
     assert read_files(tmp_path / 'out') == first
 
 
 def mine_at_once(trained, out):
-    """The files of a mining job that nothing stops."""
+    """The files of an uninterrupted job."""
     run = load_run(trained)
     mine([run], read_split([run], 'train'), 'train', out, top_h_texts=9, top_h_images=4)
     return read_files(out)
@@ -251,27 +249,27 @@ def read_files(folder):
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on_to_the_same_files(trained, tmp_path, monkeypatch):
-    """Of its 12 blocks it goes through 6 before it is killed at the next; from the first it would be killed again."""
+def test_killed_command_resumes_to_the_same_files(trained, tmp_path, monkeypatch):
+    """The command is killed in block 7 of 12; if it did not resume, it would be killed again."""
     out, killed_at = tmp_path / 'out', 7
     words = [killed_at, f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4']
     assert run_script(COMMAND_WORKER, *words).returncode == -signal.SIGKILL
     assert set(read_files(out)) == {'unfinished_0.npz'}
     assert run_script(COMMAND_WORKER, *words).returncode == 0
-    monkeypatch.setattr(products_lib, 'MOST_QUERIES', 1)
+    monkeypatch.setattr(products_lib, 'MAX_QUERIES', 1)
     assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
 
 
 @pytest.mark.slow
-def test_the_command_as_two_processes_writes_the_same_files(trained, tmp_path):
+def test_command_as_two_processes_writes_the_same_files(trained, tmp_path):
     out = tmp_path / 'out'
-    words = '-m', 'jitm.commands.mine', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
+    words = '-m', 'jitm', 'mine', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
     outputs = run_processes(2, *words)
     assert ['positives' in output for output in outputs] == [True, False]
     assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
 
 
-def test_more_negatives_than_there_are_are_refused(trained):
+def test_too_large_top_h_is_refused(trained):
     run = load_run(trained)
     split = read_split([run], 'train')
     with pytest.raises(UserError, match=r'--top_h_texts is 80; scenes/train has 1 to 75 negatives'):
@@ -279,11 +277,11 @@ def test_more_negatives_than_there_are_are_refused(trained):
     assert not (trained / 'nowhere').exists()
 
 
-def test_the_report_counts_negatives_above_positives():
+def test_report_counts_negatives_above_positives():
     split = make_split(3, 5)
     i2t = np.array([[0.9, 0.1], [0.5, 0.4], [0.2, 0.1]], np.float32), np.zeros((3, 2), np.int32)
     t2i = np.array([[0.1], [0.9], [0.1], [0.1], [0.1]], np.float32), np.array([[1], [2], [0], [0], [0]], np.int32)
-    report = summarize(Found(1, i2t, t2i, np.full(5, 0.45, np.float32)), split)
+    report = summarize(MiningState(1, i2t, t2i, np.full(5, 0.45, np.float32)), split)
     assert 'i2t: 33.3 % of the mined negatives are above every positive of their query, and 66.7 %' in report
     assert 't2i: 20.0 % of the mined negatives' in report
     assert "+0.450  'a text'  image 2" in report
@@ -297,11 +295,11 @@ def save_lists(folder, split, i2t, t2i, data=None):
 
 def make_lists(split, top_h=2):
     own = split.image_of_text == np.arange(split.num_images)[:, None]
-    most = min(top_h, split.num_images - 1)
-    return full_sort(np.zeros(own.shape), own, top_h)[1], full_sort(np.zeros(own.T.shape), own.T, most)[1]
+    top_h_images = min(top_h, split.num_images - 1)
+    return full_sort(np.zeros(own.shape), own, top_h)[1], full_sort(np.zeros(own.T.shape), own.T, top_h_images)[1]
 
 
-def test_published_lists_are_read_without_a_manifest(tmp_path):
+def test_lists_without_a_manifest_are_read(tmp_path):
     split = make_split(4, 9)
     lists = make_lists(split)
     for name, array in zip(('i2t_coco', 't2i_coco'), lists, strict=True):
@@ -309,14 +307,14 @@ def test_published_lists_are_read_without_a_manifest(tmp_path):
     assert_lists((candidates.load(tmp_path, split).i2t, candidates.load(tmp_path, split).t2i), lists)
 
 
-def test_lists_that_do_not_fit_are_refused(tmp_path):
+def test_lists_of_other_data_are_refused(tmp_path):
     split = make_split(4, 9)
     i2t, t2i = make_lists(split)
     other = split.identity | {'hash': 'another'}
     wrong = {
         'mined from other data': (i2t, t2i, other),
         r'needs integers \[4, H\]': (i2t[1:], t2i, None),
-        'names texts beyond the 9': (i2t + 5, t2i, None),
+        'names texts padded_count the 9': (i2t + 5, t2i, None),
         'texts for the image they describe': (np.tile(np.arange(9), (4, 1)), t2i, None),
         'images for their own texts': (i2t, np.tile(np.arange(4), (9, 1)), None),
     }
