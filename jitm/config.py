@@ -1,23 +1,28 @@
-"""From a configuration to constructed objects, with errors that name the key."""
+"""Construction of objects from a config, with errors that name the config key."""
 
+import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
+
+from flax import linen as nn
 
 from jitm.errors import UserError, did_you_mean
 
 
 def resolve(package: str, name: str) -> Callable:
-    """Finds `module.function` inside a package of jitm.
+    """Returns a function or class of a package of jitm.
 
     Args:
       package: such as `jitm.losses`.
-      name: dotted path inside it, such as `ranking.max_of_hinges`.
+      name: dotted path in the package, such as `ranking.max_of_hinges`.
 
     Raises:
-      UserError: if there is no such module or no such public name in it.
+      UserError: if the module does not exist or has no such public name.
     """
     module_name, _, attribute = name.rpartition('.')
     path = f'{package}.{module_name}' if module_name else package
@@ -35,19 +40,20 @@ def resolve(package: str, name: str) -> Callable:
 
 
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
-    """Makes a sub-dict of the config the keyword arguments of exactly one function or constructor.
+    """Binds a sub-dict of the config as the keyword arguments of one function or constructor.
 
     Args:
-      function: what the sub-dict configures.
+      function: the function or class to configure.
       keywords: the sub-dict.
       where: the sub-dict's key, for messages.
-      later: the arguments that the caller supplies, by name.
+      later: names of the arguments that the caller supplies.
 
     Returns:
-      The function with these keywords bound.
+      The function with these keywords bound. When it is called, a ValueError that jitm raises becomes a UserError that
+      names the config key.
 
     Raises:
-      UserError: if a keyword is unknown (naming the nearest) or one is missing.
+      UserError: if a keyword is unknown (naming the nearest) or missing.
     """
     parameters = inspect.signature(function).parameters
     known = set(parameters) - set(later)
@@ -61,11 +67,63 @@ def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: 
     ]
     if required:
         raise UserError(f"config key '{where}.{required[0]}' is missing and has no default")
-    return functools.partial(function, **keywords)
+    bound = _Bound(function, **keywords)
+    bound.where = where
+    return bound
+
+
+class _Bound(functools.partial):
+    """A partial function that names its config key in errors."""
+
+    where: str
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        try:
+            return super().__call__(*args, **keywords)
+        except ValueError as error:
+            if not _is_raised_by_jitm(error):
+                raise
+            raise _user_error(error, self.where, self.keywords) from error
+
+
+def _is_raised_by_jitm(error: ValueError) -> bool:
+    """Whether an error is about an argument; a ValueError of a dependency is a bug and must keep its traceback."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get('__name__', '').startswith('jitm.')
+
+
+def _user_error(error: ValueError, where: str, arguments: Collection[str]) -> UserError:
+    """Adds the config key to a message, which usually begins with the name of an argument."""
+    argument, _, rest = str(error).partition(' ')
+    if argument in arguments:
+        return UserError(f"config key '{where}.{argument}' {rest}")
+    return UserError(f"config key '{where}': {error}")
+
+
+@contextlib.contextmanager
+def model_keys() -> Iterator[None]:
+    """Names the config key in errors of models that are initialized within the block.
+
+    Flax calls `setup` only when a model is initialized or applied, so that `bind` cannot see these errors. A ValueError
+    that jitm raises becomes a UserError with the key of the innermost module, such as 'model.text'.
+    """
+
+    def call(method: Callable, args: tuple, keywords: dict, context: nn.module.InterceptorContext) -> Any:
+        try:
+            return method(*args, **keywords)
+        except ValueError as error:
+            if not _is_raised_by_jitm(error):
+                raise
+            module = context.module
+            arguments = [field.name for field in dataclasses.fields(module)]
+            raise _user_error(error, '.'.join(('model', *module.path)), arguments) from error
+
+    with nn.intercept_methods(call):
+        yield
 
 
 def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[Any, dict[str, Any]]:
-    """Takes the key of a sub-dict that names what it configures; returns it and the other keys.
+    """Splits a sub-dict into the value of the key that names the configured object, and the other keys.
 
     Raises:
       UserError: if the key is missing.
@@ -77,7 +135,7 @@ def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[Any, di
 
 
 def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
-    """Raises a UserError unless a sub-dict has exactly these keys."""
+    """Raises a UserError unless a sub-dict has exactly the known keys."""
     for key in section:
         if key not in known:
             raise UserError(f"config key '{where}.{key}' is unknown{did_you_mean(key, known)}")
@@ -87,7 +145,7 @@ def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """Writes a nested dict as `a.b.c` -> value."""
+    """Returns a nested dict as a flat one, `a.b.c` -> value."""
     flat = {}
     for key, value in tree.items():
         nested = isinstance(value, Mapping) and value
@@ -96,15 +154,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The flattened config without what cannot change a number: the `run` sub-dict and where files lie."""
-    irrelevant = ('data.root', 'vocabulary.path', 'relevance.path', 'offline.path')  # their content is compared
+    """Returns the flattened config without the keys that cannot affect training: `run` and the paths of files."""
+    irrelevant = ('data.root', 'vocabulary.path', 'relevance.path', 'offline.path')  # the contents are compared instead
     return {
         key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
     }
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Every training-relevant key in which two configs differ, as `key: old -> new`."""
+    """Returns the training-relevant keys in which two configs differ, as `key: old -> new`."""
     old, new = training_relevant(old), training_relevant(new)
     return [
         f'{key}: {old.get(key, "absent")} -> {new.get(key, "absent")}'
@@ -114,12 +172,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> Any:
-    """Loads a split of the data set a config's `data` names: dict(source='precomp.load', ...) -> Split.
+    """Loads a split of the data set of a config: dict(source='precomp.load', ...) -> Split.
 
     Args:
-      data: the sub-dict.
+      data: the sub-dict `data`.
       split: such as 'dev'.
-      root: where the data lie now, if not at the config's `data.root`.
+      root: folder of the data, if it is not the config's `data.root`.
 
     Raises:
       UserError: if a root is given but the source reads no folder, or the data cannot be read.
@@ -133,12 +191,12 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
 
 
 def load_relevance(relevance: Mapping[str, Any], split: Any) -> Any:
-    """Makes what a config's `relevance` names: dict(source='cider.from_captions') -> Relevance; None for source ''."""
+    """Loads the caption metric of a config: dict(source='cider.from_captions') -> Relevance; None for source ''."""
     return _of_split(relevance, split, 'relevance')
 
 
 def load_scene_graphs(graphs: Mapping[str, Any], split: Any) -> Any:
-    """Makes what a config's `scene_graphs` names: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
+    """Loads the scene graphs of a config: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
     return _of_split(graphs, split, 'scene_graphs')
 
 
@@ -151,10 +209,10 @@ def _of_split(section: Mapping[str, Any], split: Any, where: str) -> Any:
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    """The part of a config that describes a member's matcher: its own `model`, or that of the member it copies.
+    """Returns the model section of a member: its own `model`, that of the member it copies, or the config's `model`.
 
     Raises:
-      UserError: if a member is no dict.
+      UserError: if a member is not a dict.
     """
     for name, section in config['members'].items():
         if not isinstance(section, Mapping):
@@ -165,10 +223,10 @@ def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
 
 
 def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
-    """Builds the matcher a config's `model` names: dict(name='vse.VSE', ...) -> Matcher.
+    """Builds the matcher of a config: dict(name='vse.VSE', ...) -> Matcher.
 
-    A sub-dict with a `name` of its own is a module of `jitm.layers`, built likewise. Each gets the vocabulary's size
-    and the model's `embed_dim` if it takes them.
+    A nested sub-dict is a module of `jitm.layers`. Each module gets the vocabulary's size and the model's `embed_dim` if
+    it has these arguments.
     """
     shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
 
@@ -181,7 +239,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
         for key, value in keywords.items():
             if isinstance(value, Mapping):
                 keywords[key] = build('jitm.layers', value, f'{where}.{key}')
-            if isinstance(value, list):  # which a tuple is after its way through JSON
+            if isinstance(value, list):  # a tuple that was stored as JSON
                 keywords[key] = tuple(value)
         own = {key: value for key, value in shared.items() if key in inspect.signature(function).parameters}
         later = {'parent', 'name', *own.keys() - keywords.keys()}

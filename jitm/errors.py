@@ -1,39 +1,81 @@
-"""Errors a user can cause, and the exit codes of the entry scripts."""
+"""Errors a user can cause, and the exit codes of the commands."""
 
 import difflib
 from collections.abc import Iterable
 
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 75  # the run was saved: the same command goes on
-EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last good state was kept
+EXIT_INTERRUPTED = 75  # the state was saved: the same command resumes the run
+EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last finite state was kept
 
 
 class UserError(Exception):
-    """One sentence that names the file, key or shape and says what to do; the entry scripts exit with 2."""
+    """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2."""
 
 
 class InterruptedRun(Exception):
-    """SIGTERM or SIGINT came and the state was saved; the same command goes on."""
+    """SIGTERM or SIGINT was received and the state was saved; the same command resumes the run."""
 
 
 class NotFiniteError(Exception):
     """The loss or a gradient is NaN or infinite; the message names the step and the file with the batch."""
 
 
-def check_rate(rate: float, key: str) -> None:
-    """Raises a UserError unless a rate of dropout is in [0, 1)."""
+def check_rate(rate: float, name: str) -> None:
+    """Raises a ValueError unless a dropout rate is in [0, 1).
+
+    Args:
+      rate: probability that a value is set to zero.
+      name: the argument's name.
+    """
     if not 0 <= rate < 1:
-        raise UserError(f"config key '{key}' is {rate}; it must be in [0, 1)")
+        raise ValueError(f'{name} is {rate}; it must be in [0, 1)')
 
 
-def check_choice(value: str, known: Iterable[str], key: str) -> None:
-    """Raises a UserError unless a value is one of those known."""
-    if value not in known:
-        raise UserError(f"config key '{key}' is '{value}'; take one of {', '.join(known)}")
+def check_at_least(value: float, minimum: float, name: str) -> None:
+    """Raises a ValueError unless a number is at least the minimum.
+
+    Args:
+      value: the argument.
+      minimum: the smallest permitted value.
+      name: the argument's name.
+    """
+    if not value >= minimum:
+        raise ValueError(f'{name} is {value}; it must be at least {minimum}')
+
+
+def check_positive(value: float, name: str) -> None:
+    """Raises a ValueError unless a number is above 0.
+
+    Args:
+      value: the argument.
+      name: the argument's name.
+    """
+    if not value > 0:
+        raise ValueError(f'{name} is {value}; it must be above 0')
+
+
+def check_choice(value: str, choices: Iterable[str], name: str) -> None:
+    """Raises a ValueError unless a value is one of the choices.
+
+    Args:
+      value: the argument.
+      choices: the permitted values.
+      name: the argument's name.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} is '{value}'; take one of {', '.join(choices)}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `, did you mean 'x'?` for the nearest known name, the known names where none is near, '' without any."""
+    """Returns a hint to append to a message about an unknown name.
+
+    Args:
+      name: the unknown name.
+      known: the known names.
+
+    Returns:
+      `, did you mean 'x'?` with the nearest known name; the list of the known names if none is near; '' if none exists.
+    """
     known = sorted(known)
     if not known:
         return ''

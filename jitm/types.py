@@ -1,8 +1,8 @@
-"""The arrays that cross module boundaries, with their shapes.
+"""Arrays that cross module boundaries, with their shapes.
 
-I images, T texts, R regions, L words, D features; B pairs of a batch, E copies of each; Q queries, C candidates of a
-ranking, A anchors; N pairs of an image with a text; K masked variants of a text; V
-words of the vocabulary.
+I images, T texts, R regions, L words, D features; B pairs of a batch, E augmented views of each; Q queries, C
+candidates of a ranking, A anchors; N pairs of an image with a text; K masked variants of a text; V words of the
+vocabulary.
 """
 
 from typing import NamedTuple
@@ -11,14 +11,16 @@ import chex
 import jax.numpy as jnp
 from flax import struct
 
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
+
 
 class Images(struct.PyTreeNode):
     """Images as sets of region features; a global feature vector is one region.
 
     Attributes:
       regions: float16 or float32 [I, R, D].
-      counts: int32 [I], how many of the R regions are real; the rest is padding.
-      kept: bool [I, E, R], the regions that each of E copies of an image keeps; None for one copy that keeps all.
+      counts: int32 [I], number of valid regions; the other rows are padding.
+      kept: bool [I, E, R], the regions that each of E views of an image keeps; None for one view with all regions.
       locations: float32 [I, R, 7], x1 y1 x2 y2 width height area of each region as fractions of the image's; None for
         models that do not read them.
     """
@@ -30,7 +32,7 @@ class Images(struct.PyTreeNode):
 
     @property
     def mask(self) -> chex.Array:
-        """Which regions are real, bool [I, R]."""
+        """Mask of the valid regions, bool [I, R]."""
         return jnp.arange(self.regions.shape[1]) < self.counts[:, None]
 
 
@@ -39,7 +41,7 @@ class Texts(struct.PyTreeNode):
 
     Attributes:
       ids: int32 [T, L], 0 where padded.
-      lengths: int32 [T], how many of the L ids are real.
+      lengths: int32 [T], number of valid ids.
     """
 
     ids: chex.Array
@@ -47,17 +49,17 @@ class Texts(struct.PyTreeNode):
 
     @property
     def mask(self) -> chex.Array:
-        """Which words are real, bool [T, L]."""
+        """Mask of the valid words, bool [T, L]."""
         return jnp.arange(self.ids.shape[1]) < self.lengths[:, None]
 
 
 class Elements(struct.PyTreeNode):
-    """N images as encoded regions, or N texts as encoded words, for models that compare these.
+    """N images as encoded regions, or N texts as encoded words, for models that compare regions and words.
 
     Attributes:
       vectors: float [N, K, D], zero where padded.
-      mask: bool [N, K], which of the K elements are real; at least one is.
-      whole: float [N, D], the image or the text as one vector; None if the model has no use for it.
+      mask: bool [N, K], the valid elements, at least one for each item.
+      whole: float [N, D], a global vector of the image or the text; None for models without one.
     """
 
     vectors: chex.Array
@@ -65,16 +67,16 @@ class Elements(struct.PyTreeNode):
     whole: chex.Array | None = None
 
     def first(self, count: int) -> 'Elements':
-        """Without the elements beyond the first of each item, `count` in number."""
+        """Returns the first `count` elements of each item."""
         return self.replace(vectors=self.vectors[:, :count], mask=self.mask[:, :count])
 
 
 class TextFormat(NamedTuple):
-    """What texts a model reads.
+    """The texts that a model reads.
 
     Attributes:
       kind: 'words' or 'word pieces'; None for either.
-      max_length: ids of the longest, both ends included; None for any length.
+      max_length: maximum number of ids, special tokens included; None for any length.
     """
 
     kind: str | None
@@ -94,11 +96,11 @@ class Pairs(struct.PyTreeNode):
 
 
 class Masked(NamedTuple):
-    """Sentences with places to fill in.
+    """Texts with masked token positions.
 
     Attributes:
-      ids: int32 [..., K, L], K variants of a sentence of L ids.
-      labelled: bool [..., K, L], the places whose original id is to be predicted, some of which show it.
+      ids: int32 [..., K, L], K variants of a text of L ids.
+      labelled: bool [..., K, L], the positions whose original id is predicted; some of them show it.
     """
 
     ids: chex.Array
@@ -106,20 +108,20 @@ class Masked(NamedTuple):
 
 
 class Batch(struct.PyTreeNode):
-    """B matching pairs: text n describes image n. With E copies of each pair, texts n E to n E + E - 1 do.
+    """B matching pairs: text n describes image n; with E views of each pair, texts n E to n E + E - 1 do.
 
     Attributes:
-      step: int32 [], the training step this batch belongs to.
+      step: int32 [], the training step of this batch.
       images: Images with B rows; an image may occur more than once.
       texts: Texts with B E rows.
-      image_index: int32 [B], row of each image in its split; equal numbers are the same image.
-      relevance: float32 [B, C], a metric phi of all C texts of the global batch for each image; None if not asked for.
-      offline: two Pairs with B rows, mined negatives of each pair and what corresponds to these, see
-        `jitm.data.candidates`; None without.
-      extra: Pairs with P rows, more candidates; None without.
-      extra_index: int32 [P], row of each of their images in the split; None without.
-      masked: K variants of each text, [B, K, L]; None without.
-      caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; None without.
+      image_index: int32 [B], row of each image in its split; rows are equal for the same image.
+      relevance: float32 [B, C], a caption metric phi of all C texts of the global batch for each image; optional.
+      offline: two Pairs with B rows, mined negatives of each pair and their corresponding texts and images, see
+        `jitm.data.candidates`; optional.
+      extra: Pairs with P rows, additional candidates; optional.
+      extra_index: int32 [P], row of each of their images in the split; optional.
+      masked: K variants of each text, [B, K, L]; optional.
+      caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; optional.
     """
 
     step: chex.Array
@@ -135,16 +137,16 @@ class Batch(struct.PyTreeNode):
 
 
 class Ranking(struct.PyTreeNode):
-    """Scores of one retrieval direction, and which candidates count.
+    """Scores of one retrieval direction with masks of its candidates.
 
     Attributes:
       scores: float32 [Q, C], query by candidate.
       positives: bool [Q, C], the matching candidates.
-      negatives: bool [Q, C], the candidates a loss may push away.
-      anchor_scores: float32 [A, Q, C], by each member that this one learns from; None without.
-      margins: float32 [Q, C], by how much the positive shall be ahead of each candidate; None without a relevance.
-      offline_scores: float32 [Q], of each query with its mined negative; None without.
-      offline_pair_scores: float32 [Q], of a mined pair that has nothing in common with the query; None without.
+      negatives: bool [Q, C], the candidates that a loss may use as negatives.
+      anchor_scores: float32 [A, Q, C], of each anchor model; optional.
+      margins: float32 [Q, C], per-candidate margins; None without a relevance.
+      offline_scores: float32 [Q], of each query with its mined negative; optional.
+      offline_pair_scores: float32 [Q], of a mined pair without the query; optional.
     """
 
     scores: chex.Array
@@ -157,12 +159,12 @@ class Ranking(struct.PyTreeNode):
 
 
 class TokenPredictions(struct.PyTreeNode):
-    """What a model predicts at each place of N texts, and what it should.
+    """Predictions at each token position of N texts, with their labels.
 
     Attributes:
       logits: float [N, L, V], before the softmax.
       labels: int32 [N, L], below V where the mask is True.
-      mask: bool [N, L], the places that count.
+      mask: bool [N, L], the positions that have a label.
     """
 
     logits: chex.Array

@@ -1,4 +1,4 @@
-"""Hugging Face's BERT weights as parameters of our BERT."""
+"""Converts Hugging Face's BERT weights to the parameters of `jitm.layers.transformer.BERT`."""
 
 import re
 
@@ -6,7 +6,7 @@ import chex
 
 from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors
 
-# Our modules and theirs; the number of a block stands for {}.
+# Module of our model -> module of the published one; {} is the number of a block.
 _MODULES = {
     'embeddings/words': 'embeddings.word_embeddings',
     'embeddings/positions': 'embeddings.position_embeddings',
@@ -27,25 +27,25 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     """Reads published weights.
 
     Args:
-      path: a `.safetensors` file, a PyTorch file such as `pytorch_model.bin` (which takes torch), or a folder with one
-        of the two. Names may have the prefix `bert.` and normalisations the old names gamma and beta; the pooler and
-        heads are left out.
-      params: of the `jitm.layers.transformer.BERT` they are for; shapes are enough.
+      path: a `.safetensors` file, a PyTorch file such as `pytorch_model.bin` (which requires torch), or a folder with
+        one of the two. Names may have the prefix `bert.` and normalizations the old names gamma and beta; the pooler
+        and heads are skipped.
+      params: of a `jitm.layers.transformer.BERT`; only shapes are read.
 
     Returns:
       The same tree with float32 numpy arrays.
 
     Raises:
-      UserError: the file cannot be read, or a tensor is missing or has another shape than the model's.
+      UserError: if the file cannot be read, or a tensor is missing or has another shape than the model's.
     """
     names, read = open_tensors(path, 'BERT')
     names = {new_name(name.removeprefix('bert.')): name for name in names}
-    return convert(path, names, read, params, their_name, 'BERT')
+    return convert(path, names, read, params, published_name, 'BERT')
 
 
-def their_name(ours: tuple[str, ...]) -> str:
-    """The name of a parameter's tensor as `BertModel` has it today."""
-    module = '/'.join(ours[:-1])
+def published_name(path: tuple[str, ...]) -> str:
+    """Returns the name of a parameter's tensor in the current `BertModel`."""
+    module = '/'.join(path[:-1])
     number = re.search(r'block_(\d+)', module)
-    theirs = _MODULES[re.sub(r'block_\d+', 'block_{}', module)].format(number and number[1])
-    return f'{theirs}.{LEAVES[ours[-1]]}'
+    published = _MODULES[re.sub(r'block_\d+', 'block_{}', module)].format(number and number[1])
+    return f'{published}.{LEAVES[path[-1]]}'

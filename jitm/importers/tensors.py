@@ -1,4 +1,4 @@
-"""Tensors in files of published PyTorch weights."""
+"""Reads tensors from files of published PyTorch weights."""
 
 import math
 import pathlib
@@ -14,71 +14,71 @@ from flax import traverse_util
 from jitm.errors import UserError
 
 FILES = ('model.safetensors', 'pytorch_model.bin')
-LEAVES = {'embedding': 'weight', 'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}  # ours -> theirs
+LEAVES = {'embedding': 'weight', 'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}  # Flax -> PyTorch
 
 Read = Callable[[str], np.ndarray]
 
 
 def new_name(name: str) -> str:
-    """The name of a tensor with what gamma and beta of normalisations are called today."""
+    """Returns the current name of a tensor; the old names of normalizations were gamma and beta."""
     return re.sub(r'\.gamma$', '.weight', re.sub(r'\.beta$', '.bias', name))
 
 
 def convert(
-    path: str, names: Mapping[str, str], read: Read, params: chex.ArrayTree, their_name: Callable, model: str
+    path: str, names: Mapping[str, str], read: Read, params: chex.ArrayTree, published_name: Callable, model: str
 ) -> chex.ArrayTree:
     """Finds and converts the tensor of every parameter.
 
     Args:
       path: of the file, for messages.
-      names: of tensors as `their_name` gives them -> as they are in the file.
-      read: from the latter to a tensor.
-      params: shapes are enough.
-      their_name: from the path of a parameter to the name of its tensor.
+      names: name of a tensor, as `published_name` returns it -> its name in the file.
+      read: maps a name in the file to its tensor.
+      params: only shapes are read.
+      published_name: maps the path of a parameter to the name of its tensor.
       model: such as 'BERT', for messages.
 
     Returns:
       The tree of the parameters with float32 numpy arrays.
 
     Raises:
-      UserError: a tensor is missing or has another shape than the model's.
+      UserError: if a tensor is missing or has another shape than the model's.
     """
 
-    def tensor_of(ours: tuple[str, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        theirs = their_name(ours)
-        if theirs not in names:
-            raise UserError(f"{path} has no tensor '{theirs}': give the weights of a {model} of this size")
-        tensor = read(names[theirs])
-        shape = _their_shape(ours, leaf.shape)
+    def tensor_of(parameter: tuple[str, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        name = published_name(parameter)
+        if name not in names:
+            raise UserError(f"{path} has no tensor '{name}': give the weights of a {model} of this size")
+        tensor = read(names[name])
+        shape = _published_shape(parameter, leaf.shape)
         if tensor.shape != shape:
             raise UserError(
-                f"{path} has a tensor '{names[theirs]}' of shape {list(tensor.shape)} where the model has "
+                f"{path} has a tensor '{names[name]}' of shape {list(tensor.shape)} where the model has "
                 f'{list(shape)}: give the weights of a {model} of this size and vocabulary'
             )
-        tensor = tensor.T if ours[-1] == 'kernel' else tensor
+        tensor = tensor.T if parameter[-1] == 'kernel' else tensor
         return np.ascontiguousarray(tensor, np.float32).reshape(leaf.shape)
 
     flat = traverse_util.flatten_dict(params)
-    return traverse_util.unflatten_dict({ours: tensor_of(ours, leaf) for ours, leaf in flat.items()})
+    return traverse_util.unflatten_dict({parameter: tensor_of(parameter, leaf) for parameter, leaf in flat.items()})
 
 
-def _their_shape(ours: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Torch keeps kernels as [out, in] and does not part the heads."""
-    if ours[-1] == 'kernel':
-        inputs = math.prod(shape[:-1]) if ours[-2] == 'out' else shape[0]
+def _published_shape(parameter: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape in PyTorch, where kernels are [out, in] and attention heads have no axis of their own."""
+    if parameter[-1] == 'kernel':
+        inputs = math.prod(shape[:-1]) if parameter[-2] == 'out' else shape[0]
         return math.prod(shape) // inputs, inputs
-    return shape if ours[-1] == 'embedding' else (math.prod(shape),)
+    return shape if parameter[-1] == 'embedding' else (math.prod(shape),)
 
 
 def open_tensors(path: str, model: str) -> tuple[list[str], Read]:
-    """The names in a file of weights, and what reads one of them."""
+    """Opens a file of weights: the names of its tensors, and a function that reads one of them."""
     file = pathlib.Path(path)
     if file.is_dir():
         file = next((file / name for name in FILES if (file / name).is_file()), None)
         if file is None:
             raise UserError(f'{path} has neither {" nor ".join(FILES)}: give the path of {model} weights')
     if not file.is_file():
-        raise UserError(f'{path} is not there: give the path of {model} weights ({" or ".join(FILES)})')
+        raise UserError(f'{path} does not exist: give the path of {model} weights ({" or ".join(FILES)})')
     return (_open_safetensors if file.suffix == '.safetensors' else _open_torch)(file)
 
 
@@ -86,7 +86,7 @@ def _open_safetensors(file: pathlib.Path) -> tuple[list[str], Read]:
     try:
         tensors = safetensors.safe_open(file, framework='numpy')
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f'{file} is not a whole safetensors file ({error}): download it again') from error
+        raise UserError(f'{file} is not a complete safetensors file ({error}): download it again') from error
     return list(tensors.keys()), tensors.get_tensor
 
 
@@ -94,11 +94,13 @@ def _open_torch(file: pathlib.Path) -> tuple[list[str], Read]:
     try:
         import torch
     except ImportError as error:
-        raise UserError(f'{file} takes torch, which is not installed: install it or give model.safetensors') from error
+        raise UserError(
+            f'{file} requires torch, which is not installed: install it or give model.safetensors'
+        ) from error
     try:
         tensors = torch.load(file, map_location='cpu', weights_only=True)
         names = [name for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)]
     except Exception as error:  # Unpickling a damaged file can raise anything.
-        reason = f'{file} is not a whole PyTorch file of weights ({type(error).__name__})'
+        reason = f'{file} is not a complete PyTorch file of weights ({type(error).__name__})'
         raise UserError(f'{reason}: download it again') from error
     return names, lambda name: tensors[name].float().numpy()

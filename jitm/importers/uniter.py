@@ -1,4 +1,4 @@
-"""UNITER's released weights, and those of TAGS-DC, as parameters of our UNITER."""
+"""Converts the released weights of UNITER and TAGS-DC to the parameters of `jitm.models.uniter.UNITER`."""
 
 import re
 
@@ -7,8 +7,9 @@ import jax
 
 from jitm.importers import bert
 from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors
+from jitm.models.uniter import HEAD_SOURCES
 
-# Our modules and theirs.
+# Module of our model -> module of the published one.
 _MODULES = {
     'regions/features': 'uniter.img_embeddings.img_linear',
     'regions/features_norm': 'uniter.img_embeddings.img_layer_norm',
@@ -26,37 +27,43 @@ _MODULES = {
     'correct_head/dense': 'correction_output.predictions.transform.dense',
     'correct_head/norm': 'correction_output.predictions.transform.LayerNorm',
 }
-# Heads that a file may not have yet, and the heads whose copies they begin as.
-_COPIES = {'rank_output.': 'itm_output.', 'disc_output.': 'itm_output.', 'correction_output.': 'cls.'}
+_HEADS = {  # head -> prefix of its tensors
+    'rank': 'rank_output.',
+    'itm': 'itm_output.',
+    'discriminate': 'disc_output.',
+    'mlm': 'cls.',
+    'correct': 'correction_output.',
+}
 
 
 def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     """Reads published weights.
 
-    A trained rank head is kept, unlike in the released evaluation, which puts the matching head's row over it; without
-    one that row is what it begins as, and heads of TAGS-DC begin as copies likewise.
+    A head that the file lacks is initialized from another one, as `jitm.models.uniter.HEAD_SOURCES` states. A trained
+    rank head is kept; the released evaluation instead replaces it by the matching head's row.
 
     Args:
       path: see `load_bert`. Names may have the prefix `bert.` for `uniter.`, gamma and beta, and the matching head's
-        old name; what only pre-training needs is left out.
-      params: of the `jitm.models.uniter.UNITER` they are for; shapes are enough.
+        old name; parts that only pre-training needs are skipped.
+      params: of a `jitm.models.uniter.UNITER`; only shapes are read.
 
     Returns:
       The same tree with float32 numpy arrays.
 
     Raises:
-      UserError: the file cannot be read, or a tensor is missing or has another shape than the model's.
+      UserError: if the file cannot be read, or a tensor is missing or has another shape than the model's.
     """
     names, read = open_tensors(path, 'UNITER')
     names = {_new_name(name): name for name in names}
-    ranks = 'rank_output.weight' in names
-    for copy, head in _COPIES.items():
-        if not any(name.startswith(copy) for name in names):
-            names |= {name.replace(head, copy, 1): old for name, old in names.items() if name.startswith(head)}
-    if not ranks:
+    has_rank = 'rank_output.weight' in names
+    for head, source in HEAD_SOURCES.items():
+        new, old = _HEADS[head], _HEADS[source]
+        if not any(name.startswith(new) for name in names):
+            names |= {name.replace(old, new, 1): stored for name, stored in names.items() if name.startswith(old)}
+    if not has_rank:  # its copy of the matching head has both classes, the second of which is kept below
         both = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 2), x.dtype), params['rank_head'])
         params = params | {'rank_head': both}
-    loaded = convert(path, names, read, params, _their_name, 'UNITER')
+    loaded = convert(path, names, read, params, _published_name, 'UNITER')
     return loaded | {'rank_head': jax.tree.map(lambda x: x[..., -1:], loaded['rank_head'])}
 
 
@@ -64,7 +71,7 @@ def _new_name(name: str) -> str:
     return new_name(re.sub(r'^ITM\.', 'itm_output.', re.sub(r'^bert\.', 'uniter.', name)))
 
 
-def _their_name(ours: tuple[str, ...]) -> str:
-    if ours[0] == 'bert':
-        return f'uniter.{bert.their_name(ours[1:])}'
-    return f'{_MODULES["/".join(ours[:-1])]}.{LEAVES[ours[-1]]}'
+def _published_name(path: tuple[str, ...]) -> str:
+    if path[0] == 'bert':
+        return f'uniter.{bert.published_name(path[1:])}'
+    return f'{_MODULES["/".join(path[:-1])]}.{LEAVES[path[-1]]}'

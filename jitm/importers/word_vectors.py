@@ -1,4 +1,4 @@
-"""Word vectors from a plain text file, such as GloVe's."""
+"""Reads word vectors from a plain text file, such as GloVe's."""
 
 import collections
 import itertools
@@ -12,19 +12,19 @@ from jitm.errors import UserError
 def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
     """Reads the vectors of a vocabulary's words.
 
-    A word without one is looked up again without `-`, `.` and `'` and up to a `/`, as ESA does.
+    A word without a vector is looked up again without `-`, `.` and `'` and up to a `/`, as in ESA.
 
     Args:
-      path: a text file with a word and its numbers on each line, separated by blanks; a first line with their
-        counts is passed over.
-      words: V of them.
-      dim: D, how many numbers a vector has.
+      path: a text file with a word and its numbers on each line, separated by blanks; a first line with the counts of
+        words and numbers is skipped.
+      words: V words.
+      dim: D, the size of a vector.
 
     Returns:
       float32 [V, D], NaN in the rows of words that have no vector.
 
     Raises:
-      UserError: the file cannot be read, or has vectors of another size.
+      UserError: if the file cannot be read, or has vectors of another size.
     """
     wanted = collections.defaultdict(list)
     for n, word in enumerate(words):
@@ -40,9 +40,7 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
                 word, *values = line.rstrip().rsplit(' ', dim)
                 if number == 1 and (len(values) != dim or ' ' in word):
                     size = max(len(line.split()) - 1, 0)
-                    raise UserError(
-                        f"{path} has vectors of {size} numbers, but config key 'model.text.word_dim' is {dim}"
-                    )
+                    raise UserError(f'{path} has vectors of {size} numbers, but the word embeddings have {dim}')
                 for rank, n in wanted.get(word, ()):
                     if len(values) != dim:
                         raise UserError(f"{path} has {len(values)} numbers for '{word}', not {dim}: download it again")
@@ -53,7 +51,7 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
     except ValueError as error:
         raise UserError(f'{path} is not a text file of words and numbers ({error}): give one such as GloVe') from error
     if np.isnan(vectors).all():
-        raise UserError(f'{path} has no vector of any word of the vocabulary: give word vectors of its language')
+        raise UserError(f'{path} has no vector for any word of the vocabulary: give word vectors of its language')
     return vectors
 
 

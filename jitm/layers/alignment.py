@@ -1,4 +1,4 @@
-"""Vectors of how words and their attended regions differ, and how a score is reasoned from them (SGRAF, DBL)."""
+"""Alignment vectors of words with their attended regions, and reasoning on them (SGRAF, DBL)."""
 
 import functools
 from typing import Protocol
@@ -9,19 +9,19 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError, check_rate
+from jitm.errors import UserError, check_at_least, check_rate
 from jitm.layers.attention import EPSILON
 from jitm.layers.linear import XavierLinear, product
 from jitm.layers.normalization import BatchNorm, l2_normalize, masked_moments
 
 
 class SelfAttention(nn.Module):
-    """An image's regions or a text's words as one vector: their mean weighted by self-attention (SGRAF, eq. 1 to 3).
+    """Pools regions or words to one vector, by their mean weighted with self-attention (SGRAF, eq. 1 to 3).
 
     Attributes:
       dropout: rate, 0.4 as released.
-      slots: how many regions an image has at most. Each of these places has its own batch normalisation, over
-        images and dimensions, as released; None for texts, which have no normalisation.
+      slots: maximum number of regions. Each slot has its own batch normalization, over images and dimensions, as
+        released; None for texts, which are not normalized.
     """
 
     dropout: float
@@ -29,11 +29,11 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(self, vectors: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
-        """Pools [N, K, D] elements, of which those in mask [N, K] are real, to unit vectors [N, D]."""
-        check_rate(self.dropout, f'model.{self.name}.dropout')
+        """Pools elements [N, K, D] with a mask [N, K] of the valid ones to unit vectors [N, D]."""
+        check_rate(self.dropout, 'dropout')
         dropout = nn.Dropout(self.dropout, deterministic=not train)
-        real = einops.rearrange(mask, 'n k -> n k 1')
-        mean = jnp.sum(jnp.where(real, vectors, 0), axis=1) / jnp.sum(real, axis=1)
+        valid = einops.rearrange(mask, 'n k -> n k 1')
+        mean = jnp.sum(jnp.where(valid, vectors, 0), axis=1) / jnp.sum(valid, axis=1)
         local = XavierLinear(vectors.shape[-1], name='local')(vectors)
         whole = XavierLinear(vectors.shape[-1], name='whole')(mean)
         if self.slots is not None:
@@ -41,41 +41,39 @@ class SelfAttention(nn.Module):
             whole = BatchNorm(name='whole_norm')(whole, train=train)
         local, whole = dropout(nn.tanh(local)), dropout(nn.tanh(whole))
         scores = XavierLinear(1, name='scores')(local * einops.rearrange(whole, 'n d -> n 1 d'))
-        weights = nn.softmax(jnp.where(real, scores, -jnp.inf), axis=1)
+        weights = nn.softmax(jnp.where(valid, scores, -jnp.inf), axis=1)
         return l2_normalize(jnp.sum(weights * vectors, axis=1))
 
     def _normalize_slots(self, local: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        given = mask.shape[1]
-        if given > self.slots:
-            raise UserError(
-                f"images have up to {given} regions, more than config key 'model.image_whole.slots' = {self.slots}"
-            )
-        padded = jnp.pad(local, [(0, 0), (0, self.slots - given), (0, 0)])
-        mask = jnp.pad(mask, [(0, 0), (0, self.slots - given)])
+        regions = mask.shape[1]
+        if regions > self.slots:  # the data may change after the model was built: hence not a ValueError
+            raise UserError(f'images have up to {regions} regions, but the model has slots for {self.slots}')
+        padded = jnp.pad(local, [(0, 0), (0, self.slots - regions), (0, 0)])
+        mask = jnp.pad(mask, [(0, 0), (0, self.slots - regions)])
         norm = BatchNorm(name='local_norm')
         normalized = norm(einops.rearrange(padded, 'n k d -> n d k'), einops.rearrange(mask, 'n k -> n 1 k'), train)
-        return einops.rearrange(normalized, 'n d k -> n k d')[:, :given]
+        return einops.rearrange(normalized, 'n d k -> n k d')[:, :regions]
 
 
 class Reasoning(Protocol):
-    """From the alignments of a pair, its whole and its words, to one vector.
+    """Maps the alignments of a pair, global and of its words, to one vector.
 
     Attributes:
-      over_images: in training a text's vectors depend on all images of the batch, which must be given together; such
-        a module has `moments` and `update`, see `AttentionFiltration`.
+      over_images: whether in training a text's vectors depend on all images of the batch, which must be passed
+        together; such a module has `moments` and `update`, see `AttentionFiltration`.
     """
 
     over_images: bool
 
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """Takes nodes [I, T, N, M], of which those in mask [T, N] are real, to [I, T, M]."""
+        """Maps nodes [I, T, N, M] with a mask [T, N] of the valid ones to [I, T, M]."""
 
 
 class Mean(nn.Module):
-    """The mean of the alignments (DBL, eq. 2).
+    """Averages the alignments (DBL, eq. 2).
 
     Attributes:
-      normalize: gives the mean norm 1, as released; the paper does not.
+      normalize: L2-normalizes the mean, as released; the paper does not.
     """
 
     normalize: bool
@@ -84,19 +82,20 @@ class Mean(nn.Module):
     @nn.compact
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """See `Reasoning`."""
-        real = mask[..., None]
-        mean = jnp.sum(jnp.where(real, nodes, 0), axis=2) / jnp.sum(real, axis=1)
+        valid = mask[..., None]
+        mean = jnp.sum(jnp.where(valid, nodes, 0), axis=2) / jnp.sum(valid, axis=1)
         return l2_normalize(mean) if self.normalize else mean
 
 
 class GraphReasoning(nn.Module):
-    """Similarity graph reasoning: every alignment looks at all others, the first node is the result (SGRAF, eq. 7, 8).
+    """Similarity graph reasoning over all alignments, whose first node is the result (SGRAF, eq. 7 and 8).
 
-    The edge (W_q s_i + b_q) . (W_k s_j + b_k) takes one product with W_q W_k' instead of two; b_k adds the same to all
-    edges of a node, which the softmax undoes, so that there is none. Of the last step only the first node is needed.
+    The edge (W_q s_i + b_q) . (W_k s_j + b_k) is computed with one product with W_q W_k' instead of two. b_k adds a
+    constant to all edges of a node, which the softmax cancels, so it is left out. The last step computes only the first
+    node.
 
     Attributes:
-      steps: 3 as published.
+      steps: number of steps, 3 as published.
     """
 
     steps: int
@@ -105,18 +104,17 @@ class GraphReasoning(nn.Module):
     @nn.compact
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """See `Reasoning`."""
-        if self.steps < 1:
-            raise UserError(f"config key 'model.reasoning.steps' is {self.steps}; it must be at least 1")
+        check_at_least(self.steps, 1, 'steps')
         size = nodes.shape[-1]
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
         for n in range(self.steps):
             query = self.param(f'query_{n}', xavier, (size, size))
             query_bias = self.param(f'query_bias_{n}', zeros, (size,))
             key = self.param(f'key_{n}', xavier, (size, size))
-            asking = nodes[:, :, :1] if n == self.steps - 1 else nodes
-            questions = product('itnm,mk->itnk', asking, product('mi,ki->mk', query, key))
-            questions += product('i,ki->k', query_bias, key)
-            edges = product('itnm,itom->itno', questions, nodes)
+            sources = nodes[:, :, :1] if n == self.steps - 1 else nodes
+            queries = product('itnm,mk->itnk', sources, product('mi,ki->mk', query, key))
+            queries += product('i,ki->k', query_bias, key)
+            edges = product('itnm,itom->itno', queries, nodes)
             edges = nn.softmax(jnp.where(mask[:, None], edges, -jnp.inf))
             mixed = product('itno,itom->itnm', edges, nodes)
             nodes = nn.relu(XavierLinear(size, name=f'graph_{n}')(mixed))
@@ -124,11 +122,11 @@ class GraphReasoning(nn.Module):
 
 
 class AttentionFiltration(nn.Module):
-    """Similarity attention filtration: the mean of the alignments weighted by their relevance (SGRAF, eq. 9, 10).
+    """Similarity attention filtration: averages alignments, weighted by their relevance (SGRAF, eq. 9 and 10).
 
-    The batch normalisation of the relevance is the released code's: it has one channel and meets one text at a time,
-    so that in training each text has the statistics of its own alignments with all images, and the running statistics
-    are updated once for each text, the longest first. `momentum` is the share of the old ones that is kept.
+    The batch normalization of the relevance is that of the released code. It has one channel and processes one text at
+    a time: in training each text is normalized with the statistics of its own alignments with all images, and the
+    running statistics are updated once per text, the longest first. `momentum` is the weight of the old ones.
     """
 
     over_images = True
@@ -136,7 +134,7 @@ class AttentionFiltration(nn.Module):
     epsilon = 1e-5
 
     def setup(self):
-        """Makes the parameters and the running statistics."""
+        """Creates the parameters and the running statistics."""
         self.relevance = XavierLinear(1)
         self.scale = self.param('scale', nn.initializers.ones, ())
         self.bias = self.param('bias', nn.initializers.zeros, ())
@@ -156,20 +154,21 @@ class AttentionFiltration(nn.Module):
         return l2_normalize(product('itn,itnm->itm', weights, nodes))
 
     def moments(self, nodes: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array]:
-        """What a text adds to the running statistics: mean and unbiased variance [T] of the relevance to all images."""
+        """Returns mean and unbiased variance [T] of each text's relevance to all images, for the running statistics."""
         mean, variance, count = masked_moments(self.relevance(nodes)[..., 0], mask, axes=(0, 2))
         return mean, variance * count / jnp.maximum(count - 1, 1)
 
     def update(self, mean: chex.Array, variance: chex.Array) -> None:
-        """Updates the running statistics by those of texts [T], one after the other."""
-        shares = (1 - self.momentum) * self.momentum ** jnp.arange(len(mean))[::-1]
+        """Updates the running statistics with those of texts [T], one after the other."""
+        weights = (1 - self.momentum) * self.momentum ** jnp.arange(len(mean))[::-1]
         for running, new in ((self.mean, mean), (self.variance, variance)):
-            running.value = self.momentum ** len(mean) * running.value + jnp.sum(shares * new)
+            running.value = self.momentum ** len(mean) * running.value + jnp.sum(weights * new)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def repeat(x: chex.Array, count: int) -> chex.Array:
-    """So many times the array [...], [count, ...]; its gradient is a product, on a CPU ten times as fast as a sum."""
+    """Repeats the array [...] as [count, ...]."""
+    # The gradient is a sum over the copies. As a product with ones it is ten times as fast on a CPU as XLA's sum.
     return jnp.broadcast_to(x, (count, *x.shape))
 
 
@@ -180,7 +179,7 @@ repeat.defvjp(
 
 
 class Alignments(nn.Module):
-    """l2norm(W (x - y)^2 + b): how two vectors differ (SGRAF, eq. 4; DBL, eq. 1; squared as released).
+    """l2norm(W (x - y)^2 + b), the alignment of two vectors (SGRAF, eq. 4; DBL, eq. 1; squared as released).
 
     Attributes:
       features: M.

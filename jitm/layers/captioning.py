@@ -1,4 +1,4 @@
-"""Writing the sentence of an image, word after word (Venugopalan et al., 2015, with attention)."""
+"""Captioning of an image, word by word (Venugopalan et al., 2015, with attention)."""
 
 import chex
 import einops
@@ -15,15 +15,15 @@ XAVIER_NORMAL = nn.initializers.variance_scaling(1.0, 'fan_avg', 'normal')
 
 
 def next_words(texts: Texts, max_length: int, end: int) -> tuple[chex.Array, chex.Array, chex.Array]:
-    """Makes of every text its words and, at each, the word that follows; one padding follows the last.
+    """Splits every text into input words and their labels, the next words; padding follows the last word.
 
     Args:
       texts: ids [N, L] and lengths [N].
-      max_length: longer texts are cut to so many ids, the last of which becomes `end`; their padding is not asked for.
+      max_length: longer texts are truncated to this number of ids, the last of which becomes `end`; no label follows it.
       end: the id of `<end>`.
 
     Returns:
-      Words and labels int32 [N, K] and mask bool [N, K] of the labels that count, with K = min(L, max_length - 1).
+      Words and labels int32 [N, K] and a mask bool [N, K] of the valid labels, with K = min(L, max_length - 1).
     """
     position = jnp.arange(min(texts.ids.shape[1] + 1, max_length))
     lengths = einops.rearrange(texts.lengths, 'n -> n 1')
@@ -34,12 +34,12 @@ def next_words(texts: Texts, max_length: int, end: int) -> tuple[chex.Array, che
 
 
 class DecoderStep(nn.Module):
-    """One word: a GRU reads it and the regions it attends to, e_r = w . tanh(W1 [region_r; state]).
+    """Reads one word and the attended regions with a GRU; the attention energy is w . tanh(W1 [region_r; state]).
 
     Attributes:
-      features: of the state.
-      dropout: rate, of what the GRU reads.
-      train: drops out, from the stream 'dropout'.
+      features: H, size of the state.
+      dropout: rate, of the inputs of the GRU.
+      train: applies dropout, from the stream 'dropout'.
     """
 
     features: int
@@ -54,10 +54,10 @@ class DecoderStep(nn.Module):
 
         Args:
           state: [N, H].
-          word: [N, E], embedded.
+          word: [N, E], the embedded word.
           regions: [N, R, H].
-          keys: [N, R, H], the part of W1 [region; state] that is the region's.
-          mask: bool [N, R], the regions that are real.
+          keys: [N, R, H], the regions' part of W1 [region; state].
+          mask: bool [N, R], the valid regions.
 
         Returns:
           The new state, twice.
@@ -73,13 +73,13 @@ class DecoderStep(nn.Module):
 
 
 class Captioner(nn.Module):
-    """A GRU reads the regions, another writes the sentence, attending to them (VSRN, section 3.4).
+    """Encodes the regions with a GRU and decodes the caption with another, which attends to them (VSRN, section 3.4).
 
     Attributes:
       vocab_size: V.
-      word_dim: size of the word embeddings, which are not those of the text encoder.
+      word_dim: size of the word embeddings, separate from those of the text encoder.
       features: H of both GRUs.
-      dropout: rate, of what both GRUs read; the stream is 'dropout'.
+      dropout: rate, of the inputs of both GRUs; the stream is 'dropout'.
     """
 
     vocab_size: int
@@ -89,13 +89,13 @@ class Captioner(nn.Module):
 
     @nn.compact
     def __call__(self, regions: chex.Array, counts: chex.Array, words: chex.Array, train: bool = False) -> chex.Array:
-        """Predicts at each word of a text the next one, given the words so far (teacher forcing).
+        """Predicts the next word at each word of a text, given the words up to it (teacher forcing).
 
         Args:
           regions: [N, R, D].
-          counts: int [N], how many of the regions are real.
+          counts: int [N], number of valid regions.
           words: int [N, L].
-          train: drops out.
+          train: applies dropout.
 
         Returns:
           Logits [N, L, V].
@@ -112,14 +112,14 @@ class Captioner(nn.Module):
         keys = nn.Dense(self.features, kernel_init=uniform, bias_init=uniform, name='key')(read)
         mask = jnp.arange(regions.shape[1]) < einops.rearrange(counts, 'n -> n 1')
         embed = nn.Embed(self.vocab_size, self.word_dim, embedding_init=nn.initializers.normal(1.0), name='embedding')
-        write = nn.scan(
+        decode = nn.scan(
             DecoderStep,
             variable_broadcast='params',
             split_rngs={'params': False, 'dropout': True},
             in_axes=(1, nn.broadcast, nn.broadcast, nn.broadcast),
             out_axes=1,
         )
-        _, states = write(self.features, self.dropout, train, name='decoder')(
+        _, states = decode(self.features, self.dropout, train, name='decoder')(
             last(read, mask), embed(words), read, keys, mask
         )
         bias_init = symmetric_uniform(self.features**-0.5)

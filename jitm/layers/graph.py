@@ -1,4 +1,4 @@
-"""Reasoning on the relations of regions."""
+"""Graph reasoning over the relations of regions."""
 
 import chex
 import einops
@@ -12,21 +12,22 @@ from jitm.layers.normalization import BatchNorm
 class RegionGraph(nn.Module):
     """V + BN(W R g(V)) with R_ij = theta(v_i) . phi(v_j) / N over N regions (VSRN, section 3.2).
 
-    The paper normalises the rows of R; the released code, which made the published numbers, divides by N, and so does
-    this. The scale of BN begins at 0, so that the layer begins as the identity. W has no bias: BN takes it away.
+    The paper normalizes the rows of R; the released code, which produced the published numbers, divides by N, and so
+    does this. The scale of BN is initialized as 0, so the layer is initialized as the identity. W has no bias, which
+    BN would cancel.
     """
 
     @nn.compact
     def __call__(self, regions: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
-        """Lets every region look at the real ones.
+        """Updates every region from all valid regions.
 
         Args:
           regions: [I, R, D].
-          mask: bool [I, R], the regions that are real.
-          train: normalises with the statistics of the batch, see `BatchNorm`.
+          mask: bool [I, R], the valid regions.
+          train: normalizes with the statistics of the batch, see `BatchNorm`.
 
         Returns:
-          [I, R, D]; whatever comes out for padded regions is to be ignored.
+          [I, R, D]; rows of padded regions are undefined.
         """
         size = regions.shape[-1]
         query, key, value = (Linear(size, name=name)(regions) for name in ('theta', 'phi', 'g'))

@@ -7,7 +7,7 @@ from flax import linen as nn
 
 
 def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
-    """U(-bound, bound)."""
+    """Returns an initializer that samples from U(-bound, bound)."""
 
     def init(key, shape, dtype=jnp.float32):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -16,17 +16,17 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
 
 
 def product(equation: str, x: chex.Array, y: chex.Array) -> chex.Array:
-    """`einsum` of arrays in the precision of the second one, with a float32 result."""
+    """Returns the `einsum` of two arrays, computed in the precision of the second one, as float32."""
     return jnp.einsum(
         equation, x.astype(y.dtype), y, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
     )
 
 
 class Linear(nn.Module):
-    """x W + b, both drawn from U(-1/sqrt(inputs), 1/sqrt(inputs)) as `torch.nn.Linear` does.
+    """x W + b, both initialized from U(-1/sqrt(inputs), 1/sqrt(inputs)) as in `torch.nn.Linear`.
 
     Attributes:
-      features: outputs.
+      features: number of outputs.
       use_bias: adds b.
     """
 
@@ -43,11 +43,11 @@ class Linear(nn.Module):
 
 
 class XavierLinear(nn.Module):
-    """x W + b with W from U(-r, r), r = sqrt(6 / (inputs + outputs)), and b = 0, as all of SCAN's lineage has it.
+    """x W + b with W from U(-r, r), r = sqrt(6 / (inputs + outputs)), and b = 0, as in the SCAN lineage.
 
     Attributes:
-      features: outputs.
-      weight_norm: W is g V / |V| with a number g, which begins as |V| (`torch.nn.utils.weight_norm`, dim=None).
+      features: number of outputs.
+      weight_norm: W is g V / |V| with a scalar g, initialized as |V| (`torch.nn.utils.weight_norm`, dim=None).
     """
 
     features: int
@@ -55,7 +55,7 @@ class XavierLinear(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array) -> chex.Array:
-        """Maps [..., inputs] to float32 [..., features]; a product in half precision if x is."""
+        """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
         kernel = self.param('kernel', nn.initializers.xavier_uniform(), (x.shape[-1], self.features))
         if self.weight_norm:
             length = self.param('length', lambda _: jnp.linalg.norm(kernel))

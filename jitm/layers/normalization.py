@@ -1,4 +1,4 @@
-"""Norms that stay finite, with finite gradients, at zero; batch normalisation by PyTorch's rule."""
+"""Norms with finite gradients at zero, masked statistics, and batch normalization as in PyTorch."""
 
 from collections.abc import Sequence
 
@@ -10,21 +10,21 @@ from jitm import parallel
 
 
 def l2_normalize(x: chex.Array, axis: int = -1) -> chex.Array:
-    """Divides by the Euclidean norm along an axis (VSE++, section 3; no epsilon, as in the released code).
+    """Divides by the Euclidean norm along an axis, without an epsilon, as VSE++ released it.
 
     Args:
-      x: [..., D]; any shape.
-      axis: the axis that gets norm 1.
+      x: any shape.
+      axis: the axis of the vectors.
 
     Returns:
-      Same shape. A zero row stays zero, with the gradient of the identity.
+      Same shape. A zero vector stays zero, with the gradient of the identity.
     """
     squared = jnp.sum(jnp.square(x), axis=axis, keepdims=True)
     return x / jnp.sqrt(jnp.where(squared > 0, squared, 1))
 
 
 def safe_sqrt(x: chex.Array) -> chex.Array:
-    """Square root of a non-negative array whose gradient at zero is 0, not infinite."""
+    """Returns the square root of a non-negative array; its gradient at zero is 0, not infinite."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
@@ -32,15 +32,15 @@ def safe_sqrt(x: chex.Array) -> chex.Array:
 def masked_moments(
     x: chex.Array, mask: chex.Array, axes: Sequence[int] | None = None
 ) -> tuple[chex.Array, chex.Array, chex.Array]:
-    """The mean and the biased variance of the rows of all devices.
+    """Returns the mean and the biased variance over the rows of all devices.
 
     Args:
       x: [..., D].
-      mask: bool, to be broadcast to x: what counts.
-      axes: over which axes; None for all but the last.
+      mask: bool, broadcast to x: the valid values.
+      axes: the reduced axes; None for all but the last.
 
     Returns:
-      Mean, variance and how many values they are made of, each the shape of x without the axes; of nothing they are 0.
+      Mean, variance and number of valid values, each with the shape of x without the axes; 0 without valid values.
     """
     axes = tuple(range(x.ndim - 1)) if axes is None else tuple(axes)
     mask = jnp.broadcast_to(mask, x.shape)
@@ -57,11 +57,11 @@ def masked_moments(
 class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + 1e-5) * scale + bias over all rows of all devices, as `torch.nn.BatchNorm1d`.
 
-    Training normalises with the biased variance of the batch and keeps the unbiased one, unlike Flax.
+    Training normalizes with the biased variance of the batch and averages the unbiased one, unlike Flax.
 
     Attributes:
-      scale_init: of the scale.
-      momentum: share of the old running statistics that is kept at each step (PyTorch's 0.1 is 0.9 here).
+      scale_init: initializer of the scale.
+      momentum: weight of the old running statistics at each step (PyTorch's 0.1 is 0.9 here).
       epsilon: added to the variance.
     """
 
@@ -71,11 +71,11 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array | None = None, train: bool = False) -> chex.Array:
-        """Normalises the last axis.
+        """Normalizes the last axis.
 
         Args:
           x: [..., D].
-          mask: bool, [..., 1] or [..., D], of what the statistics are made; None for everything.
+          mask: bool, [..., 1] or [..., D], the values that the statistics are computed from; None for all.
           train: uses the statistics of the batch and updates the running ones, in 'batch_stats'.
 
         Returns:

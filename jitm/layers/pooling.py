@@ -1,6 +1,6 @@
-"""Pooling: a set of vectors, some of them padding, becomes one vector.
+"""Pooling of a masked set of vectors to one vector.
 
-Every pooling takes features [N, K, D] and a mask bool [N, K] with at least one True a row, and gives [N, D].
+Every pooling maps features [N, K, D] and a mask bool [N, K] with at least one True per row to [N, D].
 """
 
 from collections.abc import Callable
@@ -12,32 +12,32 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import check_choice
 from jitm.layers.linear import Linear
 from jitm.layers.recurrent import GRU
 
 
 def mean(features: chex.Array, mask: chex.Array) -> chex.Array:
-    """The mean of the real vectors."""
+    """Returns the mean of the valid vectors."""
     total = jnp.sum(jnp.where(mask[..., None], features, 0), axis=1)
     return total / jnp.sum(mask, axis=1, keepdims=True)
 
 
 def maximum(features: chex.Array, mask: chex.Array) -> chex.Array:
-    """The largest real value of each dimension."""
+    """Returns the maximum of each dimension over the valid vectors."""
     return jnp.max(jnp.where(mask[..., None], features, -jnp.inf), axis=1)
 
 
 def last(features: chex.Array, mask: chex.Array) -> chex.Array:
-    """The last real vector."""
+    """Returns the last valid vector."""
     index = jnp.max(jnp.where(mask, jnp.arange(mask.shape[1]), 0), axis=1)
     return jnp.take_along_axis(features, index[:, None, None], axis=1)[:, 0]
 
 
 def descending_ranks(features: chex.Array) -> chex.Array:
-    """The position of each value among the K of its dimension, the largest at 0; of equals the earlier comes first.
+    """Returns the rank of each value among the K of its dimension, 0 for the largest; ties rank by position.
 
-    Counting the larger ones is vectorised where a sort is not: 9 times faster than `jnp.sort` for GPO on a CPU.
+    Counting the larger values is vectorized, unlike a sort: 9 times faster than `jnp.sort` for GPO on a CPU.
 
     Args:
       features: [N, K, D].
@@ -50,12 +50,12 @@ def descending_ranks(features: chex.Array) -> chex.Array:
     for k in range(features.shape[1]):
         one = features[:, k : k + 1]
         ranks += ((one > features) | ((one == features) & (k < position))).astype(jnp.int32)
-    # Without the barrier XLA counts anew inside of each use, element by element.
+    # Without the barrier XLA fuses the counting into each use and repeats it for every element.
     return jax.lax.optimization_barrier(ranks)
 
 
 def positional_encoding(length: int, dim: int) -> np.ndarray:
-    """Float32 [length, dim]: sin(p exp(-2i ln(1e4) / dim)) at 2i, its cos at 2i + 1 (Vaswani et al., 2017, 3.5)."""
+    """Returns float32 [length, dim]: sin(p exp(-2i ln(1e4) / dim)) at 2i, cos at 2i + 1 (Vaswani et al., 2017, 3.5)."""
     angles = np.arange(length)[:, None] * np.exp(-np.arange(0, dim, 2) * np.log(1e4) / dim)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, dim).astype(np.float32)
 
@@ -63,12 +63,12 @@ def positional_encoding(length: int, dim: int) -> np.ndarray:
 class GPO(nn.Module):
     """Generalized pooling operator: a learned weight for each rank (Chen et al., 2021, VSE-infinity; as released).
 
-    The values of every dimension are sorted on their own, and the weights, which depend on the number of vectors
-    alone, are computed once for each number. The temperature is in the released code and not in the paper.
+    Each dimension is sorted independently. The weights depend only on the number of vectors and are computed once for
+    each number. The temperature is part of the released code, not of the paper.
 
     Attributes:
-      position_dim: of the encoding of the ranks.
-      hidden_dim: H of the bidirectional GRU that reads them.
+      position_dim: size of the encoding of a rank.
+      hidden_dim: H of the bidirectional GRU that reads the encodings.
       temperature: of the softmax over ranks.
     """
 
@@ -77,7 +77,7 @@ class GPO(nn.Module):
     temperature: float = 0.1
 
     def setup(self):
-        """Makes the reader of the ranks."""
+        """Creates the GRU over ranks and its output layer."""
         self.gru = GRU(self.hidden_dim, bidirectional=True)
         self.linear = Linear(1, use_bias=False)
 
@@ -85,19 +85,19 @@ class GPO(nn.Module):
         """Pools [N, K, D] with mask [N, K] to [N, D]."""
         weights = self.weights(features.shape[1])[jnp.sum(mask, axis=1) - 1]
         ranks = descending_ranks(jnp.where(mask[..., None], features, -jnp.inf))
-        of_values = jax.vmap(lambda row, rank: row[rank])(weights, ranks)
-        return jnp.sum(of_values * jnp.where(mask[..., None], features, 0), axis=1)
+        weights = jax.vmap(lambda row, rank: row[rank])(weights, ranks)
+        return jnp.sum(weights * jnp.where(mask[..., None], features, 0), axis=1)
 
-    def weights(self, most: int) -> chex.Array:
-        """The weights of the ranks [K, K]: row k - 1 is for k vectors, with 0 after the k-th."""
-        counts = jnp.arange(1, most + 1)
-        positions = jnp.broadcast_to(positional_encoding(most, self.position_dim), (most, most, self.position_dim))
+    def weights(self, size: int) -> chex.Array:
+        """Returns the weights of the ranks [K, K]; row k - 1 is for k vectors, with 0 after the k-th."""
+        counts = jnp.arange(1, size + 1)
+        positions = jnp.broadcast_to(positional_encoding(size, self.position_dim), (size, size, self.position_dim))
         scores = self.linear(self.gru(positions, counts))[..., 0] / self.temperature
-        return nn.softmax(scores, where=jnp.arange(most) < counts[:, None])
+        return nn.softmax(scores, where=jnp.arange(size) < counts[:, None])
 
 
 class ESA(nn.Module):
-    """Element-wise attention over the set, for each dimension on its own (ESA, released; score = W x + b)."""
+    """Element-wise attention: a softmax over the set for each dimension, of scores W x + b (ESA, released)."""
 
     @nn.compact
     def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
@@ -110,18 +110,15 @@ class ESA(nn.Module):
 POOLINGS = {'mean': lambda: mean, 'max': lambda: maximum, 'last': lambda: last, 'gpo': GPO, 'esa': ESA}
 
 
-def make_pooling(name: str, *, where: str) -> Callable[[chex.Array, chex.Array], chex.Array]:
-    """Makes a pooling of `POOLINGS`.
+def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array], chex.Array]:
+    """Returns a new pooling.
 
     Args:
-      name: as a config names it.
-      where: the config's key, for messages.
+      name: one of `POOLINGS`.
+      argument: the name of the caller's argument, for messages.
 
     Raises:
-      UserError: there is no such pooling.
+      ValueError: if the name is unknown.
     """
-    if name not in POOLINGS:
-        raise UserError(
-            f"config key '{where}' is '{name}'; take one of {', '.join(POOLINGS)}{did_you_mean(name, POOLINGS)}"
-        )
+    check_choice(name, POOLINGS, argument)
     return POOLINGS[name]()

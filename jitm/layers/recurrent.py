@@ -1,4 +1,4 @@
-"""Gated recurrent units with PyTorch's equations and initialisation."""
+"""Gated recurrent units with PyTorch's equations and initialization."""
 
 import chex
 import einops
@@ -12,8 +12,8 @@ from jitm.layers.linear import symmetric_uniform
 class GRUCell(nn.RNNCellBase):
     """A gated recurrent unit as in `torch.nn.GRU`, which applies the reset gate after the recurrent product.
 
-    PyTorch adds two biases to the reset and update gates, each U(-1/sqrt(H), 1/sqrt(H)); here their sum is one
-    parameter, drawn as that sum. The new gate keeps both.
+    PyTorch adds two biases to the reset and update gates, each U(-1/sqrt(H), 1/sqrt(H)). Here their sum is one parameter,
+    initialized as that sum. The new gate has both.
 
     Attributes:
       features: H, the size of the state.
@@ -23,7 +23,7 @@ class GRUCell(nn.RNNCellBase):
 
     @nn.compact
     def __call__(self, carry: chex.Array, inputs: chex.Array) -> tuple[chex.Array, chex.Array]:
-        """Takes one step: state [..., H] and inputs [..., D] to the new state, twice."""
+        """Maps the state [..., H] and inputs [..., D] to the new state, returned twice."""
         uniform = symmetric_uniform(self.features**-0.5)
 
         def sum_of_two(key, shape, dtype=jnp.float32):
@@ -50,16 +50,16 @@ class GRUCell(nn.RNNCellBase):
 
     @property
     def num_feature_axes(self) -> int:
-        """The inputs have one feature axis."""
+        """Number of feature axes of the inputs."""
         return 1
 
 
 class GRU(nn.Module):
-    """Reads sequences forward, or in both directions and averages them, as the SCAN lineage does.
+    """Reads sequences forward, or in both directions with averaged states, as in the SCAN lineage.
 
     Attributes:
-      features: H.
-      bidirectional: also reads backward, from the last real element.
+      features: H, size of the states.
+      bidirectional: also reads backward, from the last valid element.
     """
 
     features: int
@@ -74,7 +74,7 @@ class GRU(nn.Module):
           lengths: int [N].
 
         Returns:
-          The state after each element [N, L, H], zero where padded; for two directions their mean.
+          The state after each element [N, L, H], zero where padded; for two directions the mean of both states.
         """
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []

@@ -1,27 +1,25 @@
-"""Text encoders: a vector for each word of a text."""
+"""Text encoders: one vector for each word of a text."""
 
 import chex
 import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError, check_choice, check_rate
+from jitm.errors import check_at_least, check_choice, check_rate
 from jitm.layers.linear import Linear, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, SIZES, BERTSize
-from jitm.types import TextFormat, Texts
-
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+from jitm.types import DTYPES, TextFormat, Texts
 
 
 class GRUEncoder(nn.Module):
-    """Embeds words and reads them with a uni- or bidirectional GRU (VSE++, section 3).
+    """Embeds words and reads them with a uni- or bidirectional GRU (Faghri et al., 2018, section 3).
 
     Attributes:
       vocab_size: V.
       embed_dim: D, of the states.
-      word_dim: size of the word embeddings, drawn from U(-0.1, 0.1).
-      bidirectional: reads backward from the last real word as well and averages the two directions.
+      word_dim: size of the word embeddings, initialized from U(-0.1, 0.1).
+      bidirectional: also reads backward from the last valid word and averages the two directions.
       dropout: rate, of the word embeddings (0.1 in ESA, 0.4 in SGRAF).
     """
 
@@ -39,27 +37,26 @@ class GRUEncoder(nn.Module):
 
         Args:
           texts: ids [T, L] and lengths [T].
-          train: drops out, from the stream 'dropout'.
+          train: applies dropout, from the stream 'dropout'.
 
         Returns:
           The state after each word [T, L, D], zero where padded.
         """
-        if self.word_dim < 1:
-            raise UserError(f"config key 'model.text.word_dim' is {self.word_dim}; it must be at least 1")
-        check_rate(self.dropout, 'model.text.dropout')
+        check_at_least(self.word_dim, 1, 'word_dim')
+        check_rate(self.dropout, 'dropout')
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=symmetric_uniform(0.1), name='embedding')
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
 
 
 class BERTEncoder(nn.Module):
-    """BERT's last hidden states through a linear layer (VSE-infinity; RVSE++, paper 004, section 3.4).
+    """Maps the last hidden states of BERT with a linear layer (VSE-infinity; Li et al., 2023, section 3.4).
 
     Attributes:
       vocab_size: V, of word pieces.
-      embed_dim: D, of the result.
+      embed_dim: D, size of the result.
       size: 'tiny', 'base' or 'large'.
-      dropout: rate inside of BERT, 0.1 as published.
+      dropout: rate inside BERT, 0.1 as published.
       output_dropout: rate after the linear layer, 0.1 in ESA.
       dtype: of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
     """
@@ -79,15 +76,15 @@ class BERTEncoder(nn.Module):
 
         Args:
           texts: ids [T, L] and lengths [T].
-          train: drops out, from the stream 'dropout'.
+          train: applies dropout, from the stream 'dropout'.
 
         Returns:
           float32 [T, L, D], zero where padded.
         """
-        check_choice(self.size, SIZES, 'model.text.size')
-        check_choice(self.dtype, DTYPES, 'model.text.dtype')
-        check_rate(self.dropout, 'model.text.dropout')
-        check_rate(self.output_dropout, 'model.text.output_dropout')
+        check_choice(self.size, SIZES, 'size')
+        check_choice(self.dtype, DTYPES, 'dtype')
+        check_rate(self.dropout, 'dropout')
+        check_rate(self.output_dropout, 'output_dropout')
         bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
         words = Linear(self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)

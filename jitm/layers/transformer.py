@@ -1,4 +1,4 @@
-"""BERT's encoder (Devlin et al., 2019): learned positions, blocks that normalise after the sum, exact GELU."""
+"""BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU."""
 
 import dataclasses
 
@@ -13,16 +13,16 @@ from jitm.types import Texts
 
 @dataclasses.dataclass(frozen=True)
 class BERTSize:
-    """How large a BERT is.
+    """The sizes of a BERT.
 
     Attributes:
       hidden: H of the hidden states.
       layers: number of blocks.
-      heads: of the attention, each of H / heads dimensions.
+      heads: number of attention heads, each with H / heads dimensions.
       mlp_dim: hidden size of the two-layer network in each block.
-      max_positions: the longest text, in tokens.
-      token_types: how many segments the embeddings tell apart.
-      deviation: of the weights that are drawn.
+      max_positions: maximum length of a text, in tokens.
+      token_types: number of segment embeddings.
+      deviation: standard deviation of the initial weights.
     """
 
     hidden: int
@@ -35,11 +35,12 @@ class BERTSize:
 
     @property
     def kernel_init(self) -> nn.initializers.Initializer:
-        """Draws weights and embeddings."""
+        """Initializer of weights and embeddings."""
         return nn.initializers.normal(self.deviation)
 
 
-# With 0.02 and so few dimensions, attention adds a twentieth of what is there, and regions are long overlooked.
+# With a deviation of 0.02 and so few dimensions, the output of the attention is a twentieth of its input, and the model
+# takes long to use the regions.
 TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512, deviation=0.08)
 BASE = BERTSize(hidden=768, layers=12, heads=12, mlp_dim=3072)
 LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
@@ -47,8 +48,8 @@ SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
 
 
 def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None) -> nn.LayerNorm:
-    """A normalisation with BERT's eps."""
-    # The fast variance, E[x^2] - E[x]^2, loses digits that BERT's eps would keep.
+    """Returns a layer normalization with BERT's epsilon."""
+    # The fast variance, E[x^2] - E[x]^2, is less precise than this epsilon.
     return nn.LayerNorm(epsilon=1e-12, use_fast_variance=False, dtype=dtype, name=name)
 
 
@@ -56,12 +57,12 @@ class TransformerBlock(nn.Module):
     """h = LN(x + drop(W_o attention(x))), y = LN(h + drop(W_2 gelu(W_1 h))) (Vaswani et al., 2017, 3.1 to 3.3).
 
     Attributes:
-      heads: of the attention.
+      heads: number of attention heads.
       mlp_dim: rows of W_1.
-      dropout: rate, of the attention's weights too.
+      dropout: rate, also of the attention weights.
       dtype: of the computation; parameters, softmax and its product with the values, and the
         statistics of LN are float32.
-      kernel_init: draws W.
+      kernel_init: initializer of W.
     """
 
     heads: int
@@ -72,12 +73,12 @@ class TransformerBlock(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
-        """Mixes each sequence's tokens.
+        """Applies the block to each sequence.
 
         Args:
           tokens: [N, L, H].
-          mask: bool [N, L], which tokens may be looked at.
-          train: drops out, from the stream 'dropout'.
+          mask: bool [N, L], the tokens that are attended to.
+          train: applies dropout, from the stream 'dropout'.
 
         Returns:
           [N, L, H], of `dtype`.
@@ -102,15 +103,15 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Blocks on top of each other; the tokens may be words, regions or both.
+    """A stack of `TransformerBlock`; the tokens may be words, regions or both.
 
     Attributes:
       layers: number of blocks.
-      heads: see `TransformerBlock`, as for the rest.
-      mlp_dim: rows of W_1.
-      dropout: rate.
-      dtype: of the computation.
-      kernel_init: draws W.
+      heads: see `TransformerBlock`.
+      mlp_dim: see `TransformerBlock`.
+      dropout: see `TransformerBlock`.
+      dtype: see `TransformerBlock`.
+      kernel_init: see `TransformerBlock`.
     """
 
     layers: int
@@ -122,7 +123,7 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
-        """Turns [N, L, H] tokens, of which those in mask [N, L] may be looked at, into [N, L, H]."""
+        """Maps tokens [N, L, H] with a mask [N, L] of those that are attended to, to [N, L, H]."""
         for n in range(self.layers):
             block = TransformerBlock(
                 self.heads, self.mlp_dim, self.dropout, self.dtype, self.kernel_init, name=f'block_{n}'
@@ -134,11 +135,11 @@ class Transformer(nn.Module):
 class BERTEmbeddings(nn.Module):
     """drop(LN(word + position + type 0)) (Devlin et al., 2019, figure 2).
 
-    The tables are attributes, so that a model can tie a decoder to `words` or give its regions a type.
+    The tables are attributes: a model may tie a decoder to `words`, or add a type embedding to its regions.
 
     Attributes:
       vocab_size: V.
-      size: of the BERT.
+      size: sizes of the BERT.
       dropout: rate.
       dtype: of the result; the sum and the parameters are float32.
     """
@@ -149,7 +150,7 @@ class BERTEmbeddings(nn.Module):
     dtype: chex.ArrayDType | None = None
 
     def setup(self):
-        """Makes the three tables and the normalisation."""
+        """Creates the three tables and the normalization."""
         self.words = nn.Embed(self.vocab_size, self.size.hidden, embedding_init=self.size.kernel_init)
         self.positions = nn.Embed(self.size.max_positions, self.size.hidden, embedding_init=self.size.kernel_init)
         self.token_types = nn.Embed(self.size.token_types, self.size.hidden, embedding_init=self.size.kernel_init)
@@ -161,18 +162,18 @@ class BERTEmbeddings(nn.Module):
 
         Args:
           ids: int [T, L].
-          train: drops out, from the stream 'dropout'.
+          train: applies dropout, from the stream 'dropout'.
 
         Returns:
           [T, L, H].
 
         Raises:
-          UserError: L is more than there are positions.
+          UserError: if L is more than `max_positions`.
         """
-        length, most = ids.shape[1], self.size.max_positions
-        if length > most:
+        length, maximum = ids.shape[1], self.size.max_positions
+        if length > maximum:
             raise UserError(
-                f'a batch has texts padded to {length} word pieces, BERT takes {most}: shorten the captions'
+                f'a batch has texts padded to {length} word pieces, BERT takes {maximum}: shorten the captions'
             )
         total = self.words(ids) + self.positions(jnp.arange(length)) + self.token_types(jnp.zeros((), jnp.int32))
         return self.drop(self.norm(total), deterministic=not train)
@@ -184,7 +185,7 @@ class BERT(nn.Module):
     Attributes:
       vocab_size: V.
       size: `BASE`, `LARGE` or another.
-      dropout: rate, of embeddings, attention weights and hidden states; published models take 0.1.
+      dropout: rate, of embeddings, attention weights and hidden states; 0.1 as published.
       dtype: of the computation, such as `jnp.bfloat16`; parameters are float32.
     """
 
@@ -194,7 +195,7 @@ class BERT(nn.Module):
     dtype: chex.ArrayDType | None = None
 
     def setup(self):
-        """Makes the embeddings and the blocks."""
+        """Creates the embeddings and the blocks."""
         size = self.size
         self.embeddings = BERTEmbeddings(self.vocab_size, size, self.dropout, self.dtype)
         self.encoder = Transformer(size.layers, size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init)
@@ -204,7 +205,7 @@ class BERT(nn.Module):
 
         Args:
           texts: ids [T, L] and lengths [T].
-          train: drops out, from the stream 'dropout'.
+          train: applies dropout, from the stream 'dropout'.
 
         Returns:
           The last hidden states [T, L, H], zero where padded, of `dtype`.
@@ -215,17 +216,17 @@ class BERT(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """LN(gelu(W h)) E^T + b: which word stands at each place, E being the word embeddings (Devlin et al., 2019, 3.1).
+    """LN(gelu(W h)) E^T + b, logits of the word at each position; E are word embeddings (Devlin et al., 2019, 3.1).
 
     Attributes:
-      kernel_init: draws W.
+      kernel_init: initializer of W.
     """
 
     kernel_init: nn.initializers.Initializer = BASE.kernel_init
 
     @nn.compact
     def __call__(self, states: chex.Array, words: chex.Array) -> chex.Array:
-        """From states [..., H] and words [V, H] to logits [..., V]."""
+        """Maps states [..., H] and word embeddings [V, H] to logits [..., V]."""
         dense = nn.Dense(states.shape[-1], kernel_init=self.kernel_init, name='dense')
         hidden = layer_norm(name='norm')(nn.gelu(dense(states), approximate=False))
         return hidden @ words.T + self.param('bias', nn.initializers.zeros, (len(words),))

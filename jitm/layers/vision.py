@@ -1,11 +1,11 @@
-"""Image encoders: a vector for each region of an image."""
+"""Image encoders: one vector for each region of an image."""
 
 import chex
 import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError, check_choice
+from jitm.errors import check_choice
 from jitm.layers.linear import Linear, XavierLinear
 from jitm.layers.normalization import BatchNorm
 from jitm.types import Images
@@ -14,14 +14,14 @@ MLPS = ('none', 'plain', 'residual', 'residual_on_input')
 
 
 class MLP(nn.Module):
-    """W_2 relu(BN(W_1 x)), a bottleneck of half the outputs (SelHN, figure 9; as VSE-infinity released it).
+    """W_2 relu(BN(W_1 x)) with half as many hidden units as outputs (Li et al., 2023, figure 9; VSE-infinity, released).
 
-    Figure 9 has a second batch normalisation at the end; the released module holds one and never applies it.
+    Figure 9 has a second batch normalization at the end; the released module has one too, but never applies it.
 
     Attributes:
-      features: outputs.
-      output_norm: applies the second one.
-      norm_padding: counts padded rows in the statistics, as released.
+      features: number of outputs.
+      output_norm: applies the second normalization.
+      norm_padding: includes padded rows in the statistics, as released.
     """
 
     features: int
@@ -30,23 +30,23 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
-        """Maps [N, K, inputs], of which those in mask [N, K] are real, to [N, K, features]."""
-        counted = None if self.norm_padding else mask[..., None]
-        hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), counted, train)
+        """Maps [N, K, inputs] with a mask [N, K] of the valid rows to [N, K, features]."""
+        statistics_mask = None if self.norm_padding else mask[..., None]
+        hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), statistics_mask, train)
         x = Linear(self.features, name='linear_2')(nn.relu(hidden))
-        return BatchNorm(name='output_norm')(x, counted, train) if self.output_norm else x
+        return BatchNorm(name='output_norm')(x, statistics_mask, train) if self.output_norm else x
 
 
 class RegionEncoder(nn.Module):
-    """A fully connected layer on each region, and an MLP or not (SelHN, figure 2).
+    """Applies a fully connected layer and optionally an MLP to each region (Li et al., 2023, figure 2).
 
     Attributes:
       embed_dim: D.
-      mlp: 'none' (VSE(FC)); 'plain', on the layer's output (VSE(MLP)); 'residual', added to that output (RVSE(MLP));
-        'residual_on_input', reading the raw features and added to the output (VSE-infinity, ESA).
+      mlp: 'none' (VSE(FC)); 'plain', applied to the layer's output (VSE(MLP)); 'residual', also added to that output
+        (RVSE(MLP)); 'residual_on_input', applied to the raw features and added to that output (VSE-infinity, ESA).
       output_norm: see `MLP`.
       norm_padding: see `MLP`.
-      weight_norm: the layer's direction and length are parameters of their own (SCAN's `weight_norm` encoder).
+      weight_norm: parametrizes the layer's direction and length separately (SCAN's `weight_norm` encoder).
     """
 
     embed_dim: int
@@ -56,10 +56,10 @@ class RegionEncoder(nn.Module):
     weight_norm: bool
 
     def setup(self):
-        """Makes the layers."""
-        check_choice(self.mlp, MLPS, 'model.image.mlp')
+        """Checks the options and creates the layers."""
+        check_choice(self.mlp, MLPS, 'mlp')
         if self.mlp != 'none' and self.embed_dim < 2:
-            raise UserError(f"config key 'model.embed_dim' is {self.embed_dim}; with an MLP it must be at least 2")
+            raise ValueError(f'embed_dim is {self.embed_dim}; with an MLP it must be at least 2')
         self.image_fc = XavierLinear(self.embed_dim, self.weight_norm)
         if self.mlp != 'none':
             self.image_mlp = MLP(self.embed_dim, self.output_norm, self.norm_padding)
@@ -68,12 +68,11 @@ class RegionEncoder(nn.Module):
         """Encodes every region.
 
         Args:
-          images: regions [I, R, F] and counts [I]; if they have E copies that keep other regions, there are N = I E
-            images, else N = I.
-          train: normalises with the statistics of the batch.
+          images: regions [I, R, F] and counts [I]; with E views of each image N is I E, otherwise I.
+          train: normalizes with the statistics of the batch.
 
         Returns:
-          [N, R, D], and which regions are real and kept, bool [N, R].
+          [N, R, D], and a mask bool [N, R] of the regions that are valid and kept.
         """
         regions, mask = self.encode(images, train)
         if images.kept is not None:

@@ -1,25 +1,27 @@
-"""Bidirectional focal attention (BFAN, Liu et al., 2019)."""
+"""Bidirectional focal attention (BFAN; Liu et al., 2019)."""
 
 import chex
 import einops
+import jax.numpy as jnp
 
+from jitm.errors import check_choice
 from jitm.layers import attention
-from jitm.models.cross_attention import ElementMatcher
+from jitm.models.matcher import CrossAttentionMatcher
 from jitm.types import Elements
 
 
-class BFAN(ElementMatcher):
-    """Words attend to regions and regions to words, twice: the second time only to what the first found relevant.
+class BFAN(CrossAttentionMatcher):
+    """Words attend to regions and regions to words, in two passes: the second drops irrelevant elements.
 
-    The score is the sum of both directions' mean relevances, in [-2, 2]. The published BFAN is the mean of an 'equal'
-    and a 'prob' model.
+    The score is the sum of both directions' mean relevances, in [-2, 2]. The published BFAN averages the scores of an
+    'equal' and a 'prob' model.
 
     Attributes:
-      embed_dim, image, text: see `ElementMatcher`.
+      embed_dim, image, text: see `CrossAttentionMatcher`.
       focal: one of `attention.FOCALS`.
       raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
       slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
-      lambda_softmax: temperature of the attention.
+      lambda_softmax: the attention's inverse temperature.
     """
 
     focal: str
@@ -29,28 +31,30 @@ class BFAN(ElementMatcher):
 
     def setup(self):
         """Checks the options."""
-        attention.check_temperature(self.lambda_softmax)
+        check_choice(self.focal, attention.FOCALS, 'focal')
+        check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
+        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
         scores = attention.similarities(images, texts)
-        words = self._direction(scores, images, texts)
-        regions = self._direction(einops.rearrange(scores, 'i r t l -> t l i r'), texts, images)
+        words = self._mean_relevance(scores, images, texts)
+        regions = self._mean_relevance(einops.rearrange(scores, 'i r t l -> t l i r'), texts, images)
         return words + regions.T
 
-    def _direction(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+    def _mean_relevance(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         weights = self.weights(scores, context, queries)
         relevance = attention.attended_cosine(scores, weights, attention.gram(context))
-        return attention.masked_mean(relevance, queries.mask)
+        return jnp.mean(relevance, axis=-1, where=queries.mask)
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """Focal attention of each query element over the context, up to a factor: [C, K, Q, M]."""
+        """Returns the unnormalized focal attention of each query element to the context: [C, K, Q, M]."""
         normalized = attention.normalize_over_queries(scores, queries.mask, self.raw_feature_norm, self.slope)
         weights = attention.attend(normalized, context.mask, self.lambda_softmax)
         return attention.focus(weights, context.mask, self.focal)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """The focal attention in both directions: name -> [I, T, L, R]."""
+        """Returns the focal attention in both directions: name -> [I, T, L, R]."""
         words = self.weights(attention.similarities(images, texts), images, texts)
         regions = self.weights(attention.similarities(texts, images), texts, images)
         return {

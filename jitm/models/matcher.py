@@ -1,70 +1,119 @@
-"""What every model is, and how a block of pairs becomes a similarity matrix."""
+"""The interface of all models, and their kinds: dual encoders, cross-attention models and joint encoders."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import chex
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError
+from jitm.layers import attention
+from jitm.layers.linear import product
 from jitm.models import tiling
-from jitm.types import Images, TextFormat, Texts, TokenPredictions
+from jitm.types import Elements, Images, TextFormat, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
 
+UNPAIRED = (
+    '{} scores a whole batch in training and no single pairs, so losses on mined pairs do not apply: '
+    'take another model, or other terms'
+)
+
 
 class Matcher(nn.Module):
-    """Scores images against texts. Each model is one final subclass.
+    """Scores images against texts.
 
-    Encodings are pytrees whose every leaf has the image (or the text) on axis 0, so that caching, chunking, gathering
-    candidates and sharding are the same tree indexing for all models.
+    Encodings are pytrees whose every leaf has the image (or the text) on axis 0. Caching, chunking, gathering
+    candidates and sharding are therefore the same tree indexing for all models. Further capabilities are classes:
+    `DualEncoder`, `CrossAttentionMatcher` and `JointEncoder`.
     """
+
+    reads_locations = False  # whether `encode_image` requires `Images.locations`
 
     @property
     def text_format(self) -> TextFormat:
-        """What texts it reads: those that its `text` does, if a model has no `text_format` of its own."""
+        """The texts that the model reads; by default those of its text encoder."""
         return self.text.text_format
 
-    @property
-    def reads_locations(self) -> bool:
-        """Whether it reads where regions are, which takes data with boxes."""
-        return False
-
-    @property
-    def begins_as(self) -> dict[str, str]:
-        """Which modules begin as copies of which others, where a run to begin with does not have them yet."""
-        return {}
-
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
-        """Encodes I images; every leaf of the result is [I, ...].
+        """Encodes I images.
 
-        In training there may be more leaves than `similarity` needs, for `predict_tokens`.
+        Args:
+          images: I images.
+          train: applies dropout and the statistics of the batch; the result may have additional leaves for
+            `predict_tokens`.
+
+        Returns:
+          Leaves [I, ...].
         """
         raise NotImplementedError
 
     def encode_text(self, texts: Texts, train: bool = False) -> Encoding:
-        """Encodes T texts; every leaf of the result is [T, ...]."""
+        """Encodes T texts: leaves [T, ...]."""
         raise NotImplementedError
 
-    @property
-    def scores_products(self) -> bool:
-        """Whether `similarity` is the inner product of what `vectors` makes of encodings, in evaluation."""
-        return False
-
-    def vectors(self, encoding: Encoding) -> chex.Array:
-        """The vectors [N, D] of encoded images or texts whose inner products are the scores, if there are any."""
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores every image with every text: float32 [I, T]."""
         raise NotImplementedError
 
-    def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
-        """Scores every image of a small block with every text of it, at once: float32 [I, T].
-
-        What `similarity` and `similarity_pairwise` are made of, unless a model has its own.
-        """
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n: float32 [N]."""
         raise NotImplementedError
 
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
-        """How many floats the largest array within `score_block` holds for one pair; decides how large blocks are."""
+        """Returns the size of the largest array that scoring one pair needs; it limits how many are scored at once."""
+        raise NotImplementedError
+
+    def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
+        """Predicts the words of matching pairs, for the token terms of the objective.
+
+        Args:
+          images: N images as `encode_image` encodes them in training.
+          texts: N texts; text n describes image n.
+          train: applies dropout.
+
+        Returns:
+          Name of a loss in `jitm.losses.tokens` -> its inputs; empty for a model that predicts none.
+        """
+        return {}
+
+    def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
+        """Encodes and scores every image with every text: float32 [I, T].
+
+        At initialization, which requires matching pairs, every parameter is created.
+        """
+        if self.is_initializing():
+            self.predict_tokens(self.encode_image(images, train=True), texts)
+        return self.similarity(self.encode_image(images, train), self.encode_text(texts, train), train)
+
+
+class DualEncoder(Matcher):
+    """Encodes both sides independently; the score is the inner product of two vectors."""
+
+    def vectors(self, encoding: Encoding) -> chex.Array:
+        """Returns the vectors [N, D] of N encoded images or texts, whose inner products are the scores."""
+        return encoding
+
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores every image with every text: float32 [I, T]."""
+        return product('id,td->it', self.vectors(images), self.vectors(texts))
+
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n: float32 [N]."""
+        return product('nd,nd->n', self.vectors(images), self.vectors(texts))
+
+    def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
+        """Returns the size of a vector."""
+        return self.vectors(images).shape[-1]
+
+
+class TiledMatcher(Matcher):
+    """Scores a tile of images and texts at a time, which bounds the memory; a model adds `score_block`."""
+
+    def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
+        """Scores every image of a small block with every text of it, without tiling: float32 [I, T]."""
         raise NotImplementedError
 
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
@@ -73,7 +122,7 @@ class Matcher(nn.Module):
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
-        block, variables = self._block('score_block', images, texts)
+        block, variables = as_function(self, 'score_block', images, texts)
         size = tiling.tile_edge(self.floats_per_pair(images, texts)) ** 2
         return tiling.map_tiles(lambda pairs: tiling.over_pairs(block)(variables, *pairs), (images, texts), size)
 
@@ -83,89 +132,188 @@ class Matcher(nn.Module):
         """Applies a method such as `score_block` to every image with every text.
 
         Args:
-          method: from leaves [i, ...] and [t, ...] to leaves [i, t, ...].
+          method: maps leaves [i, ...] and [t, ...] to leaves [i, t, ...].
           images: leaves [I, ...].
-          texts: leaves [T, ...]; Elements, the longest first, if they are to be cut.
-          cut: cuts each tile of texts to their own length, which is worth more than it takes to compile if texts are
-            padded to the longest of a batch.
-          all_images: gives the method all images at once, with few texts.
+          texts: leaves [T, ...]; with `cut`, Elements sorted by length, the longest first.
+          cut: cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
+            of a batch; several lengths are compiled.
+          all_images: passes all images at once, with few texts.
 
         Returns:
           Leaves [I, T, ...].
         """
-        block, variables = self._block(method, images, texts)
+        block, variables = as_function(self, method, images, texts)
         floats = self.floats_per_pair(images, texts)
         if cut:
-            block, floats = tiling.at_own_length(block), floats / 2  # half of the places are padding
+            block, floats = tiling.at_own_length(block), floats / 2  # half of the positions are padding
         edge = tiling.tile_edge(floats)
-        count = len(jax.tree.leaves(images)[0])
-        return tiling.map_pairs(block, variables, images, texts, count if all_images else edge, edge)
+        num_images = len(jax.tree.leaves(images)[0])
+        return tiling.map_pairs(block, variables, images, texts, num_images if all_images else edge, edge)
 
-    def _block(self, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
-        """A method as a pure function, and its first argument; at initialisation with all parameters."""
-        if self.is_initializing():
-            getattr(self, method)(*jax.tree.map(lambda x: x[:1], (images, texts)))
-        module, variables = self.unbind()
-        return functools.partial(module.apply, method=method), variables
 
-    def attention_block(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
-        """How words and regions of every image and every text of a small block attend to each other.
+class CrossAttentionMatcher(TiledMatcher):
+    """Compares regions and words, encoded as unit vectors; a model adds `score_block` and `attention_block`.
 
-        Returns:
-          Name -> float32 [I, T, L, R], see `attention.word_by_region`: 't2i', each word's attention to the regions, and
-          'i2t', each region's to the words; those a model has.
+    Attributes:
+      embed_dim: D.
+      image: encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
+      text: encodes texts as [T, L, D].
+    """
 
-        Raises:
-          UserError: if the model has none.
-        """
-        raise UserError(f'{type(self).__name__} has no attention of words over regions to show')
+    embed_dim: int
+    image: nn.Module
+    text: nn.Module
 
-    def attention_pairwise(self, images: Encoding, texts: Encoding) -> dict[str, chex.Array]:
-        """The attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
-        block, variables = self._block('attention_block', images, texts)
-        return tiling.over_pairs(block)(variables, images, texts)
+    def encode_image(self, images: Images, train: bool = False) -> Elements:
+        """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
+        return attention.unit_elements(*self.image(images, train))
 
-    def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
-        """Predicts words of matching pairs, for the token terms of the objective.
+    def encode_text(self, texts: Texts, train: bool = False) -> Elements:
+        """Encodes [T, L] words as unit vectors [T, L, D]."""
+        return attention.unit_elements(self.text(texts, train), texts.mask)
+
+    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
+        """Returns the number of similarities between regions and words."""
+        return images.mask.shape[1] * texts.mask.shape[1]
+
+    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+        """Scores every image with every text: [I, T]."""
+        if not train:
+            return super().similarity(images, texts)
+        texts, order = tiling.longest_first(texts)
+        return self.in_tiles('score_block', images, texts, cut=True)[:, order]
+
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """Returns the attention between the words and the regions of every pair of a small block.
 
         Args:
-          images: N images as `encode_image` encodes them in training.
-          texts: N texts; text n describes image n.
-          train: drops out.
+          images: I encoded images.
+          texts: T encoded texts.
 
         Returns:
-          The name of a loss in `jitm.losses.tokens` -> what it takes.
+          Name -> float32 [I, T, L, R], see `attention.word_by_region`: 't2i', the attention of each word to the
+          regions, 'i2t', that of each region to the words, or both, depending on the model.
         """
-        return {}
+        raise NotImplementedError
+
+    def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
+        block, variables = as_function(self, 'attention_block', images, texts)
+        return tiling.over_pairs(block)(variables, images, texts)
+
+
+class JointEncoder(Matcher):
+    """Reads each pair with one transformer, whose states heads turn into a score and predictions for the words.
+
+    A model adds `read_pairs` and `floats_per_pair` and has an attribute `heads`, the names of its heads besides `rank`.
+    The parameters of head `x` are those of the module `x_head`.
+    """
+
+    head_sources = MappingProxyType({})  # head -> the head that it is initialized from
 
     def read_pairs(
         self, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
     ) -> dict[str, chex.Array]:
-        """What heads say of image n read together with text n, all at once; all models have `rank`.
+        """Reads image n together with text n, without tiling, and applies heads.
 
         Args:
-          images: N of them, encoded.
-          texts: N of them, encoded, each with L places.
-          heads: of these.
-          train: drops out.
+          images: N encoded images.
+          texts: N encoded texts of L token positions.
+          heads: names of heads.
+          train: applies dropout.
 
         Returns:
-          Head -> `rank`, scores [N] as `similarity_pairwise`; `itm`, logits [N, 2], class 1 for a match; of each place
-          `mlm`, the word that stands there, logits [N, L, V]; `discriminate`, whether it fits the image, logits
-          [N, L, 2], class 1 if it does; `correct`, the word that should stand there, logits [N, L, V].
+          Head -> output. `rank`: scores [N]. `itm`: logits [N, 2], class 1 for a match. `mlm`: logits [N, L, V] of the
+          word at each position. `discriminate`: logits [N, L, 2], class 1 if the word matches the image. `correct`:
+          logits [N, L, V] of the word that matches the image.
 
         Raises:
-          UserError: if the model has not all of these.
+          ValueError: if the model lacks one of the heads.
         """
-        if tuple(heads) != ('rank',):
-            raise UserError(f'{type(self).__name__} does not read words together with an image')
-        return {'rank': self.similarity_pairwise(images, texts, train)}
+        raise NotImplementedError
 
-    def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
-        """Encodes and scores every image with every text: float32 [I, T].
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores every image with every text: [I, T]."""
+        shape = tuple(len(jax.tree.leaves(side)[0]) for side in (images, texts))
+        rows, columns = jnp.indices(shape)
+        return self._score_in_tiles(images, texts, rows.ravel(), columns.ravel(), train).reshape(shape)
 
-        At initialisation, which takes matching pairs, it touches every parameter.
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n: [N]."""
+        index = jnp.arange(len(jax.tree.leaves(images)[0]))
+        return self._score_in_tiles(images, texts, index, index, train)
+
+    def score_pairs(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n without tiling: [N]."""
+        return self.read_pairs(images, texts, ('rank',), train)['rank']
+
+    def _score_in_tiles(
+        self, images: Encoding, texts: Encoding, rows: chex.Array, columns: chex.Array, train: bool
+    ) -> chex.Array:
+        """Scores image rows[n] with text columns[n], a tile of pairs at a time: [N]."""
+        score, variables = as_function(self, 'score_pairs', images, texts)
+        key = self.make_rng('dropout') if train else None
+
+        def tile(pairs: tuple[chex.Array, ...]) -> chex.Array:
+            number, row, column = pairs
+            rngs = {'dropout': jax.random.fold_in(key, number[0])} if train else {}
+            sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
+            return score(variables, *sides, train, rngs=rngs)
+
+        size = tiling.tile_edge(self.floats_per_pair(images, texts)) ** 2
+        return tiling.map_tiles(tile, (jnp.arange(len(rows)), rows, columns), size)
+
+    def is_head(self, path: Sequence[str]) -> bool:
+        """Whether a parameter, given by its path, belongs to a head."""
+        return path[0].endswith('_head')
+
+    def add_heads(self, params: Mapping[tuple[str, ...], chex.Array]) -> dict[tuple[str, ...], chex.Array]:
+        """Initializes the heads that trained parameters lack as copies, as `head_sources` states.
+
+        Args:
+          params: path of a parameter -> its value, of a model that may have fewer heads.
+
+        Returns:
+          The same with the copies.
         """
-        if self.is_initializing():
-            self.predict_tokens(self.encode_image(images, train=True), texts)
-        return self.similarity(self.encode_image(images, train), self.encode_text(texts, train), train)
+        known = {path[0] for path in params}
+        copies = {
+            (f'{head}_head', *path[1:]): value
+            for head, source in self.head_sources.items()
+            if head in self.heads and f'{head}_head' not in known
+            for path, value in params.items()
+            if path[0] == f'{source}_head'
+        }
+        return {**params, **copies}
+
+
+def has_heads(model: Matcher, heads: Sequence[str]) -> bool:
+    """Whether a model is a joint encoder with these heads."""
+    return isinstance(model, JointEncoder) and set(heads) <= {'rank', *model.heads}
+
+
+def read_pairs(
+    model: Matcher, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
+) -> dict[str, chex.Array]:
+    """Applies `JointEncoder.read_pairs`; the only head of any other model is `rank`, its pairwise similarity.
+
+    Raises:
+      ValueError: if the model lacks one of the heads.
+    """
+    if isinstance(model, JointEncoder):
+        return model.read_pairs(images, texts, heads, train)
+    if set(heads) != {'rank'}:
+        raise ValueError(f'{type(model).__name__} does not read words together with an image')
+    return {'rank': model.similarity_pairwise(images, texts, train)}
+
+
+def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
+    """Returns a method of a bound model as a pure function and its first argument, the model's variables.
+
+    Tiles are computed within `lax.map` and `jax.checkpoint`, which must not close over a bound module. At
+    initialization the method is called once on one pair, so that the variables are complete.
+    """
+    if model.is_initializing():
+        getattr(model, method)(*jax.tree.map(lambda x: x[:1], (images, texts)))
+    module, variables = model.unbind()
+    return functools.partial(module.apply, method=method), variables

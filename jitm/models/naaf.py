@@ -1,4 +1,4 @@
-"""Negative-aware attention: a word that no region matches counts against the pair (NAAF, Zhang et al., 2022)."""
+"""Negative-aware attention: words without a matching region lower the score (NAAF; Zhang et al., 2022)."""
 
 import chex
 import einops
@@ -8,23 +8,23 @@ from flax import linen as nn
 from flax import struct
 
 from jitm import parallel
-from jitm.errors import UserError
+from jitm.errors import check_positive
 from jitm.layers import attention
-from jitm.models.cross_attention import UNPAIRED, ElementMatcher
+from jitm.models.matcher import UNPAIRED, CrossAttentionMatcher
 from jitm.types import Elements
 
-NEW_SHARE = 0.7  # of a newly mined threshold; the rest is the one before
+STEP_SIZE = 0.7  # weight of a new threshold in the moving average
 
 
-class Mined(struct.PyTreeNode):
-    """What the captions of a batch have taught so far; of pairs, the first is of positives, the second of negatives.
+class Statistics(struct.PyTreeNode):
+    """Running statistics of matched (index 0) and mismatched (index 1) word similarities within a batch.
 
     Attributes:
-      threshold: float32 [], below it a word and a region do not match.
-      safe_threshold: float32 [], three deviations below the mean of the positives.
-      count: float32 [], how many words were collected.
-      mean: float32 [2], of the words' similarities with their best regions.
-      squares: float32 [2], the sums of squared differences from the means.
+      threshold: float32 [], similarity below which a word and a region do not match.
+      safe_threshold: float32 [], three standard deviations below the mean of the matched similarities.
+      count: float32 [], number of words collected.
+      mean: float32 [2], mean similarity of a word with its best region.
+      squares: float32 [2], sums of squared differences from the means.
     """
 
     threshold: chex.Array
@@ -34,45 +34,45 @@ class Mined(struct.PyTreeNode):
     squares: chex.Array
 
 
-def nothing_mined() -> Mined:
-    """What a batch begins with."""
-    number, pair = jnp.zeros((), jnp.float32), jnp.zeros(2, jnp.float32)
-    return Mined(threshold=number, safe_threshold=number, count=number, mean=pair, squares=pair)
+def initial_statistics() -> Statistics:
+    """Returns the statistics at the start of a batch."""
+    scalar, pair = jnp.zeros((), jnp.float32), jnp.zeros(2, jnp.float32)
+    return Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
 
 
-def collect(mined: Mined, similarities: chex.Array, counted: chex.Array) -> Mined:
-    """Adds the words of a caption to the statistics, by the rule for joining means and squares of two samples.
+def add_words(statistics: Statistics, similarities: chex.Array, mask: chex.Array) -> Statistics:
+    """Adds the words of a caption, by the parallel update of mean and variance (Chan et al., 1979).
 
     Args:
-      mined: before.
-      similarities: [2, L].
-      counted: bool [L], the words to be added.
+      statistics: of the previous captions.
+      similarities: [2, L], matched and mismatched.
+      mask: bool [L], the words to add.
     """
-    count = jnp.sum(counted, dtype=mined.count.dtype)
-    mean = jnp.sum(jnp.where(counted, similarities, 0), axis=-1) / jnp.maximum(count, 1)
-    squares = jnp.sum(jnp.where(counted, jnp.square(similarities - mean[:, None]), 0), axis=-1)
-    total, difference = mined.count + count, mean - mined.mean
-    share = count / jnp.maximum(total, 1)
-    return mined.replace(
+    count = jnp.sum(mask, dtype=statistics.count.dtype)
+    mean = jnp.sum(jnp.where(mask, similarities, 0), axis=-1) / jnp.maximum(count, 1)
+    squares = jnp.sum(jnp.where(mask, jnp.square(similarities - mean[:, None]), 0), axis=-1)
+    total, difference = statistics.count + count, mean - statistics.mean
+    weight = count / jnp.maximum(total, 1)
+    return statistics.replace(
         count=total,
-        mean=mined.mean + share * difference,
-        squares=mined.squares + squares + share * mined.count * jnp.square(difference),
+        mean=statistics.mean + weight * difference,
+        squares=statistics.squares + squares + weight * statistics.count * jnp.square(difference),
     )
 
 
-def boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> chex.Array:
-    """Where the normal density of positives is alpha times that of negatives.
+def decision_boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> chex.Array:
+    """Returns the similarity at which the normal density of matches is alpha times that of mismatches.
 
-    The released code solves A x^2 + B x + C = 0 by (-B + sqrt(B^2 - 4 A C)) / (2 A). This is the same root, written so
-    that it does not divide by A, the difference of the variances, which is near 0.
+    The released code solves A x^2 + B x + C = 0 by (-B + sqrt(B^2 - 4 A C)) / (2 A). This is the same root in a form
+    that does not divide by A, the difference of the variances, which is near 0.
 
     Args:
-      mean: [2], of positives and of negatives.
-      deviation: [2].
-      alpha: above 1 the boundary is nearer to the positives.
+      mean: [2], of matches and of mismatches.
+      deviation: [2], standard deviations.
+      alpha: ratio of the densities; a larger one moves the boundary towards the matches.
 
     Returns:
-      []; NaN if the densities have no such ratio anywhere.
+      []; NaN if the densities have this ratio nowhere.
     """
     (positive, negative), gap = deviation, mean[0] - mean[1]
     logarithm = jnp.log(negative / (alpha * positive) + attention.EPSILON)
@@ -82,64 +82,77 @@ def boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> chex.Arra
     return jnp.where(positive * negative * discriminant > 0, mean[1] + step, jnp.nan)
 
 
-def move_thresholds(mined: Mined, alpha: float) -> Mined:
-    """Moves both thresholds to where the collected words want them, if there is a boundary; 0 if outside of [0, 1]."""
-    deviation = jnp.sqrt(mined.squares / (mined.count - 1))
-    threshold = boundary(mined.mean, deviation, alpha)
-    safe_threshold = mined.mean[0] - 3 * deviation[0]
+def move_thresholds(statistics: Statistics, alpha: float) -> Statistics:
+    """Moves both thresholds towards their current estimates; an estimate outside of [0, 1] counts as 0.
+
+    Args:
+      statistics: of at least two words.
+      alpha: see `decision_boundary`; without a boundary both thresholds stay.
+    """
+    deviation = jnp.sqrt(statistics.squares / (statistics.count - 1))
+    threshold = decision_boundary(statistics.mean, deviation, alpha)
+    safe_threshold = statistics.mean[0] - 3 * deviation[0]
 
     def moved(old, new):
         new = jnp.where(jnp.isnan(threshold), old, new)
-        return NEW_SHARE * jnp.where((new >= 0) & (new <= 1), new, 0) + (1 - NEW_SHARE) * old
+        return STEP_SIZE * jnp.where((new >= 0) & (new <= 1), new, 0) + (1 - STEP_SIZE) * old
 
-    return mined.replace(
-        threshold=moved(mined.threshold, threshold), safe_threshold=moved(mined.safe_threshold, safe_threshold)
+    return statistics.replace(
+        threshold=moved(statistics.threshold, threshold),
+        safe_threshold=moved(statistics.safe_threshold, safe_threshold),
     )
 
 
-def mine(
-    mined: Mined, row: chex.Array, scores: chex.Array, best: chex.Array, mask: chex.Array, alpha: float, minimum: int
-) -> Mined:
-    """Learns from a caption: from its words with its image, if that ranks first, and with the image that ranks last.
+def update_statistics(
+    statistics: Statistics,
+    row: chex.Array,
+    scores: chex.Array,
+    best: chex.Array,
+    mask: chex.Array,
+    alpha: float,
+    minimum_words: int,
+) -> Statistics:
+    """Updates the statistics with a caption, if its image ranks first; mismatches are of the image that ranks last.
 
     Args:
-      mined: after the captions before.
-      row: int32 [], of the caption's image.
+      statistics: of the previous captions.
+      row: int32 [], row of the caption's image.
       scores: [I], of the caption with every image.
-      best: [I, L], the similarity of its words with each image's best region.
-      mask: bool [L], which words are real.
-      alpha: see `boundary`.
-      minimum: more words than these must have been collected for a threshold to be moved.
+      best: [I, L], similarity of each word with each image's most similar region.
+      mask: bool [L], the valid words.
+      alpha: see `decision_boundary`.
+      minimum_words: the thresholds are moved once more words than these have been collected.
     """
     pair = jnp.stack([best[row], best[jnp.argmin(scores)]])
-    mined = collect(mined, pair, mask & (jnp.argmax(scores) == row))
-    moved = move_thresholds(mined, alpha)
-    return jax.tree.map(lambda new, old: jnp.where(mined.count > minimum, new, old), moved, mined)
+    statistics = add_words(statistics, pair, mask & (jnp.argmax(scores) == row))
+    moved = move_thresholds(statistics, alpha)
+    return jax.tree.map(lambda new, old: jnp.where(statistics.count > minimum_words, new, old), moved, statistics)
 
 
 def best_similarities(scores: chex.Array, context_mask: chex.Array) -> chex.Array:
-    """The largest of [C, K, Q, M] over the real context elements: [C, Q, M]."""
+    """Returns the maximum of [C, K, Q, M] over the valid context elements: [C, Q, M]."""
     return jnp.max(jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), scores, -jnp.inf), axis=1)
 
 
-class NAAF(ElementMatcher):
-    """The mean over words of their cosine with the regions that match, of their relevance, and of what they lack.
+class NAAF(CrossAttentionMatcher):
+    """Averages over words their cosine with the matching regions, their relevance, and their negative evidence.
 
-    A region matches a word if their similarity is above a threshold, which training mines from the captions of a batch
-    in order: it is 0 until `minimum_words` are collected, and 0 again when the next batch begins. Evaluation takes the
-    safe threshold that the last batch has left.
+    A region matches a word if their similarity is above a threshold. Training estimates the threshold from the captions
+    of a batch, one after the other: it is 0 until `minimum_words` words are collected, and it is reset for each batch.
+    Evaluation uses the safe threshold of the last training batch.
 
-    All is as released. There, batches are sorted by caption length; here they are in the order of the data. The paper's
-    negatives are of all mismatched pairs and its alpha adapts, by rules that are not given here.
+    This follows the released code, except that it sorts batches by caption length, and here they keep the order of the
+    data. The paper's mismatches are of all negative pairs and its alpha adapts, by rules that it does not state.
 
     Attributes:
-      embed_dim, image, text: see `ElementMatcher`.
+      embed_dim, image, text: see `CrossAttentionMatcher`.
       slope: of the leaky ReLU of similarities for the relevance, 0.1 as released; 0 is the paper's ReLU.
-      lambda_softmax: temperature of both attentions.
-      smoothing: in evaluation, whether no region matches a word is decided with the words of its text that are like it.
-      lambda_smoothing: temperature of how alike words are.
-      alpha: how many times as dense as negatives positives must be to match.
-      minimum_words: no threshold is mined from fewer words.
+      lambda_softmax: inverse temperature of both attentions.
+      smoothing: in evaluation, decides whether a word lacks a matching region together with the similar words of its
+        text.
+      lambda_smoothing: inverse temperature of the similarity of words.
+      alpha: ratio of the densities of matches and mismatches at the threshold.
+      minimum_words: number of words below which no threshold is estimated.
     """
 
     slope: float
@@ -150,19 +163,18 @@ class NAAF(ElementMatcher):
     minimum_words: int
 
     def setup(self):
-        """Checks the options and makes the thresholds."""
-        attention.check_temperature(self.lambda_softmax)
-        if self.alpha <= 0:
-            raise UserError(f"config key 'model.alpha' is {self.alpha}; it must be above 0")
+        """Checks the options and creates the thresholds."""
+        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
+        check_positive(self.alpha, 'alpha')
         self.threshold = self.variable('batch_stats', 'threshold', jnp.zeros, ())
         self.safe_threshold = self.variable('batch_stats', 'safe_threshold', jnp.zeros, ())
 
     def weights(self, images: Elements, texts: Elements) -> chex.Array:
-        """Attention of each word over the regions that match it, up to a factor: [I, R, T, L]; 0 if none does."""
+        """Returns the unnormalized attention of each word to its matching regions: [I, R, T, L]; 0 without any."""
         return self._matching(attention.similarities(images, texts), images.mask, self.safe_threshold.value)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """The attention of each word over the regions that match it: 't2i' -> [I, T, L, R]."""
+        """Returns the attention of each word to its matching regions: 't2i' -> [I, T, L, R]."""
         return {'t2i': attention.word_by_region(self.weights(images, texts), texts, 't2i')}
 
     def _matching(self, scores: chex.Array, context_mask: chex.Array, threshold: chex.Array) -> chex.Array:
@@ -176,28 +188,28 @@ class NAAF(ElementMatcher):
         gram: chex.Array,
         query_mask: chex.Array,
         threshold: chex.Array,
-        likeness: chex.Array | None = None,
+        smoothing: chex.Array | None = None,
     ) -> chex.Array:
-        """From similarities [C, K, Q, M] and the likeness of words [Q, M, M] to the scores of pairs [C, Q]."""
+        """Computes the scores of pairs [C, Q] from similarities [C, K, Q, M] and smoothing weights [Q, M, M]."""
         best = best_similarities(scores, context_mask) - threshold
         decision = best
-        if likeness is not None:
-            decision = jnp.einsum('qmn,cqn->cqm', likeness, best, precision=jax.lax.Precision.HIGHEST)
+        if smoothing is not None:
+            decision = jnp.einsum('qmn,cqn->cqm', smoothing, best, precision=jax.lax.Precision.HIGHEST)
         missing = jnp.where(decision < 0, best, 0)
         matched = attention.attended_cosine(scores, self._matching(scores, context_mask, threshold), gram)
         normalized = attention.normalize_over_queries(scores, query_mask, 'clipped_l2norm', self.slope)
-        shares = attention.shares(attention.attend(normalized, context_mask, self.lambda_softmax))
-        relevance = jnp.sum(shares * scores, axis=1)
-        return attention.masked_mean(missing + matched + relevance, query_mask)
+        weights = attention.normalize(attention.attend(normalized, context_mask, self.lambda_softmax))
+        relevance = jnp.sum(weights * scores, axis=1)
+        return jnp.mean(missing + matched + relevance, axis=-1, where=query_mask)
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it, by the rule of evaluation: [I, T]."""
         scores, gram = attention.similarities(images, texts), attention.gram(images)
-        likeness = None
+        smoothing = None
         if self.smoothing:
             logits = self.lambda_smoothing * attention.gram(texts)
-            likeness = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
-        return self._score(scores, images.mask, gram, texts.mask, self.safe_threshold.value, likeness)
+            smoothing = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
+        return self._score(scores, images.mask, gram, texts.mask, self.safe_threshold.value, smoothing)
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]; in training text n must describe image n of all devices."""
@@ -206,15 +218,15 @@ class NAAF(ElementMatcher):
         scores, gram = attention.similarities(images, texts), attention.gram(images)
         best = best_similarities(jax.lax.stop_gradient(scores), images.mask)
 
-        def score_text(mined: Mined, text: tuple[chex.Array, ...]) -> tuple[Mined, chex.Array]:
+        def score_text(statistics: Statistics, text: tuple[chex.Array, ...]) -> tuple[Statistics, chex.Array]:
             row, scores, best, mask = text
-            column = self._score(scores[:, :, None], images.mask, gram, mask[None], mined.threshold)[:, 0]
+            column = self._score(scores[:, :, None], images.mask, gram, mask[None], statistics.threshold)[:, 0]
             ranked = parallel.gather_over_devices(jax.lax.stop_gradient(column))
-            return mine(mined, row, ranked, best, mask, self.alpha, self.minimum_words), column
+            return update_statistics(statistics, row, ranked, best, mask, self.alpha, self.minimum_words), column
 
-        mined, columns = jax.lax.scan(
-            jax.checkpoint(score_text, prevent_cse=False),  # keeps nothing of a text for the gradient but its scores
-            nothing_mined(),
+        statistics, columns = jax.lax.scan(
+            jax.checkpoint(score_text, prevent_cse=False),  # of each text, only the inputs are kept for the gradient
+            initial_statistics(),
             (
                 jnp.arange(len(texts.mask)),
                 einops.rearrange(scores, 'i r t l -> t i r l'),
@@ -223,15 +235,15 @@ class NAAF(ElementMatcher):
             ),
         )
         if not self.is_initializing():
-            self.threshold.value, self.safe_threshold.value = mined.threshold, mined.safe_threshold
+            self.threshold.value, self.safe_threshold.value = statistics.threshold, statistics.safe_threshold
         return columns.T
 
     def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n, by the rule of evaluation: [N].
 
         Raises:
-          UserError: in training, whose thresholds are mined from a whole batch.
+          ValueError: in training, where the thresholds are estimated from a whole batch.
         """
         if train:
-            raise UserError(UNPAIRED.format(type(self).__name__))
+            raise ValueError(UNPAIRED.format(type(self).__name__))
         return super().similarity_pairwise(images, texts)

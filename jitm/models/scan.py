@@ -1,28 +1,28 @@
-"""Stacked cross attention: words attend to regions, or regions to words (SCAN, Lee et al., 2018)."""
+"""Stacked cross attention: words attend to regions, or regions to words (SCAN; Lee et al., 2018)."""
 
 import chex
 
-from jitm.errors import UserError
+from jitm.errors import check_choice, check_positive
 from jitm.layers import attention
-from jitm.models.cross_attention import ElementMatcher
+from jitm.models.matcher import CrossAttentionMatcher
 from jitm.types import Elements
 
 DIRECTIONS = ('t2i', 'i2t')
 
 
-class SCAN(ElementMatcher):
-    """The mean relevance of each word to the regions it attends to, or of each region to its words (section 3.1).
+class SCAN(CrossAttentionMatcher):
+    """Averages the relevance of each word to its attended regions, or of each region to its words (section 3.1).
 
-    The published SCAN is the mean of a t2i and an i2t model.
+    The published SCAN averages the scores of a t2i and an i2t model.
 
     Attributes:
-      embed_dim, image, text: see `ElementMatcher`.
-      direction: 't2i', each word attends to the regions; or 'i2t', each region to the words.
+      embed_dim, image, text: see `CrossAttentionMatcher`.
+      direction: 't2i', each word attends to the regions; or 'i2t', each region attends to the words.
       raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
       slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
-      lambda_softmax: temperature of the attention.
+      lambda_softmax: the attention's inverse temperature.
       aggregation: one of `attention.AGGREGATIONS`, from the relevance of each query element to the score.
-      lambda_lse: temperature of 'LogSumExp'.
+      lambda_lse: inverse temperature of 'LogSumExp'.
     """
 
     direction: str
@@ -34,30 +34,30 @@ class SCAN(ElementMatcher):
 
     def setup(self):
         """Checks the options."""
-        if self.direction not in DIRECTIONS:
-            raise UserError(f"config key 'model.direction' is '{self.direction}'; take 't2i' or 'i2t'")
-        attention.check_temperature(self.lambda_softmax)
-        if not self.lambda_lse > 0:
-            raise UserError(f"config key 'model.lambda_lse' is {self.lambda_lse}; it must be above 0")
+        check_choice(self.direction, DIRECTIONS, 'direction')
+        check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
+        check_choice(self.aggregation, attention.AGGREGATIONS, 'aggregation')
+        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
+        check_positive(self.lambda_lse, 'lambda_lse')
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
-        context, queries = self._sides(images, texts)
+        context, queries = self._context_and_queries(images, texts)
         scores = attention.similarities(context, queries)
         relevance = attention.attended_cosine(scores, self.weights(scores, context, queries), attention.gram(context))
         result = attention.aggregate(relevance, queries.mask, self.aggregation, self.lambda_lse)
         return result if self.direction == 't2i' else result.T
 
-    def _sides(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+    def _context_and_queries(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
         return (images, texts) if self.direction == 't2i' else (texts, images)
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """Attention of each query element over the context, up to a factor: [C, K, Q, M]."""
+        """Returns the unnormalized attention of each query element to the context: [C, K, Q, M]."""
         normalized = attention.normalize_over_queries(scores, queries.mask, self.raw_feature_norm, self.slope)
         return attention.attend(normalized, context.mask, self.lambda_softmax)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """The attention in the model's direction: name -> [I, T, L, R]."""
-        context, queries = self._sides(images, texts)
+        """Returns the attention in the model's direction: name -> [I, T, L, R]."""
+        context, queries = self._context_and_queries(images, texts)
         weights = self.weights(attention.similarities(context, queries), context, queries)
         return {self.direction: attention.word_by_region(weights, queries, self.direction)}

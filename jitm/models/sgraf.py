@@ -1,6 +1,6 @@
-"""Similarity graph reasoning and attention filtration (SGRAF, Diao et al., 2021), and the network that DBL boosts.
+"""Similarity graph reasoning and attention filtration (SGRAF; Diao et al., 2021), also the network of DBL.
 
-DBL is paper 002 (Diao et al., 2024).
+DBL is of Diao et al. (2024).
 """
 
 import chex
@@ -9,32 +9,32 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError
+from jitm.errors import check_choice
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.linear import XavierLinear, product
-from jitm.models.cross_attention import UNPAIRED, ElementMatcher
+from jitm.models.matcher import UNPAIRED, CrossAttentionMatcher
 from jitm.models.tiling import longest_first
 from jitm.types import Elements, Images, Texts
 
 ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}
 
 
-class SGRAF(ElementMatcher):
-    """Each word is compared with the regions it attends to, and the score is reasoned from these alignments.
+class SGRAF(CrossAttentionMatcher):
+    """Compares each word with the regions it attends to and computes the score from these alignments.
 
-    The published SGRAF is the mean of a model with `GraphReasoning` (SGR) and one with `AttentionFiltration` (SAF).
+    The published SGRAF averages the scores of two models, with `GraphReasoning` (SGR) and `AttentionFiltration` (SAF).
 
     Attributes:
-      embed_dim, image, text: see `ElementMatcher`.
+      embed_dim, image, text: see `CrossAttentionMatcher`.
       alignment_dim: M, 256 as published.
-      image_whole: from regions to a vector of the image, such as `SelfAttention`, and
-      text_whole: from words to a vector of the text; both None for no alignment of the wholes.
-      reasoning: see `alignment.Reasoning`.
+      image_whole: maps regions to a global vector of the image, such as `SelfAttention`; None for no global alignment.
+      text_whole: maps words to a global vector of the text; None exactly if `image_whole` is.
+      reasoning: maps alignments to one vector, see `alignment.Reasoning`.
       raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
       slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
-      lambda_softmax: temperature of the attention.
-      normalize_attended: gives attended vectors norm 1, as released; SGRAF's paper does not.
+      lambda_softmax: the attention's inverse temperature.
+      normalize_attended: L2-normalizes attended vectors, as released; SGRAF's paper does not.
       activation: 'sigmoid' or 'tanh' (DBL), of the score.
     """
 
@@ -49,25 +49,23 @@ class SGRAF(ElementMatcher):
     activation: str
 
     def setup(self):
-        """Makes the layers of the similarity."""
-        if self.activation not in ACTIVATIONS:
-            raise UserError(
-                f"config key 'model.activation' is '{self.activation}'; take one of {', '.join(ACTIVATIONS)}"
-            )
+        """Checks the options and creates the layers of the similarity."""
+        check_choice(self.activation, ACTIVATIONS, 'activation')
+        check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
         if (self.image_whole is None) != (self.text_whole is None):
-            raise UserError("config keys 'model.image_whole' and 'model.text_whole' must both be given, or neither")
-        attention.check_temperature(self.lambda_softmax)
+            raise ValueError('image_whole and text_whole must both be given, or neither')
+        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
         self.local = Alignments(self.alignment_dim)
         if self.image_whole is not None:
             self.whole = Alignments(self.alignment_dim)
         self.score = XavierLinear(1)
 
     def encode_image(self, images: Images, train: bool = False) -> Elements:
-        """Encodes [I, R, F] regions as unit vectors [I, R, D], and the image as one [I, D]."""
+        """Encodes [I, R, F] regions as unit vectors [I, R, D] and the image as one vector [I, D]."""
         return self._with_whole(super().encode_image(images, train), self.image_whole, train)
 
     def encode_text(self, texts: Texts, train: bool = False) -> Elements:
-        """Encodes [T, L] words as unit vectors [T, L, D], and the text as one [T, D]."""
+        """Encodes [T, L] words as unit vectors [T, L, D] and the text as one vector [T, D]."""
         return self._with_whole(super().encode_text(texts, train), self.text_whole, train)
 
     def _with_whole(self, elements: Elements, whole: nn.Module | None, train: bool) -> Elements:
@@ -76,18 +74,18 @@ class SGRAF(ElementMatcher):
         return elements.replace(whole=whole(elements.vectors, elements.mask, train))
 
     def weights(self, images: Elements, texts: Elements) -> chex.Array:
-        """Attention of each word over the regions, up to a factor: [I, R, T, L]."""
+        """Returns the unnormalized attention of each word to the regions: [I, R, T, L]."""
         scores = attention.similarities(images, texts)
         normalized = attention.normalize_over_queries(scores, texts.mask, self.raw_feature_norm, self.slope)
         return attention.attend(normalized, images.mask, self.lambda_softmax)
 
     def alignments(self, images: Elements, texts: Elements) -> chex.Array:
-        """How every image and every text differ, [I, T, N, M]: as wholes, if the model has them, and in each word."""
+        """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it."""
         weights = self.weights(images, texts)
         if self.normalize_attended:
             weights = weights / attention.attended_norm(weights, attention.gram(images))[:, None]
         else:
-            weights = attention.shares(weights)
+            weights = attention.normalize(weights)
         attended = product('irtl,ird->itld', weights, images.vectors)
         nodes = self.local(attended, texts.vectors)
         if self.image_whole is None:
@@ -96,48 +94,51 @@ class SGRAF(ElementMatcher):
         return jnp.concatenate([einops.rearrange(whole, 'i t m -> i t 1 m'), nodes], axis=2)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """The attention of words, whatever is reasoned from it: name -> [I, T, L, R]."""
+        """Returns the attention of each word to the regions: 't2i' -> [I, T, L, R]."""
         return {'t2i': attention.word_by_region(self.weights(images, texts), texts, 't2i')}
 
     def reason(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """From alignments [I, T, N, M], of which those in mask [T, N] are real, to scores [I, T]."""
+        """Computes scores [I, T] from alignments [I, T, N, M] with a mask [T, N] of the valid ones."""
         return ACTIVATIONS[self.activation](self.score(self.reasoning(nodes, mask, train))[..., 0])
 
     def node_mask(self, texts: Elements) -> chex.Array:
-        """Which alignments of a text are real, that of the wholes being the first: [T, N]."""
-        wholes = 0 if self.image_whole is None else 1
-        return jnp.pad(texts.mask, [(0, 0), (wholes, 0)], constant_values=True)
+        """Returns the mask [T, N] of the valid alignments of each text, the global one first if the model has it."""
+        num_global = 0 if self.image_whole is None else 1
+        return jnp.pad(texts.mask, [(0, 0), (num_global, 0)], constant_values=True)
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
         return self.reason(self.alignments(images, texts), self.node_mask(texts), train=False)
 
     def score_over_images(self, images: Elements, texts: Elements) -> tuple[chex.Array, ...]:
-        """Scores all images with a few texts in training: [I, T], and the moments of each text [1, T]."""
+        """Scores all images with a few texts in training: [I, T], and the moments of each text's alignments, [1, T]."""
         nodes, mask = self.in_tiles('alignments', images, texts), self.node_mask(texts)
         moments = self.reasoning.moments(jax.lax.stop_gradient(nodes), mask)
         return self.reason(nodes, mask, train=True), *(moment[None] for moment in moments)
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
-        """The attended vector of every word."""
+        """Returns the size of the attended vectors of all words."""
         return texts.mask.shape[1] * self.embed_dim
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
-        """Scores every image with every text: [I, T]; in training, what `reasoning` normalises, by these."""
+        """Scores every image with every text: [I, T].
+
+        In training, `reasoning` may normalize with the statistics of all images of the batch.
+        """
         if not (train and self.reasoning.over_images):
             return super().similarity(images, texts, train)
-        texts, back = longest_first(texts)
+        texts, order = longest_first(texts)
         scores, *moments = self.in_tiles('score_over_images', images, texts, cut=True, all_images=True)
         if not self.is_initializing():
             self.reasoning.update(*(jax.lax.stop_gradient(moment[0]) for moment in moments))
-        return scores[:, back]
+        return scores[:, order]
 
     def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n: [N].
 
         Raises:
-          UserError: in training, if `reasoning` normalises each text over all images, which pairs do not have.
+          ValueError: in training, if `reasoning` normalizes each text over all images of the batch.
         """
         if train and self.reasoning.over_images:
-            raise UserError(UNPAIRED.format(type(self).__name__))
+            raise ValueError(UNPAIRED.format(type(self).__name__))
         return super().similarity_pairwise(images, texts, train)

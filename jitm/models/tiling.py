@@ -1,4 +1,4 @@
-"""All pairs of images and texts, few images and few texts at a time."""
+"""Functions of all pairs of images and texts, computed tile by tile."""
 
 import functools
 import math
@@ -18,24 +18,24 @@ from jitm.types import Elements
 # (variables, images [i, ...], texts [t, ...]) -> leaves [i, t, ...]
 Block = Callable[[Any, chex.ArrayTree, chex.ArrayTree], chex.ArrayTree]
 
-SHARES = (3 / 8, 4 / 8, 5 / 8, 1)  # of the padded length: what texts of a tile may be cut to
-MULTIPLE = 4  # and then rounded up to
+CUT_LENGTHS = (3 / 8, 4 / 8, 5 / 8, 1)  # lengths that texts of a tile are cut to, as fractions of the padded length
+LENGTH_MULTIPLE = 4  # cut lengths are rounded up to a multiple of this
 
 
 def tile_edge(floats_per_pair: float) -> int:
-    """How many images and how many texts are scored at once, the nearest power of two."""
+    """Returns the number of images, and of texts, to score at once: the nearest power of two."""
     return 2 ** round(math.log2(max(1, parallel.tile_floats() / floats_per_pair)) / 2)
 
 
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
-    """Applies a function to so many items at a time, and puts the results together.
+    """Applies a function to tiles of items and concatenates the results.
 
-    The gradient keeps nothing of a tile but its items.
+    For the gradient only the items of a tile are kept; everything else is recomputed.
 
     Args:
-      function: leaves [size, ...] to leaves [size, ...].
+      function: maps leaves [size, ...] to leaves [size, ...].
       items: leaves [N, ...].
-      size: of a tile; the last one is filled up with the first items.
+      size: number of items in a tile; the last tile is filled up with the first items.
 
     Returns:
       Leaves [N, ...].
@@ -56,8 +56,8 @@ def map_pairs(
     """Applies a block to every image with every text.
 
     Args:
-      block: from leaves [i, ...] and [t, ...] to leaves [i, t, ...].
-      variables: its first argument.
+      block: maps variables and leaves [i, ...] and [t, ...] to leaves [i, t, ...].
+      variables: the first argument of the block.
       images: leaves [I, ...].
       texts: leaves [T, ...].
       image_tile: i.
@@ -77,13 +77,13 @@ def map_pairs(
 
 
 def longest_first(texts: Elements) -> tuple[Elements, chex.Array]:
-    """Sorts texts by the number of their words, and tells how to sort results [T] back."""
+    """Sorts texts by length, the longest first; also returns the index [T] that restores the order of results."""
     order = jnp.argsort(jnp.sum(texts.mask, axis=1), descending=True)
     return jax.tree.map(lambda x: x[order], texts), jnp.argsort(order)
 
 
 def over_pairs(block: Block) -> Block:
-    """From a block to `(variables, images [N, ...], texts [N, ...]) -> leaves [N, ...]`, of image n with text n."""
+    """Returns a function of variables, images [N, ...] and texts [N, ...] that pairs image n with text n: [N, ...]."""
 
     def pairs(variables: Any, images: chex.ArrayTree, texts: chex.ArrayTree) -> chex.ArrayTree:
         def pair(*sides):
@@ -95,15 +95,18 @@ def over_pairs(block: Block) -> Block:
 
 
 def at_own_length(block: Block) -> Block:
-    """A block that cuts the padding of its texts, to the least of a few compiled lengths that holds all their words.
+    """Returns a block that cuts the padding of its texts, to the smallest of a few lengths that holds all words.
 
-    The gradient is taken at this length too, from nothing but the arguments. Where results have a place for each word,
-    those cut off are 0.
+    The gradient is computed at this length too, from the arguments alone. Results that have an axis of words are padded
+    with 0 to the full length.
     """
+    # All lengths are compiled and `lax.switch` takes one of them at run time, so that shapes stay static. The custom
+    # gradient switches as well: JAX would keep the residuals of every branch, whichever one was taken.
 
     def lengths(texts: Elements) -> list[int]:
         padded = texts.mask.shape[1]
-        return sorted({min(padded, MULTIPLE * math.ceil(share * padded / MULTIPLE)) for share in SHARES})
+        rounded = (LENGTH_MULTIPLE * math.ceil(part * padded / LENGTH_MULTIPLE) for part in CUT_LENGTHS)
+        return sorted({min(padded, length) for length in rounded})
 
     def switch(branches: list[Callable], texts: Elements, *args: Any) -> chex.ArrayTree:
         longest = jnp.max(jnp.sum(texts.mask, axis=1))

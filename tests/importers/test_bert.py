@@ -129,7 +129,7 @@ def test_torch_file_without_torch(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch', None)
     path = tmp_path / 'pytorch_model.bin'
     path.write_bytes(b'')
-    message = f'{path} takes torch, which is not installed: install it or give model.safetensors'
+    message = f'{path} requires torch, which is not installed: install it or give model.safetensors'
     with pytest.raises(UserError, match=re.escape(message)):
         load_bert(str(path), PARAMS)
 
@@ -163,7 +163,7 @@ def test_tensor_of_another_shape(tmp_path, name, shape, want):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(UserError, match=r'gone\.safetensors is not there: give'):
+    with pytest.raises(UserError, match=r'gone\.safetensors does not exist: give'):
         load_bert(str(tmp_path / 'gone.safetensors'), PARAMS)
     with pytest.raises(UserError, match=r'has neither model\.safetensors nor pytorch_model\.bin: give'):
         load_bert(str(tmp_path), PARAMS)
@@ -173,7 +173,7 @@ def test_damaged_safetensors(tmp_path):
     path = tmp_path / 'model.safetensors'
     save_file(published(), path)
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(UserError, match=re.escape(f'{path} is not a whole safetensors file (')):
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete safetensors file (')):
         load_bert(str(path), PARAMS)
 
 
@@ -185,7 +185,7 @@ def test_damaged_torch_file(tmp_path, content):
         torch.save([1, 2], path)
     else:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=re.escape(f'{path} is not a whole PyTorch file of weights (')):
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete PyTorch file of weights (')):
         load_bert(str(path), PARAMS)
 
 

@@ -47,9 +47,9 @@ def test_the_words_of_the_text_encoder_get_the_vectors_and_not_those_of_a_captio
 
 
 def test_vectors_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"has vectors of 2 numbers, but config key 'model.text.word_dim' is 3"):
+    with pytest.raises(UserError, match=r"has vectors of 2 numbers, but the word embeddings have 3"):
         load_word_vectors(write(tmp_path, VECTORS), WORDS, 3)
-    with pytest.raises(UserError, match=r"has vectors of 2 numbers, but config key 'model.text.word_dim' is 1"):
+    with pytest.raises(UserError, match=r"has vectors of 2 numbers, but the word embeddings have 1"):
         load_word_vectors(write(tmp_path, VECTORS), WORDS, 1)
     with pytest.raises(UserError, match='is not a text file of words and numbers'):
         load_word_vectors(write(tmp_path, VECTORS.replace('7 8', '7 x')), WORDS, 2)
