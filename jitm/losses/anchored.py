@@ -1,25 +1,26 @@
-"""Losses that go beyond an anchor branch (DBL): of one retrieval direction, one value per query out.
+"""Losses relative to an anchor model (DBL; Diao et al., 2024): one retrieval direction, one value per query.
 
 Beside `scores` S, `positives` and `negatives`, as in `jitm.losses.ranking`, they take `anchor_scores` A [Q, C], the
-scores of the same pairs by another matcher. These are constants to the caller's gradient: the training step stops it,
-so the losses do not, and the soft margins, which are functions of A alone, are detached with it.
+scores of the same pairs by another matcher. The training step stops the gradient through them, so the losses do not;
+the soft margins depend on A alone and are detached with it.
 
-Every loss is unreduced, 0 for a query that has no positive or no negative, and ignores candidates that are neither. p
-is the positive that S finds hardest, also where A is read. The published value is the sum over both directions of the
-batch (reduction 'sum', weight 1), beside the loss that the anchor was trained with; models H and I of DBL's table IV
-take two of them, each as a term of weight 0.5.
+Every loss is unreduced, 0 for a query without a positive or without a negative, and ignores candidates that are
+neither. p is the hardest positive by S, also for A. The published value is the sum over both directions of the batch
+(reduction 'sum', weight 1), beside the loss of the anchor's training; models H and I of DBL's table IV take two of
+them, each as a term of weight 0.5.
 """
 
 import chex
 import jax.numpy as jnp
 
+from jitm.errors import check_positive
 from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
 
 
 def _margin(anchor: chex.Array, margin: float, extreme: float | None) -> chex.Numeric:
-    """The margin, or the soft one that leads anchor + margin up to the extreme (DBL eq. 17 and 19, as a tanh)."""
-    if extreme is not None and not extreme > 0:
-        raise ValueError(f'extreme is {extreme}; it must be above 0')
+    """Returns the margin, or the soft one with which anchor + margin stays below the extreme (DBL eq. 17 and 19)."""
+    if extreme is not None:
+        check_positive(extreme, 'extreme')
     if extreme is None or margin == 0:
         return margin
     return margin * jnp.tanh((extreme - anchor) / margin)
@@ -28,7 +29,7 @@ def _margin(anchor: chex.Array, margin: float, extreme: float | None) -> chex.Nu
 def _relative_hinges(
     scores: chex.Array, positives: chex.Array, anchor_scores: chex.Array, margin: float, extreme: float | None
 ) -> chex.Array:
-    """[margin + (a_p - a_n) - (s_p - s_n)]_+ of every candidate n [Q, C]."""
+    """Returns [margin + (a_p - a_n) - (s_p - s_n)]_+ for every candidate n: [Q, C]."""
     distances = hardest_positive(scores, positives)[:, None] - scores
     anchor_distances = hardest_positive(scores, positives, anchor_scores)[:, None] - anchor_scores
     return jnp.maximum(_margin(anchor_distances, margin, extreme) + anchor_distances - distances, 0)
@@ -42,11 +43,11 @@ def _absolute_hinges(
     alpha: float,
     extreme: float | None,
 ) -> chex.Array:
-    """[alpha margin + a_p - s_p]_+ + [(1 - alpha) margin + s_n - a_n]_+ of every candidate n [Q, C]."""
+    """Returns [alpha margin + a_p - s_p]_+ + [(1 - alpha) margin + s_n - a_n]_+ for every candidate n: [Q, C]."""
     positive, anchor = hardest_positive(scores, positives), hardest_positive(scores, positives, anchor_scores)
-    of_positive = jnp.maximum(_margin(anchor, alpha * margin, extreme) + anchor - positive, 0)
+    positive_hinge = jnp.maximum(_margin(anchor, alpha * margin, extreme) + anchor - positive, 0)
     margins = _margin(-anchor_scores, (1 - alpha) * margin, extreme)
-    return of_positive[:, None] + jnp.maximum(margins + scores - anchor_scores, 0)
+    return positive_hinge[:, None] + jnp.maximum(margins + scores - anchor_scores, 0)
 
 
 def relative_sum(
@@ -66,7 +67,7 @@ def relative_sum(
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
       margin: in score units.
-      extreme: the highest a_p - a_n, 2 for scores in [-1, 1], for soft margins (eq. 17); None for the fixed one.
+      extreme: the maximum of a_p - a_n, 2 for scores in [-1, 1], for soft margins (eq. 17); None for a fixed margin.
 
     Returns:
       [Q].
@@ -94,7 +95,7 @@ def relative_max(
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
       margin: in score units.
-      extreme: the highest a_p - a_n, 2 for scores in [-1, 1], for soft margins (eq. 17); None for the fixed one.
+      extreme: the maximum of a_p - a_n, 2 for scores in [-1, 1], for soft margins (eq. 17); None for a fixed margin.
 
     Returns:
       [Q].
@@ -117,7 +118,7 @@ def absolute_sum(
 ) -> chex.Array:
     """Sum over negatives n of [m_1 + a_p - s_p]_+ + [m_2 + s_n - a_n]_+ (AS, DBL eq. 9, one direction).
 
-    The hinge of the positive is in the sum, so that it counts once for each negative.
+    The hinge of the positive is part of the sum, once for each negative.
 
     Args:
       scores: [Q, C].
@@ -125,11 +126,11 @@ def absolute_sum(
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
       margin: m_1 + m_2, in score units.
-      alpha: the share of m_1.
-      extreme: the highest a_p and -a_n, 1 for scores in [-1, 1], for soft margins (eq. 19); None for the fixed ones.
+      alpha: m_1 as a fraction of the margin.
+      extreme: the maximum of a_p and -a_n, 1 for scores in [-1, 1], for soft margins (eq. 19); None for fixed margins.
 
     Returns:
-      [Q], not below `relative_sum` where margins are fixed.
+      [Q], at least `relative_sum` for fixed margins.
     """
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
@@ -155,11 +156,11 @@ def absolute_max(
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
       margin: m_1 + m_2, in score units.
-      alpha: the share of m_1.
-      extreme: the highest a_p and -a_n, 1 for scores in [-1, 1], for soft margins (eq. 19); None for the fixed ones.
+      alpha: m_1 as a fraction of the margin.
+      extreme: the maximum of a_p and -a_n, 1 for scores in [-1, 1], for soft margins (eq. 19); None for fixed margins.
 
     Returns:
-      [Q], not below `relative_max` where margins are fixed (eq. 13).
+      [Q], at least `relative_max` for fixed margins (eq. 13).
     """
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)

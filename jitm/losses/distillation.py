@@ -1,7 +1,8 @@
-"""Losses that imitate an anchor branch, which DBL is compared with: of one retrieval direction, one value per query.
+"""Distillation losses, which imitate an anchor model (baselines of DBL): one direction, one value per query.
 
-As `jitm.losses.anchored`, they take `anchor_scores` A [Q, C] beside `scores` S, without a gradient to A by the caller,
-are unreduced and 0 for a query that has no positive or no negative. Candidates that are neither are left out.
+Like `jitm.losses.anchored`, they take `anchor_scores` A [Q, C] beside `scores` S, leave it to the caller to stop the
+gradient through A, are unreduced, and are 0 for a query without a positive or without a negative. Candidates that are
+neither are ignored.
 """
 
 import itertools
@@ -13,11 +14,11 @@ import numpy as np
 
 from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
 
-LONGEST = 6  # candidates whose orders are listed: 720
+MAX_LENGTH = 6  # candidates whose permutations are enumerated: 720
 
 
 def _order_log_likelihoods(scores: chex.Array, present: chex.Array) -> chex.Array:
-    """Log of the product over places of the softmax over what remains (Plackett-Luce): [..., L] -> [...]."""
+    """Returns the Plackett-Luce log-likelihood of the given order of scores: [..., L] -> [...]."""
     scores = jnp.where(present, scores, -jnp.inf)
     remaining = jax.lax.cumlogsumexp(scores, axis=scores.ndim - 1, reverse=True)
     return jnp.sum(jnp.where(present, scores - remaining, 0), axis=-1)
@@ -33,27 +34,27 @@ def rank_distillation(
     temperature: float = 0.1,
     hard: bool = False,
 ) -> chex.Array:
-    """KL(P_A || P_S) of all orders of the anchor's highest candidates (DR: DarkRank's soft transfer, on scores).
+    """KL(P_A || P_S) over all orders of the anchor's highest candidates (DR: DarkRank's soft transfer, on scores).
 
-    The probability of an order is the product of softmaxes over what remains (Plackett-Luce).
+    The probability of an order is the product of softmaxes over the remaining candidates (Plackett-Luce).
 
     Args:
       scores: [Q, C].
       positives: bool [Q, C].
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
-      length: how many candidates; the orders are its factorial, so at most 6 unless `hard`. DBL does not give its own.
-      temperature: divides the scores; DBL does not give its own, 0.1 is that of its other losses.
-      hard: -log P_S of the anchor's own order instead (DarkRank's hard transfer).
+      length: number of candidates, at most 6 unless `hard`, since all orders are enumerated; not stated by DBL.
+      temperature: divisor of the scores; not stated by DBL, 0.1 is that of its other losses.
+      hard: -log P_S of the anchor's order instead (DarkRank's hard transfer); no config uses it.
 
     Returns:
       [Q]; reduced by the mean over the batch.
 
     Raises:
-      ValueError: if length is below 1, or the orders are too many.
+      ValueError: if length is below 1, or above 6 without `hard`.
     """
-    if length < 1 or (length > LONGEST and not hard):
-        raise ValueError(f'length is {length}; take 1 to {LONGEST}, whose factorial is the number of orders')
+    if length < 1 or (length > MAX_LENGTH and not hard):
+        raise ValueError(f'length is {length}; take 1 to {MAX_LENGTH}, whose factorial is the number of orders')
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
     candidates = positives | negatives
@@ -64,7 +65,7 @@ def rank_distillation(
         return jnp.where(valid, -_order_log_likelihoods(target, present), 0)
     orders = np.array(list(itertools.permutations(range(top.shape[1]))))
     target, anchor = (_order_log_likelihoods(x[:, orders], present[:, orders]) for x in (target, anchor))
-    # Where fewer are present, an order of them is listed several times: the softmax shares its probability out.
+    # With fewer candidates than positions an order occurs several times, and the softmax divides its probability.
     return jnp.where(valid, jnp.sum(jax.nn.softmax(anchor, axis=1) * (anchor - target), axis=1), 0)
 
 
@@ -81,7 +82,7 @@ def relational_distillation(
 
     Returns:
       [Q]; published as 10 times the mean over the matrix. Both directions have that mean, so reduction 'mean' with
-      weight 5 is the same.
+      weight 5 is equal.
     """
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
@@ -102,8 +103,8 @@ def similarity_preserving(
       anchor_scores: [Q, C].
 
     Returns:
-      [Q]; published as 10 times the mean over the matrix of one direction. Reduction 'mean' with weight 5 takes both
-      directions, whose norms differ, to the same size.
+      [Q]; published as 10 times the mean over the matrix of one direction. Reduction 'mean' with weight 5 has the
+      same scale; the norms of the two directions differ.
     """
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
@@ -117,7 +118,7 @@ def similarity_preserving(
 
 
 def _log_probabilities(scores: chex.Array, candidates: chex.Array, valid: chex.Array, temperature: float) -> chex.Array:
-    """Log of the softmax over the candidates, 0 elsewhere, so that products and differences there are 0."""
+    """Returns the log-softmax over the candidates, 0 elsewhere, so that products and differences are 0 there."""
     return jnp.where(candidates, masked_log_softmax(scores / temperature, candidates, valid), 0)
 
 
@@ -136,10 +137,10 @@ def mutual_learning(
       positives: bool [Q, C].
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
-      temperature: in score units; DBL multiplies by 10, which is 0.1.
+      temperature: in score units; DBL multiplies by 10, i.e. 0.1.
 
     Returns:
-      [Q]; published as the mean over each direction, added.
+      [Q]; published as the sum of the means over each direction.
     """
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
@@ -156,15 +157,15 @@ def self_distillation(
     temperature: float = 0.1,
     inverse: bool = False,
 ) -> chex.Array:
-    """-sum P_A log P_S, P = softmax(. / temperature) over the candidates (DINO, on scores, without its centring).
+    """-sum P_A log P_S, P = softmax(. / temperature) over the candidates (DINO, on scores, without centering).
 
     Args:
       scores: [Q, C].
       positives: bool [Q, C].
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
-      temperature: in score units, of both; DBL multiplies by 10, which is 0.1.
-      inverse: -sum P_S log P_A instead (DINO* of DBL's table II), of which P_S has the gradient.
+      temperature: in score units, of both; DBL multiplies by 10, i.e. 0.1.
+      inverse: -sum P_S log P_A instead (DINO* of DBL's table II), with the gradient through P_S.
 
     Returns:
       [Q]; reduced by the mean over the batch.

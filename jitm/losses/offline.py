@@ -1,13 +1,14 @@
-"""Ranking losses with offline hard negatives (AOQ): of one retrieval direction, one value per query out.
+"""Ranking losses with offline hard negatives (AOQ; Chen et al., 2020): one retrieval direction, one value per query.
 
 Beside `scores`, `positives` and `negatives` of the batch, as in `jitm.losses.ranking`, they take scores [Q] of pairs
-mined in the whole training set: `offline_scores` of the query with its offline negative, and `offline_pair_scores` of
-an offline negative pair without the query. Of a pair (i, t) with offline negatives tbar and ibar, whose own image and
-text are itilde and ttilde, these are S(i, tbar) and S(ibar, tbar) where i is the query, S(ibar, t) and
-S(itilde, ttilde) where t is.
+that are mined in the whole training set: `offline_scores` of the query with its offline negative, and
+`offline_pair_scores` of an offline negative pair without the query. A pair (i, t) has offline negatives tbar and ibar,
+which correspond to the image itilde and the text ttilde. For the query i the scores are S(i, tbar) and S(ibar, tbar),
+for the query t they are S(ibar, t) and S(itilde, ttilde).
 
-p is the score of the hardest positive. Every loss is unreduced; a query without a positive costs 0, one without a
-negative in the batch only its offline hinges. The published value is the sum over both directions of the batch.
+p is the score of the hardest positive. Every loss is unreduced. For a query without a positive it is 0, for one without
+a negative in the batch it has only the offline hinges. The published value is the sum over both directions of the
+batch.
 """
 
 import chex
@@ -17,10 +18,10 @@ import jax.numpy as jnp
 from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges
 
 
-def _hinge(scores: chex.Array, positives: chex.Array, others: chex.Array, margin: float) -> chex.Array:
-    """The hinge [margin + others - p]_+ of one more score per query [Q]; 0 where there is no positive."""
-    chex.assert_shape(others, scores.shape[:1])
-    hinge = margin + others - hardest_positive(scores, positives)
+def _hinge(scores: chex.Array, positives: chex.Array, extra: chex.Array, margin: float) -> chex.Array:
+    """Returns the hinge [margin + s - p]_+ of an additional score s per query: [Q]; 0 without a positive."""
+    chex.assert_shape(extra, scores.shape[:1])
+    hinge = margin + extra - hardest_positive(scores, positives)
     return jnp.where(positives.any(axis=1), jnp.maximum(hinge, 0), 0)
 
 
@@ -71,14 +72,14 @@ def offline_quintuplet(
       offline_pair_scores: s_pair [Q].
       online_margin: in score units.
       offline_margin: in score units, of both offline hinges.
-      online_weight: a number or [Q], 1 in eq. 4; 0 is OnlyOffline of table 3.
+      online_weight: a number or [Q], 1 in eq. 4; 0 for OnlyOffline of table 3.
 
     Returns:
       [Q].
     """
     chex.assert_rank(online_weight, {0, 1})
     online = max_of_hinges(scores, positives, negatives, margin=online_margin)
-    offline = [_hinge(scores, positives, others, offline_margin) for others in (offline_scores, offline_pair_scores)]
+    offline = [_hinge(scores, positives, extra, offline_margin) for extra in (offline_scores, offline_pair_scores)]
     return online_weight * online + sum(offline)
 
 
@@ -108,10 +109,10 @@ def adaptive_offline_quintuplet(
       online_margin: in score units.
       offline_margin: in score units, of both offline hinges.
       alpha: in score units.
-      beta: the weight where s_off = s_on.
-      weigh_by_positive: p for s_off in the weight, which is "w/o OfflineAdap" of table 3.
-      detach: no gradient through the weight; published with it (eq. 6).
-      clamp: no weight below 0; published without, so that the loss can be negative.
+      beta: the weight at s_off = s_on.
+      weigh_by_positive: replaces s_off by p in the weight ("w/o OfflineAdap" of table 3).
+      detach: stops the gradient through the weight; published with it (eq. 6).
+      clamp: clips the weight to at least 0; published without, so that the loss can be negative.
 
     Returns:
       [Q].
@@ -142,10 +143,10 @@ def online_quintuplet(
     online_margin: float = 0.2,
     offline_margin: float = 0.0,
 ) -> chex.Array:
-    """Eq. 4 of AOQ whose pairs are of the hardest negatives in the batch (OnlineQuin of table 3).
+    """Eq. 4 of AOQ with pairs of the hardest negatives in the batch (OnlineQuin of table 3).
 
-    Both pairs, S(ibar, tbar) and S(itilde, ttilde), are the same for the query i as for the query t, so each direction
-    takes half of both hinges. A pair that is not a negative, such as ibar with its own text, costs nothing.
+    Both pairs, S(ibar, tbar) and S(itilde, ttilde), are the same for the queries i and t, so each direction takes half
+    of both hinges. A pair that is not a negative, such as ibar with its own text, has no hinge.
 
     Args:
       scores: [Q, Q], query q with the counterpart of each query.
@@ -153,7 +154,7 @@ def online_quintuplet(
       negatives: bool [Q, Q], default `~positives`.
       offline_scores: [Q].
       online_margin: in score units.
-      offline_margin: in score units, also of the pairs.
+      offline_margin: in score units, of the pairs too.
 
     Returns:
       [Q].

@@ -1,8 +1,8 @@
-"""Ranking losses of one retrieval direction: scores and masks in, one value per query out.
+"""Ranking losses of one retrieval direction, from scores and masks to one value per query.
 
 Every loss takes `scores` float [Q, C], `positives` bool [Q, C] and `negatives` bool [Q, C] (default: every candidate
-that is not positive), is unreduced, and is 0 for a query that has no positive or no negative. The published value is
-the stated reduction of both directions: the loss of S plus the loss of its transpose.
+that is not positive), is unreduced, and is 0 for a query without a positive or without a negative. The published value
+is the stated reduction over both directions: the loss of S plus the loss of its transpose.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,19 @@ import chex
 import jax
 import jax.numpy as jnp
 
-LEAST = 1e-10  # what a probability counts as at least, so that its log is finite
+MIN_PROBABILITY = 1e-10  # smaller probabilities are clipped to this, so that their logarithm is finite
 
 
 def hardest_positive(scores: chex.Array, positives: chex.Array, values: chex.Array | None = None) -> chex.Array:
-    """The lowest positive score of each query [Q]; of one positive (the published case) its score, 0 where none.
+    """Returns the lowest positive score of each query.
 
-    `values` [Q, C] are given in place of the scores, at the same candidate.
+    Args:
+      scores: [Q, C].
+      positives: bool [Q, C]; one positive per query is the published case.
+      values: [Q, C], returned in place of the scores, of the same candidate; None for the scores.
+
+    Returns:
+      [Q]; 0 for a query without a positive.
     """
     index = jnp.argmin(jnp.where(positives, scores, jnp.inf), axis=1, keepdims=True)
     value = jnp.take_along_axis(scores if values is None else values, index, axis=1)[:, 0]
@@ -25,9 +31,15 @@ def hardest_positive(scores: chex.Array, positives: chex.Array, values: chex.Arr
 
 
 def hardest_negative(scores: chex.Array, negatives: chex.Array, values: chex.Array | None = None) -> chex.Array:
-    """The highest negative score of each query [Q]; the gradient goes to the first of ties. 0 where there is none.
+    """Returns the highest negative score of each query; among ties the first gets the gradient.
 
-    `values` [Q, C] are given in place of the scores, at the same candidate.
+    Args:
+      scores: [Q, C].
+      negatives: bool [Q, C].
+      values: [Q, C], returned in place of the scores, of the same candidate; None for the scores.
+
+    Returns:
+      [Q]; 0 for a query without a negative.
     """
     index = jnp.argmax(jnp.where(negatives, scores, -jnp.inf), axis=1, keepdims=True)
     value = jnp.take_along_axis(scores if values is None else values, index, axis=1)[:, 0]
@@ -35,7 +47,7 @@ def hardest_negative(scores: chex.Array, negatives: chex.Array, values: chex.Arr
 
 
 def prepare(scores: chex.Array, positives: chex.Array, negatives: chex.Array | None) -> tuple[chex.Array, chex.Array]:
-    """Checks the shapes; gives the negatives and which queries [Q] have a positive and a negative."""
+    """Checks the shapes; returns the negatives and a mask [Q] of the queries with a positive and a negative."""
     chex.assert_rank(scores, 2)
     negatives = ~positives if negatives is None else negatives
     chex.assert_equal_shape([scores, positives, negatives])
@@ -45,11 +57,11 @@ def prepare(scores: chex.Array, positives: chex.Array, negatives: chex.Array | N
 def sum_of_hinges(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
 ) -> chex.Array:
-    """Sum over negatives n of [margin + s_n - s_p]_+ (VSE0; VSE++ eq. 5, the SH loss, one direction).
+    """Sum over negatives n of [margin + s_n - s_p]_+ (VSE0; Faghri et al., 2018, eq. 5, one direction).
 
     Args:
       scores: [Q, C].
-      positives: bool [Q, C]; of several the hardest is p.
+      positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margin: in score units, 0.2 as published.
 
@@ -64,16 +76,16 @@ def sum_of_hinges(
 def mean_of_hinges(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
 ) -> chex.Array:
-    """Mean over negatives n of [margin + s_n - s_p]_+ (UNITER's fine-tuning; TAGS-DC eq. 6, its 1/|T-|).
+    """Mean over negatives n of [margin + s_n - s_p]_+ (UNITER's fine-tuning; Fan et al., 2022, eq. 6).
 
     Args:
       scores: [Q, C].
-      positives: bool [Q, C]; of several the hardest is p.
-      negatives: bool [Q, C], default `~positives`; their number may differ from query to query.
+      positives: bool [Q, C]; the hardest of them is p.
+      negatives: bool [Q, C], default `~positives`; their number may differ between queries.
       margin: in score units, 0.2 as published, where scores are probabilities.
 
     Returns:
-      [Q]; published as the mean over each direction, added.
+      [Q]; published as the sum of the means over each direction.
     """
     negatives, _ = prepare(scores, positives, negatives)
     total = sum_of_hinges(scores, positives, negatives, margin=margin)
@@ -83,11 +95,11 @@ def mean_of_hinges(
 def max_of_hinges(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
 ) -> chex.Array:
-    """The hinge [margin + s_n - s_p]_+ of the hardest negative n (VSE++ eq. 6, the MH loss, one direction).
+    """The hinge [margin + s_n - s_p]_+ of the hardest negative n (Faghri et al., 2018, eq. 6, one direction).
 
     Args:
       scores: [Q, C].
-      positives: bool [Q, C]; of several the hardest is p.
+      positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margin: in score units, 0.2 as published.
 
@@ -102,11 +114,11 @@ def max_of_hinges(
 def semi_hard_hinge(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
 ) -> chex.Array:
-    """The hinge [margin + s_n - s_p]_+ of the hardest negative n with s_n < s_p (SelHN eq. 13-14, SHN); else 0.
+    """The hinge [margin + s_n - s_p]_+ of the hardest negative n with s_n < s_p (SHN; Li et al., 2023, eq. 13-14).
 
     Args:
       scores: [Q, C].
-      positives: bool [Q, C]; of several the hardest is p.
+      positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margin: in score units, 0.2 as published.
 
@@ -121,11 +133,11 @@ def semi_hard_hinge(
 def selective_contrastive(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
 ) -> chex.Array:
-    """The hinge [margin + s_n - s_p]_+ of the hardest negative n if s_n < s_p, else s_n (SelHN eq. 15-16, SCT).
+    """The hinge [margin + s_n - s_p]_+ of the hardest negative n if s_n < s_p, else s_n (SCT; Li et al., 2023, eq. 16).
 
     Args:
       scores: [Q, C].
-      positives: bool [Q, C]; of several the hardest is p.
+      positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margin: in score units, 0.2 as published.
 
@@ -148,21 +160,22 @@ def selective_contrastive_original(
     hard_above: float = 0.8,
     duplicate_above: float = 0.9999,
 ) -> chex.Array:
-    """SCT as released for images alone: `hard_weight * s_n` for a hard negative, else -log softmax of (p, n) at p.
+    """SCT as released for image retrieval: `hard_weight * s_n` for a hard negative, else -log softmax of (p, n) at p.
 
-    n is the hardest negative, p the easiest positive; n is hard if s_n > s_p or s_n > `hard_above`.
+    No config uses it; it is the reference for SCT (Xuan et al., 2020). n is the hardest negative, p the easiest
+    positive; n is hard if s_n > s_p or s_n > `hard_above`.
 
     Args:
       scores: [Q, C], cosines.
-      positives: bool [Q, C]; those above `duplicate_above` are the query itself and left out.
+      positives: bool [Q, C]; those above `duplicate_above` are the query itself and are ignored.
       negatives: bool [Q, C], default `~positives`.
-      hard_weight: weight of the hard negatives' scores, the paper's lambda.
-      temperature: divides the scores of the softmax.
-      hard_above: in score units; higher negatives are hard.
+      hard_weight: weight of the scores of hard negatives, the paper's lambda.
+      temperature: divisor of the scores in the softmax.
+      hard_above: in score units; negatives with a higher score are hard.
       duplicate_above: in score units.
 
     Returns:
-      [Q]; published as the mean over the queries that have p and n, in one direction.
+      [Q]; published as the mean over the queries with p and n, in one direction.
     """
     negatives, _ = prepare(scores, positives, negatives)
     positives = positives & (scores <= duplicate_above)
@@ -182,15 +195,17 @@ def selective_hard_negative(
     epsilon: float,
     over_candidates: bool = False,
 ) -> chex.Array:
-    """`max_of_hinges` where |s_n - s_p| > epsilon, else the average hinge (SelHN eq. 9-12); n is the hardest negative.
+    """`max_of_hinges` where |s_n - s_p| > epsilon, else the average hinge (Li et al., 2023, eq. 9-12).
+
+    s_n is the score of the hardest negative.
 
     Args:
       scores: [Q, C].
-      positives: bool [Q, C]; of several the hardest is p.
+      positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margin: in score units, 0.2 as published.
       epsilon: in score units, 0.01 as published; at equality the paper averages and the released code does not.
-      over_candidates: divide the sum of hinges by C, as eq. 12, instead of by the number of negatives, as released.
+      over_candidates: divides the sum of hinges by C as in eq. 12, not by the number of negatives as released.
 
     Returns:
       [Q]; the paper sums over both directions (reduction 'sum', weight 1), the released code takes the mean of each
@@ -214,20 +229,20 @@ def polynomial(
     positive_coefficients: Sequence[float] = (0.2, -0.7, 0.5),
     negative_coefficients: Sequence[float] = (0.9, -0.4, 0.03),
 ) -> chex.Array:
-    """[P(s_p)]_+ + [N(s_n)]_+ of polynomials P and N (MPL, also SSP; released PolyLoss).
+    """[P(s_p)]_+ + [N(s_n)]_+ of polynomials P and N (MPL; Wei et al., 2020; released PolyLoss).
 
-    0 unless the hardest negative has s_n + margin > s_p and s_p < 1 - 1e-5, where the released code can crash.
+    0 unless s_n + margin > s_p for the hardest negative and s_p < 1 - 1e-5; the released code can crash above that.
 
     Args:
       scores: [Q, C], cosines.
-      positives: bool [Q, C]; of several the hardest is p.
+      positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margin: in score units.
       positive_coefficients: of P, highest power first; the defaults were tuned for SCAN i2t-AVG on Flickr30K.
       negative_coefficients: of N, likewise; with the defaults N is below 0 between 0.0955 and 0.349.
 
     Returns:
-      [Q]; published as the mean over each direction, added.
+      [Q]; published as the sum of the means over each direction.
     """
     negatives, valid = prepare(scores, positives, negatives)
     positive, negative = hardest_positive(scores, positives), hardest_negative(scores, negatives)
@@ -239,14 +254,14 @@ def polynomial(
 def adaptive_margin(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margins: chex.Array
 ) -> chex.Array:
-    """Sum over negatives n of [margin_n + s_n - s_p]_+ (SAM, arXiv 2110.02623, not checked against its text).
+    """Sum over negatives n of [margin_n + s_n - s_p]_+ (SAM; Biten et al., 2022; not checked against its text).
 
-    The margin is (phi(p) - phi(n)) / tau of a caption metric phi, such as CIDEr to the query's captions. One
-    negative drawn for each query is a `negatives` with one True a row.
+    The margin is (phi(p) - phi(n)) / tau of a caption metric phi, such as CIDEr to the query's captions. To
+    sample one negative per query, pass `negatives` with one True per row.
 
     Args:
       scores: [Q, C].
-      positives: bool [Q, C]; of several the hardest is p.
+      positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margins: [Q, C], in score units; those of positives are ignored.
 
@@ -258,7 +273,7 @@ def adaptive_margin(
 
 
 def masked_log_softmax(scores: chex.Array, candidates: chex.Array, valid: chex.Array) -> chex.Array:
-    """Log of the softmax over the candidates, -inf elsewhere; over everything for queries that are not valid."""
+    """Returns the log-softmax over the candidates, -inf elsewhere; for queries that are not valid, over all columns."""
     return jax.nn.log_softmax(jnp.where(candidates | ~valid[:, None], scores, -jnp.inf), axis=1)
 
 
@@ -270,13 +285,13 @@ def projection_matching(
     q is uniform over the positives, and both are over positives and negatives only.
 
     Args:
-      scores: [Q, C]; CMPM's are projections x_c . z_q / |z_q| at temperature 1, DBL's are similarities.
-      positives: bool [Q, C]; all that match the query, such as those of the same image.
+      scores: [Q, C]; CMPM's are projections x_c . z_q / |z_q| at temperature 1, those of DBL are similarities.
+      positives: bool [Q, C]; all matches of the query, such as all captions of the same image.
       negatives: bool [Q, C], default `~positives`.
-      temperature: in score units; DBL multiplies by 10, which is 0.1.
+      temperature: in score units; DBL multiplies by 10, i.e. 0.1.
 
     Returns:
-      [Q]; published as the mean over each direction, added.
+      [Q]; published as the sum of the means over each direction.
     """
     negatives, valid = prepare(scores, positives, negatives)
     predicted = jnp.exp(masked_log_softmax(scores / temperature, positives | negatives, valid))
@@ -286,22 +301,22 @@ def projection_matching(
 
 
 def masked_mean(values: chex.Array, mask: chex.Array) -> chex.Array:
-    """The mean of each row [Q] over its places in the mask, 0 where there is none."""
+    """Returns the mean of each row [Q] over the mask; 0 if the mask is empty."""
     return jnp.sum(jnp.where(mask, values, 0), axis=1) / jnp.maximum(mask.sum(axis=1), 1)
 
 
 def softmax_contrastive(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, temperature: float
 ) -> chex.Array:
-    """Mean over positives of -log softmax(s / temperature) (InfoNCE, as in CLIP; of several SupCon's eq. 2).
+    """Mean over positives of -log softmax(s / temperature) (InfoNCE, as in CLIP; SupCon, eq. 2).
 
-    The softmax is over positives and negatives, so of several positives the least value is the log of their number.
+    The softmax is over positives and negatives. With several positives the minimum is the logarithm of their number.
 
     Args:
       scores: [Q, C].
       positives: bool [Q, C].
       negatives: bool [Q, C], default `~positives`.
-      temperature: in score units, 0.07 at the start of CLIP, which learns it.
+      temperature: in score units, 0.07 at the start of CLIP's training, which learns it.
 
     Returns:
       [Q]; CLIP takes the mean of each direction and halves their sum (reduction 'mean', weight 0.5).
@@ -316,10 +331,10 @@ def matching_cross_entropy(
 ) -> chex.Array:
     """Half of: mean over positives of -log s_p, plus mean over negatives of -log(1 - s_n) (ITM; UNITER, section 3.2).
 
-    UNITER draws a match or a mismatch with equal probability for each image; this is what that costs on average.
+    UNITER samples a match or a mismatch with equal probability for each image; this is the expectation of its loss.
 
     Args:
-      scores: [Q, C], probabilities; one below 1e-10, of a match or of a mismatch, costs as much as that.
+      scores: [Q, C], probabilities; those of a match or of a mismatch are clipped to at least 1e-10.
       positives: bool [Q, C].
       negatives: bool [Q, C], default `~positives`.
 
@@ -327,5 +342,5 @@ def matching_cross_entropy(
       [Q]; published as the mean over a batch of images and texts (reduction 'mean', weight 0.5).
     """
     negatives, valid = prepare(scores, positives, negatives)
-    matches, mismatches = (-jnp.log(jnp.maximum(probability, LEAST)) for probability in (scores, 1 - scores))
+    matches, mismatches = (-jnp.log(jnp.maximum(probability, MIN_PROBABILITY)) for probability in (scores, 1 - scores))
     return jnp.where(valid, (masked_mean(matches, positives) + masked_mean(mismatches, negatives)) / 2, 0)
