@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jitm.commands import cli
+from jitm.evaluation import published
 from tests.conftest import ROOT
 
 README = ROOT / 'README.md'
@@ -146,6 +147,24 @@ def test_every_named_setting_exists():
     for path in PAGES:
         for file, words in re.findall(r'`(?:configs/)?(\w+)\.py:([\w,]+)`', path.read_text()):
             importlib.import_module(f'configs.{file}').get_config(words)
+
+
+def test_published_numbers_of_the_docs():
+    text = (ROOT / 'docs' / 'results.md').read_text()
+    section = text[text.index('## Published numbers') : text.index('## Our numbers')]
+    known = set()
+    for row in published.load():
+        recalls = [row.metrics.get(f'{side}/recall@1') for side in ('i2t', 't2i')]
+        numbers = [' / '.join(map(str, recalls)) if all(recalls) else '', str(row.metrics.get('rsum', ''))]
+        known.add((row.dataset, row.protocol[:2], ', '.join(filter(None, numbers))))
+    columns = [('f30k', '1K'), ('coco', '1K'), ('coco', '5K')]
+    found = 0
+    for line in re.findall(r'^\| .* \|$', section, flags=re.MULTILINE):
+        for (dataset, protocol), cell in zip(columns, line.split('|')[3:-1], strict=True):
+            if re.match(r'\s*\d', cell):
+                assert (dataset, protocol, cell.replace('(1 fold)', '').strip()) in known, line
+                found += 1
+    assert found > 100
 
 
 @pytest.mark.parametrize('path', PAGES, ids=lambda path: path.name)
