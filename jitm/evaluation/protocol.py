@@ -45,6 +45,11 @@ def resolve_options(run: Run, options: ScoringOptions) -> ScoringOptions:
     )
 
 
+def _ensemble_options(runs: Sequence[Run], options: ScoringOptions) -> ScoringOptions:
+    """Sets the default dtype of all runs to that of the first."""
+    return dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
+
+
 def make_scorer(
     run: Run, split: Split, options: ScoringOptions = DEFAULT_OPTIONS, pairs: np.ndarray | None = None
 ) -> Scorer:
@@ -120,7 +125,7 @@ def mean_scores(
     Raises:
       UserError: see `make_scorer`, or if a score is not finite.
     """
-    options = dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
+    options = _ensemble_options(runs, options)
     scorers = [make_scorer(run, split, options, pairs) for run in runs]
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
     for scorer in scorers:
@@ -223,6 +228,7 @@ def write_report(report: Mapping[str, Any], sims: np.ndarray | None, folder: Pat
 
 def write_vectors(runs: Sequence[Run], split: Split, folder: Path, options: ScoringOptions = DEFAULT_OPTIONS) -> None:
     """Writes `vectors.npz` into a folder: `images` and `texts` of `encode_vectors`, float32, and `image_of_text`."""
+    options = _ensemble_options(runs, options)
     scorers = [make_scorer(run, split, options) for run in runs]
     images, texts = (np.asarray(side, np.float32) for side in encode_vectors(runs, scorers, split))
     with replacing(folder / 'vectors.npz') as file:

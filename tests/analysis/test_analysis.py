@@ -7,7 +7,7 @@ import pytest
 
 from jitm.analysis import difficulty, validation
 from jitm.analysis.figures import Curve, arrange, curve
-from jitm.analysis.settings import Setting, distinguish, read_run, read_settings
+from jitm.analysis.settings import Setting, distinguish, read_run_log, read_settings
 from jitm.analysis.summary import summary
 from jitm.analysis.training import by_window, curves, draw, plateau_end, read_points, training
 from jitm.commands import cli
@@ -23,7 +23,7 @@ def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
         'optimizer': {'name': 'adam', 'learning_rate': 1e-3},
         'evaluation': {'split': 'dev', 'member': 'target'},
         'members': {'target': {'rule': 'gradient', 'init_from': ''}},
-        'offline': {'candidates': ''},
+        'offline': {'path': ''},
         'run': {'log_every': seed + 1},
     }
     return config | changes
@@ -44,7 +44,7 @@ def write_run(folder, seed, rsums, **changes):
 
 
 def write_training(folder, rsums=(), config=None, **values):
-    """A run of 20 steps an epoch that logs every second step; `values` are those of the lines of training."""
+    """A run of 20 steps per epoch that logs every second step; `values` are logged in the lines of training."""
     lines = [{'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} for n, rsum in enumerate(rsums)]
     for n in range(len(values['loss'])):
         line = {f'target/{"ranking_loss" if key == "loss" else key}': value[n] for key, value in values.items()}
@@ -52,7 +52,7 @@ def write_training(folder, rsums=(), config=None, **values):
     return write(folder, config or config_of(), lines)
 
 
-def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
+def test_summary_averages_seeds_of_a_setting(tmp_path):
     runs = [
         write_run(tmp_path / 'a0', 0, [3, 100, 90]),
         write_run(tmp_path / 'b0', 0, [3, 50], loss='sum_of_hinges'),
@@ -70,7 +70,7 @@ def test_seeds_are_averaged_and_settings_kept_apart(tmp_path):
     ]
 
 
-def test_the_mean_distance_has_a_column_where_every_line_has_one(tmp_path):
+def test_summary_has_the_mean_distance_if_all_lines_do(tmp_path):
     def write_distances(name, seed, distances):
         recalls = {f'{direction}/recall@{k}': 10 for direction in ('i2t', 't2i') for k in (1, 5, 10)}
         lines = [{'epoch': float(n), 'part': 'dev', 'rsum': 60.0 + n, **recalls} for n in range(2)]
@@ -87,9 +87,9 @@ def test_the_mean_distance_has_a_column_where_every_line_has_one(tmp_path):
     assert row.endswith('| 61.0 ± 0.0 | 1, 1, 1 | new0, new1, old |')
 
 
-def test_what_is_no_run_is_refused(tmp_path, capsys):
+def test_directories_without_a_run_are_refused(tmp_path, capsys):
     with pytest.raises(UserError, match='nowhere is not a run directory'):
-        read_run(tmp_path / 'nowhere')
+        read_run_log(tmp_path / 'nowhere')
     empty = write(tmp_path / 'empty', config_of(), [])
     with pytest.raises(UserError, match='empty has no validation yet'):
         summary(read_settings([empty]))
@@ -104,7 +104,7 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
         assert capsys.readouterr().err.startswith('error: ')
 
 
-def test_the_command_prints(tmp_path, capsys):
+def test_command_prints_the_summary(tmp_path, capsys):
     assert cli.main(['report', 'summary', str(write_run(tmp_path / 'a', 0, [1]))]) == 0
     assert '| a | 10.0 |' in capsys.readouterr().out
 
@@ -127,7 +127,7 @@ HINGES = 'ranking.sum_of_hinges'
     ('configs', 'names'),
     [
         ([{}], ['']),
-        # What the loss tells apart needs no further words, whatever else differs.
+        # If the losses differ, no other key is named.
         (
             [{}, {'terms__ranking__loss': HINGES, 'optimizer__learning_rate': 2e-3, 'model__absolute': True}],
             ['max_of_hinges', 'sum_of_hinges'],
@@ -136,28 +136,28 @@ HINGES = 'ranking.sum_of_hinges'
             [{}, {'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': 0.01}],
             ['max_of_hinges', 'selective'],
         ),
-        # Two keys are named where it takes both.
+        # Two keys are named if one does not suffice.
         (
             [{}, {'terms__ranking__loss': HINGES}, {'model__name': 'scan.SCAN', 'batch_size': 8}],
             ['max_of_hinges, VSE', 'sum_of_hinges, VSE', 'max_of_hinges, SCAN'],
         ),
         ([{}, {'optimizer__learning_rate': 2e-3}], ['learning_rate=0.001', 'learning_rate=0.002']),
         ([{}, {'terms__ranking__epsilon': 0.01}], ['no epsilon', 'epsilon=0.01']),
-        # What all have says more than what some lack.
+        # Keys that all configs have come first.
         (
-            [{'writer': 'target'}, {'writer': 'copy', 'members__copy__of': 'target'}],
-            ['writer=target', 'writer=copy'],
+            [{'generator': 'target'}, {'generator': 'copy', 'members__copy__of': 'target'}],
+            ['generator=target', 'generator=copy'],
         ),
-        # The loss is named although its argument alone would do.
+        # The loss is named although its argument would suffice.
         (
             [{}, *({'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': n} for n in (1, 2))],
             ['max_of_hinges, no epsilon', 'selective, epsilon=1', 'selective, epsilon=2'],
         ),
-        # The shortest ends of keys and values that are not ambiguous.
+        # The shortest tails of keys and values that are not ambiguous.
         ([{}, {'model__name': 'other.VSE'}], ['vse.VSE', 'other.VSE']),
         ([{'other__margin': 1}, {'other__margin': 2}], ['other.margin=1', 'other.margin=2']),
         ([{'model__weights': ''}, {'model__weights': 'a/b.npz'}], ['weights=', 'weights=a/b.npz']),
-        # A loss of two would not say which of them it is.
+        # With two losses, the term is named.
         (
             [{'terms__late__loss': 'ranking.' + name} for name in ('polynomial', 'sum_of_hinges')],
             ['late.loss=ranking.polynomial', 'late.loss=ranking.sum_of_hinges'],
@@ -165,12 +165,12 @@ HINGES = 'ranking.sum_of_hinges'
         ([{}, {'terms__late__loss': HINGES}], ['no late.loss', f'late.loss={HINGES}']),
     ],
 )
-def test_settings_are_named_by_what_tells_them_apart(configs, names):
+def test_settings_are_named_by_their_differences(configs, names):
     words = distinguish([nested(**config) for config in configs])
     assert [', '.join(word.values()) for word in words] == names
 
 
-def test_log_intervals_are_no_settings(tmp_path):
+def test_run_section_does_not_make_a_setting(tmp_path):
     runs = [write_run(tmp_path / f'a{seed}', seed, [1]) for seed in (0, 1)]
     (setting,) = read_settings(runs)
     assert setting.words == {}
@@ -182,10 +182,10 @@ def test_log_intervals_are_no_settings(tmp_path):
     [
         ('data.root', ['root=data/a', 'root=data/b']),
         ('initialize.bert', ['bert=data/a', 'bert=data/b']),
-        ('relevance.path', ['path=data/a', 'path=data/b']),
+        ('relevance.path', ['relevance.path=data/a', 'relevance.path=data/b']),
     ],
 )
-def test_paths_are_settings_and_their_names_show_them(tmp_path, key, names):
+def test_paths_make_settings(tmp_path, key, names):
     section, _, last = key.partition('.')
     runs = [
         write_run(tmp_path / f'{path}{seed}', seed, [1], **{section: {last: f'data/{path}'}})
@@ -197,8 +197,8 @@ def test_paths_are_settings_and_their_names_show_them(tmp_path, key, names):
     assert [setting.run_names for setting in settings] == ['a0, a1', 'b0, b1']
 
 
-def test_runs_that_go_on_from_runs_of_one_setting_are_one_setting(tmp_path):
-    """OAS and AOQ's second round: each seed has an anchor, or mined negatives, of its own."""
+def test_paths_of_runs_of_one_setting_are_unified(tmp_path):
+    """Each seed has its own anchor (OAS) or its own mined negatives (second stage of AOQ)."""
     for seed in (0, 1):
         (tmp_path / f's{seed}').mkdir()
         for name, loss in (('alone', 'max_of_hinges'), ('other', 'sum_of_hinges')):
@@ -207,20 +207,22 @@ def test_runs_that_go_on_from_runs_of_one_setting_are_one_setting(tmp_path):
             candidates.mkdir()
             (candidates / 'manifest.json').write_text(json.dumps({'data': {}, 'workdirs': [str(origin)]}))
 
-    def begun(seed, name):
+    def write_stage(seed, name):
         path = tmp_path / f's{seed}'
         members = {'target': {'rule': 'gradient', 'init_from': str(path / name)}}
-        offline = {'candidates': str(path / f'{name}_candidates')}
+        offline = {'path': str(path / f'{name}_candidates')}
         return write_run(path / f'after_{name}', seed, [1 + seed], members=members, offline=offline)
 
-    after_alone, after_other = read_settings([begun(0, 'alone'), begun(1, 'alone'), begun(0, 'other')])
+    after_alone, after_other = read_settings(
+        [write_stage(0, 'alone'), write_stage(1, 'alone'), write_stage(0, 'other')]
+    )
     assert after_alone.run_names == 's0/after_alone, s1/after_alone'
     assert after_other.run_names == 'after_other'
     assert after_alone.name == f'init_from={tmp_path}/s0/alone'
     assert after_alone.runs[1].config['offline']['path'] == f'{tmp_path}/s0/alone_candidates'
 
 
-def test_models_have_columns_where_something_else_differs_too():
+def test_models_have_columns_if_other_keys_differ():
     def settings(*configs):
         return [Setting(words, []) for words in distinguish([nested(**config) for config in configs])]
 
@@ -236,18 +238,18 @@ def test_models_have_columns_where_something_else_differs_too():
     assert arrange(both) == [('mlp=1', 'max_of_hinges'), ('mlp=2', 'max_of_hinges'), ('mlp=2', 'sum_of_hinges')]
 
 
-def test_a_window_holds_the_step_that_ends_it():
+def test_window_includes_its_last_step():
     points = [(step / 234, step) for step in range(1, 469)]
     assert by_window(points, 1) == {0: list(range(1, 235)), 1: list(range(235, 469))}
     assert by_window([(0.1 + 0.2, 5)], 10) == {2: [5]}
 
 
-def test_the_plateau_ends_with_a_tenth_of_an_epoch_below():
+def test_plateau_end_by_hand():
     assert plateau_end([(0.05, 1.2), (0.15, 0.94), (0.2, 0.98), (0.25, 0.94), (0.3, 0.95), (0.4, 0.5)]) == '0.3'
     assert plateau_end([(0.1, 1.0), (0.2, 0.95)]) == '-'
 
 
-def test_points_are_those_of_the_member_that_counts(tmp_path):
+def test_points_of_the_evaluated_member(tmp_path):
     config = config_of(evaluation={'split': 'val', 'member': 'b'})
     lines = [
         {'epoch': 0.0, 'part': 'val', 'rsum': 7.0},
@@ -255,7 +257,7 @@ def test_points_are_those_of_the_member_that_counts(tmp_path):
         {'epoch': 1.0, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 0.0, 'b/absolute_gap': 0.2},
         {'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
     ]
-    assert read_points(read_run(write(tmp_path / 'run', config, lines))) == {
+    assert read_points(read_run_log(write(tmp_path / 'run', config, lines))) == {
         'loss': [(0.5, 0.5)],
         'image_fc_gradient_norm': [],
         'absolute_gap': [(1.0, 0.2)],
@@ -264,7 +266,7 @@ def test_points_are_those_of_the_member_that_counts(tmp_path):
     }
 
 
-def test_a_curve_ends_where_its_first_seed_does():
+def test_curve_ends_with_the_shortest_seed():
     joined = curve([{1: 3.0, 0: 1.0, 2: 5.0}, {0: 2.0, 1: 9.0}, {0: 6.0, 1: 3.0}])
     assert joined == Curve([0, 1], [3.0, 5.0], [1.0, 3.0], [6.0, 9.0])
 
@@ -288,8 +290,8 @@ def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
     assert joined['rsum'] == Curve([0, 1], [2, 25], [1, 20], [3, 30])
 
 
-def test_the_table_of_training(tmp_path):
-    """10 lines an epoch: the medians of the first run are 0.05 and 0.4, of the second 0.3 and 0.1."""
+def test_training_table(tmp_path):
+    """10 lines per epoch: the medians of the first run are 0.05 and 0.4, of the second 0.3 and 0.1."""
     runs = [
         write_training(
             tmp_path / 'a',
@@ -313,7 +315,7 @@ def test_the_table_of_training(tmp_path):
     ]
 
 
-def test_the_figure_is_written(tmp_path, capsys):
+def test_command_draws_training(tmp_path, capsys):
     losses, models = ('max_of_hinges', 'sum_of_hinges'), ({'mlp': 1}, {'mlp': 2})
     configs = [config_of(seed, loss, model) for loss in losses for model in models for seed in (0, 1)]
     for n, config in enumerate(configs):
@@ -330,14 +332,14 @@ def test_the_figure_is_written(tmp_path, capsys):
 
 
 def write_validations(folder, rsums, **changes):
-    """A run whose R@1 are a tenth and a fifth of its rsum."""
+    """A run whose R@1 are 1/10 and 1/5 of its rsum."""
     recalls = [{'i2t/recall@1': rsum / 10, 't2i/recall@1': rsum / 5} for rsum in rsums]
     lines = [{'epoch': float(n), 'part': 'dev', 'rsum': rsum} | recalls[n] for n, rsum in enumerate(rsums)]
     return write(folder, config_of(**changes), lines)
 
 
-def test_the_table_of_validations_says_when_the_first_setting_is_passed(tmp_path):
-    """Means: 0, 40, 60, 50 of the first, 0, 60, 61 of the second, which needs more than the 60 of the first."""
+def test_validation_table(tmp_path):
+    """The means are 0, 40, 60, 50 of the first setting, and 0, 60, 61 of the second, which exceeds 60 at epoch 2."""
     runs = [
         write_validations(tmp_path / 'a0', [0, 30, 50, 50], seed=0),
         write_validations(tmp_path / 'a1', [0, 50, 70, 50], seed=1),
@@ -349,7 +351,7 @@ def test_the_table_of_validations_says_when_the_first_setting_is_passed(tmp_path
     ]
 
 
-def test_curves_of_validations(tmp_path):
+def test_validation_curves(tmp_path):
     runs = [write_validations(tmp_path / f'a{n}', rsums, seed=n) for n, rsums in enumerate(([0, 30, 50], [10, 50]))]
     (setting,) = read_settings(runs)
     assert validation.curves(setting.runs) == {
@@ -359,7 +361,7 @@ def test_curves_of_validations(tmp_path):
     }
 
 
-def test_the_figure_of_validations_is_written(tmp_path, capsys):
+def test_command_draws_validation(tmp_path, capsys):
     run, output = write_validations(tmp_path / 'a', [0, 30]), tmp_path / 'figure.png'
     assert cli.main(['report', 'validation', str(run), '--output', str(output)]) == 0
     assert output.read_bytes().startswith(b'\x89PNG')
@@ -367,7 +369,7 @@ def test_the_figure_of_validations_is_written(tmp_path, capsys):
 
 
 def write_generated(folder, gaps, counts, config=None, **values):
-    """A run that logs ten times an epoch, all sentences of a line in the part of [-1, 1] that its gap is in."""
+    """A run that logs ten times per epoch, with all captions of a line in the bin of its gap."""
     lines = []
     for n, (gap, count) in enumerate(zip(gaps, counts, strict=True), 1):
         shares = {f'share_{part:02}': float(count > 0 and part == int((gap + 1) * 10)) for part in range(20)}
@@ -377,11 +379,11 @@ def write_generated(folder, gaps, counts, config=None, **values):
     return write(folder, config or config_of(), lines)
 
 
-def test_sentences_of_a_part_of_a_run_count_alike(tmp_path):
-    """The second part has 1 sentence at -0.25 and 3 at 0.15 of the first seed, 4 at 0.55 of the second."""
+def test_captions_have_equal_weights_in_a_part(tmp_path):
+    """The second part has 1 caption at -0.25 and 3 at 0.15 of the first seed, and 4 at 0.55 of the second."""
     first = write_generated(tmp_path / 'a', [-0.95, -0.95, -0.25, 0.15], [2, 4, 1, 3])
     second = write_generated(tmp_path / 'b', [0.05, 0.0, 0.55, 0.55, 0.95, 0.95], [6, 0, 2, 2, 9, 9])
-    pooled = difficulty.pool([difficulty.read_difficulty(read_run(run)) for run in (first, second)], 2)
+    pooled = difficulty.pool([difficulty.read_difficulty(read_run_log(run)) for run in (first, second)], 2)
     np.testing.assert_allclose(pooled.epochs, [0.2, 0.4])
     np.testing.assert_allclose(pooled.gaps, [(6 * -0.95 + 6 * 0.05) / 12, (-0.25 + 3 * 0.15 + 4 * 0.55) / 8])
     np.testing.assert_allclose(pooled.counts, [3, 2])
@@ -391,21 +393,21 @@ def test_sentences_of_a_part_of_a_run_count_alike(tmp_path):
     np.testing.assert_allclose(pooled.shares, want)
 
 
-def test_parts_without_sentences_have_no_difficulty(tmp_path):
-    log = difficulty.read_difficulty(read_run(write_generated(tmp_path / 'a', [0.0, 0.0, 0.5], [0, 0, 2])))
+def test_parts_without_captions_are_nan(tmp_path):
+    log = difficulty.read_difficulty(read_run_log(write_generated(tmp_path / 'a', [0.0, 0.0, 0.5], [0, 0, 2])))
     pooled = difficulty.pool([log], 6)
     np.testing.assert_array_equal(pooled.gaps, [np.nan] * 5 + [0.5])
     np.testing.assert_array_equal(pooled.counts, [np.nan, 0, np.nan, 0, np.nan, 2])
     np.testing.assert_array_equal(np.isnan(pooled.shares).all(axis=1), [True] * 5 + [False])
 
 
-def test_each_line_can_be_a_part_of_its_own(tmp_path):
+def test_every_line_can_be_a_part(tmp_path):
     gaps = [n / 20 for n in range(7)]
-    log = difficulty.read_difficulty(read_run(write_generated(tmp_path / 'a', gaps, [1] * 7)))
+    log = difficulty.read_difficulty(read_run_log(write_generated(tmp_path / 'a', gaps, [1] * 7)))
     np.testing.assert_array_equal(difficulty.pool([log], 7).gaps, gaps)
 
 
-def test_the_table_of_difficulty_and_its_figure(tmp_path, capsys):
+def test_command_draws_difficulty(tmp_path, capsys):
     other = config_of(loss='sum_of_hinges')
     runs = [
         write_generated(tmp_path / 'a', [-0.8, -0.6, -0.4, -0.4, 0.1, 0.3], [4, 4, 2, 6, 3, 1]),
@@ -424,34 +426,34 @@ def test_the_table_of_difficulty_and_its_figure(tmp_path, capsys):
     ]
 
 
-def test_runs_without_generated_sentences_are_refused(tmp_path, capsys):
+def test_runs_without_synthetic_captions_are_refused(tmp_path, capsys):
     run = write_training(tmp_path / 'run', loss=[8, 8])
     assert cli.main(['report', 'difficulty', str(run)]) == 2
     assert capsys.readouterr().err == (
-        f'error: {run} logs no generated sentences of target; leave it out, or train with synthesis.generator\n'
+        f'error: {run} logs no synthetic captions of target; leave it out, or train with synthesis.generator\n'
     )
 
 
-def test_gradients_that_are_all_zero_can_be_drawn(tmp_path, monkeypatch):
+def test_zero_gradients_can_be_drawn(tmp_path, monkeypatch):
     write_training(tmp_path / 'run', loss=[8, 8], image_fc_gradient_norm=[0.0, 0.0])
     monkeypatch.chdir(tmp_path)
     assert cli.main(['report', 'training', 'run']) == 0
     assert (tmp_path / 'training.png').exists()
 
 
-def test_what_cannot_be_written_is_said(tmp_path):
+def test_unwritable_figure_is_a_user_error(tmp_path):
     settings = read_settings([write_training(tmp_path / 'run', loss=[8, 8])])
     for output in (tmp_path, tmp_path / 'figure.xyz', tmp_path / 'run' / 'config.json' / 'figure.png'):
         with pytest.raises(UserError, match='the figure cannot be written to'):
             draw(settings, output)
 
 
-def test_the_drawing_library_is_loaded_for_drawing_only():
-    code = "import jitm.analysis.training, sys; sys.exit('matplotlib' in sys.modules)"
+def test_libraries_are_loaded_for_drawing_only():
+    code = "import jitm.commands.report, sys; sys.exit(bool({'sklearn', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, '-c', code], env=environment(), check=False).returncode == 0
 
 
-def test_a_value_that_says_little_is_named_with_its_key():
+def test_values_that_are_not_self_evident_have_their_key():
     configs = [{'model': {'name': 'vse.VSE', 'image': {'mlp': mlp}}} for mlp in ('none', 'residual')]
     assert [[*words.values()] for words in distinguish(configs)] == [['mlp=none'], ['mlp=residual']]
     configs = [{'model': {'name': name}} for name in ('vse.VSE', 'vsrn.VSRN')]

@@ -7,6 +7,7 @@ from matplotlib.image import imread
 
 from jitm.analysis import cross_retrieval, distributions, panels
 from jitm.analysis.matrices import names_of, read_matrices
+from jitm.analysis.retrieval import Retrieved, retrieve
 from jitm.commands import cli
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -44,16 +45,16 @@ def test_matrices_of_different_shapes_or_data_are_refused(tmp_path):
         (np.full((1, 2), np.inf), 'infinite'),
     ],
 )
-def test_what_is_no_matrix_is_refused(tmp_path, sims, message):
+def test_invalid_matrices_are_refused(tmp_path, sims, message):
     with pytest.raises(UserError, match=message):
         read_matrices([write(tmp_path / 'a', sims)])
 
 
-def test_a_damaged_report_and_a_missing_file_are_refused(tmp_path, capsys):
+def test_damaged_reports_and_missing_files_are_refused(tmp_path, capsys):
     sims = write(tmp_path / 'a')
     for text in ('{}', '{"prot'):
         (tmp_path / 'a' / 'metrics.json').write_text(text)
-        with pytest.raises(UserError, match=r'metrics.json is no report of eval\.py'):
+        with pytest.raises(UserError, match=r'metrics.json is not a report of eval\.py'):
             read_matrices([sims])
     for report in ('cross_retrieval', 'panels'):
         assert cli.main(['report', report, str(tmp_path / 'none.npy')]) == 2
@@ -68,19 +69,19 @@ def test_matrices_are_named_by_their_runs(tmp_path):
     assert names_of(read_matrices([one, alone])) == [str(one), str(alone)]
 
 
-def test_texts_of_an_image_stand_together(tmp_path):
+def test_texts_of_an_image_are_consecutive(tmp_path):
     (matrix,) = read_matrices([write(tmp_path / 'a', np.zeros((2, 6)))])
     assert matrix.image_of_text.tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_ranks_fall_into_intervals(tmp_path, monkeypatch):
+def test_frequencies_by_hand(tmp_path, monkeypatch):
     ranks = np.array([1, 2, 5, 5, 6, 10, 10, 10, 11, 50, 50, 50, 50, 51, 200, 200, 200, 200, 200, 201, 9999])
     monkeypatch.setattr(cross_retrieval, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)
     (matrix,) = read_matrices([write(tmp_path / 'a')])
     assert cross_retrieval.frequencies(matrix).tolist() == [1, 3, 4, 5, 6, 2]
 
 
-def test_cross_retrieval_is_printed_and_drawn(tmp_path, capsys):
+def test_command_draws_cross_retrieval(tmp_path, capsys):
     sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', -SIMS, runs=['b'])]
     output = tmp_path / 'figure.png'
     assert cli.main(['report', 'cross_retrieval', *map(str, sims), '--output', str(output)]) == 0
@@ -94,19 +95,12 @@ def test_cross_retrieval_is_printed_and_drawn(tmp_path, capsys):
     ]
 
 
-def test_of_equal_candidates_the_right_ones_come_last():
-    scores = np.array([0.5, 0.9, 0.5, 0.5, 0.1], np.float32)
-    right = np.array([True, False, False, True, True])
-    assert panels.retrieve(scores, right, 3) == panels.Retrieved([1, 2, 0], [False, False, True], 3)
-    assert panels.retrieve(scores, right, 9) == panels.Retrieved([1, 2, 0, 3, 4], [False, False, True, True, True], 3)
-
-
-def test_queries_are_spread_evenly():
-    assert panels.spread(4, 10) == [0, 2, 5, 7]
-    assert panels.spread(9, 3) == [0, 1, 2]
-    assert panels.spread(0, 3) == []
-    with pytest.raises(UserError, match='--queries is -1'):
-        panels.spread(-1, 3)
+def test_ties_count_against_the_query():
+    scores = np.array([0.5, 0.75, 0.5, 0.5, 0.25], np.float32)
+    matches = np.array([True, False, False, True, True])
+    assert retrieve(scores, matches, 3) == Retrieved([1, 2, 0], [0.75, 0.5, 0.5], [False, False, True], 3)
+    want = Retrieved([1, 2, 0, 3, 4], [0.75, 0.5, 0.5, 0.5, 0.25], [False, False, True, True, True], 3)
+    assert retrieve(scores, matches, 9) == want
 
 
 @pytest.fixture
@@ -121,11 +115,11 @@ def split():
     )
 
 
-def test_panels_stand_side_by_side(tmp_path, split):
+def test_panels_by_hand(tmp_path, split):
     matrices = read_matrices([write(tmp_path / 'a', runs=['a_0']), write(tmp_path / 'b', -SIMS, runs=['b'])])
     panels.write(matrices, split, [0], [3], tmp_path / 'new' / 'panels.md')
     assert (tmp_path / 'new' / 'panels.md').read_text(encoding='utf-8') == (
-        '# What is retrieved from tiny/dev\n\n'
+        '# Retrieval results on tiny/dev\n\n'
         '## The best 5 texts of an image\n\n'
         'Image 0: dog\\_1.jpg<br>*a dog*\n\n'
         '|  | a\\_0 | b |\n'
@@ -134,19 +128,19 @@ def test_panels_stand_side_by_side(tmp_path, split):
         '| 2 | ✓ a \\<b\\> \\| \\*c\\* | a cat |\n'
         '| 3 | a cat | ✓ a \\<b\\> \\| \\*c\\* |\n'
         '| 4 | two cats | ✓ a dog |\n'
-        '| first right | 1 | 3 |\n\n'
+        '| first match | 1 | 3 |\n\n'
         '## The best 3 images of a text\n\n'
         'Text 3: a cat\n\n'
         '|  | a\\_0 | b |\n'
         '| --- | --- | --- |\n'
         '| 1 | dog\\_1.jpg<br>*a dog* | dog\\_1.jpg<br>*a dog* |\n'
         '| 2 | ✓ cats<br>*two cats* | ✓ cats<br>*two cats* |\n'
-        '| first right | 2 | 2 |\n'
+        '| first match | 2 | 2 |\n'
     )
     assert not (tmp_path / 'new' / 'panels_images').exists()
 
 
-def test_pictures_are_shown_where_there_are_pixels(tmp_path, split):
+def test_panels_with_pixels_have_images(tmp_path, split):
     pixels = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8)
     matrices = read_matrices([write(tmp_path / 'a')])
     panels.write(matrices, dataclasses.replace(split, pixels=pixels), [1], [], tmp_path / 'panels.md')
@@ -158,7 +152,7 @@ def test_pictures_are_shown_where_there_are_pixels(tmp_path, split):
         np.testing.assert_array_equal(np.round(read * 255), pixels[n])
 
 
-def test_the_command_reads_the_data_that_the_run_names(tmp_path, precomp_folder, capsys):
+def test_command_writes_panels(tmp_path, precomp_folder, capsys):
     run, moved = tmp_path / 'run', tmp_path / 'moved'
     sims = write(run / 'eval' / 'dev', np.eye(4, 20), runs=[run])
     (run / 'config.json').write_text(
@@ -190,12 +184,12 @@ def test_the_command_reads_the_data_that_the_run_names(tmp_path, precomp_folder,
         assert message in capsys.readouterr().err
 
 
-def test_distributions_are_those_of_all_pairs(tmp_path, monkeypatch):
+def test_distributions_by_hand(tmp_path, monkeypatch):
     """In chunks of two images, against numpy on the pairs in one piece."""
     rng = np.random.default_rng(0)
     one, two = rng.normal(size=(2, 7, 21)).astype(np.float32)
     matrices = read_matrices([write(tmp_path / 'a', one), write(tmp_path / 'b', 3 * two)])
-    monkeypatch.setattr(distributions, 'PAIRS_AT_A_TIME', 50)
+    monkeypatch.setattr(distributions, 'PAIRS_PER_CHUNK', 50)
     low, high = distributions.bounds(matrices)
     assert (low, high) == (min(one.min(), 3 * two.min()), max(one.max(), 3 * two.max()))
     width = (high - low) / distributions.BINS
@@ -208,11 +202,11 @@ def test_distributions_are_those_of_all_pairs(tmp_path, monkeypatch):
             assert got.deviation == pytest.approx(pairs.std())
             want = np.quantile(pairs, distributions.QUANTILES, method='inverted_cdf')
             np.testing.assert_allclose(got.quantiles(low, high), want, atol=width / 2)
-            drawn = np.histogram(pairs, distributions.DRAWN, (low, high), density=True)[0]
+            drawn = np.histogram(pairs, distributions.CURVE_BINS, (low, high), density=True)[0]
             np.testing.assert_allclose(got.density(low, high), drawn, rtol=1e-9)
 
 
-def test_distributions_are_printed_and_drawn(tmp_path, capsys):
+def test_command_draws_distributions(tmp_path, capsys):
     """Positives of SIMS: 0.9, 0.8, 0.3, 0.4; negatives: 0.1, 0.4, 0.0, 0.85."""
     sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.ones((2, 4)), runs=['b'])]
     output = tmp_path / 'figure.png'

@@ -1,4 +1,4 @@
-"""Scores small splits on some virtual devices and saves the matrices: run by test_scoring.py."""
+"""Scores small splits on several virtual devices and saves the matrices; started by test_scoring.py."""
 
 import sys
 
@@ -9,7 +9,7 @@ jax.config.update('jax_num_cpu_devices', int(devices))
 
 import numpy as np  # noqa: E402
 
-from jitm import parallel
+from jitm import parallel  # noqa: E402
 
 if processes:
     coordinator, count, index = processes
@@ -17,8 +17,8 @@ if processes:
 
 import warnings  # noqa: E402
 
-from jitm.evaluation import scoring
-from tests.evaluation.test_scoring import CASES, count_compilations, make_problem, make_scorer, some_pairs  # noqa: E402
+from jitm.evaluation import scoring  # noqa: E402
+from tests.evaluation.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
 
 
 def main() -> None:
@@ -27,12 +27,12 @@ def main() -> None:
     for number, (arguments, shape) in enumerate(CASES):
         problem = make_problem(*arguments)
         results[str(number)] = make_scorer(problem, *shape).score()
-        pairs = some_pairs(*results[str(number)].shape)
+        pairs = random_pairs(*results[str(number)].shape)
         results[f'{number}_pairs'] = make_scorer(problem, 8, shape[1], pairs=pairs).score()
-    problem = make_problem(*CASES[0][0])
+    problem, options = make_problem(*CASES[0][0]), scoring.ScoringOptions('float32', 64)
     scoring._compiled.cache_clear()
-    assert count_compilations(lambda: scoring.similarity_matrix(*problem, memory_mb=64, dtype='float32')) == 3
-    assert count_compilations(lambda: scoring.similarity_matrix(*problem, memory_mb=64, dtype='float32')) == 0
+    assert count_compilations(lambda: scoring.similarity_matrix(*problem, options)) == 3
+    assert count_compilations(lambda: scoring.similarity_matrix(*problem, options)) == 0
     np.savez(out, **results)
     parallel.barrier('done')
 

@@ -1,4 +1,4 @@
-"""Which attention is shown, of which pairs, and how: against the oracle, by hand, and from a user's command."""
+"""Attention of retrieved pairs: its values, the pairs, the figures and the command."""
 
 import dataclasses
 import json
@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from jitm.analysis.attention import draw, top_regions
+from jitm.analysis.retrieval import Retrieved, evenly_spaced
+from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
-from jitm.evaluation.explain import Retrieved
 from jitm.layers import text
 from jitm.runs.run import Run
+from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
-from tests.conftest import TINY, TINY_FILE, run_script
 from tests.models import cross_attention_oracle as oracle
 from tests.models.test_matchers import ATTENTION, DIM, MATCHERS, make_inputs, make_scan, make_vse, perturb
 
@@ -37,7 +38,7 @@ ORACLES = {
 
 
 def attention(model, variables, images, texts):
-    """The encodings' vectors of both sides, and the attention between them."""
+    """Returns the encoded regions and words, and the attention between them."""
 
     def apply(model):
         encoded = model.encode_image(images), model.encode_text(texts)
@@ -53,7 +54,7 @@ def case(request):
     return model, {**variables, 'params': perturb(variables['params'])}, ORACLES[request.param]
 
 
-def test_attention_is_the_oracles_and_padding_has_none(case):
+def test_attention_equals_the_oracle(case):
     model, variables, expected = case
     images, texts = make_inputs()
     regions, words, got = attention(model, variables, images, texts)
@@ -66,7 +67,7 @@ def test_attention_is_the_oracles_and_padding_has_none(case):
             assert not got[name][n, :, count:].any()
 
 
-def test_more_padding_changes_nothing(case):
+def test_padding_does_not_change_attention(case):
     model, variables, _ = case
     images, texts = make_inputs()
     *_, want = attention(model, variables, images, texts)
@@ -79,23 +80,35 @@ def test_more_padding_changes_nothing(case):
         assert not got[name][:, :, -3:].any()
 
 
-def test_the_best_image_of_evenly_spread_texts_is_retrieved():
-    """Four images, two texts each; a tie counts against the text."""
+def test_retrieve_images_by_hand():
+    """Four images with two texts each; ties count against the text."""
     sims = np.zeros((4, 8), np.float32)
     sims[:, 0] = 0.9, 0.1, 0.2, 0.3
     sims[:, 2] = 0.1, 0.4, 0.4, 0.3
     sims[:, 4] = 0.5, 0.7, 0.6, 0.1
     sims[:, 6] = 0.1, 0.2, 0.4, 0.4
     image_of_text = np.repeat(np.arange(4), 2)
-    assert explain.retrieve(sims, image_of_text, 2) == [
-        Retrieved(text=0, image=0, rank=1, score=pytest.approx(0.9)),
-        Retrieved(text=4, image=1, rank=2, score=pytest.approx(0.7)),
+    assert explain.retrieve_images(sims, image_of_text, 2) == [
+        (0, Retrieved([0], [pytest.approx(0.9)], [True], 1)),
+        (4, Retrieved([1], [pytest.approx(0.7)], [False], 2)),
     ]
-    in_folds = explain.retrieve(sims, image_of_text, 4, folds=2)
-    assert [(pair.text, pair.image, pair.rank) for pair in in_folds] == [(0, 0, 1), (2, 1, 1), (4, 2, 1), (6, 2, 2)]
-    everywhere = explain.retrieve(sims, image_of_text, 4)
-    assert [(pair.text, pair.image, pair.rank) for pair in everywhere] == [(0, 0, 1), (2, 2, 2), (4, 1, 2), (6, 2, 2)]
-    assert [pair.text for pair in explain.retrieve(sims, image_of_text, 99)] == list(range(8))
+
+    def retrieved(folds):
+        return [
+            (text, *found.top, found.rank) for text, found in explain.retrieve_images(sims, image_of_text, 4, folds)
+        ]
+
+    assert retrieved(folds=2) == [(0, 0, 1), (2, 1, 1), (4, 2, 1), (6, 2, 2)]
+    assert retrieved(folds=1) == [(0, 0, 1), (2, 2, 2), (4, 1, 2), (6, 2, 2)]
+    assert [text for text, _ in explain.retrieve_images(sims, image_of_text, 99)] == list(range(8))
+
+
+def test_evenly_spaced_by_hand():
+    assert evenly_spaced(3, 10) == [0, 3, 6]
+    assert evenly_spaced(5, 2) == [0, 1]
+    assert evenly_spaced(0, 2) == []
+    with pytest.raises(ValueError, match='count is -1; it must be at least 0'):
+        evenly_spaced(-1, 2)
 
 
 def make_run(split, make=make_scan, **changes):
@@ -119,10 +132,12 @@ def run(split):
 
 @pytest.fixture(scope='module')
 def report(run, split):
-    return explain.describe(run, split, [Retrieved(3, 0, 1, 0.5), Retrieved(14, 1, 3, 0.25)])
+    return explain.describe(
+        run, split, [(3, Retrieved([0], [0.5], [True], 1)), (14, Retrieved([1], [0.25], [False], 3))]
+    )
 
 
-def test_a_pair_is_described(split, report):
+def test_description_of_pairs(split, report):
     assert {key: report[key] for key in ('data', 'workdir', 'step')} == {
         'data': 'scenes/dev',
         'workdir': 'a_run',
@@ -131,8 +146,8 @@ def test_a_pair_is_described(split, report):
     first, second = report['pairs']
     assert first['right']
     assert not second['right']
-    told = ('text', 'image', 'image_id', 'true_image', 'true_image_id', 'rank', 'score')
-    assert [second[key] for key in told] == [14, 1, 'dev-000001', 2, 'dev-000002', 3, 0.25]
+    keys = ('text', 'image', 'image_id', 'true_image', 'true_image_id', 'rank', 'score')
+    assert [second[key] for key in keys] == [14, 1, 'dev-000001', 2, 'dev-000002', 3, 0.25]
     assert second['words'] == ['<start>', *second['caption'].replace(',', ' ,').replace('.', ' .').split(), '<end>']
     for pair in (first, second):
         count = split.counts[pair['image']]
@@ -142,21 +157,21 @@ def test_a_pair_is_described(split, report):
         np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
 
 
-def test_a_pair_is_described_alike_in_other_company(run, split, report):
+def test_description_does_not_depend_on_other_pairs(run, split, report):
     first, second = report['pairs']
     assert len(first['words']) != len(second['words'])
     for pair in (first, second):
-        retrieved = Retrieved(pair['text'], pair['image'], pair['rank'], pair['score'])
-        (alone,) = explain.describe(run, split, [retrieved])['pairs']
+        retrieved = Retrieved([pair['image']], [pair['score']], [pair['right']], pair['rank'])
+        (alone,) = explain.describe(run, split, [(pair['text'], retrieved)])['pairs']
         np.testing.assert_allclose(alone['attention']['t2i'], pair['attention']['t2i'], atol=2e-6)
 
 
-def test_words_are_those_the_model_reads(split):
+def test_words_are_tokens_of_the_vocabulary(split):
     run = make_run(split, direction='i2t', aggregation='Mean')
     unknown = split.captions[0].split()[-1].strip('.')
     vocabulary = Vocabulary(tuple(word if word != unknown else 'other' for word in run.vocabulary.words))
     run = dataclasses.replace(run, vocabulary=vocabulary)
-    (pair,) = explain.describe(run, split, [Retrieved(0, 3, 2, 0.5)])['pairs']
+    (pair,) = explain.describe(run, split, [(0, Retrieved([3], [0.5], [False], 2))])['pairs']
     assert '<unk>' in pair['words']
     weights = np.array(pair['attention']['i2t'])
     np.testing.assert_allclose(weights.sum(axis=0), 1, atol=1e-5)
@@ -165,9 +180,9 @@ def test_words_are_those_the_model_reads(split):
     np.testing.assert_allclose(weights, want['i2t'][0, :, : split.counts[3]], atol=2e-6)
 
 
-def test_what_has_no_attention_to_show_is_refused(run, split):
+def test_models_without_attention_are_refused(run, split):
     explain.check([run])
-    with pytest.raises(UserError, match='of one model, but there are 2; give one --workdir'):
+    with pytest.raises(UserError, match='takes a single model, but there are 2; give one --workdir'):
         explain.check([run, run])
     with pytest.raises(
         UserError, match='--explain does not apply to a_run: VSE has no attention of words over regions'
@@ -178,7 +193,7 @@ def test_what_has_no_attention_to_show_is_refused(run, split):
 PAIR = {
     'caption': 'costs $5 and $6',
     'words': ['<start>', 'costs', '$5', 'and', '$6', '<unk>', '<end>'],
-    'verdict': 'retrieved a.jpg, score 0.5, wrong: b.jpg comes at rank 12',
+    'verdict': 'retrieved a.jpg, score 0.5, wrong: b.jpg is at rank 12',
     'boxes': [[0, 0, 0.5, 0.5], [0.25, 0.5, 1, 1]],
     'attention': {
         't2i': [[0.1, 0.9], [0.4, 0.6], [1, 0], [0, 1], [0.5, 0.5], [0, 0], [0.3, 0.7]],
@@ -187,14 +202,14 @@ PAIR = {
 }
 
 
-def test_boxes_of_the_regions_with_most_attention():
+def test_top_regions_by_hand():
     assert top_regions([0.1, 0.4, 0.3, 0.2]) == [1, 2, 3]
     assert top_regions([0.1, 0.6, 0.3]) == [1, 2]
     assert top_regions([0.2] * 5) == [0, 1, 2]
     assert top_regions([0, 0]) == []
 
 
-def test_each_word_has_a_panel_with_its_boxes():
+def test_figure_has_boxes_for_every_word():
     figure = draw(PAIR, np.zeros((20, 40, 3), np.uint8))
     figure.canvas.draw()
     panels = [panel for panel in figure.axes if panel.images]
@@ -205,13 +220,13 @@ def test_each_word_has_a_panel_with_its_boxes():
     ]
     (box,) = panels[0].patches
     assert (box.get_xy(), box.get_width(), box.get_height()) == ((10, 10), 30, 10)
-    assert figure.get_suptitle() == 'costs $5 and $6\nretrieved a.jpg, score 0.5, wrong: b.jpg comes at rank 12'
+    assert figure.get_suptitle() == 'costs $5 and $6\nretrieved a.jpg, score 0.5, wrong: b.jpg is at rank 12'
 
 
 @pytest.mark.parametrize(
     ('boxes', 'pixels'), [(PAIR['boxes'], None), (None, None), (None, np.zeros((4, 4, 3), np.uint8))]
 )
-def test_without_pixels_or_boxes_there_is_a_map(boxes, pixels):
+def test_figure_without_boxes_is_a_heat_map(boxes, pixels):
     figure = draw(PAIR | {'boxes': boxes}, pixels)
     figure.canvas.draw()
     maps = [panel for panel in figure.axes if panel.images]
@@ -221,43 +236,33 @@ def test_without_pixels_or_boxes_there_is_a_map(boxes, pixels):
         assert [label.get_text() for label in panel.get_yticklabels()] == PAIR['words']
 
 
-def test_json_and_a_picture_of_each_pair_are_written(split, report, tmp_path):
+def test_write_json_and_figures(split, report, tmp_path):
     assert explain.write(report, split.pixels, tmp_path / 'new') == f'2 pairs explained in {tmp_path / "new"}'
     assert json.loads((tmp_path / 'new' / 'explain.json').read_text()) == report
     assert {path.name for path in (tmp_path / 'new').glob('*.png')} == {'00.png', '01.png'}
     assert (tmp_path / 'new' / '01.png').read_bytes().startswith(b'\x89PNG')
 
 
-def test_json_is_written_without_the_drawing_library(report, tmp_path, monkeypatch):
+def test_write_without_matplotlib(report, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'matplotlib', None)
-    assert explain.write(report, None, tmp_path).endswith('for pictures of them, pip install matplotlib')
+    assert explain.write(report, None, tmp_path).endswith('for figures, pip install matplotlib')
     assert [path.name for path in tmp_path.iterdir()] == ['explain.json']
 
 
-SCAN = """
-def with_attention(tiny_config):
-    config = tiny_config()
-    config.model = {{
-        'name': 'scan.SCAN', 'embed_dim': 16, 'direction': 't2i', 'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1,
-        'lambda_softmax': 9.0, 'aggregation': 'Mean', 'lambda_lse': 6.0, 'image': config.model.image.to_dict(),
-        'text': config.model.text.to_dict(),
-    }}
-    return config
-
-tiny_config = get_config
-get_config = lambda: with_attention(tiny_config)
-"""
+SCAN = {
+    'name': 'scan.SCAN', 'embed_dim': 16, 'direction': 't2i', 'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1,
+    'lambda_softmax': 9.0, 'aggregation': 'Mean', 'lambda_lse': 6.0,
+}  # fmt: skip
 
 
-@pytest.mark.slow
-def test_the_command_explains(tmp_path):
-    (tmp_path / 'config.py').write_text((TINY_FILE + SCAN).format(tiny=TINY | {'epochs': 1}))
-    result = run_script('train.py', '--config', tmp_path / 'config.py', '--workdir', tmp_path / 'run')
-    assert result.returncode == 0, result.stderr
-    result = run_script('eval.py', '--workdir', tmp_path / 'run', '--explain', 2, '--save_sims')
-    assert result.returncode == 0, result.stderr
+def test_command_explains(tiny_config, tmp_path, capsys):
+    model = tiny_config['model']
+    tiny_config |= {'epochs': 1, 'model': SCAN | {'image': model['image'], 'text': model['text']}}
+    train_and_evaluate(tiny_config, tmp_path / 'run')
+    capsys.readouterr()
+    assert cli.main(['eval', f'--workdir={tmp_path / "run"}', '--explain=2', '--save_sims']) == 0
     folder = tmp_path / 'run' / 'eval' / 'dev'
-    assert f'2 pairs explained in {folder / "explain"}' in result.stdout
+    assert f'2 pairs explained in {folder / "explain"}' in capsys.readouterr().out
     pairs = json.loads((folder / 'explain' / 'explain.json').read_text())['pairs']
     sims = np.load(folder / 'sims.npy')
     assert [pair['text'] for pair in pairs] == [0, 25]

@@ -1,4 +1,4 @@
-"""The published rows are what the papers print, and are compared with evaluations of the same protocol only."""
+"""The published rows agree with the papers, and are compared only with evaluations of the same protocol."""
 
 import collections
 import dataclasses
@@ -9,12 +9,15 @@ import tomllib
 import numpy as np
 import pytest
 
+from jitm.commands import cli
 from jitm.data import precomp
 from jitm.errors import UserError
+from jitm.evaluation import protocol as protocol_lib
 from jitm.evaluation import published
+from jitm.evaluation.protocol import describe_protocol
+from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.conftest import ROOT, run_script
-from tests.test_train import finished  # noqa: F401
+from tests.conftest import ROOT
 
 ROWS = published.load()
 RECALLS = published.RECALLS
@@ -22,7 +25,7 @@ RETRIEVAL = [row for row in ROWS if row.metrics.keys() & {*RECALLS, 'rsum'}]
 
 
 def of(source, system, dataset, **fields):
-    """The metrics of a source's only row with this system, data set and fields."""
+    """Returns the metrics of the only row of a source with this system, data set and fields."""
     wanted = {'system': system, 'dataset': dataset} | fields
     found = [row for row in ROWS if source in row.sources]
     found = [row for row in found if all(getattr(row, key) == value for key, value in wanted.items())]
@@ -33,20 +36,20 @@ def of(source, system, dataset, **fields):
 # The file.
 
 
-def test_one_row_per_line_in_order():
-    text = (ROOT / 'jitm' / 'published.json').read_text(encoding='utf-8')
+def test_rows_are_sorted_one_per_line():
+    text = (ROOT / 'jitm' / 'evaluation' / 'published.json').read_text(encoding='utf-8')
     rows = json.loads(text)
     assert text == '[\n' + ',\n'.join(json.dumps(row, ensure_ascii=False) for row in rows) + '\n]\n'
     keys = [(row.dataset, row.protocol, row.system, row.backbone, row.sources) for row in ROWS]
     assert keys == sorted(keys)
 
 
-def test_an_installed_package_has_the_file():
+def test_package_data_has_the_rows():
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())
     assert 'published.json' in project['tool']['setuptools']['package-data']['jitm']
 
 
-def test_every_result_of_the_tables_is_there_once():
+def test_every_table_is_complete():
     results = collections.Counter(source for row in ROWS for source in row.sources)
     assert results == {
         'AOQ table 1': 18,
@@ -87,7 +90,7 @@ def test_every_result_of_the_tables_is_there_once():
     assert len(distinct) == len(ROWS)
 
 
-def test_the_numbers_of_a_row_agree():
+def test_metrics_of_a_row_are_consistent():
     for row in RETRIEVAL:
         assert row.protocol in published.PROTOCOLS[row.dataset], row
         assert row.metrics.keys() <= {*RECALLS, 'rsum', 'i2t/median_rank', 't2i/median_rank', 'mean_distance'}, row
@@ -144,7 +147,7 @@ RANKED = {
 }
 
 
-def test_rows_typed_from_the_papers():
+def test_rows_equal_the_papers():
     for (source, system, dataset, protocol), numbers in (SIX | DBL).items():
         assert tuple(of(source, system, dataset, protocol=protocol).values()) == numbers
     for (source, system, dataset, protocol, backbone), numbers in RANKED.items():
@@ -186,14 +189,14 @@ GAINS = [  # what the papers' prose says about their tables
 ]
 
 
-def test_gains_are_those_the_papers_speak_of():
+def test_gains_equal_those_stated_in_the_papers():
     for source, dataset, protocol, worse, better, key, gain in GAINS:
         low = of(source, worse, dataset, protocol=protocol)
         high = of('AOQ table 1' if source == 'AOQ table 3' else source, better, dataset, protocol=protocol)
         assert high[key] - low[key] == pytest.approx(gain, abs=1e-6), (source, better)
 
 
-def test_single_models_and_ensembles_are_told_apart():
+def test_ensembles_are_marked():
     """Section B.1 of SelHN: table 7 has both; DBL takes single models; AOQ's BFAN averages two (footnote 3)."""
     kinds = {row.system: row.ensemble for row in ROWS if 'SelHN table 7' in row.sources}
     ensembles = {'SCAN', 'SCAN + SelHN', 'BFAN', 'BFAN + SelHN', 'SGRAF', 'SGRAF + SelHN'}
@@ -235,7 +238,7 @@ def test_rows_of_the_same_protocol_match(ours, dataset, name):
     assert len(rows) >= 3
 
 
-def test_systems_can_be_named():
+def test_rows_can_be_selected_by_system():
     rows = published.matching(ROWS, protocol(), ['vse++'])
     assert {row.system for row in rows} == {'VSE++', 'RVSE++'}
     rows = published.matching(ROWS, protocol('coco', 'testall', folds=5), ['ORDER', 'gsmn'])
@@ -246,21 +249,21 @@ def test_systems_can_be_named():
     ('ours', 'systems', 'sentence'),
     [
         (protocol(''), [], r'my_precomp/test does not say which data set it is.* coco or f30k, .* dataset.txt'),
-        (protocol('f8k'), [], "is of the data set 'f8k', but published rows are of coco and f30k"),
-        (protocol(split='dev'), [], 'my_precomp/dev is no test split.*--split test'),
+        (protocol('f8k'), [], "is a split of the data set 'f8k', but published rows are available for coco and f30k"),
+        (protocol(split='dev'), [], 'my_precomp/dev is not a test split.*--split test'),
         (
             protocol(images=10, texts=50),
             [],
-            r'1 fold of 10 images and 50 texts is no .* of f30k; these are: 1K: 1 fold',
+            r'1 fold of 10 images and 50 texts is not .* of f30k; known are 1K: 1 fold',
         ),
-        (protocol(texts=1000), [], '1000 images and 1000 texts is no published protocol'),
+        (protocol(texts=1000), [], '1000 images and 1000 texts is not a published protocol'),
         (protocol(images=200, texts=1000, folds=5), [], '5 folds of 200 images'),
         (protocol('coco', 'testall', 2500, 12500, 2), [], '1K, 5 folds: 5 folds of 1000 images and 5000 texts'),
-        (protocol('f30k', 'testall', 5000, 25000), [], 'no published protocol of f30k'),
+        (protocol('f30k', 'testall', 5000, 25000), [], 'not a published protocol of f30k'),
         (protocol(), ['vse++', 'order0'], "no row of f30k, 1K, is of 'order0'"),
     ],
 )
-def test_other_data_are_not_compared(ours, systems, sentence):
+def test_other_protocols_are_refused(ours, systems, sentence):
     with pytest.raises(UserError, match=sentence):
         published.matching(ROWS, ours, systems)
 
@@ -273,7 +276,7 @@ next     60.0  70.0     -      9.5    -     -  400.0  single    -         C (mis
 last        -     -     -        -    -     -  500.0  ensemble  -         D"""
 
 
-def test_the_table_has_ours_first_and_then_the_best():
+def test_comparison_by_hand():
     row = functools.partial(published.Row, dataset='f30k', protocol='1K')
     rows = [
         row(system='last', ensemble=True, sources=['D'], metrics={'rsum': 500.0}),
@@ -295,41 +298,40 @@ def test_the_table_has_ours_first_and_then_the_best():
     metrics = dict(zip((*RECALLS, 'rsum'), (30.0, 60.0, 70.06, 9.0, 5.0, 7.0, 181.06), strict=True))
     report = {'metrics': metrics | {'i2t/median_rank': 2.0}, 'protocol': protocol(runs=2)}
     assert published.comparison(report, rows) == TABLE
-    report['protocol'] |= {'proposals': {}}
+    report['protocol'] |= {'shortlist': {}}
     assert published.comparison(report, rows).splitlines()[1].startswith('ours, re-ranked     30.0')
 
 
-def test_it_is_refused_before_anything_is_encoded(finished, monkeypatch):  # noqa: F811
-    run = protocol.load_run(finished[0])
-    monkeypatch.setattr(protocol, 'Scorer', None)
+def test_protocol_of_a_run_is_refused(finished, monkeypatch):
+    run = load_run(finished)
     monkeypatch.setitem(published.PROTOCOLS, 'scenes', {'small': published.Protocol(5, 25, 2)})
-    for split, folds, sentence in (('dev', 2, 'scenes/dev is no test split'), ('test', 5, 'with 5 folds of 2 images')):
+    cases = ('dev', 2, 'scenes/dev is not a test split'), ('test', 5, 'with 5 folds of 2 images')
+    for split, folds, sentence in cases:
         with pytest.raises(UserError, match=sentence):
-            protocol.evaluate_runs([run], split, folds, check=functools.partial(published.matching, ROWS))
+            published.matching(ROWS, describe_protocol([run], read_split([run], split), folds))
 
 
-@pytest.mark.slow
-def test_the_command_refuses_a_data_set_without_published_rows(finished):  # noqa: F811
-    result = run_script('eval.py', '--workdir', finished[0], '--split', 'test', '--compare')
-    assert result.returncode == 2
-    assert result.stdout == ''
-    assert result.stderr == (
-        "error: scenes/test is of the data set 'scenes', but published rows are of coco and f30k\n"
+def test_command_refuses_data_without_published_rows(finished, capsys, monkeypatch):
+    monkeypatch.setattr(protocol_lib, 'Scorer', None)  # nothing is encoded
+    assert cli.main(['eval', f'--workdir={finished}', '--split=test', '--compare']) == 2
+    assert capsys.readouterr() == (
+        '',
+        "error: scenes/test is a split of the data set 'scenes', but published rows are available for coco and f30k\n",
     )
-    assert not (finished[0] / 'eval' / 'test').exists()
+    assert not (finished / 'eval' / 'test').exists()
 
 
 @pytest.mark.slow
-def test_the_command_prints_ours_beside_the_published(tiny_config, precomp_folder, tmp_path):
+def test_command_prints_published_results(tiny_config, precomp_folder, tmp_path, capsys):
     np.save(precomp_folder / 'test_ims.npy', np.random.default_rng(1).normal(size=(1000, 3, 6)).astype(np.float32))
     (precomp_folder / 'test_caps.txt').write_text('a dog runs past house 1\n' * 5000)
     tiny_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
     tiny_config['epochs'] = 1
     loop.train_and_evaluate(tiny_config, tmp_path / 'run')
-    (precomp_folder / 'dataset.txt').write_text('f30k\n')  # of the folder, not of the run: later is early enough
-    result = run_script('eval.py', '--workdir', tmp_path / 'run', '--split', 'test', '--compare_systems', 'vse0, vse++')
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
+    (precomp_folder / 'dataset.txt').write_text('f30k\n')  # belongs to the folder, so it may be written after training
+    capsys.readouterr()
+    assert cli.main(['eval', f'--workdir={tmp_path / "run"}', '--split=test', '--compare_systems=vse0,vse++']) == 0
+    lines = capsys.readouterr().out.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith('ours '))
     assert lines[start - 1].split()[:2] == ['i2t', 'R@1']
     report = json.loads((tmp_path / 'run' / 'eval' / 'test' / 'metrics.json').read_text())
@@ -339,13 +341,13 @@ def test_the_command_prints_ours_beside_the_published(tiny_config, precomp_folde
     assert report['protocol']['dataset'] == 'f30k'
 
 
-def test_the_data_set_of_a_folder_is_what_it_says(precomp_folder):
+def test_data_set_is_named_in_the_folder(precomp_folder):
     load = functools.partial(precomp.load, 'dev', root=str(precomp_folder))
     before = load()
     assert before.dataset == ''
     (precomp_folder / 'dataset.txt').write_text('f30k\n')
     assert load().dataset == 'f30k'
-    assert load().identity == before.identity, 'runs go on when a folder is named'
+    assert load().identity == before.identity, 'runs resume after the data set is named'
     (precomp_folder / 'dataset.txt').write_text('f30k\ncoco\n')
     with pytest.raises(UserError, match=r'dataset.txt has 2 lines: it must hold one name, such as f30k'):
         load()

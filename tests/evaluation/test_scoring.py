@@ -1,4 +1,4 @@
-"""Blocks of any shape, on any devices, interrupted anywhere, give the matrix of everything at once."""
+"""Blocks of any shape, on any devices, interrupted anywhere, give the matrix that is computed at once."""
 
 import dataclasses
 import errno
@@ -23,7 +23,8 @@ from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation import scoring
-from jitm.evaluation.scoring import FinishedBlocks, Scorer
+from jitm.evaluation.blocks import FinishedBlocks
+from jitm.evaluation.scoring import Scorer, ScoringOptions
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
 from tests.test_parallel import free_port
@@ -35,23 +36,23 @@ COMPILED = '/jax/core/compile/backend_compile_duration'
 @functools.cache
 def make_problem(name, images=7, texts=13, regions=(4, 6)):
     """A model, its variables, and a split with texts of 2 to 6 words."""
-    _, sentences = make_inputs(images, texts)
+    _, captions = make_inputs(images, texts)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(images, *regions)).astype(np.float32)
     counts = rng.integers(1, regions[0] + 1, images).astype(np.int32)
     boxes = rng.random((images, regions[0], 4)).astype(np.float32)
     split = Split('random', features, counts, ('',) * texts, np.arange(texts) % images, ('',) * images, boxes)
-    tokens = join([ids[:length] for ids, length in zip(sentences.ids, sentences.lengths, strict=True)])
+    tokens = join([ids[:length] for ids, length in zip(captions.ids, captions.lengths, strict=True)])
     model = MATCHERS[name]
     pictures = take_images(split, np.arange(images), model.reads_locations)
-    variables = jax.jit(model.init)(jax.random.key(0), pictures, sentences)
+    variables = jax.jit(model.init)(jax.random.key(0), pictures, captions)
     variables = {**variables, 'params': perturb(variables['params'])}
     return model, variables, split, tokens
 
 
 @functools.cache
 def score_at_once(*arguments):
-    """The scores of such a problem as one block."""
+    """The scores of a problem as one block."""
     model, variables, split, tokens = make_problem(*arguments)
     texts = pad_texts(tokens, np.arange(split.num_texts), 7)
     images = take_images(split, np.arange(split.num_images), model.reads_locations)
@@ -59,10 +60,10 @@ def score_at_once(*arguments):
 
 
 def make_scorer(problem, images=3, texts=4, dtype='float32', pairs=None):
-    """A scorer with blocks of a given shape, whose memory is not measured: by default 12 for the 7 x 13 pairs."""
+    """A scorer with a given block shape, without measuring memory: by default 12 blocks for 7 x 13 pairs."""
     with mock.patch.object(parallel, 'memory_of', return_value=0):
-        scorer = Scorer(*problem, memory_mb=64, dtype=dtype, pairs=pairs)
-    scorer.images, scorer.texts = images, texts
+        scorer = Scorer(*problem, ScoringOptions(dtype, 64), pairs)
+    scorer.images_per_block, scorer.texts_per_block = images, texts
     return scorer
 
 
@@ -80,24 +81,24 @@ def vsepp():
         ('uniter', [(3, 4)]),
     ],
 )
-def test_every_block_shape_gives_the_matrix_of_everything_at_once(name, shapes):
+def test_block_shape_does_not_change_scores(name, shapes):
     for images, texts in shapes:
         got = make_scorer(make_problem(name), images, texts).score()
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, score_at_once(name), atol=ROUNDING)
 
 
-def test_more_images_than_are_encoded_at_a_time(vsepp, monkeypatch):
-    monkeypatch.setattr(scoring, 'IMAGES_ENCODED_AT_A_TIME', 3)
+def test_images_are_encoded_in_several_calls(vsepp, monkeypatch):
+    monkeypatch.setattr(scoring, 'MAX_ENCODED_IMAGES', 3)
     np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
 
 
-# Some pairs only.
+# Selected pairs.
 
 
 @functools.cache
-def some_pairs(images=7, texts=13):
-    """About half, none of the second image, and none of the second three images."""
+def random_pairs(images=7, texts=13):
+    """About half of the pairs, none of image 1 and none of images 3 to 5."""
     pairs = np.random.default_rng(2).random((images, texts)) < 0.5
     pairs[1] = False
     pairs[3:6] = False
@@ -111,66 +112,66 @@ def check_pairs(got, pairs, name, *sizes):
 
 
 @pytest.mark.parametrize('name', ['vsepp', 'saf', 'uniter'])
-def test_pairs_have_the_scores_they_have_among_all(name, monkeypatch):
-    monkeypatch.setattr(scoring, 'PAIRS_AT_A_TIME', 3)
-    check_pairs(make_scorer(make_problem(name), pairs=some_pairs()).score(), some_pairs(), name)
+def test_selected_pairs_have_the_same_scores(name, monkeypatch):
+    monkeypatch.setattr(scoring, 'MAX_PAIRS', 3)
+    check_pairs(make_scorer(make_problem(name), pairs=random_pairs()).score(), random_pairs(), name)
 
 
-def test_a_block_without_pairs_is_not_encoded_and_progress_counts_pairs(vsepp, tmp_path):
-    pairs, seen = some_pairs(), []
+def test_blocks_without_selected_pairs_are_skipped(vsepp, tmp_path):
+    pairs, seen = random_pairs(), []
     scorer = make_scorer(vsepp, pairs=pairs)
     blocks = [block for block in scorer.blocks() if pairs[np.ix_(*block)].any()]
     assert len(blocks) == 7  # of 12
     counted = [int(pairs[np.ix_(*block)].sum()) for block in blocks]
     with mock.patch.object(scorer, '_encode_block', wraps=scorer._encode_block) as encode:
-        want = scorer.score(Counting(tmp_path, scorer.job()), seen.append)
+        want = scorer.score(Counting(tmp_path, scorer.cache_key()), seen.append)
     assert encode.call_count == len(counted)
     assert [progress.pairs for progress in seen] == np.cumsum(counted).tolist()
     assert {progress.total for progress in seen} == {pairs.sum()}
     seen.clear()
-    finished = FinishedBlocks(tmp_path, scorer.job())
+    finished = FinishedBlocks(tmp_path, scorer.cache_key())
     finished._path(*blocks[-1]).unlink()
     assert scorer.score(finished, seen.append).tobytes() == want.tobytes()
     assert [progress.pairs for progress in seen] == [pairs.sum()]
 
 
-def test_all_pairs_are_scored_as_without_a_list(vsepp):
-    plain, listed = (make_scorer(vsepp, pairs=pairs) for pairs in (None, np.ones((7, 13), bool)))
-    assert listed.job() == plain.job()
-    assert listed.score().tobytes() == plain.score().tobytes()
+def test_selecting_all_pairs_equals_selecting_none(vsepp):
+    plain, selected = (make_scorer(vsepp, pairs=pairs) for pairs in (None, np.ones((7, 13), bool)))
+    assert selected.cache_key() == plain.cache_key()
+    assert selected.score().tobytes() == plain.score().tobytes()
 
 
-def test_the_pairs_at_a_time_are_within_the_budget(monkeypatch):
+def test_pair_calls_are_within_the_memory_budget(monkeypatch):
     pairs = np.ones((40, 20), bool)
     pairs[0, 0] = False
     with mock.patch.object(parallel, 'memory_of', wraps=parallel.memory_of) as measured:
-        Scorer(*make_problem(*LARGE), memory_mb=64, dtype='float32', pairs=pairs)
+        Scorer(*make_problem(*LARGE), ScoringOptions('float32', 64), pairs)
     (index, _) = measured.call_args.args[1][1]
     assert index.shape == (256,)
     monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
     with pytest.raises(UserError, match=r"'run.memory_mb' is 5, but scoring 1 x 5 pairs of random at a time takes"):
-        Scorer(*make_problem(*LARGE), memory_mb=5, dtype='float32', pairs=pairs)
+        Scorer(*make_problem(*LARGE), ScoringOptions('float32', 5), pairs)
 
 
-def test_other_boxes_are_another_job_where_they_are_read():
+def test_cache_key_depends_on_boxes_if_they_are_read():
     for name, same in (('vsepp', True), ('uniter', False)):
         model, variables, split, tokens = make_problem(name)
         moved = dataclasses.replace(split, boxes=split.boxes / 2)
-        jobs = [make_scorer((model, variables, split, tokens)).job() for split in (split, moved)]
-        assert (jobs[0] == jobs[1]) == same
+        keys = [make_scorer((model, variables, split, tokens)).cache_key() for split in (split, moved)]
+        assert (keys[0] == keys[1]) == same
 
 
-# Memory. Regions of 3 MiB, so that a budget of a few MiB decides.
+# Memory. Regions of 3 MiB, so that a budget of a few MiB determines the block shape.
 LARGE = ('vsepp', 40, 20, (36, 512))
 
 
-def test_every_budget_is_kept_and_gives_the_same():
+def test_memory_budget_does_not_change_scores():
     shapes = []
     for memory_mb in (1, 4, 64):
-        scorer = Scorer(*make_problem(*LARGE), memory_mb=memory_mb, dtype='float32')
-        assert sum(scorer._needed()) <= memory_mb * 2**20
+        scorer = Scorer(*make_problem(*LARGE), ScoringOptions('float32', memory_mb))
+        assert sum(scorer._required_bytes()) <= memory_mb * 2**20
         np.testing.assert_allclose(scorer.score(), score_at_once(*LARGE), atol=1e-6)
-        shapes.append((scorer.images, scorer.texts))
+        shapes.append((scorer.images_per_block, scorer.texts_per_block))
     assert shapes == [(2, 20), (10, 20), (40, 20)]
 
 
@@ -181,29 +182,29 @@ def test_every_budget_is_kept_and_gives_the_same():
         ([(9, 1), (9, 2), (3, 2), (1, 1)], [(7, 13), (3, 13), (1, 13), (1, 6)]),
     ],
 )
-def test_the_side_that_takes_more_gets_smaller(vsepp, monkeypatch, sides, shapes):
+def test_larger_side_of_the_block_is_halved(vsepp, monkeypatch, sides, shapes):
     tried = []
 
-    def needed(scorer):
-        tried.append((scorer.images, scorer.texts))
+    def required_bytes(scorer):
+        tried.append((scorer.images_per_block, scorer.texts_per_block))
         return [2**18 * side for side in sides[len(tried) - 1]]
 
-    monkeypatch.setattr(Scorer, '_needed', needed)
-    Scorer(*vsepp, memory_mb=1, dtype='float32')
+    monkeypatch.setattr(Scorer, '_required_bytes', required_bytes)
+    Scorer(*vsepp, ScoringOptions('float32', 1))
     assert tried == shapes
 
 
-def test_a_budget_that_is_too_small_is_refused(vsepp, monkeypatch):
+def test_too_small_memory_budget_is_refused(vsepp, monkeypatch):
     monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
     message = r"'run.memory_mb' is 5, but scoring 1 x 6 pairs of random at a time takes 7 MiB; allow that much"
     with pytest.raises(UserError, match=message):
-        Scorer(*vsepp, memory_mb=5, dtype='float32')
+        Scorer(*vsepp, ScoringOptions('float32', 5))
 
 
-def test_a_larger_data_set_takes_no_more_memory():
-    """Of numpy's memory, which holds what is read, encoded and scored; the matrix is not counted."""
+def test_memory_does_not_grow_with_the_data_set():
+    """Measures numpy's allocations without the similarity matrix."""
     model, variables, split, tokens = make_problem(*LARGE)
-    taken = []
+    allocated = []
     for times in (1, 4):
         more = dataclasses.replace(
             split,
@@ -212,42 +213,42 @@ def test_a_larger_data_set_takes_no_more_memory():
             captions=split.captions * times,
         )
         texts = join(np.split(tokens.ids, tokens.starts[1:-1]) * times)
-        scorer = Scorer(model, variables, more, texts, memory_mb=4, dtype='float32')
-        scorer.texts = 20  # of the longer split there is room for more
+        scorer = Scorer(model, variables, more, texts, ScoringOptions('float32', 4))
+        scorer.texts_per_block = 20  # a longer split would get larger blocks
         scorer.score()
         tracemalloc.start()
         sims = scorer.score()
-        taken.append(tracemalloc.get_traced_memory()[1] - sims.nbytes)
+        allocated.append(tracemalloc.get_traced_memory()[1] - sims.nbytes)
         tracemalloc.stop()
-    assert 2**19 < taken[0] < 4 * 2**20
-    assert taken[1] < 1.1 * taken[0]
+    assert 2**19 < allocated[0] < 4 * 2**20
+    assert allocated[1] < 1.1 * allocated[0]
 
 
 # Precision.
 
 
 @pytest.mark.parametrize('name', ['vsepp', 'order0', 'scan_t2i'])
-def test_bfloat16_encodings_give_close_float32_scores(name):
+def test_bfloat16_encodings_give_float32_scores(name):
     want, got = score_at_once(name), make_scorer(make_problem(name), 64, 64, 'bfloat16').score()
     assert got.dtype == np.float32
     assert 1e-6 < np.abs(got - want).max() < 0.02 * max(1, np.abs(want).max())
     rounded = got.astype(jnp.bfloat16).astype(np.float32)
-    assert np.mean(got == rounded) < 0.1  # what was added up was not rounded
+    assert np.mean(got == rounded) < 0.1  # sums are not rounded to bfloat16
 
 
-def test_an_unknown_dtype_is_refused(vsepp):
+def test_unknown_dtype_is_refused(vsepp):
     with pytest.raises(UserError, match=r"'evaluation.dtype' is 'float16'; take 'float32' or 'bfloat16'"):
-        Scorer(*vsepp, memory_mb=64, dtype='float16')
+        Scorer(*vsepp, ScoringOptions('float16', 64))
 
 
-# Going on after an interruption.
+# Resuming after an interruption.
 
 
 class Counting(FinishedBlocks):
-    """Counts the blocks that are written, and stops the job after so many."""
+    """Records the blocks that are written, and interrupts the job after `stop_after` of them."""
 
-    def __init__(self, parent, job, stop_after=None):
-        super().__init__(parent, job)
+    def __init__(self, parent, cache_key, stop_after=None):
+        super().__init__(parent, cache_key)
         self.written, self.stop_after = [], stop_after
 
     def write(self, rows, columns, block):
@@ -258,17 +259,17 @@ class Counting(FinishedBlocks):
 
 
 @pytest.mark.parametrize('stop_after', [1, 4, 8])
-def test_a_stopped_job_goes_on_to_the_same_bytes(vsepp, tmp_path, stop_after):
+def test_interrupted_job_resumes_to_the_same_bytes(vsepp, tmp_path, stop_after):
     scorer = make_scorer(vsepp)
     want = scorer.score()
-    stopped = Counting(tmp_path, scorer.job(), stop_after)
+    stopped = Counting(tmp_path, scorer.cache_key(), stop_after)
     with pytest.raises(KeyboardInterrupt):
         scorer.score(stopped)
     again = make_scorer(vsepp)
-    finished = Counting(tmp_path, again.job())
+    finished = Counting(tmp_path, again.cache_key())
     assert again.score(finished).tobytes() == want.tobytes()
     assert len(set(stopped.written) | set(finished.written)) == len(stopped.written) + len(finished.written) == 12
-    finished = Counting(tmp_path, again.job())
+    finished = Counting(tmp_path, again.cache_key())
     assert again.score(finished).tobytes() == want.tobytes()
     assert not finished.written
 
@@ -296,18 +297,18 @@ def append(path):
 
 
 @pytest.mark.parametrize('damage', [flip_a_bit, cut_off, empty, four_zeros, append, Path.unlink])
-def test_a_damaged_block_is_scored_again(vsepp, tmp_path, damage):
+def test_damaged_block_is_recomputed(vsepp, tmp_path, damage):
     scorer = make_scorer(vsepp)
-    first = Counting(tmp_path, scorer.job())
+    first = Counting(tmp_path, scorer.cache_key())
     want = scorer.score(first)
     path = sorted(first.folder.iterdir())[4]
     damage(path)
-    second = Counting(tmp_path, scorer.job())
+    second = Counting(tmp_path, scorer.cache_key())
     assert scorer.score(second).tobytes() == want.tobytes()
     assert [f'{row}_{column}' for row, column in second.written] == [path.name]
 
 
-def test_another_job_begins_anew(vsepp, tmp_path):
+def test_cache_key_depends_on_everything_that_scores_do(vsepp, tmp_path):
     model, variables, split, tokens = vsepp
     moved = jax.tree.map(lambda x: np.nextafter(np.asarray(x), np.float32(9)), variables)
     other_ids = dataclasses.replace(tokens, ids=tokens.ids[::-1].copy())
@@ -317,52 +318,52 @@ def test_another_job_begins_anew(vsepp, tmp_path):
         make_scorer(vsepp, images=2),
         make_scorer(vsepp, texts=5),
         make_scorer(vsepp, dtype='bfloat16'),
-        make_scorer(vsepp, pairs=some_pairs()),
-        make_scorer(vsepp, pairs=~some_pairs()),
-        make_scorer((model.clone(measure='order'), variables, split, tokens)),
+        make_scorer(vsepp, pairs=random_pairs()),
+        make_scorer(vsepp, pairs=~random_pairs()),
+        make_scorer((model.clone(absolute=True), variables, split, tokens)),
         make_scorer((model, moved, split, tokens)),
         make_scorer((model, variables, dataclasses.replace(split, regions=split.regions + 1), tokens)),
         make_scorer((model, variables, dataclasses.replace(split, counts=split.counts[::-1]), tokens)),
         make_scorer((model, variables, split, other_ids)),
         make_scorer((model, variables, split, other_ends)),
     ]
-    folders = {FinishedBlocks(tmp_path, scorer.job()).folder for scorer in scorers}
+    folders = {FinishedBlocks(tmp_path, scorer.cache_key()).folder for scorer in scorers}
     assert len(folders) == len(scorers)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_is_told_by_its_options_alone():
-    """And not by where they lie in memory, which is elsewhere in the process that goes on."""
+def test_model_repr_has_no_addresses():
+    """The representation is part of the cache key, and must be the same in the process that resumes."""
     for name, model in MATCHERS.items():
         assert ' at 0x' not in repr(model), name
 
 
-def test_another_process_may_finish_the_same_job_meanwhile(vsepp, tmp_path):
-    """Which removes its blocks, ours among them."""
+def test_blocks_may_be_removed_while_scoring(vsepp, tmp_path):
+    """Another process that finishes the same job removes its blocks."""
     scorer = make_scorer(vsepp)
-    finished = FinishedBlocks(tmp_path, scorer.job())
+    finished = FinishedBlocks(tmp_path, scorer.cache_key())
     got = scorer.score(finished, lambda progress: shutil.rmtree(finished.folder))
     np.testing.assert_array_equal(got, scorer.score())
 
 
-def test_a_disk_that_takes_no_blocks_is_one_sentence(vsepp, tmp_path, monkeypatch):
+def test_unwritable_block_is_a_user_error(vsepp, tmp_path, monkeypatch):
     scorer = make_scorer(vsepp)
     (tmp_path / 'file').touch()
     with pytest.raises(UserError, match=r'file/[0-9a-f]+/0_\d+ cannot be written: Not a directory; make room, or'):
-        scorer.score(FinishedBlocks(tmp_path / 'file', scorer.job()))
+        scorer.score(FinishedBlocks(tmp_path / 'file', scorer.cache_key()))
 
     def full(path, target):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
     monkeypatch.setattr(Path, 'replace', full)
     with pytest.raises(UserError, match=r'0_.* cannot be written: No space left on device; make room, or'):
-        scorer.score(FinishedBlocks(tmp_path / 'folder', scorer.job()))
+        scorer.score(FinishedBlocks(tmp_path / 'folder', scorer.cache_key()))
 
 
 # Progress.
 
 
-def test_progress_adds_up(vsepp, tmp_path, monkeypatch):
+def test_progress_counts_pairs(vsepp, tmp_path, monkeypatch):
     monkeypatch.setattr(scoring, 'time', types.SimpleNamespace(perf_counter=itertools.count(0, 2).__next__))
     scorer = make_scorer(vsepp)
     seen = []
@@ -374,9 +375,9 @@ def test_progress_adds_up(vsepp, tmp_path, monkeypatch):
     np.testing.assert_allclose(left, [91 - progress.pairs for progress in seen])
 
     with pytest.raises(KeyboardInterrupt):
-        scorer.score(Counting(tmp_path, scorer.job(), stop_after=5))
+        scorer.score(Counting(tmp_path, scorer.cache_key(), stop_after=5))
     seen.clear()
-    scorer.score(FinishedBlocks(tmp_path, scorer.job()), seen.append)
+    scorer.score(FinishedBlocks(tmp_path, scorer.cache_key()), seen.append)
     assert [progress.pairs for progress in seen] == [63, 75, 78, 82, 86, 90, 91]
     np.testing.assert_allclose([progress.rate for progress in seen[:3]], [12 / 2, 24 / 4, 27 / 6])
     np.testing.assert_allclose(seen[0].seconds_left, (91 - 63) / 6)
@@ -386,7 +387,7 @@ def test_progress_adds_up(vsepp, tmp_path, monkeypatch):
 
 
 def count_compilations(function):
-    """How often anything is compiled during a call."""
+    """Counts the compilations during a call."""
     seconds = []
 
     def listen(event, duration, **_):
@@ -401,17 +402,17 @@ def count_compilations(function):
     return len(seconds)
 
 
-def test_what_was_compiled_to_be_measured_is_not_compiled_again(vsepp):
+def test_measured_functions_are_not_compiled_again(vsepp):
     scoring._compiled.cache_clear()
 
     def score():
-        scoring.similarity_matrix(*vsepp, memory_mb=64, dtype='float32')
+        scoring.similarity_matrix(*vsepp, ScoringOptions('float32', 64))
 
     assert count_compilations(score) == 3  # images, texts and pairs
     assert count_compilations(score) == 0
 
 
-# Devices. What the worker saves is the matrix of each of these, in blocks of this shape.
+# Devices. The worker saves the matrix of each problem, in blocks of the given shape.
 CASES = [(('vsepp', 3, 2), (4, 4)), (('scan_t2i',), (4, 8))]
 
 
@@ -435,7 +436,7 @@ def check_devices(results):
     for number, (arguments, _) in enumerate(CASES):
         want = score_at_once(*arguments)
         np.testing.assert_allclose(results[str(number)], want, atol=1e-6)
-        check_pairs(results[f'{number}_pairs'], some_pairs(*want.shape), *arguments)
+        check_pairs(results[f'{number}_pairs'], random_pairs(*want.shape), *arguments)
 
 
 def test_four_devices_give_the_scores_of_one(tmp_path):
@@ -445,7 +446,7 @@ def test_four_devices_give_the_scores_of_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_process_scores_everything_on_its_own_device(tmp_path):
+def test_every_process_scores_all_pairs(tmp_path):
     for results in run_workers(tmp_path, 1, processes=2):
         assert results['devices'] == 1
         check_devices(results)

@@ -8,14 +8,14 @@ import jax
 out, devices, *processes = sys.argv[1:]
 jax.config.update('jax_num_cpu_devices', int(devices))
 
-from jitm import parallel
+from jitm import parallel  # noqa: E402
 
 if processes:
     coordinator, count, index = processes
     parallel.start_processes(coordinator, int(count), int(index))
 
-from jitm.mining.job import search_all
-from jitm.mining.pairs import PairSearch
+from jitm.mining.job import search_all  # noqa: E402
+from jitm.mining.pairs import PairSearch  # noqa: E402
 from tests.evaluation.test_scoring import make_problem, make_scorer  # noqa: E402
 from tests.mining.test_mining import make_split, products  # noqa: E402
 

@@ -28,7 +28,6 @@ from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment, run_script
 from tests.evaluation.test_scoring import make_problem, make_scorer, score_at_once
 from tests.test_parallel import free_port, run_processes
-from tests.test_train import finished  # noqa: F401
 
 WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')
 COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')
@@ -110,7 +109,7 @@ def products(images=7, texts=33):
 
 
 @pytest.mark.parametrize(('top_h_texts', 'top_h_images'), [(1, 1), (5, 2), (20, 6)])
-def test_product_searcherequals_full_sort(tmp_path, top_h_texts, top_h_images):
+def test_product_search_equals_full_sort(tmp_path, top_h_texts, top_h_images):
     split = make_split(7, 33)
     for queries, tile in ((1, 1), (3, 2), (512, 512)):
         searcher, scores = products()
@@ -120,14 +119,14 @@ def test_product_searcherequals_full_sort(tmp_path, top_h_texts, top_h_images):
 
 
 @pytest.mark.parametrize('shape', [(3, 4), (7, 13), (2, 1)])
-def test_pair_searcherequals_full_sort(tmp_path, shape):
+def test_pair_search_equals_full_sort(tmp_path, shape):
     problem = make_problem('scan_t2i')
     searcher = PairSearch([make_scorer(problem, *shape)], problem[2])
     state = search_all(searcher, problem[2], tmp_path, 'job', 5, 3)
     assert_state(state, problem[2], score_at_once('scan_t2i'), 1e-6)
 
 
-def test_pair_searcheraverages_an_ensemble(tmp_path):
+def test_pair_search_averages_an_ensemble(tmp_path):
     names = 'scan_t2i', 'saf'
     split = make_problem(names[0])[2]
     scorers = [make_scorer(make_problem(name), *shape) for name, shape in zip(names, ((3, 4), (2, 6)), strict=True)]
@@ -140,7 +139,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize('after', [1, 2, 5])
-def test_interrupted_searcherresumes(tmp_path, monkeypatch, after):
+def test_interrupted_search_resumes(tmp_path, monkeypatch, after):
     monkeypatch.setattr(job_lib, 'SAVE_EVERY', 0)
     split, path = make_split(7, 33), tmp_path / 'unfinished_0.npz'
     searcher, scores = products()
@@ -198,8 +197,8 @@ def assert_worker(folder, process):
 
 
 @pytest.fixture
-def trained(finished):  # noqa: F811
-    return finished[0]
+def trained(finished):
+    return finished
 
 
 def mine_by_command(trained, out, *flags):

@@ -37,7 +37,7 @@ def damage(checkpoints, step):
     path.write_bytes(data)
 
 
-def test_a_state_comes_back_as_it_was(tmp_path):
+def test_state_is_restored(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.restore_latest(make_state(0)) is None
         save_all(checkpoints, {7: None})
@@ -47,7 +47,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     assert run == RUN
 
 
-def test_the_latest_two_and_the_best_are_kept(tmp_path):
+def test_two_latest_and_the_best_are_kept(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {0: 1.0, 5: None, 10: 9.0, 15: None, 20: 3.0, 25: None, 30: 2.0})
         assert checkpoints.steps() == [10, 25, 30]
@@ -59,7 +59,7 @@ def test_the_latest_two_and_the_best_are_kept(tmp_path):
         assert checkpoints.best_step() == 40, 'of equals the later one'
 
 
-def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path, caplog):
+def test_flipped_bit_falls_back_to_the_previous_checkpoint(tmp_path, caplog):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 4.0})
         assert is_whole(checkpoints.folder / '3')
@@ -76,7 +76,7 @@ def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path, caplog):
 
 
 @pytest.mark.parametrize('what', ['manifest', 'half a manifest', 'file', 'everything'])
-def test_incomplete_checkpoints_are_passed_over(tmp_path, what):
+def test_incomplete_checkpoints_are_skipped(tmp_path, what):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: None, 2: None})
         folder = checkpoints.folder / '2'
@@ -92,7 +92,7 @@ def test_incomplete_checkpoints_are_passed_over(tmp_path, what):
             assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 1
 
 
-def test_reading_a_damaged_checkpoint_is_refused(tmp_path):
+def test_damaged_checkpoint_is_refused(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: 2.0, 2: 1.0})
         damage(checkpoints, 1)
@@ -103,14 +103,14 @@ def test_reading_a_damaged_checkpoint_is_refused(tmp_path):
     assert run == RUN
 
 
-def test_of_equals_the_later_is_kept_long_after(tmp_path):
+def test_later_one_of_ties_is_kept(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {10: 9.0, 15: 9.0, 20: 1.0, 25: None, 30: 2.0})
         assert checkpoints.steps() == [15, 25, 30]
         assert checkpoints.best_step() == 15
 
 
-def test_damage_in_any_file_of_a_checkpoint_is_survived(tmp_path):
+def test_damage_in_any_file_is_detected(tmp_path):
     with Checkpoints(tmp_path / 'whole') as checkpoints:
         save_all(checkpoints, {1: 5.0, 2: 6.0})
         names = [
@@ -128,7 +128,7 @@ def test_damage_in_any_file_of_a_checkpoint_is_survived(tmp_path):
             assert checkpoints.best_step() == 2
 
 
-def test_reading_writes_nothing(tmp_path):
+def test_reading_does_not_write(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.steps() == []
         assert checkpoints.best_step() is None

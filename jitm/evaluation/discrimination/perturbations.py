@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jitm.data.scene_graphs import SentenceGraph, Span
+from jitm.data.scene_graphs import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
 
@@ -60,7 +60,7 @@ def plural(noun: str) -> str:
     return inflect.pluralize(singular(noun))
 
 
-def count_nouns(captions: Sequence[str], graphs: Sequence[SentenceGraph]) -> collections.Counter[str]:
+def count_nouns(captions: Sequence[str], graphs: Sequence[CaptionGraph]) -> collections.Counter[str]:
     """Counts the lower-case head nouns (last words) of all objects in the captions of a data set."""
     heads = (_head(caption, span)[1] for caption, graph in zip(captions, graphs, strict=True) for span in graph.objects)
     return collections.Counter(head for head in heads if head.isalpha())
@@ -102,7 +102,7 @@ def _replace(caption: str, start: int, stop: int, words: str) -> str:
     return before + (words[0].upper() if caption[start].isupper() else words[0]) + words[1:] + caption[stop:]
 
 
-def replace_nouns(caption: str, graph: SentenceGraph, captions: Sequence[str], nouns: Sequence[str]) -> Iterator[str]:
+def replace_nouns(caption: str, graph: CaptionGraph, captions: Sequence[str], nouns: Sequence[str]) -> Iterator[str]:
     """Yields a caption with one noun replaced by every other noun that no caption of the image contains.
 
     Args:
@@ -121,7 +121,7 @@ def replace_nouns(caption: str, graph: SentenceGraph, captions: Sequence[str], n
                     yield _replace(caption, start, span[1], noun)
 
 
-def change_numbers(caption: str, graph: SentenceGraph) -> Iterator[str]:
+def change_numbers(caption: str, graph: CaptionGraph) -> Iterator[str]:
     """Yields a caption with one number, or `a`, before a noun replaced by every other number up to twelve.
 
     The noun changes between singular and plural; its verb does not, as in the released code.
@@ -137,7 +137,7 @@ def change_numbers(caption: str, graph: SentenceGraph) -> Iterator[str]:
             yield _replace(caption[:start] + noun + caption[span[1] :], *match.span(), NUMBERS[other - 1])
 
 
-def _only_attributes(caption: str, graph: SentenceGraph, start: int, stop: int) -> bool:
+def _only_attributes(caption: str, graph: CaptionGraph, start: int, stop: int) -> bool:
     """Returns whether a span has only attributes such as `big and black`, none of which is like `group of`."""
     between = [span for span in graph.attributes if start <= span[0] and span[1] <= stop]
     rest = list(caption[start:stop])
@@ -147,7 +147,7 @@ def _only_attributes(caption: str, graph: SentenceGraph, start: int, stop: int) 
     return not measures and set(''.join(rest).replace(',', ' ').split()) <= {'and'}
 
 
-def replace_prepositions(caption: str, graph: SentenceGraph) -> Iterator[str]:
+def replace_prepositions(caption: str, graph: CaptionGraph) -> Iterator[str]:
     """Yields a caption with the preposition of one relation replaced by every one of another group."""
     for start, stop in graph.relations:
         for word in re.finditer(r'\S+', caption[start:stop]):
@@ -160,7 +160,7 @@ def replace_prepositions(caption: str, graph: SentenceGraph) -> Iterator[str]:
                 break
 
 
-def swap_objects(caption: str, graph: SentenceGraph) -> Iterator[str]:
+def swap_objects(caption: str, graph: CaptionGraph) -> Iterator[str]:
     """Yields a caption with two noun phrases swapped that are not in one list such as `a hat and a coat`."""
     phrases = sorted(_noun_phrase(caption, graph, thing) for thing in range(len(graph.objects)))
     gaps = [caption[first[1] : second[0]].strip().lower() for first, second in itertools.pairwise(phrases)]
@@ -174,7 +174,7 @@ def swap_objects(caption: str, graph: SentenceGraph) -> Iterator[str]:
             yield caption[: phrases[i][0]] + second + between + first + caption[phrases[j][1] :]
 
 
-def _noun_phrase(caption: str, graph: SentenceGraph, thing: int) -> Span:
+def _noun_phrase(caption: str, graph: CaptionGraph, thing: int) -> Span:
     """Returns the span of an object with its determiner and the attributes before it."""
     start, stop = graph.objects[thing]
     before = max((end for _, end in graph.objects if end <= start), default=0)
@@ -190,7 +190,7 @@ KINDS = ('noun', 'number', 'relation')
 
 def perturb(
     split: Split,
-    graphs: Sequence[SentenceGraph],
+    graphs: Sequence[CaptionGraph],
     kind: str,
     *,
     seed: int,
@@ -235,7 +235,7 @@ def perturb(
     return tuple(perturbed)
 
 
-def _frequent_nouns(split: Split, graphs: Sequence[SentenceGraph], min_count: int, concreteness: str) -> list[str]:
+def _frequent_nouns(split: Split, graphs: Sequence[CaptionGraph], min_count: int, concreteness: str) -> list[str]:
     """Returns the nouns that may replace each other, see `perturb`; raises a UserError if there are fewer than two."""
     scores = read_concreteness(concreteness) if concreteness else {}
     nouns = sorted(

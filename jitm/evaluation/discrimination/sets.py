@@ -67,7 +67,7 @@ def perturbed_captions(
     return sets
 
 
-def _load_graphs(split: Split, path: str) -> Sequence[scene_graphs.SentenceGraph]:
+def _load_graphs(split: Split, path: str) -> Sequence[scene_graphs.CaptionGraph]:
     if path:
         return scene_graphs.from_file(split, path=path)
-    return scene_graphs.gold(split) if hasattr(split, 'sentence_graphs') else scene_graphs.rules(split)
+    return scene_graphs.gold(split) if hasattr(split, 'caption_graphs') else scene_graphs.rules(split)

@@ -1,12 +1,10 @@
-"""Words and false sentences: pair by pair in loops, by hand, and from a user's command."""
+"""Perturbed captions and their words: against single pairs, by hand, and from the command."""
 
 import base64
 import dataclasses
 import functools
 import io
 import json
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import jax
@@ -14,7 +12,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from jitm.analysis import words as shown
+from jitm.analysis import words as words_lib
+from jitm.analysis.retrieval import Retrieved
+from jitm.commands import cli
 from jitm.data import scene_graphs, scenes
 from jitm.data.masking import Masking
 from jitm.data.pipeline import pad_texts, take_images
@@ -23,18 +23,19 @@ from jitm.data.text import Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation import explain
-from jitm.evaluation.discrimination import report as words_report
-from jitm.evaluation.discrimination.examples import check_examples, describe_sentences
-from jitm.evaluation.discrimination.reader import Judged, PairReader, has_heads, inner_places
-from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, false_sentences, table
-from jitm.evaluation.explain import Retrieved
+from jitm.evaluation.discrimination import report as report_lib
+from jitm.evaluation.discrimination.examples import check_examples, describe_captions
+from jitm.evaluation.discrimination.pair_scorer import PairScorer, WordPredictions, word_mask
+from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
+from jitm.evaluation.discrimination.sets import perturbed_captions
+from jitm.evaluation.scoring import ScoringOptions
+from jitm.models.matcher import has_heads, read_pairs
 from jitm.models.uniter import UNITER
 from jitm.runs.run import Run
 from jitm.synthesis.generator import Synthesis
-from jitm.synthesis.trained import Writer, load_writer, write_sentences
+from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Batch, Texts
-from tests.conftest import environment, run_script
 from tests.models.test_matchers import make_vse, perturb
 from tests.models.test_uniter import uniter_config  # noqa: F401
 
@@ -48,7 +49,7 @@ SYNTHESIS = Synthesis(generator='target', num_samples=4, temperature=4.0, num_ha
 
 @pytest.fixture(scope='module')
 def split():
-    """Four pictures, of which three have two short captions each."""
+    """Four images, three of which have two short captions each."""
     dev = scenes.load('dev', dev_images=4)
     return dataclasses.replace(dev, captions=CAPTIONS, image_of_text=np.repeat(np.arange(3, dtype=np.int32), 2))
 
@@ -74,120 +75,120 @@ def vse(split):
     return make_run(split, make_vse(vocab_size=len(vocabulary)), vocabulary)
 
 
-def make_reader(run, split):
-    """A reader whose blocks hold two images and three pairs."""
-    reader = PairReader(run, split)
-    reader._scorer.images, reader._scorer.texts = 2, 3
-    return reader
+def make_scorer(run, split):
+    """A scorer whose blocks hold two images and three pairs."""
+    scorer = PairScorer(run, split)
+    scorer._scorer.images_per_block, scorer._scorer.texts_per_block = 2, 3
+    return scorer
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
-def say(model, variables, images, texts, heads):
+def outputs_of(model, variables, images, texts, heads):
     def apply(model):
         sides = model.encode_image(images), model.encode_text(texts)
-        return {'score': model.similarity_pairwise(*sides)} | (model.read_pairs(*sides, heads) if heads else {})
+        return {'score': model.similarity_pairwise(*sides)} | (read_pairs(model, *sides, heads) if heads else {})
 
     return model.apply(variables, method=apply)
 
 
 def alone(run, split, image, ids):
-    """What a model says of one pair, without padding, by each of its heads."""
+    """The outputs of all heads for one pair, without padding."""
     count = split.counts[image]
     images = take_images(split, np.array([image]), run.model.reads_locations)
     images = images.replace(regions=images.regions[:, :count])
     if run.model.reads_locations:
         images = images.replace(locations=images.locations[:, :count])
     texts = Texts(np.array(ids)[None], np.array([len(ids)], np.int32))
-    said = say(run.model, run.variables, images, texts, HEADS if run.model.reads_locations else ())
-    return jax.tree.map(lambda x: np.asarray(x, np.float64)[0], said)
+    outputs = outputs_of(run.model, run.variables, images, texts, HEADS if run.model.reads_locations else ())
+    return jax.tree.map(lambda x: np.asarray(x, np.float64)[0], outputs)
 
 
 def pairs_to_read(run):
-    """Five pairs of four images, not in their order, with texts of 5, 8 or 3 words, both ends counted."""
-    sentences = ('a red ring', 'two red discs , a ring', 'a', 'a blue box', 'ring')
-    return np.array([2, 0, 1, 3, 0]), [run.vocabulary.encode(sentence) for sentence in sentences]
+    """Five pairs of four images in mixed order, with captions of 5, 8 or 3 tokens."""
+    captions = ('a red ring', 'two red discs , a ring', 'a', 'a blue box', 'ring')
+    return np.array([2, 0, 1, 3, 0]), [run.vocabulary.encode(caption) for caption in captions]
 
 
 @pytest.mark.parametrize('name', ['uniter', 'vse'])
-def test_scores_are_those_of_each_pair_alone(name, split, request):
+def test_scores_equal_those_of_single_pairs(name, split, request):
     run = request.getfixturevalue(name)
     images, texts = pairs_to_read(run)
-    got = make_reader(run, split).score(images, join(texts))
+    got = make_scorer(run, split).score(images, join(texts))
     want = [alone(run, split, *pair)['score'] for pair in zip(images, texts, strict=True)]
     assert np.std(want) > 1e-3
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_words_are_judged_as_in_each_pair_alone(uniter, split):
+def test_word_predictions_equal_those_of_single_pairs(uniter, split):
     images, texts = pairs_to_read(uniter)
-    got = make_reader(uniter, split).judge(images, join(texts))
-    assert got.fits.shape == got.corrections.shape == (5, 8)
+    got = make_scorer(uniter, split).predict_words(images, join(texts))
+    assert got.match_prob.shape == got.corrections.shape == (5, 8)
     for n, ids in enumerate(texts):
-        said = alone(uniter, split, images[n], ids)
-        odds = np.exp(said['discriminate'])
-        np.testing.assert_allclose(got.fits[n, : len(ids)], odds[:, 1] / odds.sum(axis=1), atol=1e-5)
-        np.testing.assert_array_equal(got.corrections[n, : len(ids)], said['correct'].argmax(axis=1))
-        assert not got.fits[n, len(ids) :].any()
+        outputs = alone(uniter, split, images[n], ids)
+        odds = np.exp(outputs['discriminate'])
+        np.testing.assert_allclose(got.match_prob[n, : len(ids)], odds[:, 1] / odds.sum(axis=1), atol=1e-5)
+        np.testing.assert_array_equal(got.corrections[n, : len(ids)], outputs['correct'].argmax(axis=1))
+        assert not got.match_prob[n, len(ids) :].any()
         assert not got.corrections[n, len(ids) :].any()
 
 
-def test_likelihoods_are_those_of_each_masked_word_alone(uniter, split):
+def test_log_likelihoods_equal_those_of_single_words(uniter, split):
     images, texts = pairs_to_read(uniter)
     images, texts = images[:3], texts[:3]
-    got = make_reader(uniter, split).log_likelihoods(images, join(texts))
+    got = make_scorer(uniter, split).log_likelihoods(images, join(texts))
     want = np.zeros((3, 8))
     for n, ids in enumerate(texts):
-        for place in range(1, len(ids) - 1):
+        for position in range(1, len(ids) - 1):
             masked = ids.copy()
-            masked[place] = uniter.vocabulary.words.index('<mask>')
-            odds = np.exp(alone(uniter, split, images[n], masked)['mlm'][place])
-            want[n, place] = np.log(odds[ids[place]] / odds.sum())
+            masked[position] = uniter.vocabulary.words.index('<mask>')
+            odds = np.exp(alone(uniter, split, images[n], masked)['mlm'][position])
+            want[n, position] = np.log(odds[ids[position]] / odds.sum())
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_places_between_the_ends():
+def test_word_mask_by_hand():
     np.testing.assert_array_equal(
-        inner_places(np.array([2, 4, 3]), 5), [[0, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0]]
+        word_mask(np.array([2, 4, 3]), 5), [[0, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0]]
     )
 
 
-def test_words_that_do_not_fit_are_corrected():
-    judged = Judged(np.array([[0.1, 0.5, 0.6, 0.2, 0.0]]), np.array([[9, 8, 7, 6, 5]]))
-    corrected = correct(np.array([[1, 3, 4, 2, 0]]), judged, inner_places(np.array([4]), 5))
+def test_mismatched_words_are_corrected():
+    predictions = WordPredictions(np.array([[0.1, 0.5, 0.6, 0.2, 0.0]]), np.array([[9, 8, 7, 6, 5]]))
+    corrected = correct(np.array([[1, 3, 4, 2, 0]]), predictions, word_mask(np.array([4]), 5))
     np.testing.assert_array_equal(corrected, [[1, 8, 4, 2, 0]])
 
 
-class Reader:
-    """Scores a pair by 10 times the image plus the sum of the ids; even words fit, of others the next one does.
+class FakeScorer:
+    """Scores a pair by 10 times the image plus the sum of the ids; odd words mismatch and are corrected to the next.
 
-    As with any model, scores in other places of a block differ in the last digits.
+    As with any model, scores differ slightly by the row of a block.
     """
 
     def __init__(self, run):
-        self.run, self.judged, self.likely = run, [], []
+        self.run, self.predicted, self.masked = run, [], []
 
     def score(self, images, tokens):
         own = [tokens.ids[start:stop].sum() for start, stop in zip(tokens.starts, tokens.starts[1:], strict=False)]
         return (10 * images + own - 0.001 * np.arange(len(own))).astype(np.float32)
 
-    def judge(self, images, tokens):
-        self.judged.append(images.tolist())
-        ids = words_report._padded(tokens)
-        return Judged(np.where(ids % 2 == 0, 0.8, 0.3), np.where(ids % 2, ids + 1, ids))
+    def predict_words(self, images, tokens):
+        self.predicted.append(images.tolist())
+        ids = report_lib._padded(tokens)
+        return WordPredictions(np.where(ids % 2 == 0, 0.8, 0.3), np.where(ids % 2, ids + 1, ids))
 
     def log_likelihoods(self, images, tokens):
-        ids = words_report._padded(tokens)
-        self.likely.append((images.tolist(), ids.tolist()))
-        return np.full(ids.shape, -np.log(2 + len(self.likely)))
+        ids = report_lib._padded(tokens)
+        self.masked.append((images.tolist(), ids.tolist()))
+        return np.full(ids.shape, -np.log(2 + len(self.masked)))
 
 
 WORDS = ('<pad>', '<start>', '<end>', '<unk>', 'a', 'big', 'red', 'ring', 'box', '<mask>')
 
 
-def test_captions_and_false_sentences_are_compared_by_hand(split, uniter):
+def test_evaluation_by_hand(split, uniter):
     run = dataclasses.replace(uniter, vocabulary=Vocabulary(WORDS))
     split = dataclasses.replace(split, captions=('', 'a red ring', '', 'a big box', '', 'a hat'))
-    false = (
+    perturbed = (
         ('not read',),
         ('a red box', 'a big ring', 'ring a red', 'a ring'),
         (),
@@ -195,13 +196,13 @@ def test_captions_and_false_sentences_are_compared_by_hand(split, uniter):
         ('not read',),
         ('a cap', 'a red'),
     )
-    reader = Reader(run)
-    got = evaluate(reader, split, np.array([1, 3, 5]), {'one': false}, perplexity=True)
+    scorer = FakeScorer(run)
+    got = evaluate(scorer, split, np.array([1, 3, 5]), {'one': perturbed}, perplexity=True)
     row = got['sets']['one']
-    counts = 'captions', 'sentences', 'read_as_the_caption', 'of_another_length'
+    counts = 'captions', 'perturbed', 'identical_tokens', 'different_length'
     assert [row[key] for key in counts] == [3, 8, 1, 2]
-    # Not below their caption: `a red box`, `a red`, and `a cap`, which like `a hat` reads as `a <unk>`.
-    assert row['sentence_discrimination'] == {'pairwise': 62.5, 'num_hard': pytest.approx(100 / 3)}
+    # Not below their caption: `a red box`, `a red`, and `a cap`, which is tokenized as `a <unk>` like `a hat`.
+    assert row['caption_discrimination'] == {'pairwise': 62.5, 'hardest': pytest.approx(100 / 3)}
     # `a red BOX`, `a BIG ring`, `RING A RED`, `a big RING`, `a RED`: the others are kept words. Odd are big and ring.
     assert row['word_discrimination'] == {
         'overall': pytest.approx(800 / 14),
@@ -210,103 +211,99 @@ def test_captions_and_false_sentences_are_compared_by_hand(split, uniter):
         'balanced': pytest.approx(400 / 7),
     }
     assert row['word_correction'] == {'replaced': pytest.approx(200 / 7), 'all': 50}
-    assert reader.judged == [[0, 0, 0, 1, 2], [0, 1, 2]]
-    assert row['pseudo_perplexity_captions'] == pytest.approx({'sentence': 3, 'corpus': 3})
-    assert row['pseudo_perplexity'] == pytest.approx({'sentence': 4, 'corpus': 4})
-    assert row['pseudo_perplexity_corrected'] == pytest.approx({'sentence': 5, 'corpus': 5})
-    assert reader.likely == [
+    assert scorer.predicted == [[0, 0, 0, 1, 2], [0, 1, 2]]
+    assert row['pseudo_perplexity_captions'] == pytest.approx({'caption': 3, 'corpus': 3})
+    assert row['pseudo_perplexity'] == pytest.approx({'caption': 4, 'corpus': 4})
+    assert row['pseudo_perplexity_corrected'] == pytest.approx({'caption': 5, 'corpus': 5})
+    assert scorer.masked == [
         ([0, 1, 2], [[1, 4, 6, 7, 2], [1, 4, 5, 8, 2], [1, 4, 3, 2, 0]]),
         ([0, 1, 2], [[1, 4, 6, 8, 2], [1, 4, 5, 7, 2], [1, 4, 3, 2, 0]]),
         ([0, 1, 2], [[1, 4, 6, 8, 2], [1, 4, 6, 8, 2], [1, 4, 4, 2, 0]]),
     ]
     assert table(got).splitlines() == [
-        '| false sentences | number | captions | pairwise | hardest |',
+        '| perturbed captions | number | captions | pairwise | hardest |',
         '| --- | --- | --- | --- | --- |',
         '| one | 8 | 3 | 62.5 | 33.3 |',
         '',
-        '| words | told apart: overall | that fit | that do not | balanced | corrected: replaced | all |',
+        '| words | detected: overall | matched | mismatched | balanced | corrected: replaced | all |',
         '| --- | --- | --- | --- | --- | --- | --- |',
         '| one | 57.1 | 71.4 | 42.9 | 57.1 | 28.6 | 50.0 |',
         '',
-        '| pseudo-perplexity | mean over sentences | over all words |',
+        '| pseudo-perplexity | mean over captions | over all words |',
         '| --- | --- | --- |',
-        '| one, its captions | 3.0 | 3.0 |',
+        '| one, of the originals | 3.0 | 3.0 |',
         '| one | 4.0 | 4.0 |',
         '| one, corrected | 5.0 | 5.0 |',
     ]
 
 
-def test_a_model_without_heads_is_compared_by_sentences_alone(split, vse):
-    false = tuple((caption.replace('ring', 'box').replace('red', 'blue'),) for caption in CAPTIONS)
-    got = evaluate(make_reader(vse, split), split, np.arange(6), {'one': false})
+def test_model_without_word_heads_scores_captions_only(split, vse):
+    perturbed = tuple((caption.replace('ring', 'box').replace('red', 'blue'),) for caption in CAPTIONS)
+    got = evaluate(make_scorer(vse, split), split, np.arange(6), {'one': perturbed})
     row = got['sets'].pop('one')
     assert got == {'sets': {}}
-    assert row.keys() == {
-        *('captions', 'sentences', 'read_as_the_caption', 'of_another_length', 'sentence_discrimination')
-    }
-    # `a disc` and `a blue box` are no different, and `discs` are read as such.
-    assert (row['captions'], row['read_as_the_caption']) == (6, 2)
+    assert row.keys() == {*('captions', 'perturbed', 'identical_tokens', 'different_length', 'caption_discrimination')}
+    # `a disc` and `a blue box` are unchanged.
+    assert (row['captions'], row['identical_tokens']) == (6, 2)
 
 
-def test_a_set_without_sentences_and_scores_that_are_not_finite_are_refused(split, uniter):
+def test_empty_sets_and_scores_that_are_not_finite_are_refused(split, uniter):
     run = dataclasses.replace(uniter, vocabulary=Vocabulary(WORDS))
-    with pytest.raises(UserError, match=r"attack 'none' finds nothing to change in 2 captions of scenes/dev; leave it"):
-        evaluate(Reader(run), split, np.arange(2), {'none': ((),) * 6})
-    reader = Reader(run)
-    reader.score = lambda images, tokens: np.full(len(images), np.nan)
+    with pytest.raises(UserError, match=r"perturbation 'none' finds nothing to change in 2 captions of scenes/dev"):
+        evaluate(FakeScorer(run), split, np.arange(2), {'none': ((),) * 6})
+    scorer = FakeScorer(run)
+    scorer.score = lambda images, tokens: np.full(len(images), np.nan)
     with pytest.raises(UserError, match='scores on scenes/dev are not finite: the model is broken'):
-        evaluate(reader, split, np.arange(2), {'one': (('a',),) * 6})
+        evaluate(scorer, split, np.arange(2), {'one': (('a',),) * 6})
 
 
-def test_false_sentences_of_scenes():
+def test_perturbed_captions_of_scenes():
     dev = scenes.load('dev', dev_images=20)
-    sets = false_sentences(dev, ALL, ['swap', 'number', 'noun'], most=2, min_count=5)
+    sets = perturbed_captions(dev, ALL, ['swap', 'number', 'noun'], max_per_caption=2, min_count=5)
     assert list(sets) == ['attribute swap', 'relation swap', 'number', 'noun']
     for name in ('attribute', 'relation'):
         want = [[swap.caption for swap in own if swap.kind == name] for own in dev.swaps]
         assert [list(own) for own in sets[f'{name} swap']] == want
     assert max(map(len, sets['number'])) == max(map(len, sets['noun'])) == 2
-    assert all(len(sentences) == dev.num_texts for sentences in sets.values())
+    assert all(len(captions) == dev.num_texts for captions in sets.values())
 
 
-def test_scene_graphs_are_read_from_a_file_if_one_is_named(tmp_path):
+def test_scene_graphs_are_read_from_a_file(tmp_path):
     dev = scenes.load('dev', dev_images=1)
     path = tmp_path / 'graphs.json'
     records = [{'caption': c, 'objects': [], 'attributes': [], 'relations': []} for c in dev.captions]
     path.write_text(json.dumps(records))
-    options = {'most': 2, 'min_count': 1}
-    assert not any(false_sentences(dev, ALL, ['relation'], graphs=str(path), **options)['relation'])
-    assert any(false_sentences(dev, ALL, ['relation'], **options)['relation'])
+    options = {'max_per_caption': 2, 'min_count': 1}
+    assert not any(perturbed_captions(dev, ALL, ['relation'], graphs=str(path), **options)['relation'])
+    assert any(perturbed_captions(dev, ALL, ['relation'], **options)['relation'])
 
 
-def test_attacks_that_a_split_has_not_are_refused(split):
-    with pytest.raises(UserError, match=r"--attacks has 'nouns', did you mean 'noun'\?"):
-        false_sentences(split, ALL, ['nouns'])
-    with pytest.raises(UserError, match='--attacks is empty; give some of swap, generated, noun'):
-        false_sentences(split, ALL, [])
+def test_unavailable_perturbations_are_refused(split):
+    with pytest.raises(UserError, match=r"--perturbations has 'nouns', did you mean 'noun'\?"):
+        perturbed_captions(split, ALL, ['nouns'])
+    with pytest.raises(UserError, match='--perturbations is empty; give some of swap, generated, noun'):
+        perturbed_captions(split, ALL, [])
     plain = Split(**{field.name: getattr(split, field.name) for field in dataclasses.fields(Split)})
-    with pytest.raises(
-        UserError, match='scenes/dev has no swaps, which only scenes knows; take noun, number, relation'
-    ):
-        false_sentences(plain, ALL, ['swap'])
-    assert any(false_sentences(plain, ALL, ['number'])['number'])
+    with pytest.raises(UserError, match='scenes/dev has no swaps, only scenes has them; take noun, number, relation'):
+        perturbed_captions(plain, ALL, ['swap'])
+    assert any(perturbed_captions(plain, ALL, ['number'])['number'])
 
 
 @pytest.fixture(scope='module')
-def writer(uniter):
+def generator(uniter):
     run = dataclasses.replace(uniter, config=CONFIG | {'scene_graphs': {'source': ''}})
-    generator = dataclasses.replace(run, variables=jax.tree.map(lambda x: -x, run.variables))
-    return Writer(run, generator, MASKING, SYNTHESIS)
+    other = dataclasses.replace(run, variables=jax.tree.map(lambda x: -x, run.variables))
+    return TrainedGenerator(run, other, MASKING, SYNTHESIS)
 
 
 @pytest.fixture(scope='module')
-def generated(writer, split):
-    return false_sentences(split, ALL, ['generated'], seed=4, writer=writer)['generated']
+def generated(generator, split):
+    return perturbed_captions(split, ALL, ['generated'], seed=4, generator=generator)['generated']
 
 
-def test_sentences_are_written_as_in_training(generated, writer, split):
-    """Each caption alone, without padding, by the same keys: refilled by one run, chosen by another."""
-    vocabulary = writer.run.vocabulary
+def test_captions_are_generated_as_in_training(generated, generator, split):
+    """Compares with single captions: refilled by one run and selected by another, with the same keys."""
+    vocabulary = generator.run.vocabulary
     assert sum(map(len, generated)) > 10
     for text, caption in enumerate(split.captions):
         image, ids = split.image_of_text[text], vocabulary.encode(caption)
@@ -315,98 +312,98 @@ def test_sentences_are_written_as_in_training(generated, writer, split):
         masked = MASKING.mask_batch(texts.ids, phrases, vocabulary, seed=4, step=0, texts=np.array([text]))
         known = {word for t in np.flatnonzero(split.image_of_text == image) for word in split.captions[t].split()}
         words = np.array([vocabulary.encode(word)[1] for word in known] + [1, 2])
-        shown = take_images(split, np.array([image]), True)
-        batch = Batch(0, shown, texts, np.array([image]), masked=masked, caption_words=words[None])
+        features = take_images(split, np.array([image]), True)
+        batch = Batch(0, features, texts, np.array([image]), masked=masked, caption_words=words[None])
         keys = jax.random.fold_in(jax.random.key(4), text)[None]
-        sides = (writer.run, writer.generator)
-        model, variables = writer.run.model, [run.variables for run in sides]
+        sides = (generator.run, generator.generator)
+        model, variables = generator.run.model, [run.variables for run in sides]
         want = SYNTHESIS.choose(model, variables[0], (model, variables[1]), batch, keys)
-        decoded = [vocabulary.decode(row[: len(ids)]) for row in want.ids[0][want.there[0]]]
+        decoded = [vocabulary.decode(row[: len(ids)]) for row in want.ids[0][want.valid[0]]]
         assert list(generated[text]) == [
-            sentence for sentence in decoded if len(vocabulary.encode(sentence)) == len(ids) and '<' not in sentence
+            caption for caption in decoded if len(vocabulary.encode(caption)) == len(ids) and '<' not in caption
         ]
-        for sentence in generated[text]:
-            assert set(sentence.split()) - known
+        for caption in generated[text]:
+            assert set(caption.split()) - known
 
 
-def test_phrases_are_masked_as_in_the_training_of_the_writer(generated, writer, split):
-    config = writer.run.config | {'scene_graphs': {'source': 'scene_graphs.rules'}}
-    of_phrases = dataclasses.replace(writer, run=dataclasses.replace(writer.run, config=config))
-    given = write_sentences(of_phrases, split, ALL, scene_graphs.rules(split), seed=4)
-    assert write_sentences(of_phrases, split, ALL, seed=4) == given != generated
-    assert write_sentences(writer, split, ALL, scene_graphs.rules(split), seed=4) == generated
+def test_phrases_are_masked_as_in_training(generated, generator, split):
+    config = generator.run.config | {'scene_graphs': {'source': 'scene_graphs.rules'}}
+    of_phrases = dataclasses.replace(generator, run=dataclasses.replace(generator.run, config=config))
+    given = generate_captions(of_phrases, split, ALL, scene_graphs.rules(split), seed=4)
+    assert generate_captions(of_phrases, split, ALL, seed=4) == given != generated
+    assert generate_captions(generator, split, ALL, scene_graphs.rules(split), seed=4) == generated
 
 
-def test_sentences_depend_on_the_seed_and_on_no_other_caption(generated, writer, split):
-    some = false_sentences(split, np.array([4, 2]), ['generated'], seed=4, writer=writer)['generated']
+def test_generated_captions_depend_on_the_seed_only(generated, generator, split):
+    some = perturbed_captions(split, np.array([4, 2]), ['generated'], seed=4, generator=generator)['generated']
     assert [some[t] == generated[t] for t in (2, 4)] == [True, True]
     assert not any(some[t] for t in (0, 1, 3, 5))
-    assert false_sentences(split, ALL, ['generated'], seed=5, writer=writer)['generated'] != generated
+    assert perturbed_captions(split, ALL, ['generated'], seed=5, generator=generator)['generated'] != generated
 
 
-def test_false_sentences_are_shown_with_what_was_exchanged(uniter, split):
-    reader = make_reader(uniter, split)
+def test_examples_mark_changed_words(uniter, split):
+    scorer = make_scorer(uniter, split)
     sets = {'one': ((), ('a blue disc',), (), ('a ring', 'x'), (), ()), 'two': (('a red box',),) * 6}
-    with_words = describe_sentences(reader, split, ALL, sets, 2)
-    assert [(pair['set'], pair['text']) for pair in with_words] == [('one', 1), ('one', 3), ('two', 0), ('two', 3)]
-    first, second, *_ = with_words
+    described = describe_captions(scorer, split, ALL, sets, 2)
+    assert [(pair['set'], pair['text']) for pair in described] == [('one', 1), ('one', 3), ('two', 0), ('two', 3)]
+    first, second, *_ = described
     assert first['words'] == ['<start>', 'a', 'blue', 'disc', '<end>']
     assert (first['caption'], first['changed']) == ('a disc', [False] * 5)
     assert (second['caption'], second['changed']) == ('a blue box', [False] * 4)
-    assert with_words[2]['changed'] == [False, False, False, True, False]
-    assert with_words[3]['changed'] == [False, False, True, False, False]
-    ids = [uniter.vocabulary.encode(sentence) for sentence in ('a disc', 'a blue disc')]
-    own, wrong = reader.score(np.zeros(2, int), join(ids))
-    assert first['verdict'] == f'one, dev-000000, score {wrong:.3g}, of the caption {own:.3g}'
-    judged = reader.judge(np.array([0]), join(ids[1:]))
-    np.testing.assert_allclose(first['mismatch'], 1 - judged.fits[0], atol=2e-6)
+    assert described[2]['changed'] == [False, False, False, True, False]
+    assert described[3]['changed'] == [False, False, True, False, False]
+    ids = [uniter.vocabulary.encode(caption) for caption in ('a disc', 'a blue disc')]
+    score, perturbed_score = scorer.score(np.zeros(2, int), join(ids))
+    assert first['verdict'] == f'one, dev-000000, score {perturbed_score:.3g}, caption {score:.3g}'
+    predictions = scorer.predict_words(np.array([0]), join(ids[1:]))
+    np.testing.assert_allclose(first['mismatch'], 1 - predictions.match_prob[0], atol=2e-6)
 
 
-def test_words_are_shown_of_models_that_judge_them(uniter, vse):
+def test_examples_need_word_heads(uniter, vse):
     check_examples(uniter)
     with pytest.raises(UserError, match='with the heads discriminate and correct, which that of a_run lacks; leave'):
         check_examples(vse)
 
 
-def test_perplexity_takes_a_head_and_a_mask(uniter, vse):
+def test_perplexity_needs_a_head_and_a_mask_token(uniter, vse):
     check_perplexity(uniter)
     with pytest.raises(UserError, match=r"takes a model with the head 'mlm', which that of a_run lacks; leave it out"):
         check_perplexity(vse)
     for vocabulary in (Vocabulary(uniter.vocabulary.words[:-1]), WordPiece(('[PAD]', '[UNK]', '[CLS]', '[SEP]'))):
-        with pytest.raises(UserError, match='masks words, but the vocabulary of a_run has no mask; leave it out'):
+        with pytest.raises(UserError, match='masks words, but the vocabulary of a_run has no mask token; leave it out'):
             check_perplexity(dataclasses.replace(uniter, vocabulary=vocabulary))
 
 
 @pytest.mark.parametrize(('heads', 'has'), [(HEADS, True), (('mlm', 'discriminate'), False), ((), False)])
-def test_heads_are_found_without_computing(heads, has, uniter):
+def test_has_heads(heads, has, uniter):
     run = dataclasses.replace(uniter, model=uniter.model.clone(heads=heads))
-    assert has_heads(run, HEADS[1:]) == has
+    assert has_heads(run.model, HEADS[1:]) == has
 
 
-def test_what_can_be_explained(uniter):
+def test_explain_needs_word_heads_or_attention(uniter):
     explain.check([uniter])
-    message = '--explain does not apply to a_run: UNITER has no attention of words over regions to show, nor the heads '
+    message = '--explain does not apply to a_run: UNITER has no attention of words over regions, nor the heads '
     with pytest.raises(UserError, match=f'{message}discriminate and correct'):
         explain.check([dataclasses.replace(uniter, model=uniter.model.clone(heads=('mlm',)))])
 
 
 @pytest.fixture(scope='module')
 def explained(uniter, split):
-    pairs = [Retrieved(2, 1, 1, 0.5), Retrieved(4, 0, 3, 0.25)]
-    return explain.describe(uniter, split, pairs, memory_mb=64)
+    pairs = [(2, Retrieved([1], [0.5], [True], 1)), (4, Retrieved([0], [0.25], [False], 3))]
+    return explain.describe(uniter, split, pairs, ScoringOptions(memory_mb=64))
 
 
-def test_a_pair_is_described_with_what_does_not_fit(explained, uniter, split):
+def test_description_has_mismatched_words(explained, uniter, split):
     first, second = explained['pairs']
     assert first['words'] == ['<start>', 'two', 'red', 'discs', ',', 'a', 'ring', '<end>']
     assert (second['image_id'], second['true_image_id'], second['rank']) == ('dev-000000', 'dev-000002', 3)
     assert first['verdict'] == 'retrieved dev-000001, score 0.5, the right image'
-    assert second['verdict'] == 'retrieved dev-000000, score 0.25, wrong: dev-000002 comes at rank 3'
+    assert second['verdict'] == 'retrieved dev-000000, score 0.25, wrong: dev-000002 is at rank 3'
     for pair in (first, second):
         ids = uniter.vocabulary.encode(pair['caption'])
-        judged = make_reader(uniter, split).judge(np.array([pair['image']]), join([ids]))
-        np.testing.assert_allclose(pair['mismatch'], 1 - judged.fits[0], atol=2e-6)
-        assert pair['corrections'] == [uniter.vocabulary.words[word] for word in judged.corrections[0]]
+        predictions = make_scorer(uniter, split).predict_words(np.array([pair['image']]), join([ids]))
+        np.testing.assert_allclose(pair['mismatch'], 1 - predictions.match_prob[0], atol=2e-6)
+        assert pair['corrections'] == [uniter.vocabulary.words[word] for word in predictions.corrections[0]]
 
 
 PAIR = {
@@ -423,7 +420,7 @@ HEADING = [PAIR['caption'], PAIR['verdict']]
 
 
 def test_lines_of_a_pair():
-    assert shown.lines(PAIR, colour=False).split('\n') == [
+    assert words_lib.lines(PAIR, color=False).split('\n') == [
         *HEADING,
         'a <b> dog  &',
         '0 25  100  50',
@@ -432,33 +429,33 @@ def test_lines_of_a_pair():
     ]
 
 
-def test_lines_of_a_pair_in_colour():
-    *heading, words, corrections, end = shown.lines(PAIR, colour=True).split('\n')
+def test_lines_of_a_pair_in_color():
+    *heading, words, corrections, end = words_lib.lines(PAIR, color=True).split('\n')
     assert (heading, corrections, end) == (HEADING, '      cats <unk>', '')
     shades = [255, 211, 81, 168]
     cells = [f'\x1b[30;48;2;255;{n};{n}m{word}\x1b[0m' for n, word in zip(shades, PAIR['words'][1:-1], strict=True)]
     assert words == f'{cells[0]} {cells[1]} {cells[2]}  {cells[3]}'
 
 
-def test_exchanged_words_are_underlined():
+def test_changed_words_are_underlined():
     pair = PAIR | {'changed': [False, False, True, False, False, False]}
-    words = shown.lines(pair, colour=True).split('\n')[2]
+    words = words_lib.lines(pair, color=True).split('\n')[2]
     assert words.count('\x1b[4;30;') == 1
     assert '\x1b[4;30;48;2;255;211;211m<b>\x1b[0m' in words
-    assert Page(shown.page(REPORT | {'pairs': [pair]}, None)).texts('u') == ['<b>']
+    assert Page(words_lib.page(REPORT | {'pairs': [pair]}, None)).texts('u') == ['<b>']
 
 
-def test_long_texts_take_several_lines():
+def test_long_captions_are_wrapped():
     pair = PAIR | {'words': ['<start>', *['w' * 30] * 7, '<end>'], 'mismatch': [0.1] * 9, 'corrections': ['x'] * 9}
-    lines = shown.lines(pair, colour=False).splitlines()[2:]
+    lines = words_lib.lines(pair, color=False).splitlines()[2:]
     assert [line.split() for line in lines] == [
         *(['w' * 30] * 3, ['10'] * 3, ['w' * 30] * 3, ['10'] * 3, ['w' * 30], ['10'])
     ]
-    assert max(map(len, lines)) <= shown.WIDTH
+    assert max(map(len, lines)) <= words_lib.WIDTH
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and keeps what they hold."""
+    """Checks that tags are closed in order, and collects their texts."""
 
     def __init__(self, text):
         super().__init__()
@@ -483,11 +480,11 @@ class Page(HTMLParser):
         return [data for parent, data in self.found if parent == tag]
 
 
-def test_a_page_is_whole_and_needs_nothing_else():
+def test_page_is_complete_and_self_contained():
     pixels = np.zeros((2, 3, 5, 3), np.uint8)
     pixels[1] = 200
-    page = Page(shown.page(REPORT, pixels))
-    assert page.texts('h1') == page.texts('title') == ['Words that do not fit: f30k/test']
+    page = Page(words_lib.page(REPORT, pixels))
+    assert page.texts('h1') == page.texts('title') == ['Mismatched words: f30k/test']
     assert page.texts('footer') == ['runs/<x>, step 7']
     assert page.texts('p')[1:3] == HEADING
     assert page.texts('b') == [*PAIR['words'][1:-1]] * 2
@@ -506,11 +503,11 @@ def test_a_page_is_whole_and_needs_nothing_else():
     assert not {'script', 'link'} & {tag for tag, _ in page.attributes}
 
 
-def test_a_page_has_no_pictures_without_pixels():
-    assert not [tag for tag, _ in Page(shown.page(REPORT, None)).attributes if tag == 'img']
+def test_page_without_pixels_has_no_images():
+    assert not [tag for tag, _ in Page(words_lib.page(REPORT, None)).attributes if tag == 'img']
 
 
-def test_a_page_takes_the_place_of_older_files(explained, split, tmp_path):
+def test_page_replaces_older_files(explained, split, tmp_path):
     (tmp_path / '00.png').touch()
     assert explain.write(explained, split.pixels, tmp_path) == f'2 pairs explained in {tmp_path}'
     assert {path.name for path in tmp_path.iterdir()} == {'explain.json', 'explain.html'}
@@ -519,30 +516,30 @@ def test_a_page_takes_the_place_of_older_files(explained, split, tmp_path):
         Page((tmp_path / 'explain.html').read_text()).texts('small')[0]
         == f'{100 * explained["pairs"][0]["mismatch"][1]:.0f}'
     )
-    assert explain.show(explained, colour=False).count('retrieved dev-00000') == 2
+    assert explain.show(explained, color=False).count('retrieved dev-00000') == 2
 
 
 @pytest.mark.slow
-def test_the_commands_tell_words_apart(uniter_config, tmp_path):  # noqa: F811
+def test_commands(uniter_config, tmp_path, capsys):  # noqa: F811
     uniter_config['model'] |= {'heads': HEADS}
     train_and_evaluate(uniter_config, tmp_path / 'run')
-    with pytest.raises(UserError, match="writes no sentences for the attack 'generated'"):
-        load_writer(tmp_path / 'run')
-    result = run_script('eval.py', '--workdir', tmp_path / 'run', '--explain', 2)
-    assert result.returncode == 0, result.stderr
+    with pytest.raises(UserError, match='has no generator of captions'):
+        load_generator(tmp_path / 'run')
+    capsys.readouterr()
+    assert cli.main(['eval', f'--workdir={tmp_path / "run"}', '--explain=2']) == 0
+    output = capsys.readouterr().out
     folder = tmp_path / 'run' / 'eval' / 'dev'
     pairs = json.loads((folder / 'explain' / 'explain.json').read_text())['pairs']
-    assert f'{pairs[1]["caption"]}\nretrieved {pairs[1]["image_id"]}, score' in result.stdout
-    assert '\x1b' not in result.stdout
-    command = ('--attacks', 'relation,swap', '--texts', 2, '--most', 1, '--perplexity', '--show', 1)
-    command = [sys.executable, '-m', 'jitm.commands.words', '--workdir', tmp_path / 'run', *map(str, command)]
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    assert f'{pairs[1]["caption"]}\nretrieved {pairs[1]["image_id"]}, score' in output
+    assert '\x1b' not in output
+    flags = ['--perturbations=relation,swap', '--texts=2', '--max_per_caption=1', '--perplexity', '--show=1']
+    assert cli.main(['words', f'--workdir={tmp_path / "run"}', *flags]) == 0
+    output = capsys.readouterr().out
     report = json.loads((folder / 'words.json').read_text())
     assert list(report['sets']) == ['relation', 'attribute swap', 'relation swap']
     assert report['protocol']['texts'] == 2
-    assert table(report) in result.stdout
-    assert result.stdout.endswith(f'written to {folder / "words.json"} and words.html\n')
+    assert table(report) in output
+    assert output.endswith(f'written to {folder / "words.json"} and words.html\n')
     verdicts = Page((folder / 'words.html').read_text()).texts('p')[2::2]
     assert [verdict.split(',')[0] for verdict in verdicts] == list(report['sets'])
-    assert all(verdict in result.stdout for verdict in verdicts)
+    assert all(verdict in output for verdict in verdicts)

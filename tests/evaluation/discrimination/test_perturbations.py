@@ -1,28 +1,28 @@
-"""Attacks on hand-made sentences, and on those of `scenes`."""
+"""Perturbations by hand, and of the captions of `scenes`."""
 
 import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.scene_graphs import SentenceGraph, parse
+from jitm.data.scene_graphs import CaptionGraph, parse
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination import perturbations
-from jitm.evaluation.discrimination.perturbations import attack
+from jitm.evaluation.discrimination.perturbations import perturb
 
 
 def make_split(*captions, images=1):
-    owners = np.arange(len(captions), dtype=np.int32) * images // len(captions)
+    image_of_text = np.arange(len(captions), dtype=np.int32) * images // len(captions)
     features = np.zeros((images, 1, 1), np.float32), np.ones(images, np.int32)
-    return Split('made', *features, captions, owners, ('image',) * images)
+    return Split('made', *features, captions, image_of_text, ('image',) * images)
 
 
 def test_nouns_by_hand():
-    sentence = 'Dogs chase a ball near a tree'
-    captions = [sentence, 'a dog and a toy', 'two puppies in the garden']
+    caption = 'Dogs chase a ball near a tree'
+    captions = [caption, 'a dog and a toy', 'two puppies in the garden']
     nouns = ['apple', 'apples', 'ball', 'dogs', 'garden', 'toys', 'trees', 'house']
-    # `trees`, `toys` and `dogs` are said of the image in the singular or plural; `tree` itself is not in the list.
-    assert list(perturbations.replace_nouns(sentence, parse(sentence), captions, nouns)) == [
+    # The captions contain `trees`, `toys` and `dogs` in the singular or plural; `tree` itself is not in the list.
+    assert list(perturbations.replace_nouns(caption, parse(caption), captions, nouns)) == [
         'Apples chase a ball near a tree',
         'Dogs chase an apple near a tree',
         'Dogs chase a house near a tree',
@@ -30,8 +30,8 @@ def test_nouns_by_hand():
 
 
 def test_numbers_by_hand():
-    sentence = 'A small , black dog and two cats by an old bus'
-    found = list(perturbations.change_numbers(sentence, parse(sentence)))
+    caption = 'A small , black dog and two cats by an old bus'
+    found = list(perturbations.change_numbers(caption, parse(caption)))
     assert len(found) == len(set(found)) == 3 * 11
     assert 'Two small , black dogs and two cats by an old bus' in found
     assert 'A small , black dog and one cat by an old bus' in found
@@ -39,14 +39,14 @@ def test_numbers_by_hand():
     assert 'A small , black dog and two cats by eight old buses' in found
 
 
-@pytest.mark.parametrize('sentence', ['a group of people', 'it is a .', 'people run', 'one of them sits'])
-def test_numbers_that_count_no_noun(sentence):
-    assert list(perturbations.change_numbers(sentence, parse(sentence))) == []
+@pytest.mark.parametrize('caption', ['a group of people', 'it is a .', 'people run', 'one of them sits'])
+def test_numbers_without_a_noun_are_kept(caption):
+    assert list(perturbations.change_numbers(caption, parse(caption))) == []
 
 
 def test_prepositions_by_hand():
-    sentence = 'a cat sits on top of a box under the table'
-    found = list(perturbations.replace_prepositions(sentence, parse(sentence)))
+    caption = 'a cat sits on top of a box under the table'
+    found = list(perturbations.replace_prepositions(caption, parse(caption)))
     assert 'a cat sits behind a box under the table' in found
     assert 'a cat sits on top of a box above the table' in found
     kept = {'on', 'onto', 'upon', 'atop', 'over'}
@@ -56,8 +56,8 @@ def test_prepositions_by_hand():
 
 
 def test_swaps_by_hand():
-    sentence = 'A man in a red hat holds the small dog and a cat'
-    found = set(perturbations.swap_objects(sentence, parse(sentence)))
+    caption = 'A man in a red hat holds the small dog and a cat'
+    found = set(perturbations.swap_objects(caption, parse(caption)))
     assert found == {
         'A red hat in a man holds the small dog and a cat',
         'The small dog in a red hat holds a man and a cat',
@@ -69,55 +69,55 @@ def test_swaps_by_hand():
     assert not list(perturbations.swap_objects('a dog chases a dog', parse('a dog chases a dog')))
 
 
-def test_attacks_of_a_split():
+def test_perturb_by_hand():
     captions = ('a dog on a mat', 'a mat on a dog', 'a cat under a mat', 'a cat')
     split = make_split(*captions, images=2)
     graphs = tuple(map(parse, captions))
-    nouns = attack(split, graphs, 'noun', seed=0, min_count=2)
+    nouns = perturb(split, graphs, 'noun', seed=0, min_count=2)
     assert [set(found) for found in nouns] == [
         {'a cat on a mat', 'a dog on a cat'},
         {'a cat on a dog', 'a mat on a cat'},
         {'a dog under a mat', 'a cat under a dog'},
         {'a dog'},
     ]
-    relations = attack(split, graphs, 'relation', seed=0)
+    relations = perturb(split, graphs, 'relation', seed=0)
     assert 'a mat on a dog' not in relations[0]  # a caption of the same image
     assert 'a mat under a cat' in relations[2]
     assert relations[3] == ()
 
 
-def test_attacks_are_capped_and_shuffled_by_the_seed():
+def test_seed_and_max_per_caption():
     dev = scenes.load('dev', dev_images=8)
     for kind in perturbations.KINDS:
-        every = attack(dev, dev.sentence_graphs, kind, seed=0, min_count=2)
-        assert every == attack(dev, dev.sentence_graphs, kind, seed=0, min_count=2)
-        assert every != attack(dev, dev.sentence_graphs, kind, seed=1, min_count=2)
-        some = attack(dev, dev.sentence_graphs, kind, seed=0, min_count=2, most=3)
-        assert some == tuple(found[:3] for found in every)
-        assert max(map(len, every)) > 3
-        for found, caption in zip(every, dev.captions, strict=True):
+        complete = perturb(dev, dev.caption_graphs, kind, seed=0, min_count=2)
+        assert complete == perturb(dev, dev.caption_graphs, kind, seed=0, min_count=2)
+        assert complete != perturb(dev, dev.caption_graphs, kind, seed=1, min_count=2)
+        limited = perturb(dev, dev.caption_graphs, kind, seed=0, min_count=2, max_per_caption=3)
+        assert limited == tuple(found[:3] for found in complete)
+        assert max(map(len, complete)) > 3
+        for found, caption in zip(complete, dev.captions, strict=True):
             assert len(set(found)) == len(found)
             assert caption not in found
 
 
-def test_concrete_words(tmp_path):
+def test_concreteness(tmp_path):
     path = tmp_path / 'words.txt'
     path.write_text('dog 0.9\ncat\t0.7\n\nhot dog 1\nidea 0.1\n')
     assert perturbations.read_concreteness(str(path)) == {'dog': 0.9, 'cat': 0.7, 'hot dog': 1, 'idea': 0.1}
     captions = ('a dog', 'a cat', 'an idea', 'a mat')
     split, graphs = make_split(*captions, images=4), tuple(map(parse, captions))
-    found = attack(split, graphs, 'noun', seed=0, min_count=1, concreteness=str(path))
+    found = perturb(split, graphs, 'noun', seed=0, min_count=1, concreteness=str(path))
     assert found == (('a cat',), ('a dog',), (), ())
     path.write_text('dog many\n')
-    with pytest.raises(UserError, match='has a line other than a word and its score: give another list'):
+    with pytest.raises(UserError, match='has a line that is not a word and its score: give another list'):
         perturbations.read_concreteness(str(path))
     with pytest.raises(UserError, match=r'cannot be read \(No such file or directory\): give the path'):
         perturbations.read_concreteness(str(tmp_path / 'none'))
 
 
-def test_errors():
-    split, graphs = make_split('a dog'), (SentenceGraph(((2, 5),)),)
-    with pytest.raises(UserError, match="there is no attack 'nuon', did you mean 'noun'"):
-        attack(split, graphs, 'nuon', seed=0)
+def test_user_errors():
+    split, graphs = make_split('a dog'), (CaptionGraph(((2, 5),)),)
+    with pytest.raises(UserError, match="there is no perturbation 'nuon', did you mean 'noun'"):
+        perturb(split, graphs, 'nuon', seed=0)
     with pytest.raises(UserError, match='made has 1 nouns that occur 1 times; lower min_count'):
-        attack(split, graphs, 'noun', seed=0, min_count=1)
+        perturb(split, graphs, 'noun', seed=0, min_count=1)
