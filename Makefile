@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 SHORT := awk '/^Collecting/ {sub(/[^A-Za-z0-9_.-].*/, "", $$2); printf "%s ", $$2; fflush()} \
 	/^Installing collected/ {print "\nInstalling the packages ..."; fflush()}'
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-all lint clean
 
 .venv/runtime: pyproject.toml
 	@echo "Creating .venv"
@@ -28,7 +28,11 @@ SHORT := awk '/^Collecting/ {sub(/[^A-Za-z0-9_.-].*/, "", $$2); printf "%s ", $$
 demo: .venv/runtime
 	$(BIN)/jitm train --config configs/demo.py --workdir runs/demo
 
+# The fast tests, under 5 minutes on two cores.
 test: .venv/dev
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-all: .venv/dev
 	$(BIN)/python -m pytest -n 2
 
 lint: .venv/dev

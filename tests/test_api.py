@@ -16,28 +16,18 @@ from jitm.errors import UserError
 from jitm.evaluation import protocol
 from jitm.models.vse import VSE
 from jitm.runs.run import load_run, read_split
-from tests.conftest import ROOT, TINY, TINY_FILE, environment
+from tests.conftest import ROOT, environment
 
 
 @pytest.fixture(scope='module')
-def workdir(tmp_path_factory):
-    """A run of a tiny VSE on scenes, trained for one epoch."""
-    folder = tmp_path_factory.mktemp('api')
-    (folder / 'config.py').write_text(TINY_FILE.format(tiny=TINY))
-    argv = ['train', f'--config={folder / "config.py"}', f'--workdir={folder / "run"}', '--config.epochs=1']
-    assert cli.main(argv) == 0
-    return folder / 'run'
+def run(finished):
+    return jitm.load(finished)
 
 
 @pytest.fixture(scope='module')
-def run(workdir):
-    return jitm.load(workdir)
-
-
-@pytest.fixture(scope='module')
-def sims(workdir):
+def sims(finished):
     """The similarities of the evaluation of the test split."""
-    loaded = load_run(workdir)
+    loaded = load_run(finished)
     return protocol.evaluate_runs([loaded], read_split([loaded], 'test'))[1]
 
 
@@ -97,18 +87,18 @@ def test_equal_scores_rank_in_the_order_of_the_images(run, images):
     assert [hit.index for hit in hits] == [0, 1, 2]
 
 
-def test_evaluate_gives_the_metrics_of_the_command(run, workdir, capsys):
+def test_evaluate_gives_the_metrics_of_the_command(run, finished, capsys):
     metrics = jitm.evaluate(run, 'test')
-    assert jitm.evaluate(workdir, 'test') == jitm.evaluate([workdir, run], 'test') == metrics
+    assert jitm.evaluate(finished, 'test') == jitm.evaluate([finished, run], 'test') == metrics
     assert set(jitm.evaluate(run, 'test', folds=2)) == set(metrics)
-    assert cli.main(['eval', '--workdir', str(workdir), '--split', 'test']) == 0
+    assert cli.main(['eval', '--workdir', str(finished), '--split', 'test']) == 0
     assert f'rsum {metrics["rsum"]:.1f}' in capsys.readouterr().out
 
 
-def test_score_has_an_axis_for_each_side_of_several(run, workdir, data, sims):
+def test_score_has_an_axis_for_each_side_of_several(run, finished, data, sims):
     features = [data.images[i] for i in range(10)]
     np.testing.assert_allclose(jitm.score(run, features, data.captions), sims, atol=1e-6)
-    one = jitm.score(workdir, features[3], data.captions[7])
+    one = jitm.score(finished, features[3], data.captions[7])
     assert one.shape == ()
     np.testing.assert_allclose(one, sims[3, 7], atol=1e-6)
     np.testing.assert_allclose(jitm.score(run, features[3], data.captions[5:8]), sims[3, 5:8], atol=1e-6)
@@ -203,8 +193,8 @@ def test_captions_longer_than_the_model_reads_are_refused(run, monkeypatch):
         run.encode_text(['a ring', 'a b c d e f g'])
 
 
-def test_a_loaded_run_says_what_it_is(run, workdir):
-    assert repr(run) == f'<VSE target of {workdir}, step 10>'
+def test_a_loaded_run_says_what_it_is(run, finished):
+    assert repr(run) == f'<VSE target of {finished}, step {run.run.step}>'
 
 
 def test_the_public_names_are_listed():

@@ -12,7 +12,7 @@ from jitm.commands import cli, sweep
 from jitm.errors import NotFiniteError, UserError
 from jitm.training import stages
 from tests.conftest import environment
-from tests.test_train import assert_same_run, finished  # noqa: F401
+from tests.test_train import assert_same_run
 
 
 def command(*arguments):
@@ -71,8 +71,8 @@ def test_all_runs_are_checked_before_the_first_starts(tiny_config, tmp_path):
         sweep.check({'seed=0': tiny_config}, tmp_path)
 
 
-def test_a_finished_run_has_its_last_checkpoint(finished, tiny_config, tmp_path):  # noqa: F811
-    workdir = finished[0]
+def test_a_finished_run_has_its_last_checkpoint(finished, tiny_config, tmp_path):
+    workdir = finished
     assert sweep.is_finished(tiny_config, workdir)
     assert not sweep.is_finished(tiny_config | {'epochs': 4}, workdir)
     assert not sweep.is_finished(tiny_config, tmp_path)
@@ -99,7 +99,7 @@ def test_other_runs_continue_when_one_is_not_finite(tiny_config, tmp_path, monke
 
 
 @pytest.mark.slow
-def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_file, tmp_path):  # noqa: F811
+def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_file, tmp_path):
     """Stopped in its second run; the first is the run of the same config that was never stopped."""
     start = command('--config', tiny_config_file, '--workdir', tmp_path / 'sweep', '--sweep', 'data.seed=0,1')
     first, second = (tmp_path / 'sweep' / f'data.seed={n}_seed=0' for n in (0, 1))
@@ -118,7 +118,7 @@ def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_fil
     assert result.returncode == 0, result.stderr
     assert 'run 1 of 2: data.seed=0_seed=0, finished before\nrun 2 of 2: data.seed=1_seed=0\n' in result.stdout
     assert (first / 'metrics.jsonl').stat().st_mtime_ns == begun
-    assert_same_run(first, finished[0])
+    assert_same_run(first, finished)
     assert json.loads((second / 'config.json').read_text())['data']['seed'] == 1
     for words in ('| seed=0 | ', '| seed=1 | ', '| rsum | MD | best epoch |', '| rsum after epoch | 0 | 1 |'):
         assert words in result.stdout
