@@ -11,7 +11,7 @@ TITLES = {
     't2i': 'each word attends to regions (t2i): its weights add up to 1 over the regions',
     'i2t': 'each region attends to words (i2t): its weights add up to 1 over the words',
 }
-COLUMNS = 6
+COLUMNS = 7
 MAX_BOXES = 3  # per word
 MIN_RELATIVE_WEIGHT = 0.5  # of the word's largest weight, for the box of another region to be drawn
 
@@ -31,14 +31,14 @@ def top_regions(weights: Sequence[float]) -> list[int]:
 
 
 def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
-    """Draws the attention of a pair in `explain.json`.
+    """Draws the retrieved images of a pair in `explain.json`, and the attention of its words in the first of them.
 
     With pixels and boxes, each word has a panel: the image with the boxes of its top regions, and their weights below.
     Otherwise the figure is a heat map with a row per word and a column per region.
 
     Args:
       pair: one of the `pairs`.
-      pixels: uint8 [H, W, 3] of the retrieved image, or None.
+      pixels: uint8 [N, H, W, 3] of its N `retrieved` images, or None.
 
     Returns:
       A matplotlib figure.
@@ -47,19 +47,23 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
 
     words, attention = pair['words'], pair['attention']
     draws_boxes = pixels is not None and pair['boxes'] is not None
+    row_height = 0 if pixels is None else 0.42 + 1.4 * pixels.shape[1] / pixels.shape[2]
     if draws_boxes:
         rows = math.ceil(len(words) / COLUMNS)
-        width, height = 1.5 * COLUMNS, 0.4 + rows * (0.42 + 1.4 * pixels.shape[0] / pixels.shape[1])
+        width, height = 1.5 * COLUMNS, 0.4 + rows * row_height
     else:
         regions = len(next(iter(attention.values()))[0])
-        width, height = max(6, 2.5 + 0.24 * regions), 1.1 + 0.22 * len(words)
-    figure = Figure(figsize=(width, 1 + height * len(attention)), dpi=120, layout='constrained')
+        width, height = max(1.5 * COLUMNS, 2.5 + 0.24 * regions), 1.1 + 0.22 * len(words)
+    heights = [*([] if pixels is None else [row_height]), *[height] * len(attention)]
+    figure = Figure(figsize=(width, 1 + sum(heights)), dpi=120, layout='constrained')
     figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
-    parts = figure.subfigures(len(attention), squeeze=False)[:, 0]
+    parts = list(figure.subfigures(len(heights), squeeze=False, height_ratios=heights)[:, 0])
+    if pixels is not None:
+        _draw_retrieved(parts.pop(0), pair['retrieved'], pixels)
     for part, (name, weights) in zip(parts, attention.items(), strict=True):
         part.suptitle(TITLES.get(name, name), fontsize=9, color='gray')
         if draws_boxes:
-            _draw_boxes(part.subplots(rows, COLUMNS, squeeze=False).ravel(), words, weights, pair['boxes'], pixels)
+            _draw_boxes(part.subplots(rows, COLUMNS, squeeze=False).ravel(), words, weights, pair['boxes'], pixels[0])
         else:
             _draw_map(part, words, weights)
     return figure
@@ -67,6 +71,21 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
 
 def _heading(pair: Mapping[str, Any], width: int) -> str:
     return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], pair['verdict']))
+
+
+def _draw_retrieved(part: Any, retrieved: Sequence[Mapping[str, Any]], pixels: np.ndarray) -> None:
+    """Draws the retrieved images in a row, those that match the caption in a green frame."""
+    panels = part.subplots(1, COLUMNS, squeeze=False).ravel()
+    for panel in panels[len(retrieved) :]:
+        panel.set_axis_off()
+    for number, (panel, hit, image) in enumerate(zip(panels, retrieved, pixels, strict=False), 1):
+        panel.set(xticks=[], yticks=[])
+        panel.imshow(image)
+        panel.set_title(f'{number}. {hit["image_id"]}', fontsize=9, parse_math=False)
+        panel.set_xlabel(f'{hit["score"]:.3g}', fontsize=7, color='gray')
+        if hit['right']:
+            for spine in panel.spines.values():
+                spine.set(color='green', linewidth=3)
 
 
 def _draw_boxes(

@@ -28,6 +28,8 @@ from jitm.models.matcher import CrossAttentionMatcher, has_heads
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 
+TOP_IMAGES = 4  # per caption; the word-level outputs are those of the first
+
 
 @functools.partial(jax.jit, static_argnums=0)
 def _attention(
@@ -54,18 +56,19 @@ def check(runs: Sequence[Run]) -> None:
 
 
 def retrieve_images(
-    sims: np.ndarray, image_of_text: np.ndarray, count: int, folds: int = 1
+    sims: np.ndarray, image_of_text: np.ndarray, count: int, folds: int = 1, top: int = TOP_IMAGES
 ) -> list[tuple[int, Retrieved]]:
-    """Retrieves the best image for some texts, evenly spaced over the split.
+    """Retrieves the best images for some texts, evenly spaced over the split.
 
     Args:
       sims: [I, T].
       image_of_text: int [T], the true image of each text.
       count: texts to take; all, if there are fewer.
       folds: consecutive parts of the images; a text retrieves images of its own part.
+      top: images per text.
 
     Returns:
-      `min(count, T)` pairs of a text and its best image, in ascending order of the texts.
+      `min(count, T)` pairs of a text and its best images, in ascending order of the texts.
     """
     images, texts = sims.shape
     size = images // folds
@@ -73,7 +76,7 @@ def retrieve_images(
     for text in evenly_spaced(count, texts):
         start = int(image_of_text[text]) // size * size
         matches = np.arange(start, start + size) == image_of_text[text]
-        best = retrieve(np.asarray(sims[start : start + size, text]), matches, 1)
+        best = retrieve(np.asarray(sims[start : start + size, text]), matches, top)
         pairs.append((text, dataclasses.replace(best, top=[start + image for image in best.top])))
     return pairs
 
@@ -112,6 +115,7 @@ def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, A
     """Describes what was retrieved for a text, without outputs of a model."""
     image, true = retrieved.top[0], int(split.image_of_text[text])
     image_id, true_id, score = split.image_ids[image], split.image_ids[true], retrieved.scores[0]
+    hits = zip(retrieved.top, retrieved.scores, retrieved.correct, strict=True)
     judgement = 'the right image' if image == true else f'wrong: {true_id} is at rank {retrieved.rank}'
     return {
         'text': text,
@@ -123,6 +127,10 @@ def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, A
         'true_image_id': true_id,
         'rank': retrieved.rank,
         'score': round(score, DECIMALS),
+        'retrieved': [
+            {'image': index, 'image_id': split.image_ids[index], 'score': round(score, DECIMALS), 'right': right}
+            for index, score, right in hits
+        ],
         'verdict': f'retrieved {image_id}, score {score:.3g}, {judgement}',
         'boxes': None if split.boxes is None else rounded(split.boxes[image, : int(split.counts[image])]),
     }
@@ -168,7 +176,7 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) ->
         return f'{summary}; for figures, pip install matplotlib'
     digits = max(2, len(str(len(pairs) - 1)))
     for number, pair in enumerate(pairs):
-        figure = draw(pair, None if pixels is None else pixels[pair['image']])
+        figure = draw(pair, None if pixels is None else pixels[[hit['image'] for hit in pair['retrieved']]])
         figure.savefig(folder / f'{number:0{digits}}.png')
     return summary
 

@@ -88,14 +88,14 @@ def test_retrieve_images_by_hand():
     sims[:, 4] = 0.5, 0.7, 0.6, 0.1
     sims[:, 6] = 0.1, 0.2, 0.4, 0.4
     image_of_text = np.repeat(np.arange(4), 2)
-    assert explain.retrieve_images(sims, image_of_text, 2) == [
-        (0, Retrieved([0], [pytest.approx(0.9)], [True], 1)),
-        (4, Retrieved([1], [pytest.approx(0.7)], [False], 2)),
+    assert explain.retrieve_images(sims, image_of_text, 2, top=2) == [
+        (0, Retrieved([0, 3], pytest.approx([0.9, 0.3]), [True, False], 1)),
+        (4, Retrieved([1, 2], pytest.approx([0.7, 0.6]), [False, True], 2)),
     ]
 
     def retrieved(folds):
         return [
-            (text, *found.top, found.rank) for text, found in explain.retrieve_images(sims, image_of_text, 4, folds)
+            (text, found.top[0], found.rank) for text, found in explain.retrieve_images(sims, image_of_text, 4, folds)
         ]
 
     assert retrieved(folds=2) == [(0, 0, 1), (2, 1, 1), (4, 2, 1), (6, 2, 2)]
@@ -194,6 +194,10 @@ PAIR = {
     'caption': 'costs $5 and $6',
     'words': ['<start>', 'costs', '$5', 'and', '$6', '<unk>', '<end>'],
     'verdict': 'retrieved a.jpg, score 0.5, wrong: b.jpg is at rank 12',
+    'retrieved': [
+        {'image': 0, 'image_id': 'a.jpg', 'score': 0.5, 'right': False},
+        {'image': 3, 'image_id': 'c.jpg', 'score': 0.25, 'right': True},
+    ],
     'boxes': [[0, 0, 0.5, 0.5], [0.25, 0.5, 1, 1]],
     'attention': {
         't2i': [[0.1, 0.9], [0.4, 0.6], [1, 0], [0, 1], [0.5, 0.5], [0, 0], [0.3, 0.7]],
@@ -210,9 +214,11 @@ def test_top_regions_by_hand():
 
 
 def test_figure_has_boxes_for_every_word():
-    figure = draw(PAIR, np.zeros((20, 40, 3), np.uint8))
+    figure = draw(PAIR, np.zeros((2, 20, 40, 3), np.uint8))
     figure.canvas.draw()
-    panels = [panel for panel in figure.axes if panel.images]
+    first, second, *panels = [panel for panel in figure.axes if panel.images]
+    assert [panel.get_title() for panel in (first, second)] == ['1. a.jpg', '2. c.jpg']
+    assert [panel.spines['left'].get_linewidth() > 2 for panel in (first, second)] == [False, True]
     assert [panel.get_title() for panel in panels] == 2 * PAIR['words']
     assert [len(panel.patches) for panel in panels] == [1, 2, 1, 1, 2, 0, 1, *7 * [2]]
     assert [panel.get_xlabel() for panel in panels[:7]] == [
@@ -224,12 +230,12 @@ def test_figure_has_boxes_for_every_word():
 
 
 @pytest.mark.parametrize(
-    ('boxes', 'pixels'), [(PAIR['boxes'], None), (None, None), (None, np.zeros((4, 4, 3), np.uint8))]
+    ('boxes', 'pixels'), [(PAIR['boxes'], None), (None, None), (None, np.zeros((2, 4, 4, 3), np.uint8))]
 )
 def test_figure_without_boxes_is_a_heat_map(boxes, pixels):
     figure = draw(PAIR | {'boxes': boxes}, pixels)
     figure.canvas.draw()
-    maps = [panel for panel in figure.axes if panel.images]
+    maps = [panel for panel in figure.axes if panel.images][0 if pixels is None else 2 :]
     assert len(maps) == 2
     for panel, weights in zip(maps, PAIR['attention'].values(), strict=True):
         np.testing.assert_array_equal(panel.images[0].get_array(), weights)
