@@ -1,10 +1,10 @@
-"""Times the training step of RVSE++ with BERT-base (configs/rvsepp_f30k.py) in float32 and bfloat16, and its memory.
+"""Measures time and memory of a training step of RVSE++ with BERT-base, in float32 and bfloat16.
 
     python -m benchmarks.bert_step
     python -m benchmarks.bert_step --batch_size 32 --length 32 --steps 3
 
-Features, word pieces and weights are drawn; their number and sizes are those of the config. Memory is what the compiled
-step needs besides the state that it updates in place, as the compiler says.
+Features, word pieces and weights are random; their sizes are those of configs/vse.py:rvsepp,selhn,f30k. Memory is the
+temporary memory of the compiled step, as reported by the compiler, besides the state that it updates in place.
 """
 
 import argparse
@@ -15,22 +15,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs import rvsepp_f30k
+from benchmarks.settings import load_config
 from jitm import config as config_lib
 from jitm import parallel
+from jitm.training.build.objective import make_optimizer, make_terms
 from jitm.training.candidates import InBatch
-from jitm.training.members import Member, gradient, init_members
-from jitm.training.objective import make_terms
-from jitm.training.optimizer import adamw
-from jitm.training.step import TrainState, make_train_step
+from jitm.training.members import Gradient, Member, init_members
+from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch, Images, Texts
 
+SETTING = 'configs/vse.py:rvsepp,selhn,f30k'
 WORD_PIECES = 30522
 GIGABYTE = 1e9
 
 
-def made_up_batch(batch_size: int, length: int, num_regions: int = 36, vocabulary: int = WORD_PIECES) -> Batch:
-    """Regions of 2048 features and texts of half to the whole length."""
+def random_batch(batch_size: int, length: int, num_regions: int = 36, vocabulary: int = WORD_PIECES) -> Batch:
+    """Returns regions of 2048 features and captions between half and all of the length."""
     rng = np.random.default_rng(0)
     regions = rng.random((batch_size, num_regions, 2048), np.float32).astype(np.float16)
     lengths = rng.integers(length // 2, length + 1, batch_size).astype(np.int32)
@@ -40,17 +40,17 @@ def made_up_batch(batch_size: int, length: int, num_regions: int = 36, vocabular
 
 
 def measure(dtype: str, batch: Batch, steps: int) -> dict[str, float]:
-    """Compiles the step and takes it some times."""
-    config = rvsepp_f30k.get_config()
+    """Compiles the training step and times `steps` of them."""
+    config = load_config(SETTING)
     config.model.text.dtype = dtype
     config = config.to_dict()
     model = config_lib.make_model(config['model'], WORD_PIECES)
-    optimizer = {key: value for key, value in config['optimizer'].items() if key != 'name'}
-    members = {'target': Member(model, gradient, adamw(**optimizer, steps_per_epoch=1000)[0])}
-    step = make_train_step(
+    optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
+    members = {'target': Member(model, Gradient(), optimizer)}
+    step = TrainStep(
         members,
         make_terms(config['terms']),
-        InBatch(same_image='negative'),
+        (InBatch(same_image='negative'),),
         seed=0,
         steps_per_epoch=1000,
         epochs=1,
@@ -58,14 +58,14 @@ def measure(dtype: str, batch: Batch, steps: int) -> dict[str, float]:
     init = jax.jit(lambda: init_members(members, 0, batch.images, batch.texts))
     state = parallel.put_state(TrainState(jnp.int32(0), init()))
     parameters = jax.tree.leaves(state.members['target'].params)
-    began = time.perf_counter()
+    start = time.perf_counter()
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
-    compile_seconds = time.perf_counter() - began
+    compile_seconds = time.perf_counter() - start
     times = []
     for n in range(steps + 1):
-        began = time.perf_counter()
+        start = time.perf_counter()
         state, metrics = jax.block_until_ready(compiled(state, batch.replace(step=np.int32(n))))
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
         assert metrics['finite']
     return {
         'parameters': sum(leaf.size for leaf in parameters),
@@ -82,13 +82,13 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--batch_size', type=int, default=128)
-    parser.add_argument('--length', type=int, default=32, help='word pieces of the longest text')
+    parser.add_argument('--length', type=int, default=32, help='word pieces of the longest caption')
     parser.add_argument('--steps', type=int, default=3)
     parser.add_argument('--dtypes', nargs='+', default=['float32', 'bfloat16'])
     args = parser.parse_args()
-    batch = made_up_batch(args.batch_size, args.length)
+    batch = random_batch(args.batch_size, args.length)
     print(f'RVSE++ with BERT-base, batch {args.batch_size}, {args.length} word pieces: {jax.devices()}')
-    print('computed in  parameters in  parameters  state  besides  compiling  s/step  pairs/s  loss')
+    print('dtype        parameters in  parameters  state  temporary  compiling  s/step  pairs/s  loss')
     for dtype in args.dtypes:
         r = measure(dtype, batch, args.steps)
         print(

@@ -1,9 +1,9 @@
-"""Times mining: pairs per second, the share of the machine's rate of products that is reached, and peak memory.
+"""Measures mining: pairs per second, the achieved fraction of the rate of plain matrix products, and peak memory.
 
-    python -m benchmarks.mining                                   # Flickr30K's size: 29,000 x 145,000 x 1024
+    python -m benchmarks.mining                                   # the size of Flickr30K: 29,000 x 145,000 x 1024
     python -m benchmarks.mining --model scan_t2i                  # cross-attention, 1,000 x 5,000, and extrapolated
 
-Vectors are random. A product search goes through both directions, each of which multiplies all images with all texts.
+Vectors are random. A product search has two directions, each of which multiplies all images with all texts.
 """
 
 import argparse
@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.lengths import made_up_lengths
-from benchmarks.scoring import CONFIGS, make_elements, make_model
-from jitm.data.pipeline import bucket
+from benchmarks.lengths import random_lengths
+from benchmarks.scoring import SETTINGS, make_elements, make_model
+from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
 from jitm.data.splits import Split
-from jitm.evaluation.scoring import DTYPES, LENGTH_MULTIPLE
+from jitm.evaluation.scoring import DTYPES
 from jitm.mining.job import search_all
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
@@ -29,69 +29,71 @@ FLICKR30K_PAIRS = 29_000 * 145_000  # pairs of Flickr30K's training split
 
 
 def make_split(images: int, texts: int) -> Split:
-    """Images without content, and as many texts for each."""
-    owners = np.arange(texts, dtype=np.int32) * images // texts
+    """Returns images without content, and equally many texts for each."""
+    image_of_text = np.arange(texts, dtype=np.int32) * images // texts
     empty = np.zeros((images, 1, 1), np.float32), np.ones(images, np.int32)
-    return Split('random', *empty, ('',) * texts, owners, ('',) * images)
+    return Split('random', *empty, ('',) * texts, image_of_text, ('',) * images)
 
 
 def unit_vectors(count: int, dim: int, dtype: str, seed: int) -> np.ndarray:
-    """Random directions [count, dim]."""
+    """Returns random unit vectors [count, dim]."""
     vectors = np.random.default_rng(seed).standard_normal((count, dim), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors.astype(DTYPES[dtype])
 
 
 def product_gflops(images: np.ndarray, texts: np.ndarray, queries: int = 512, blocks: int = 4) -> float:
-    """The rate of products of some images with all texts of which nothing is kept: the best of several."""
+    """Measures the rate of plain products of some images with all texts: the best of several."""
     multiply = jax.jit(lambda a, b: jnp.sum(jnp.matmul(a, b.T, preferred_element_type=jnp.float32)[0]))
     texts, times = jax.device_put(texts), []
     for start in range(0, (blocks + 1) * queries, queries):
-        some = jax.device_put(images[start % len(images) :][:queries])
-        began = time.perf_counter()
-        jax.block_until_ready(multiply(some, texts))
-        times.append(time.perf_counter() - began)
-    return 2 * len(some) * texts.shape[0] * texts.shape[1] / min(times[1:]) / 1e9
+        rows = jax.device_put(images[start % len(images) :][:queries])
+        start_time = time.perf_counter()
+        jax.block_until_ready(multiply(rows, texts))
+        times.append(time.perf_counter() - start_time)
+    return 2 * len(rows) * texts.shape[0] * texts.shape[1] / min(times[1:]) / 1e9
 
 
 class RandomScorer:
-    """Stands for a `Scorer` whose encodings are random: the time of a block is that of its similarities."""
+    """A stand-in for `Scorer` with random encodings: the time of a block is that of its similarities."""
 
     def __init__(self, name: str, split: Split, dim: int, dtype: str, images: int = 1000, texts: int = 128):
-        """Makes a model and its images."""
-        self.images, self.texts, self._split = images, texts, split
+        """Makes a model and its encoded images."""
+        self.images_per_block, self.texts_per_block, self._split = images, texts, split
         self._model, self._dim, self._dtype = make_model(name, dim), dim, dtype
-        self._lengths = np.sort(made_up_lengths(split.num_texts) + 2)
+        self._lengths = np.sort(random_lengths(split.num_texts) + 2)
         self._regions = make_elements(images, np.full(images, 36), 36, dim, dtype)
-        few = jax.tree.map(lambda x: x[:2], self._regions)
-        self._variables = self._model.init(jax.random.key(0), few, few, method='similarity')
+        pair = jax.tree.map(lambda x: x[:2], self._regions)
+        self._variables = self._model.init(jax.random.key(0), pair, pair, method='similarity')
         self._score = jax.jit(lambda *args: self._model.apply(*args, method='similarity'))
 
     def blocks(self):
-        """As `Scorer.blocks`, the shortest texts first."""
-        for start in range(0, self._split.num_images, self.images):
-            rows = np.arange(start, min(start + self.images, self._split.num_images))
-            for first in range(0, self._split.num_texts, self.texts):
-                yield rows, np.arange(first, min(first + self.texts, self._split.num_texts))
+        """See `Scorer.blocks`; the shortest texts first."""
+        for start in range(0, self._split.num_images, self.images_per_block):
+            rows = np.arange(start, min(start + self.images_per_block_per_block, self._split.num_images))
+            for first in range(0, self._split.num_texts, self.texts_per_block):
+                yield rows, np.arange(first, min(first + self.texts_per_block, self._split.num_texts))
 
     def score_block(self, rows: np.ndarray, columns: np.ndarray) -> jax.Array:
         """Scores random words."""
-        lengths = np.pad(self._lengths[columns], (0, self.texts - len(columns)), mode='edge')
-        words = make_elements(self.texts, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), self._dim, self._dtype)
+        lengths = np.pad(self._lengths[columns], (0, self.texts_per_block - len(columns)), mode='edge')
+        words = make_elements(
+            self.texts_per_block, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), self._dim, self._dtype
+        )
         return self._score(self._variables, self._regions, words)
 
 
 def main() -> None:
-    """Prints one line for products, or for a model."""
+    """Prints the speed of products, or of a model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--model', choices=CONFIGS, help='a cross-attention model, 1,000 x 5,000 pairs')
+    parser.add_argument('--model', choices=SETTINGS, help='a cross-attention model, 1,000 x 5,000 pairs')
     parser.add_argument('--images', type=int)
     parser.add_argument('--texts', type=int)
     parser.add_argument('--dim', type=int, default=1024)
     parser.add_argument('--top_h_texts', type=int, default=300)
     parser.add_argument('--top_h_images', type=int, default=60)
     parser.add_argument('--dtype', choices=DTYPES, default='float32')
-    parser.add_argument('--memory_mb', type=int, default=640, help='of blocks of scores')
+    parser.add_argument('--memory_mb', type=int, default=640, help='MiB for blocks of scores')
     args = parser.parse_args()
     sizes = (1000, 5000) if args.model else (29_000, 145_000)
     split = make_split(args.images or sizes[0], args.texts or sizes[1])
@@ -104,15 +106,15 @@ def main() -> None:
         search = ProductSearch(images, texts, split, memory_mb=args.memory_mb)
     pairs = sum(map(search.pairs, search.blocks()))
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         search_all(search, split, Path(folder), 'benchmark', args.top_h_texts, args.top_h_images)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f'{split.num_images} x {split.num_texts}, {args.dim} dimensions, {args.dtype}, {jax.devices()}')
     print(f'{seconds:.1f} s, {pairs / seconds / 1e6:.3g} million pairs/s, peak {peak:.2f} GiB, compilation included')
     if gflops is not None:
-        reached = 2 * pairs * args.dim / seconds / 1e9
-        print(f'{reached:.0f} of {gflops:.0f} GFLOP/s of the plain product: {100 * reached / gflops:.0f} %')
+        achieved = 2 * pairs * args.dim / seconds / 1e9
+        print(f'{achieved:.0f} of {gflops:.0f} GFLOP/s of the plain product: {100 * achieved / gflops:.0f} %')
     else:
         print(f"Flickr30K's training split: {FLICKR30K_PAIRS / pairs * seconds / 3600:.1f} h")
 

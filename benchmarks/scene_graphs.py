@@ -1,9 +1,9 @@
-"""Measures the rule parser of scene graphs against gold graphs, and its speed.
+"""Measures the accuracy of the rule-based scene graph parser against gold graphs, and its speed.
 
-    python -m benchmarks.scene_graphs --gold ../shared/data/factual_sg/dev.csv
+    python -m benchmarks.scene_graphs --gold data/factual_sg/dev.csv
 
-The file has columns `caption` and `scene_graph`, the latter as `( subject , relation , object ) , ( object , is ,
-attribute ) , ( object )` (FACTUAL, Li et al., 2023).
+The file has columns `caption` and `scene_graph`, the latter formatted as `( subject , relation , object ) , ( object ,
+is , attribute ) , ( object )` (FACTUAL: Li et al., 2023).
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from textblob.en import lexicon
 
 from jitm.data import scene_graphs
-from jitm.data.scene_graphs import SentenceGraph
+from jitm.data.scene_graphs import CaptionGraph
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.perturbations import singular
 
@@ -29,7 +29,7 @@ IRREGULAR = {
 
 
 class Facts(NamedTuple):
-    """What a sentence says, in base forms of its words; each once."""
+    """The distinct facts of a caption, in base forms of its words."""
 
     head_nouns: frozenset[str]
     attributes: frozenset[str]
@@ -39,7 +39,7 @@ class Facts(NamedTuple):
 
 
 def base_of_verb(word: str) -> str:
-    """Undoes -s, -ing and -ed where that gives a verb, or at least a word, that the tagger's lexicon has."""
+    """Removes -s, -ing and -ed if the result is a verb, or at least a word, of the tagger's lexicon."""
     ending = re.search(r'(?:ing|ed|(?<!s)s)$', word)
     if word in IRREGULAR or not ending:
         return IRREGULAR.get(word, word)
@@ -50,17 +50,17 @@ def base_of_verb(word: str) -> str:
 
 
 def base_of_noun(phrase: str) -> str:
-    """The last word of a noun phrase, in the singular."""
+    """Returns the singular of the last word of a noun phrase."""
     return singular(phrase.split()[-1])
 
 
 def base_of_relation(phrase: str) -> str:
-    """Its words as if each was a verb, without articles."""
+    """Returns the base forms of the words of a relation, taken as verbs, without articles."""
     return ' '.join(base_of_verb(word) for word in phrase.split() if word not in ('the', 'a'))
 
 
 def make_facts(objects: list[str], described: list[tuple[str, str]], triples: list[tuple[str, str, str]]) -> Facts:
-    """Brings to base forms; `seat of toilet` is FACTUAL's ( toilet , have , seat )."""
+    """Converts words to base forms; `seat of toilet` is ( toilet , have , seat ) in FACTUAL."""
     described = [(base_of_noun(thing), NUMBERS.get(attribute, attribute)) for thing, attribute in described]
     triples = [(base_of_noun(s), base_of_relation(r), base_of_noun(o)) for s, r, o in triples]
     triples = [(o, 'have', s) if r == 'of' else (s, r, o) for s, r, o in triples]
@@ -74,7 +74,7 @@ def make_facts(objects: list[str], described: list[tuple[str, str]], triples: li
 
 
 def read_gold(text: str) -> Facts:
-    """Reads the field `scene_graph`."""
+    """Parses the field `scene_graph`."""
     objects, described, triples = [], [], []
     for part in text.lower().strip('() ').split(') , ('):
         first, *rest = (field.strip() for field in part.split(' , '))
@@ -85,9 +85,9 @@ def read_gold(text: str) -> Facts:
     return make_facts(objects, described, triples)
 
 
-def read_found(sentence: str, graph: SentenceGraph) -> Facts:
-    """Puts a scene graph in words."""
-    objects, attributes, relations = ([sentence[slice(*span)].lower() for span in spans] for spans in graph[:3])
+def read_parsed(caption: str, graph: CaptionGraph) -> Facts:
+    """Returns the facts of a parsed scene graph."""
+    objects, attributes, relations = ([caption[slice(*span)].lower() for span in spans] for spans in graph[:3])
     return make_facts(
         objects,
         [(objects[thing], attributes[attribute]) for thing, attribute in graph.described],
@@ -95,50 +95,52 @@ def read_found(sentence: str, graph: SentenceGraph) -> Facts:
     )
 
 
-def measure(gold: Sequence[Facts], found: Sequence[Facts]) -> dict[str, tuple[float, float, int]]:
-    """Precision, recall and how many are gold, of every kind of facts, over all sentences together."""
+def measure(gold: Sequence[Facts], parsed: Sequence[Facts]) -> dict[str, tuple[float, float, int]]:
+    """Returns precision, recall and the number of gold facts, for every kind of facts over all captions."""
     measured = {}
     for kind in Facts._fields:
-        pairs = [(getattr(one, kind), getattr(other, kind)) for one, other in zip(gold, found, strict=True)]
-        right, there, said = (sum(map(len, sets)) for sets in zip(*((a & b, a, b) for a, b in pairs), strict=True))
-        measured[kind] = right / max(said, 1), right / max(there, 1), there
+        pairs = [(getattr(one, kind), getattr(other, kind)) for one, other in zip(gold, parsed, strict=True)]
+        right, in_gold, in_parsed = (
+            sum(map(len, sets)) for sets in zip(*((a & b, a, b) for a, b in pairs), strict=True)
+        )
+        measured[kind] = right / max(in_parsed, 1), right / max(in_gold, 1), in_gold
     return measured
 
 
 def read_file(path: str) -> tuple[list[str], list[Facts]]:
-    """Reads sentences and their gold facts.
+    """Reads captions and their gold facts.
 
     Raises:
-      UserError: it is missing, or not such a file.
+      UserError: if the file is missing or has another format.
     """
     try:
         with open(path, encoding='utf-8', newline='') as file:
             rows = [(row['caption'], read_gold(row['scene_graph'])) for row in csv.DictReader(file)]
     except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of gold scene graphs.') from error
+        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of gold scene graphs') from error
     except (KeyError, ValueError, IndexError, AttributeError):
-        raise UserError(f'{path} is not a CSV file with columns caption and scene_graph: give another one.') from None
+        raise UserError(f'{path} is not a CSV file with columns caption and scene_graph: give another one') from None
     captions, gold = zip(*rows, strict=True) if rows else ((), ())
     return list(captions), list(gold)
 
 
 def main() -> None:
-    """Prints a line per kind of facts."""
+    """Prints a line for each kind of facts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--gold', required=True)
     try:
         captions, gold = read_file(parser.parse_args().gold)
     except UserError as error:
         parser.error(str(error))
-    scene_graphs.parse('a dog')  # reads the lexicon
-    began = time.perf_counter()
+    scene_graphs.parse('a dog')  # loads the lexicon
+    start = time.perf_counter()
     graphs = [scene_graphs.parse(caption) for caption in captions]
-    seconds = time.perf_counter() - began
-    found = [read_found(caption, graph) for caption, graph in zip(captions, graphs, strict=True)]
+    seconds = time.perf_counter() - start
+    parsed = [read_parsed(caption, graph) for caption, graph in zip(captions, graphs, strict=True)]
     print(f'{"":22}precision  recall    gold')
-    for kind, (precision, recall, number) in measure(gold, found).items():
+    for kind, (precision, recall, number) in measure(gold, parsed).items():
         print(f'{kind.replace("_", " "):22}{precision:9.3f}{recall:8.3f}{number:8}')
-    print(f'{len(captions)} sentences, {len(captions) / seconds:.0f} sentences/s')
+    print(f'{len(captions)} captions, {len(captions) / seconds:.0f} captions/s')
 
 
 if __name__ == '__main__':

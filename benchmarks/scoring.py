@@ -1,17 +1,16 @@
-"""Compares the compiled scoring of cross-attention models with a loop over captions in PyTorch, side by side.
+"""Compares the compiled scoring of cross-attention models with a loop over captions in PyTorch.
 
     python -m benchmarks.scoring --captions data/f8k_precomp/dev_caps.txt
     python -m benchmarks.scoring --models saf sgr --dtype bfloat16
     python -m benchmarks.scoring --models scan_t2i saf --train
 
-Both sides get 1,000 images and 5,000 captions of random unit vectors, and run one after the other in processes of their
-own, several times; the ratio is the median of the rounds. Blocks of texts are spread evenly over all lengths until the
-time is over. With `--train`, a step is the max of hinges of a batch and its gradient by regions, words and parameters.
-The loop needs torch; another interpreter may have it (`--torch_python`).
+Both sides score 1,000 images and 5,000 captions of random unit vectors in alternating processes; the ratio is the
+median over the rounds. Blocks of texts are sampled evenly over all lengths until the time limit. With `--train`, a step
+is the max of hinges of a batch and its gradient with respect to regions, words and parameters. The loop requires
+PyTorch, which another interpreter may provide (`--torch_python`).
 """
 
 import argparse
-import importlib
 import json
 import resource
 import statistics
@@ -26,28 +25,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.lengths import caption_lengths
+from benchmarks.settings import load_config
 from jitm import config as config_lib
 from jitm import parallel
-from jitm.data.pipeline import bucket
-from jitm.evaluation.scoring import DTYPES, LENGTH_MULTIPLE, TEXTS_AT_A_TIME
+from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
+from jitm.evaluation.scoring import DTYPES, MAX_TEXTS
 from jitm.losses.ranking import max_of_hinges
 from jitm.models.matcher import Matcher
 from jitm.types import Elements
 
-CONFIGS = {
-    'scan_t2i': 'scan_t2i_lse_f30k',
-    'scan_i2t': 'scan_i2t_lse_f30k',
-    'bfan_equal': 'bfan_equal_f30k',
-    'bfan_prob': 'bfan_prob_f30k',
-    'sgr': 'sgr_f30k',
-    'saf': 'saf_f30k',
-    'naaf': 'naaf_f30k',
-    'dbl': 'dbl_baseline_f30k',
+SETTINGS = {
+    'scan_t2i': 'configs/scan.py:t2i,lse,f30k',
+    'scan_i2t': 'configs/scan.py:i2t,lse,f30k',
+    'bfan_equal': 'configs/bfan.py:equal,f30k',
+    'bfan_prob': 'configs/bfan.py:prob,f30k',
+    'sgr': 'configs/sgraf.py:sgr,f30k',
+    'saf': 'configs/sgraf.py:saf,f30k',
+    'naaf': 'configs/naaf.py:f30k',
+    'dbl': 'configs/dbl.py:baseline,max,alone,f30k',
 }
 
 
 def product_flops(model: str, regions: int, dim: int, length: float) -> float:
-    """Floating-point operations of the matrix products that one pair cannot do without."""
+    """Returns the floating-point operations of the matrix products required for one pair."""
     similarities = 2 * regions * dim * length
     if model in ('saf', 'sgr', 'dbl'):
         nodes, size = length + (model != 'dbl'), 256
@@ -57,20 +57,20 @@ def product_flops(model: str, regions: int, dim: int, length: float) -> float:
 
 
 def matmul_gflops(size: int = 2048, products: int = 5) -> float:
-    """The rate of float32 products of two square matrices."""
+    """Measures the rate of float32 products of two square matrices."""
     a = jnp.ones((size, size))
     product = jax.jit(jnp.matmul)
     jax.block_until_ready(product(a, a))
     times = []
     for _ in range(products):
-        began = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(product(a, a))
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     return 2 * size**3 / min(times) / 1e9
 
 
 def make_elements(count: int, lengths: np.ndarray, length: int, dim: int, dtype: str) -> Elements:
-    """Random unit vectors [count, length, dim], zero where padded, and wholes."""
+    """Returns random unit vectors [count, length, dim], zero where padded, and global vectors [count, dim]."""
     rng = np.random.default_rng(0)
     mask = np.arange(length) < lengths[:, None]
     vectors = rng.standard_normal((count, length, dim), np.float32) * mask[..., None]
@@ -80,29 +80,29 @@ def make_elements(count: int, lengths: np.ndarray, length: int, dim: int, dtype:
 
 
 def make_model(name: str, dim: int) -> Matcher:
-    """The published model, with another size of vectors."""
-    config = importlib.import_module(f'configs.{CONFIGS[name]}').get_config().to_dict()
+    """Returns a published model with another embedding size."""
+    config = load_config(SETTINGS[name]).to_dict()
     return config_lib.make_model(config['model'] | {'embed_dim': dim}, vocab_size=8)
 
 
 def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:
-    """Scores blocks as `jitm.scoring` does, and the mean length of the texts scored."""
+    """Scores blocks like `evaluation.scoring`; returns pairs per second and the mean length of the scored texts."""
     lengths = np.sort(lengths)
-    blocks = [lengths[n : n + TEXTS_AT_A_TIME] for n in range(0, len(lengths), TEXTS_AT_A_TIME)]
+    blocks = [lengths[n : n + MAX_TEXTS] for n in range(0, len(lengths), MAX_TEXTS)]
     images = make_elements(args.images, np.full(args.images, args.regions), args.regions, args.dim, args.dtype)
-    few = jax.tree.map(lambda x: x[:2], images)
-    variables = model.init(jax.random.key(0), few, few, method='similarity')
+    pair = jax.tree.map(lambda x: x[:2], images)
+    variables = model.init(jax.random.key(0), pair, pair, method='similarity')
     score = parallel.map_rows(lambda images, shared: model.apply(shared[0], images, shared[1], method='similarity'))
-    # The golden ratio visits all lengths evenly, however soon the time is over.
+    # The golden ratio samples all lengths evenly at any time limit.
     order = [int(n * 0.618033988749895 * len(blocks)) % len(blocks) for n in range(4 * len(blocks))]
     spent, pairs, words = 0.0, 0, 0
     for n in order:
         length = bucket(blocks[n].max(), LENGTH_MULTIPLE)
         texts = make_elements(len(blocks[n]), blocks[n], length, args.dim, args.dtype)
         score.lower(images, (variables, texts)).compile()
-        began = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(score(images, (variables, texts)))
-        spent += time.perf_counter() - began
+        spent += time.perf_counter() - start
         pairs += args.images * len(blocks[n])
         words += args.images * blocks[n].sum()
         if spent > args.seconds:
@@ -111,7 +111,7 @@ def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
 
 
 def training_scores(model: Matcher, images: Elements, texts: Elements) -> jax.Array:
-    """Scores a batch in training, wholes included, as the loop has them within its step."""
+    """Scores a batch in training, with global vectors, which the loop computes in its step too."""
     if getattr(model, 'image_whole', None) is not None:
         images = images.replace(whole=model.image_whole(images.vectors, images.mask, True))
         texts = texts.replace(whole=model.text_whole(texts.vectors, texts.mask, True))
@@ -119,7 +119,7 @@ def training_scores(model: Matcher, images: Elements, texts: Elements) -> jax.Ar
 
 
 def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:
-    """Takes gradients of a batch's max of hinges by everything, and the mean length of its texts."""
+    """Returns the gradient steps per second for a batch's max of hinges, and the mean length of its texts."""
     lengths = lengths[: args.batch]
     images = make_elements(args.batch, np.full(args.batch, args.regions), args.regions, args.dim, args.dtype)
     texts = make_elements(args.batch, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), args.dim, args.dtype)
@@ -134,29 +134,29 @@ def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
         return sum(jnp.sum(max_of_hinges(s, positives, margin=0.2)) for s in (scores, scores.T))
 
     step = jax.jit(jax.grad(loss, (0, 1, 2)))
-    given = variables.get('params', {}), images.vectors, texts.vectors
-    jax.block_until_ready(step(*given))
-    began, steps = time.perf_counter(), 0
-    while time.perf_counter() - began < args.seconds:
-        jax.block_until_ready(step(*given))
+    arguments = variables.get('params', {}), images.vectors, texts.vectors
+    jax.block_until_ready(step(*arguments))
+    start, steps = time.perf_counter(), 0
+    while time.perf_counter() - start < args.seconds:
+        jax.block_until_ready(step(*arguments))
         steps += 1
-    return steps / (time.perf_counter() - began), float(lengths.mean())
+    return steps / (time.perf_counter() - start), float(lengths.mean())
 
 
 def measure(args: argparse.Namespace, name: str) -> dict[str, float]:
-    """One side of a comparison: ours."""
+    """Measures our implementation."""
     gflops = matmul_gflops()
     run = steps_per_second if args.train else pairs_per_second
     speed, length = run(args, make_model(name, args.dim), caption_lengths(args.captions, args.texts))
     result = {'speed': speed, 'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
     if not args.train:
         flops = speed * product_flops(name, args.regions, args.dim, length)
-        result['share_of_products'] = flops / gflops / 1e9
+        result['product_fraction'] = flops / gflops / 1e9
     return result
 
 
-def measure_elsewhere(args: argparse.Namespace, name: str, ours: bool) -> dict[str, float]:
-    """Runs one side in a process of its own."""
+def measure_in_process(args: argparse.Namespace, name: str, ours: bool) -> dict[str, float]:
+    """Measures our implementation or the loop in a separate process."""
     python, module = (sys.executable, 'benchmarks.scoring') if ours else (args.torch_python, 'benchmarks.torch_loops')
     shared = ('images', 'texts', 'regions', 'dim', 'batch', 'seconds')
     flags = [f'--{key}={getattr(args, key)}' for key in shared] + ['--train'] * args.train
@@ -172,18 +172,18 @@ def measure_elsewhere(args: argparse.Namespace, name: str, ours: bool) -> dict[s
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--models', nargs='+', choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument('--models', nargs='+', choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument('--images', type=int, default=1000)
     parser.add_argument('--texts', type=int, default=5000)
     parser.add_argument('--regions', type=int, default=36)
     parser.add_argument('--dim', type=int, default=1024)
-    parser.add_argument('--captions', type=Path, help='a text file, one caption a line; made-up lengths if not given')
-    parser.add_argument('--dtype', choices=DTYPES, default='float32', help='of our encodings')
+    parser.add_argument('--captions', type=Path, help='a text file, one caption per line; random lengths if not given')
+    parser.add_argument('--dtype', choices=DTYPES, default='float32', help='dtype of our encodings')
     parser.add_argument('--train', action='store_true', help='time training steps instead of scoring')
     parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')
-    parser.add_argument('--seconds', type=float, default=10.0, help='of each measurement')
+    parser.add_argument('--seconds', type=float, default=10.0, help='duration of each measurement')
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with torch')
+    parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with PyTorch')
     parser.add_argument('--ours', action='store_true', help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.ours:
@@ -191,9 +191,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     unit = 'steps/s' if args.train else 'pairs/s'
     print(f'{args.dtype}, {jax.devices()}, medians of {args.rounds} rounds')
-    print(f'model       jitm {unit}  loop {unit}  ratio  jitm MiB  loop MiB' + '  share of products' * (not args.train))
+    print(f'model       jitm {unit}  loop {unit}  ratio  jitm MiB  loop MiB' + '  of product rate' * (not args.train))
     for name in args.models:
-        rounds = [[measure_elsewhere(args, name, ours) for ours in (True, False)] for _ in range(args.rounds)]
+        rounds = [[measure_in_process(args, name, ours) for ours in (True, False)] for _ in range(args.rounds)]
 
         def median(key, rounds=rounds):
             return statistics.median(key(*both) for both in rounds)
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         line = f'{name:10} {median(lambda a, b: a["speed"]):13.4g} {median(lambda a, b: b["speed"]):13.4g}'
         line += f' {median(lambda a, b: a["speed"] / b["speed"]):6.1f}'
         line += ''.join(f' {max(both[n]["peak_rss_mb"] for both in rounds):9.0f}' for n in (0, 1))
-        line += '' if args.train else f' {100 * median(lambda a, b: a["share_of_products"]):16.0f} %'
+        line += '' if args.train else f' {100 * median(lambda a, b: a["product_fraction"]):16.0f} %'
         print(line, flush=True)
 
 

@@ -1,14 +1,14 @@
-"""Times the parts of a step of TAGS-DC, and counts the floating-point operations that they need (paper 001).
+"""Measures the time and floating-point operations of the parts of a TAGS-DC training step (Fan et al., 2022).
 
     python -m benchmarks.tags_step                                        # base size, one positive
     python -m benchmarks.tags_step --positives 32 --dtype bfloat16        # on an accelerator
-    python -m benchmarks.tags_step --size large --hardest 23 --pairs 16
+    python -m benchmarks.tags_step --size large --num_hard 23 --pairs 16
 
-Images, sentences and weights are drawn. Each part is compiled by itself and reads pairs as the step does; the optimizer
-is left out. On a CPU only some pairs of each part are timed unless `--pairs` says so, and their times scaled to all.
-Operations are those of the products: of the blocks, the pooler and the heads, at the padded length; three times as many
-where there is a gradient, although what a tile keeps is computed again for it. Embeddings, which pairs share, and the
-drawing of words are timed, not counted. XLA's count beside it is of one pair (it counts what is in a loop once).
+Images, captions and weights are random. Each part is compiled separately and reads pairs as the step does; the
+optimizer is excluded. On a CPU only a few pairs of each part are timed unless `--pairs` is given, and the times are
+scaled up. Operations are those of the matrix products of blocks, pooler and heads at the padded length; with a gradient
+three times as many, without the recomputation of tiles. Embeddings, which pairs share, and the sampling of words are
+timed but not counted. The count of XLA for one pair is printed for comparison (it counts the body of a loop once).
 """
 
 import argparse
@@ -21,177 +21,167 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.bert_step import made_up_batch
+from benchmarks.bert_step import random_batch
 from benchmarks.members import seconds
 from benchmarks.scoring import matmul_gflops
-from configs.tags import tags_dc_f30k
+from benchmarks.settings import load_config
 from jitm import config as config_lib
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.candidates import Shortlist
-from jitm.training.generated import GENERATED, masked_losses, score_synthetic
-from jitm.training.objective import DIRECTIONS, make_terms, objective
+from jitm.training.build.objective import make_terms
+from jitm.training.candidates import DIRECTIONS, Shortlist
+from jitm.training.generated import GENERATED, GeneratedCaptions, MaskedCaptions
+from jitm.training.objective import objective, token_terms
+from jitm.training.source import GlobalBatch, Inputs, Source
 from jitm.types import Batch, Elements, Masked, Pairs
 
+SETTING = 'configs/tags.py:tags_dc,base,f30k'
 RELEASED_POSITIVES = 256
 CASED_WORD_PIECES = 28996
 PAIRS_ON_CPU = 8
-PARTS = {  # what it asks of the model about each pair, and whether it takes a gradient
-    'write sentences': (('mlm',), False),
-    'score sentences': (('rank',), False),
+PARTS = {  # the heads that are applied to each pair, and whether a gradient is taken
+    'generate captions': (('mlm',), False),
+    'score captions': (('rank',), False),
     'score candidates': (('rank',), False),
     'train on masked words': (('mlm',), True),
-    'train on sentences': (('rank', 'discriminate', 'correct'), True),
+    'train on captions': (('rank', 'discriminate', 'correct'), True),
     'train on candidates': (('rank',), True),
 }
 
 
 class Counts(NamedTuple):
-    """How much there is for each positive.
+    """Sizes per positive.
 
     Attributes:
-      variants: K, masked ones of its sentence.
-      sentences: K L, written.
-      hardest: m, kept of the sentences, and of the candidates in either direction.
-      candidates: in either direction, the positive not among them.
+      views: K, masked views of its caption.
+      captions: K L, generated captions.
+      num_hard: m, captions that are kept, and candidates in either direction.
+      candidates: negatives in either direction.
     """
 
-    variants: int
-    sentences: int
-    hardest: int
+    views: int
+    captions: int
+    num_hard: int
     candidates: int
 
     def at_most(self, pairs: int, positives: int) -> 'Counts':
-        """With so many pairs in each part (in either direction), or those of the batch if these are more."""
-        variants, sentences, hardest = (
-            min(self.variants, pairs),
-            min(self.sentences, pairs),
-            min(self.hardest, pairs - 1),
-        )
-        return Counts(variants, sentences, hardest, min(self.candidates, max(pairs, positives) - 1))
+        """Limits the pairs of each part (in either direction), but not below those of the batch."""
+        views, captions, num_hard = min(self.views, pairs), min(self.captions, pairs), min(self.num_hard, pairs - 1)
+        return Counts(views, captions, num_hard, min(self.candidates, max(pairs, positives) - 1))
 
     def pairs(self) -> dict[str, int]:
-        """The pairs that each part reads."""
-        kept, listed = 1 + self.hardest, 1 + self.candidates
-        return dict(zip(PARTS, (self.variants, self.sentences, 2 * listed, self.variants, kept, 2 * kept), strict=True))
+        """Returns the number of pairs that each part reads."""
+        kept, candidates = 1 + self.num_hard, 1 + self.candidates
+        pairs = self.views, self.captions, 2 * candidates, self.views, kept, 2 * kept
+        return dict(zip(PARTS, pairs, strict=True))
 
 
-class Given(NamedTuple):
-    """What the parts are given: a batch, and what earlier parts would have made of it.
+class PartInputs(NamedTuple):
+    """Inputs of the parts: a batch, and stand-ins for the results of earlier parts.
 
     Attributes:
-      batch: with masked sentences and a pool.
-      written: N sentences of each.
-      kept: the m of them.
+      batch: with masked captions and extra candidates.
+      generated: K L captions of each image.
+      kept: m of these captions.
       chosen: see `Shortlist.choose`.
     """
 
     batch: Batch
-    written: Synthetic
+    generated: Synthetic
     kept: Synthetic
     chosen: dict[str, tuple[chex.Array, chex.Array]]
 
 
-def make_up(counts: Counts, positives: int, words: int, regions: int, vocabulary: int) -> Given:
-    """Draws a batch and sentences, no matter which."""
+def random_inputs(counts: Counts, positives: int, words: int, regions: int, vocabulary: int) -> PartInputs:
+    """Returns random inputs of all parts."""
     rng = np.random.default_rng(0)
 
     def pairs(count: int) -> Batch:
-        batch = made_up_batch(count, words, regions, vocabulary)
+        batch = random_batch(count, words, regions, vocabulary)
         return batch.replace(images=batch.images.replace(locations=rng.random((count, regions, 7), np.float32)))
 
     batch, others = pairs(positives), pairs(1 + counts.candidates - positives)
-    labelled = rng.random((positives, counts.variants, words)) < 0.15
-    sentences = rng.integers(1, vocabulary, (positives, counts.sentences, words), np.int32)
+    labelled = rng.random((positives, counts.views, words)) < 0.15
+    captions = rng.integers(1, vocabulary, (positives, counts.captions, words), np.int32)
     batch = batch.replace(
-        num_extra=Pairs(others.images, others.texts),
+        extra=Pairs(others.images, others.texts),
         extra_index=positives + others.image_index,
         masked=Masked(np.where(labelled, vocabulary - 1, batch.texts.ids[:, None]).astype(np.int32), labelled),
         caption_words=batch.texts.ids,
     )
-    written = Synthetic(sentences, sentences != batch.texts.ids[:, None], np.ones(sentences.shape[:2], bool))
-    kept = jax.tree.map(lambda x: x[:, : counts.hardest], written)
-    index = rng.integers(0, 1 + counts.candidates, (positives, counts.hardest))
-    return Given(batch, written, kept, dict.fromkeys(DIRECTIONS, (index, kept.there)))
+    generated = Synthetic(captions, captions != batch.texts.ids[:, None], np.ones(captions.shape[:2], bool))
+    kept = jax.tree.map(lambda x: x[:, : counts.num_hard], generated)
+    index = rng.integers(0, 1 + counts.candidates, (positives, counts.num_hard))
+    return PartInputs(batch, generated, kept, dict.fromkeys(DIRECTIONS, (index, kept.valid)))
 
 
 def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callable]:
-    """Makes each of `PARTS` a function of parameters, what is `Given` and a key, with the terms of the paper."""
-    config = tags_dc_f30k.get_config().to_dict()
+    """Returns a function `(params, inputs, key)` for each of `PARTS`, with the terms of the paper."""
+    config = load_config(SETTING).to_dict()
     terms = make_terms(config['terms'], rankings=(*DIRECTIONS, GENERATED))
-    synthesis = Synthesis(**config['synthesis'] | {'num_samples': samples, 'num_hard': counts.hardest})
-    source = Shortlist(num_extra=0, num_hard=counts.hardest)
+    synthesis = Synthesis(**config['synthesis'] | {'num_samples': samples, 'num_hard': counts.num_hard})
+    candidates = Shortlist(num_extra=0, num_hard=counts.num_hard)
 
-    def write(params, given, key):
+    def generate(params, given, key):
         keys = jax.random.split(key, len(given.batch.image_index))
-        return synthesis.write(model, {'params': params}, given.batch, keys)
+        return synthesis.generate(model, {'params': params}, given.batch, keys)
 
-    def score_sentences(params, given, key):
-        return synthesis.keep_hardest(model, {'params': params}, given.batch, given.written)
+    def score_captions(params, given, key):
+        return synthesis.select_hardest(model, {'params': params}, given.batch, given.generated)
 
     def score_candidates(params, given, key):
-        return model.apply({'params': params}, given.batch, None, method=source.choose)
+        return candidates.choose({'model': (model, {'params': params})}, 'model', given.batch, key, None)
 
-    def train(names: Sequence[str], score: Callable) -> Callable:
-        """The gradient of terms of the rankings and token losses that `score(matcher, given, images, terms)` gives."""
-        wanted = {name: terms[name] for name in names}
-        of_tokens = {name: term for name, term in wanted.items() if term.predictions}
+    def train(names: Sequence[str], source: Source, chosen: str = '') -> Callable:
+        """Returns the gradient of some terms, whose inputs a source scores."""
+        selected = {name: terms[name] for name in names}
 
         def gradient(params, given, key):
             def loss(params):
-                def scored(matcher):
+                def score(matcher):
                     images = matcher.encode_image(given.batch.images, train=True)
-                    return score(matcher, given, images, of_tokens)
+                    texts = matcher.encode_text(given.batch.texts, train=True) if source is candidates else None
+                    results = getattr(given, chosen) if chosen else None
+                    return source.score(matcher, Inputs(images, texts, given.batch, results, token_terms(selected)))
 
-                rankings, losses = model.apply({'params': params}, method=scored, rngs={'dropout': key})
-                return objective(wanted, rankings, 0, losses)[0]
+                scores, losses = model.apply({'params': params}, method=score, rngs={'dropout': key})
+                rankings = {} if scores is None else source.rank(scores, GlobalBatch(given.batch.image_index))
+                return objective(selected, rankings, 0, losses)[0]
 
             return jax.grad(loss)(params)
 
         return gradient
 
-    def of_masked_words(matcher, given, images, terms):
-        return {}, masked_losses(matcher, images, given.batch, terms)
-
-    def of_sentences(matcher, given, images, terms):
-        scores, losses = score_synthetic(matcher, images, given.batch, given.kept, terms)
-        return {GENERATED: scores.ranking()}, losses
-
-    def of_candidates(matcher, given, images, terms):
-        texts = matcher.encode_text(given.batch.texts, train=True)
-        scores = source.score(matcher, images, texts, given.batch, given.chosen, None)
-        return source.rank(scores, given.batch.image_index), {}
-
     functions = (
-        write,
-        score_sentences,
+        generate,
+        score_captions,
         score_candidates,
-        train(['masked'], of_masked_words),
-        train(['synthetic', 'discrimination', 'correction'], of_sentences),
-        train(['ranking'], of_candidates),
+        train(['masked'], MaskedCaptions()),
+        train(['synthetic', 'discrimination', 'correction'], GeneratedCaptions(synthesis), 'kept'),
+        train(['ranking'], candidates, 'chosen'),
     )
     return dict(zip(PARTS, functions, strict=True))
 
 
 def flops_per_pair(size: BERTSize, words: int, regions: int, vocabulary: int, heads: Sequence[str]) -> float:
-    """Operations of the products that reading a pair takes, in the blocks and in the heads."""
+    """Returns the operations of the matrix products for one pair, in the blocks and in the heads."""
     tokens, hidden = words + regions, size.hidden
     block = 2 * tokens * (4 * hidden**2 + 2 * hidden * size.mlp_dim) + 2 * 2 * tokens**2 * hidden
     word_head = 2 * words * hidden * (hidden + vocabulary)
-    of_head = {'rank': 2 * hidden * (hidden + 1), 'discriminate': 2 * words * hidden * 2}
-    return size.layers * block + sum(of_head.get(head, word_head) for head in heads)
+    head_flops = {'rank': 2 * hidden * (hidden + 1), 'discriminate': 2 * words * hidden * 2}
+    return size.layers * block + sum(head_flops.get(head, word_head) for head in heads)
 
 
 def xla_flops_per_pair(
     model: Matcher, params: chex.ArrayTree, words: int, regions: int, heads: Sequence[str], trained: bool
 ) -> float:
-    """What XLA counts when one pair is read, or for the gradient by parameters and embeddings."""
+    """Returns the operations that XLA counts for one pair, or its gradient by parameters and embeddings."""
 
     def read(params, *vectors):
         sides = [Elements(x, jnp.ones(x.shape[:2], bool)) for x in vectors]
-        said = model.apply({'params': params}, *sides, heads, method='read_pairs')
-        return sum(jnp.sum(x**2) for x in said.values())
+        outputs = model.apply({'params': params}, *sides, heads, method='read_pairs')
+        return sum(jnp.sum(x**2) for x in outputs.values())
 
     hidden = SIZES[model.size].hidden
     sides = [jax.ShapeDtypeStruct((1, count, hidden), jnp.dtype(model.dtype)) for count in (regions, words)]
@@ -199,13 +189,13 @@ def xla_flops_per_pair(
     return jax.jit(function).lower(params, *sides).cost_analysis()['flops']
 
 
-def measure(parts: dict[str, Callable], params: chex.ArrayTree, given: Given, rounds: int) -> dict[str, float]:
-    """Runs all parts in turn, in rounds; of each the median time."""
+def measure(parts: dict[str, Callable], params: chex.ArrayTree, given: PartInputs, rounds: int) -> dict[str, float]:
+    """Returns the median time of each part over several rounds."""
     key = jax.random.key(1)
     given = jax.device_put(given)
     compiled = {name: jax.jit(part).lower(params, given, key).compile() for name, part in parts.items()}
     times = [{name: seconds(part, params, given, key)[0] for name, part in compiled.items()} for _ in range(rounds + 1)]
-    return {name: statistics.median(took[name] for took in times[1:]) for name in parts}  # the first one warms up
+    return {name: statistics.median(took[name] for took in times[1:]) for name in parts}  # the first round warms up
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -214,45 +204,47 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument('--size', choices=SIZES, default='base')
     parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
     parser.add_argument('--positives', type=int, default=1)
-    parser.add_argument('--variants', type=int, default=20, help='K, masked ones of a sentence')
-    parser.add_argument('--samples', type=int, default=20, help='L, sentences written from each of them')
-    parser.add_argument('--hardest', type=int, default=31, help='m, sentences and candidates that are kept')
-    parser.add_argument('--candidates', type=int, default=399, help='in each direction')
-    parser.add_argument('--words', type=int, default=16, help='word pieces of the longest text')
+    parser.add_argument('--views', type=int, default=20, help='K, masked views of a caption')
+    parser.add_argument('--samples', type=int, default=20, help='L, captions sampled per view')
+    parser.add_argument('--num_hard', type=int, default=31, help='m, captions and candidates that are kept')
+    parser.add_argument('--candidates', type=int, default=399, help='negatives in each direction')
+    parser.add_argument('--words', type=int, default=16, help='word pieces of the longest caption')
     parser.add_argument('--regions', type=int, default=36)
     parser.add_argument('--vocabulary', type=int, default=CASED_WORD_PIECES)
-    parser.add_argument('--pairs', type=int, help='how many of each part are timed at most (8 on a CPU, else all)')
+    parser.add_argument(
+        '--pairs', type=int, help='pairs of each part that are timed at most (8 on a CPU, otherwise all)'
+    )
     parser.add_argument('--rounds', type=int, default=3)
     args = parser.parse_args(argv)
-    counts = Counts(args.variants, args.variants * args.samples, args.hardest, args.candidates)
-    if counts.hardest > min(counts.sentences, counts.candidates):
-        parser.error('--hardest is more than there are sentences or candidates')
+    counts = Counts(args.views, args.views * args.samples, args.num_hard, args.candidates)
+    if counts.num_hard > min(counts.captions, counts.candidates):
+        parser.error('--num_hard is larger than the number of generated captions or candidates')
     if counts.candidates < args.positives:
         parser.error('--candidates is less than --positives, which are candidates of each other')
-    most = args.pairs or (PAIRS_ON_CPU if jax.default_backend() == 'cpu' else max(counts.pairs().values()))
-    if most < 2:
+    max_pairs = args.pairs or (PAIRS_ON_CPU if jax.default_backend() == 'cpu' else max(counts.pairs().values()))
+    if max_pairs < 2:
         parser.error('--pairs is less than 2, but a positive and a negative are scored together')
-    timed = counts.at_most(most, args.positives)
+    timed = counts.at_most(max_pairs, args.positives)
 
-    config = tags_dc_f30k.get_config().model.to_dict() | {'size': args.size, 'dtype': args.dtype}
+    config = load_config(SETTING).model.to_dict() | {'size': args.size, 'dtype': args.dtype}
     model = config_lib.make_model(config, args.vocabulary)
-    given = make_up(timed, args.positives, args.words, args.regions, args.vocabulary)
+    given = random_inputs(timed, args.positives, args.words, args.regions, args.vocabulary)
     first = jax.tree.map(lambda x: x[:1], (given.batch.images, given.batch.texts))
     params = jax.jit(model.init)(jax.random.key(0), *first)['params']
     print(
-        f'TAGS-DC {args.size}, {args.dtype}, {args.positives} positives, K = {args.variants}, L = {args.samples}, '
-        f'm = {args.hardest}, {args.candidates} candidates, {args.words} words, {args.regions} regions, '
+        f'TAGS-DC {args.size}, {args.dtype}, {args.positives} positives, K = {args.views}, L = {args.samples}, '
+        f'm = {args.num_hard}, {args.candidates} candidates, {args.words} words, {args.regions} regions, '
         f'{args.vocabulary} word pieces: {jax.devices()}'
     )
     print(f'2048 x 2048 products in float32: {matmul_gflops():.0f} GFLOP/s')
     if timed != counts:
-        print(f'of each part at most {most} pairs of a positive (in each direction) are timed, and scaled to all')
+        print(f'at most {max_pairs} pairs of a positive (in each direction) are timed per part, and scaled up')
 
     took = measure(make_parts(model, timed, args.samples), params, given, args.rounds)
     pairs, timed_pairs = counts.pairs(), timed.pairs()
     took = {part: took[part] / args.positives * pairs[part] / timed_pairs[part] for part in PARTS}
     whole, operations = sum(took.values()), 0.0
-    print('a positive:              pairs  timed  GFLOP/pair  XLA/ours   TFLOP        s   share  GFLOP/s')
+    print('per positive:            pairs  timed  GFLOP/pair  XLA/ours   TFLOP        s   share  GFLOP/s')
     for part, (heads, trained) in PARTS.items():
         flops = (3 if trained else 1) * flops_per_pair(
             SIZES[args.size], args.words, args.regions, args.vocabulary, heads

@@ -1,13 +1,13 @@
-"""Scores and trains cross-attention models in PyTorch the way their published code does: one caption after the other.
+"""Scores and trains cross-attention models in PyTorch like their published code: in a loop over captions.
 
     python -m benchmarks.torch_loops --model saf --images 1000 --texts 5000
     python -m benchmarks.torch_loops --model saf --captions data/f30k_precomp/test_caps.txt --train --batch 128
 
-What the compiled models of jitm are compared with. Each caption, cut to its true length, meets all images of a shard
-at once; attended vectors are formed; captions follow each other in a Python loop. Inputs are unit vectors, regions
-[I, R, D] and words [T, L, D], so that encoders are left out on both sides. A training step is the scores of a batch,
-max of hinges, and its gradients with respect to regions, words and parameters, without the optimizer. NAAF's threshold
-is given, not mined. Takes torch, of the extra `parity`: pip install -e '.[parity]'.
+The baseline for the compiled models of jitm. Each caption, cut to its true length, is scored with all images of a shard
+at once; attended vectors are materialized; captions are processed in a Python loop. Inputs are unit vectors, regions
+[I, R, D] and words [T, L, D], so encoders are excluded on both sides. A training step computes the scores of a batch,
+the max of hinges, and its gradients with respect to regions, words and parameters, without an optimizer. The threshold
+of NAAF is constant. Requires PyTorch, in the extra `parity`: pip install -e '.[parity]'.
 """
 
 import argparse
@@ -29,19 +29,19 @@ unit = partial(functional.normalize, dim=-1, eps=1e-8)
 
 
 def attention(query: Tensor, context: Tensor, smooth: float) -> Tensor:
-    """Weights [I, Q, C] of SCAN: leaky cosines, of norm 1 over the query, softmax over the context."""
+    """Returns SCAN's weights [I, Q, C]: leaky cosines, normalized over the query, softmax over the context."""
     scores = unit(functional.leaky_relu(torch.bmm(context, query.transpose(1, 2)), 0.1))
     return torch.softmax(smooth * scores.transpose(1, 2), -1)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine over the last axis; faster here than functional.cosine_similarity."""
+    """Returns the cosine over the last axis; faster than functional.cosine_similarity."""
     norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
     return (a * b).sum(-1) / norms.clamp(min=1e-8)
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A Linear with Xavier's weights and no bias to begin with."""
+    """Returns a linear layer with Xavier initialization and zero bias."""
     layer = nn.Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -49,24 +49,24 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class CaptionLoop(nn.Module):
-    """Scores images and captions; a model says how one caption meets the images."""
+    """Scores images and captions; subclasses define the scores of one caption."""
 
     def encode(self, regions: Tensor) -> tuple[Tensor, ...]:
-        """What all captions need of regions [I, R, D]: arguments of `meet`."""
+        """Returns the arguments of `score_caption` that all captions share, from regions [I, R, D]."""
         return (regions,)
 
-    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
-        """Scores [I] of regions [I, R, D] and the words [I, n, D] of one caption, the same for all images."""
+    def score_caption(self, words: Tensor, regions: Tensor) -> Tensor:
+        """Scores regions [I, R, D] with the words [I, n, D] of one caption, repeated for all images: [I]."""
         raise NotImplementedError
 
     def captions(self, regions: Tensor, words: Tensor, lengths: Tensor) -> Iterator[Tensor]:
-        """Scores [I] of one caption after the other."""
+        """Yields the scores [I] of each caption."""
         images = self.encode(regions)
         for caption, length in zip(words, lengths.tolist(), strict=True):
-            yield self.meet(caption[:length].expand(len(regions), -1, -1), *images)
+            yield self.score_caption(caption[:length].expand(len(regions), -1, -1), *images)
 
     def forward(self, regions: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-        """Scores [I, T] of regions [I, R, D] and words [T, L, D], or a list of [L, D], with lengths [T]."""
+        """Scores regions [I, R, D] with words [T, L, D], or a list of [L, D], of lengths [T]: [I, T]."""
         return torch.stack(list(self.captions(regions, words, lengths)), 1)
 
 
@@ -77,8 +77,8 @@ class SCAN(CaptionLoop):
         super().__init__()
         self.direction, self.smooth, self.lse = direction, smooth, lse
 
-    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
-        """Each word attends to regions (t2i) or each region to words (i2t)."""
+    def score_caption(self, words: Tensor, regions: Tensor) -> Tensor:
+        """Scores with words that attend to regions (t2i), or regions that attend to words (i2t)."""
         query, context = (words, regions) if self.direction == 't2i' else (regions, words)
         attended = torch.bmm(attention(query, context, self.smooth), context)
         return torch.logsumexp(self.lse * cosine(query, attended), 1) / self.lse
@@ -92,7 +92,7 @@ class BFAN(CaptionLoop):
         self.focal, self.smooth = focal, smooth
 
     def relevance(self, query: Tensor, context: Tensor) -> Tensor:
-        """Mean cosine [I] of the query's elements and what they attend to the second time."""
+        """Returns the mean cosine [I] of the query's elements and their attended vectors after refocusing."""
         weights = attention(query, context, self.smooth)
         with torch.no_grad():
             trust = weights.sqrt() if self.focal == 'prob' else torch.ones_like(weights)
@@ -101,20 +101,20 @@ class BFAN(CaptionLoop):
         weights = weights / weights.sum(-1, keepdim=True)
         return cosine(query, torch.bmm(weights, context)).mean(1)
 
-    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
-        """The sum of both directions."""
+    def score_caption(self, words: Tensor, regions: Tensor) -> Tensor:
+        """Returns the sum of both directions."""
         return self.relevance(words, regions) + self.relevance(regions, words)
 
 
 class NAAF(CaptionLoop):
-    """Negative-aware attention (Zhang et al. 2022) with a given threshold; what differs at test is in eval mode."""
+    """Negative-aware attention (Zhang et al. 2022) with a constant threshold; differs in eval mode."""
 
     def __init__(self, threshold: float = 0.0, smooth: float = 20.0) -> None:
         super().__init__()
         self.threshold, self.smooth = threshold, smooth
 
-    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
-        """The mean over words of the mismatch and of the two matching terms."""
+    def score_caption(self, words: Tensor, regions: Tensor) -> Tensor:
+        """Returns the mean over words of the mismatch and the two matching terms."""
         scores = torch.bmm(words, regions.transpose(1, 2))
         margins = scores - self.threshold
         best = margins.amax(-1)
@@ -134,19 +134,19 @@ class NAAF(CaptionLoop):
 
 
 class Alignment(nn.Module):
-    """How two vectors differ, as a unit vector: Linear((a - b)^2)."""
+    """The normalized difference of two vectors: Linear((a - b)^2)."""
 
     def __init__(self, dim: int, similarity_dim: int) -> None:
         super().__init__()
         self.project = linear(dim, similarity_dim)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """[..., D] and [..., D] to [..., M]."""
+        """Aligns [..., D] and [..., D]: [..., M]."""
         return unit(self.project((a - b).pow(2)))
 
 
 class DBL(CaptionLoop):
-    """The baseline network of deep boosting learning (Diao et al. 2023): the mean of the words' alignments."""
+    """The baseline network of deep boosting learning (Diao et al. 2024): the mean of the words' alignments."""
 
     def __init__(self, dim: int, similarity_dim: int = 256, smooth: float = 9.0) -> None:
         super().__init__()
@@ -154,14 +154,14 @@ class DBL(CaptionLoop):
         self.align = Alignment(dim, similarity_dim)
         self.evaluate = linear(similarity_dim, 1)
 
-    def meet(self, words: Tensor, regions: Tensor) -> Tensor:
-        """tanh of a Linear of the mean alignment."""
+    def score_caption(self, words: Tensor, regions: Tensor) -> Tensor:
+        """Returns the tanh of a linear function of the mean alignment."""
         attended = unit(torch.bmm(attention(words, regions, self.smooth), regions))
         return torch.tanh(self.evaluate(unit(self.align(attended, words).mean(1)))).squeeze(1)
 
 
 class SelfAttention(nn.Module):
-    """One unit vector of several, weighted by how they fit their mean; SGRAF's global vectors."""
+    """Global vectors of SGRAF: the sum of several vectors, weighted by their similarity with the mean."""
 
     def __init__(self, dim: int, elements: int | None, dropout: float = 0.4) -> None:
         super().__init__()
@@ -172,13 +172,13 @@ class SelfAttention(nn.Module):
         self.common = linear(dim, 1)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[N, E, D] to [N, D]."""
-        fit = self.common(self.local(vectors) * self.whole(vectors.mean(1)).unsqueeze(1))
-        return unit((torch.softmax(fit, 1) * vectors).sum(1))
+        """Aggregates [N, E, D]: [N, D]."""
+        logits = self.common(self.local(vectors) * self.whole(vectors.mean(1)).unsqueeze(1))
+        return unit((torch.softmax(logits, 1) * vectors).sum(1))
 
 
 class GraphReasoning(nn.Module):
-    """SGR: alignments exchange what they know along a full graph; the global one answers."""
+    """SGR: message passing between alignments on a full graph; returns the global alignment."""
 
     def __init__(self, dim: int, steps: int = 3) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class GraphReasoning(nn.Module):
         )
 
     def forward(self, alignments: Tensor) -> Tensor:
-        """[I, 1 + n, M] to [I, M]."""
+        """Aggregates [I, 1 + n, M]: [I, M]."""
         for step in self.steps:
             edges = torch.softmax(torch.bmm(step['query'](alignments), step['key'](alignments).transpose(1, 2)), -1)
             alignments = torch.relu(step['graph'](torch.bmm(edges, alignments)))
@@ -195,7 +195,7 @@ class GraphReasoning(nn.Module):
 
 
 class AttentionFiltration(nn.Module):
-    """SAF: a weighted mean of the alignments. In training a caption's weights take the statistics of that caption."""
+    """SAF: a weighted mean of the alignments. Batch statistics are those of a single caption."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class AttentionFiltration(nn.Module):
         self.norm = nn.BatchNorm1d(1)
 
     def forward(self, alignments: Tensor) -> Tensor:
-        """[I, 1 + n, M] to [I, M]."""
+        """Aggregates [I, 1 + n, M]: [I, M]."""
         weights = torch.sigmoid(self.norm(self.weigh(alignments).transpose(1, 2)))
         weights = functional.normalize(weights, p=1, dim=-1, eps=1e-8)
         return unit(torch.bmm(weights, alignments).squeeze(1))
@@ -221,11 +221,11 @@ class SGRAF(CaptionLoop):
         self.evaluate = linear(similarity_dim, 1)
 
     def encode(self, regions: Tensor) -> tuple[Tensor, Tensor]:
-        """Regions and the global vector of each image."""
+        """Returns regions and the global vector of each image."""
         return regions, self.image_attention(regions)
 
-    def meet(self, words: Tensor, regions: Tensor, images: Tensor) -> Tensor:
-        """sigmoid of a Linear of the alignments of words and of the whole, reasoned about."""
+    def score_caption(self, words: Tensor, regions: Tensor, images: Tensor) -> Tensor:
+        """Returns the sigmoid of a linear function of the aggregated alignments of words and of the global vectors."""
         attended = unit(torch.bmm(attention(words, regions, self.smooth), regions))
         local = self.align_local(attended, words)
         whole = self.align_global(images, self.text_attention(words[:1]))
@@ -233,7 +233,7 @@ class SGRAF(CaptionLoop):
         return torch.sigmoid(self.evaluate(reasoned)).squeeze(1)
 
 
-# Each makes a model for vectors of dim dimensions and images of so many regions.
+# Functions (dimensions, regions per image) -> model.
 LOOPS = {
     'scan_t2i': lambda dim, regions: SCAN('t2i', smooth=9.0, lse=6.0),
     'scan_i2t': lambda dim, regions: SCAN('i2t', smooth=4.0, lse=5.0),
@@ -248,13 +248,13 @@ LOOPS = {
 
 @torch.inference_mode()
 def score(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, shard: int = 128) -> Tensor:
-    """Scores [I, T] in eval mode, so many images at a time."""
+    """Scores in eval mode, `shard` images at a time: [I, T]."""
     model.eval()
     return torch.cat([model(part, words, lengths) for part in regions.split(shard)])
 
 
 def max_of_hinges(scores: Tensor, margin: float = 0.2) -> Tensor:
-    """The sum of the hardest hinge of each row and of each column of scores [B, B]."""
+    """Returns the sum of the hardest hinges of all rows and columns of scores [B, B]."""
     matched = scores.diagonal()
     same = torch.eye(len(scores), dtype=torch.bool)
     texts = (margin + scores - matched[:, None]).clamp(min=0).masked_fill(same, 0)
@@ -263,7 +263,7 @@ def max_of_hinges(scores: Tensor, margin: float = 0.2) -> Tensor:
 
 
 def train_step(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-    """Max of hinges of a batch in train mode; gradients are left in regions, words and parameters."""
+    """Computes the max of hinges of a batch and its gradients with respect to regions, words and parameters."""
     model.train().zero_grad()
     regions.grad = words.grad = None
     loss = max_of_hinges(model(regions.requires_grad_(), words.requires_grad_(), lengths))
@@ -274,7 +274,7 @@ def train_step(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tens
 def pairs_per_second(
     model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, shard: int, seconds: float
 ) -> float:
-    """Scores whole captions until the time is over, after the first ten of the first shard."""
+    """Scores captions until the time limit, after ten captions of warm-up."""
 
     @torch.inference_mode()
     def captions() -> Iterator[int]:
@@ -286,8 +286,8 @@ def pairs_per_second(
     done = captions()
     for _ in range(10):
         next(done)
-    pairs, began = 0, time.perf_counter()
-    while (passed := time.perf_counter() - began) < seconds:
+    pairs, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
         pairs += next(done)
     return pairs / passed
 
@@ -295,26 +295,26 @@ def pairs_per_second(
 def steps_per_second(
     model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, batch: int, seconds: float
 ) -> float:
-    """Takes whole steps until the time is over, after one."""
-    steps, began = -1, 0.0
-    while steps < 1 or time.perf_counter() - began < seconds:
+    """Runs training steps until the time limit, after one step of warm-up."""
+    steps, start = -1, 0.0
+    while steps < 1 or time.perf_counter() - start < seconds:
         texts = torch.arange(batch) + (steps + 1) * batch
         texts, images = texts % len(words), texts % len(regions)
         longest = int(lengths[texts].max())
         train_step(model, regions[images], words[texts, :longest], lengths[texts])
         steps += 1
         if steps == 0:
-            began = time.perf_counter()
-    return steps / (time.perf_counter() - began)
+            start = time.perf_counter()
+    return steps / (time.perf_counter() - start)
 
 
 def matmul_gflops(size: int = 2048, products: int = 5) -> float:
-    """The rate of float32 products of two square matrices, to tell a busy machine from an idle one."""
+    """Measures the rate of float32 products of two square matrices, which shows whether the machine is idle."""
     a, b, times = torch.rand(size, size), torch.rand(size, size), []
     for _ in range(products + 1):
-        began = time.perf_counter()
+        start = time.perf_counter()
         torch.mm(a, b)
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     return 2 * size**3 / statistics.median(times[1:]) / 1e9
 
 
@@ -326,8 +326,8 @@ def main() -> None:
     parser.add_argument('--texts', type=int, default=5000)
     parser.add_argument('--dim', type=int, default=1024)
     parser.add_argument('--regions', type=int, default=36)
-    parser.add_argument('--captions', type=Path, help='a text file, one caption a line; made-up lengths if not given')
-    parser.add_argument('--shard', type=int, default=128, help='images scored at a time')
+    parser.add_argument('--captions', type=Path, help='a text file, one caption per line; random lengths if not given')
+    parser.add_argument('--shard', type=int, default=128, help='images scored at once')
     parser.add_argument('--seconds', type=float, default=30.0)
     parser.add_argument('--train', action='store_true', help='time training steps instead of scoring')
     parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')

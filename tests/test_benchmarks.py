@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import sys
@@ -11,7 +12,7 @@ from benchmarks import members, mining, scene_graphs, scoring, tags_step
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
 
-FACTUAL = pathlib.Path(__file__).parents[2] / 'shared' / 'data' / 'factual_sg' / 'dev.csv'
+FACTUAL = pathlib.Path(os.environ.get('FACTUAL', 'data/factual_sg/dev.csv'))
 
 MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
 
@@ -25,7 +26,7 @@ def loops():
 
 
 @pytest.mark.parametrize('name', MODELS)
-def test_torch_loops_score_whole_captions_and_train(loops, name):
+def test_torch_loops_score_and_train(loops, name):
     assert list(loops.LOOPS) == MODELS
     torch = loops.torch
     torch.manual_seed(0)
@@ -46,7 +47,7 @@ def test_torch_loops_score_whole_captions_and_train(loops, name):
 
 
 @pytest.mark.parametrize('name', MODELS[:4])
-def test_torch_loops_give_our_scores(loops, name):
+def test_torch_loops_equal_our_scores(loops, name):
     torch, dim = loops.torch, 16
     images = scoring.make_elements(4, np.full(4, 6), 6, dim, 'float32')
     lengths = np.array([7, 3, 5])
@@ -57,14 +58,14 @@ def test_torch_loops_give_our_scores(loops, name):
     np.testing.assert_allclose(got.detach().numpy(), want, atol=1e-5)
 
 
-def test_max_of_hinges_of_the_torch_loops(loops):
+def test_max_of_hinges_of_torch_loops(loops):
     # Hardest hinges: rows 0.7, 0.2 and 0, columns 0, 0.9 and 0.
     scores = loops.torch.tensor([[0.5, 1.0, 0.4], [0.3, 0.3, 0.2], [0.1, 0.6, 0.9]])
     assert loops.max_of_hinges(scores).item() == pytest.approx(1.8)
 
 
 @pytest.mark.parametrize('train', [False, True])
-def test_torch_loops_print_one_line(loops, tmp_path, monkeypatch, capsys, train):
+def test_torch_loops_print_json(loops, tmp_path, monkeypatch, capsys, train):
     captions = tmp_path / 'caps.txt'
     captions.write_text('a dog\na red house by the sea\n' * 6)
     sizes = ['--images=5', '--texts=12', '--dim=8', '--regions=4', '--batch=4', '--seconds=0.01']
@@ -80,7 +81,7 @@ def test_torch_loops_print_one_line(loops, tmp_path, monkeypatch, capsys, train)
 
 
 @pytest.mark.parametrize('model', [[], ['--model=scan_t2i']])
-def test_mining_prints_its_speed(monkeypatch, capsys, model):
+def test_mining_prints_speed(monkeypatch, capsys, model):
     sizes = ['--images=12', '--texts=60', '--dim=8', '--top_h_texts=4', '--top_h_images=3']
     monkeypatch.setattr(sys, 'argv', ['mining', *sizes, *model])
     mining.main()
@@ -90,17 +91,17 @@ def test_mining_prints_its_speed(monkeypatch, capsys, model):
     assert ("Flickr30K's training split" if model else 'GFLOP/s of the plain product') in out
 
 
-def test_members_are_timed_against_the_single_branch(precomp_folder, monkeypatch, capsys):
+def test_members_are_timed_against_a_single_model(precomp_folder, monkeypatch, capsys):
     load = members.load_config
 
-    def small(name, scenario):
-        config = load(name, scenario)
+    def small(network, scenario, data):
+        config = load(network, scenario, data)
         config['model'] |= {'embed_dim': 8}
         return config | {'vocabulary': {'path': '', 'min_count': 1}}
 
     monkeypatch.setattr(members, 'load_config', small)
     monkeypatch.setattr(members, 'SCENARIOS', ('single', 'oss', 'mss'))
-    members.main(['--configs', 'vse_fc_max_f8k', '--data_root', str(precomp_folder), '--batch_size=4', '--rounds=1'])
+    members.main(['--networks=vse', '--data=f8k', f'--data_root={precomp_folder}', '--batch_size=4', '--rounds=1'])
     lines = capsys.readouterr().out.splitlines()
     table = {line.split()[0]: [float(cell) for cell in line.split()[1:]] for line in lines[-3:]}
     assert list(table) == ['single', 'oss', 'mss']
@@ -110,8 +111,8 @@ def test_members_are_timed_against_the_single_branch(precomp_folder, monkeypatch
     assert table['mss'][2] < table['oss'][2]  # no gradient, and no optimizer
 
 
-def test_operations_of_a_pair():
-    """Base, 52 tokens: 12 blocks of 4 products with 768 x 768, 2 with 768 x 3072 and 2 of the attention."""
+def test_flops_per_pair_by_hand():
+    """Base size, 52 tokens: 12 blocks of 4 products with 768 x 768, 2 with 768 x 3072 and 2 of the attention."""
     blocks = 12 * (2 * 52 * (4 * 768 * 768 + 2 * 768 * 3072) + 2 * 2 * 52 * 52 * 768)
     ranked = tags_step.flops_per_pair(SIZES['base'], 16, 36, 28996, ['rank'])
     assert ranked == blocks + 2 * 768 * 768 + 2 * 768
@@ -122,14 +123,14 @@ def test_operations_of_a_pair():
     assert tags_step.flops_per_pair(SIZES['base'], 16, 36, 28996, heads) == ranked + words + 16 * 2 * 768 * 2
 
 
-def test_the_parts_of_a_tags_step_are_timed_and_scaled(monkeypatch, capsys):
-    monkeypatch.setitem(SIZES, 'tiny', dataclasses.replace(SIZES['tiny'], layers=1))  # one compiles in half the time
+def test_tags_step_parts_are_timed_and_scaled(monkeypatch, capsys):
+    monkeypatch.setitem(SIZES, 'tiny', dataclasses.replace(SIZES['tiny'], layers=1))  # compiles in half the time
     monkeypatch.setattr(tags_step, 'seconds', lambda part, *args: (3.0, part(*args)))
     sizes = ['--size=tiny', '--words=4', '--regions=3', '--vocabulary=30', '--rounds=1', '--positives=2', '--pairs=4']
-    tags_step.main([*sizes, '--variants=3', '--samples=2', '--hardest=2', '--candidates=5'])
+    tags_step.main([*sizes, '--views=3', '--samples=2', '--num_hard=2', '--candidates=5'])
     lines = capsys.readouterr().out.splitlines()
     assert 'K = 3, L = 2, m = 2, 5 candidates' in lines[0]
-    assert lines[2].startswith('of each part at most 4 pairs')
+    assert lines[2].startswith('at most 4 pairs')
     rows = {line[:22].strip(): line[22:].replace('%', '').split() for line in lines[4:11]}
     assert list(rows) == [*tags_step.PARTS, 'all']
     assert [[int(cell) for cell in row[:2]] for row in rows.values()] == [
@@ -138,7 +139,7 @@ def test_the_parts_of_a_tags_step_are_timed_and_scaled(monkeypatch, capsys):
     parts = np.array([[float(cell) for cell in row[2:]] for name, row in rows.items() if name != 'all'])
     flops_per_pair, ratio, teraflops, took, share, gflops = parts.T
     assert (ratio > 1).all()
-    assert (ratio < 1.15).all()  # what is no product counts for more in a small model
+    assert (ratio < 1.15).all()  # other operations matter more in a small model
     pairs = np.array([int(row[0]) for row in rows.values()])[:-1]
     np.testing.assert_allclose(teraflops, flops_per_pair * pairs / 1000, rtol=0.01)
     np.testing.assert_allclose(took, [1.5, 1.5 * 6 / 4, 1.5 * 12 / 8, 1.5, 1.5, 1.5], rtol=0.01)
@@ -153,13 +154,13 @@ def test_the_parts_of_a_tags_step_are_timed_and_scaled(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
-        (['--hardest=7', '--variants=2', '--samples=3'], 'more than there are sentences'),
-        (['--hardest=7', '--candidates=6'], 'more than there are sentences or candidates'),
+        (['--num_hard=7', '--views=2', '--samples=3'], 'larger than the number of generated captions'),
+        (['--num_hard=7', '--candidates=6'], 'larger than the number of generated captions or candidates'),
         (['--candidates=40', '--positives=41'], 'are candidates of each other'),
         (['--pairs=1'], 'a positive and a negative'),
     ],
 )
-def test_a_tags_step_says_what_does_not_fit(capsys, flags, message):
+def test_tags_step_refuses_inconsistent_flags(capsys, flags, message):
     with pytest.raises(SystemExit):
         tags_step.main(flags)
     assert message in capsys.readouterr().err
@@ -185,10 +186,10 @@ def test_scene_graphs_print_precision_and_recall(tmp_path, monkeypatch, capsys):
         ['1.000', '1.000', '3'],
         ['1.000', '1.000', '3'],
     ]
-    assert re.fullmatch(r'3 sentences, \d+ sentences/s', lines[6])
+    assert re.fullmatch(r'3 captions, \d+ captions/s', lines[6])
 
 
-def test_scene_graphs_say_what_is_wrong_with_a_file(tmp_path, monkeypatch, capsys):
+def test_scene_graphs_refuse_other_files(tmp_path, monkeypatch, capsys):
     path = tmp_path / 'gold.csv'
     path.write_text('a,b\n1,2\n')
     for name, message in ((path, 'is not a CSV file with columns caption and scene_graph'), ('none', 'cannot be read')):
@@ -199,7 +200,7 @@ def test_scene_graphs_say_what_is_wrong_with_a_file(tmp_path, monkeypatch, capsy
 
 
 def test_base_forms():
-    parse('a dog')  # reads the lexicon, which by itself warns of files left open
+    parse('a dog')  # loads the lexicon, which warns of unclosed files
     bases = {'sitting': 'sit', 'riding': 'ride', 'tied': 'tie', 'attached': 'attach', 'has': 'have', 'carries': 'carry'}
     bases |= {'covered': 'cover', 'cross': 'cross', 'growing': 'grow', 'stand': 'stand', 'watches': 'watch', 'on': 'on'}
     assert {word: scene_graphs.base_of_verb(word) for word in bases} == bases
@@ -207,11 +208,11 @@ def test_base_forms():
     assert {phrase: scene_graphs.base_of_noun(phrase) for phrase in nouns} == nouns
 
 
-@pytest.mark.skipif(not FACTUAL.is_file(), reason='needs the gold scene graphs in ../shared/data')
-def test_scene_graphs_find_what_is_said():
+@pytest.mark.skipif(not FACTUAL.is_file(), reason='needs the gold scene graphs of FACTUAL')
+def test_scene_graphs_accuracy():
     captions, gold = scene_graphs.read_file(str(FACTUAL))
-    found = [scene_graphs.read_found(caption, parse(caption)) for caption in captions]
-    measured = {kind: row[:2] for kind, row in scene_graphs.measure(gold, found).items()}
+    parsed = [scene_graphs.read_parsed(caption, parse(caption)) for caption in captions]
+    measured = {kind: row[:2] for kind, row in scene_graphs.measure(gold, parsed).items()}
     assert len(captions) == 1000
     assert min(measured['head_nouns']) > 0.95
     assert min(measured['attributes']) > 0.77

@@ -162,7 +162,7 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) ->
       folder: the output folder; older pages and figures in it are removed.
 
     Returns:
-      A sentence that says what was written; without matplotlib there are no figures.
+      A sentence that names the folder; without matplotlib no figures are written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob('*.png'), *folder.glob('explain.html')):

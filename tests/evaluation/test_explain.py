@@ -23,6 +23,7 @@ from tests.models import cross_attention_oracle as oracle
 from tests.models.test_matchers import ATTENTION, DIM, MATCHERS, make_inputs, make_scan, make_vse, perturb
 
 OPTIONS = {'softmax_temperature': ATTENTION['lambda_softmax'], 'slope': ATTENTION['slope']}
+INPUTS = make_inputs(seed=1, padded=False)
 ORACLES = {
     'scan_t2i': lambda V, W: {'t2i': oracle.scan_attention(V, W, direction='t2i', **OPTIONS)},
     'scan_i2t': lambda V, W: {'i2t': oracle.scan_attention(V, W, direction='i2t', **OPTIONS)},
@@ -50,13 +51,13 @@ def attention(model, variables, images, texts):
 @pytest.fixture(params=ORACLES, scope='module')
 def case(request):
     model = MATCHERS[request.param]
-    variables = jax.jit(model.init)(jax.random.key(0), *make_inputs())
+    variables = jax.jit(model.init)(jax.random.key(0), *INPUTS)
     return model, {**variables, 'params': perturb(variables['params'])}, ORACLES[request.param]
 
 
 def test_attention_equals_the_oracle(case):
     model, variables, expected = case
-    images, texts = make_inputs()
+    images, texts = INPUTS
     regions, words, got = attention(model, variables, images, texts)
     for n, (count, length) in enumerate(zip(images.counts, texts.lengths, strict=True)):
         want = expected(regions[n, :count].astype(np.float64), words[n, :length].astype(np.float64))
@@ -69,7 +70,7 @@ def test_attention_equals_the_oracle(case):
 
 def test_padding_does_not_change_attention(case):
     model, variables, _ = case
-    images, texts = make_inputs()
+    images, texts = INPUTS
     *_, want = attention(model, variables, images, texts)
     images = Images(np.pad(images.regions, [(0, 0), (0, 3), (0, 0)], constant_values=7), images.counts)
     texts = Texts(np.pad(texts.ids, [(0, 0), (0, 2)], constant_values=3), texts.lengths)

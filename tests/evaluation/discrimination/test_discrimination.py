@@ -29,6 +29,7 @@ from jitm.evaluation.discrimination.pair_scorer import PairScorer, WordPredictio
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.evaluation.scoring import ScoringOptions
+from jitm.layers.text import GRUEncoder
 from jitm.models.matcher import has_heads, read_pairs
 from jitm.models.uniter import UNITER
 from jitm.runs.run import Run
@@ -36,7 +37,7 @@ from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Batch, Texts
-from tests.models.test_matchers import make_vse, perturb
+from tests.models.test_matchers import DIM, make_vse, perturb
 from tests.models.test_uniter import uniter_config  # noqa: F401
 
 CAPTIONS = ('a red ring', 'a disc', 'two red discs , a ring', 'a blue box', 'a ring', 'a red box')
@@ -72,7 +73,8 @@ def uniter(split):
 @pytest.fixture(scope='module')
 def vse(split):
     vocabulary = Vocabulary.build(split.captions, min_count=1)
-    return make_run(split, make_vse(vocab_size=len(vocabulary)), vocabulary)
+    encoder = GRUEncoder(len(vocabulary), DIM, word_dim=5, bidirectional=False, dropout=0.0)
+    return make_run(split, make_vse().clone(text=encoder), vocabulary)
 
 
 def make_scorer(run, split):
