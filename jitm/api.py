@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.pipeline import bucket, pad_texts
+from jitm.data.pipeline import bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
@@ -204,13 +204,12 @@ class LoadedRun:
         """Checks images and boxes, and pads them to the same number of regions."""
         size = self.run.feature_size
         if isinstance(images, ImageFeatures):
-            features = images if boxes is None else dataclasses.replace(images, boxes=_read_array(boxes, 'boxes'))
-            if features.regions.shape[2] != size:
+            if images.regions.shape[2] != size:
                 raise UserError(
-                    f'images have features of shape {list(features.regions.shape)}; the run was trained on '
+                    f'images have features of shape {list(images.regions.shape)}; the run was trained on '
                     f'[images, regions, {size}]'
                 )
-            return features
+            return images if boxes is None else dataclasses.replace(images, boxes=_check_boxes(boxes, list(images)))
         shape = getattr(images, 'shape', None)
         if isinstance(images, str | Path) or not hasattr(images, '__len__') or (shape is not None and len(shape) < 3):
             given = type(images).__name__ if shape is None else f'shape {list(shape)}'
@@ -232,16 +231,20 @@ class LoadedRun:
     def _pad_images(self, features: ImageFeatures, start: int) -> tuple[Images, int]:
         """Returns the images of one call of the encoder, and how many of them are valid."""
         count = min(MAX_ENCODED, len(features) - start)
-        regions = np.asarray(features.regions[start : start + count], np.float32)
-        finite = np.isfinite(regions).all(axis=(1, 2))
+        split = Split('', features.regions, features.counts, (), np.zeros(0, np.int32), (), features.boxes)
+        images = take_images(split, np.arange(start, start + count), self.run.model.reads_locations)
+        finite = np.isfinite(images.regions).all(axis=(1, 2))
         if not finite.all():
             raise UserError(f'image {start + int(np.argmin(finite))} has features that are not finite')
-        num_regions = regions.shape[1]
+        num_regions = images.regions.shape[1]
         extra = 0 if num_regions == 1 else -num_regions % REGION_MULTIPLE
-        images = Images(np.pad(regions, ((0, 0), (0, extra), (0, 0))), features.counts[start : start + count])
-        if self.run.model.reads_locations:
-            boxes = Split.locations(features, np.arange(start, start + count))
-            images = images.replace(locations=np.pad(boxes, ((0, 0), (0, extra), (0, 0))).astype(np.float32))
+
+        def pad(x: np.ndarray) -> np.ndarray:
+            return np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
+
+        images = images.replace(
+            regions=pad(images.regions), locations=None if images.locations is None else pad(images.locations)
+        )
         return _take(images, 0, count)
 
     def encode_image(self, images: Any, boxes: Any = None) -> Encoding:

@@ -4,6 +4,7 @@ import ast
 import importlib
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -15,8 +16,10 @@ from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import protocol
 from jitm.models.vse import VSE
-from jitm.runs.run import load_run, read_split
+from jitm.runs.run import Run, load_run, read_split
+from jitm.types import Texts
 from tests.conftest import ROOT, environment
+from tests.models.test_matchers import MATCHERS, make_inputs
 
 
 @pytest.fixture(scope='module')
@@ -69,6 +72,34 @@ def test_images_may_be_arrays_lists_or_data(run, data, images):
     np.testing.assert_allclose(run.encode_image(array), images[[0, 0]], atol=1e-6)
     np.testing.assert_allclose(run.encode_image([features[0][0]]), run.encode_image([features[0][:1]]), atol=1e-6)
     np.testing.assert_allclose(run.encode_image(jax.numpy.asarray(array)), images[[0, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['scan_t2i', 'uniter'])
+def test_similarities_are_those_of_the_model(name):
+    """For models of both kinds that read pairs: lists of images and captions of various lengths."""
+    model, (images, texts) = MATCHERS[name], make_inputs(images=3, texts=6, padded=False)
+    boxes = np.asarray(images.locations[..., :4])
+    sizes = boxes[..., 2:] - boxes[..., :2]
+    images = images.replace(locations=np.concatenate([boxes, sizes, sizes.prod(axis=-1, keepdims=True)], axis=-1))
+    variables = jax.jit(model.init)(jax.random.key(0), images, Texts(texts.ids[:3], texts.lengths[:3]))
+    vocabulary = types.SimpleNamespace(encode=lambda caption: np.array(caption.split(), np.int32))
+    config = {'evaluation': {'dtype': 'float32'}}
+    run = api.LoadedRun(Run('nowhere', 1, 'target', model, variables, vocabulary, config, 6, ''))
+    regions = [images.regions[i, :count] for i, count in enumerate(images.counts)]
+    corners = [boxes[i, :count] for i, count in enumerate(images.counts)]
+    if model.reads_locations:
+        with pytest.raises(UserError, match='nowhere has a model that reads the location of regions: give their boxes'):
+            run.encode_image(regions)
+        with pytest.raises(UserError, match='boxes have the shapes'):
+            run.encode_image(regions, boxes=corners[:1])
+        with pytest.raises(UserError, match=r'in \[0, 1\]'):
+            run.encode_image(regions, boxes=[2 * one for one in corners])
+    captions = [' '.join(map(str, ids[:length])) for ids, length in zip(texts.ids, texts.lengths, strict=True)]
+    encoded = run.encode_image(regions, boxes=corners), run.encode_text(captions)
+    sims = jax.jit(model.apply)(variables, images, texts)
+    np.testing.assert_allclose(run.similarity(*encoded), sims, atol=1e-5)
+    three = jax.tree.map(lambda x: x[:3], encoded[1])
+    np.testing.assert_allclose(run.similarity_pairwise(encoded[0], three), np.diag(sims[:, :3]), atol=1e-5)
 
 
 def test_search_ranks_by_similarity(run, data, images, sims):
