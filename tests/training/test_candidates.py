@@ -6,65 +6,162 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.training.candidates import InBatch, Shortlist
+from jitm.training.build.objective import make_retrieval
+from jitm.training.candidates import SAME_IMAGE, BatchScores, InBatch, ListScores, Shortlist
+from jitm.training.source import GlobalBatch, Inputs
 from jitm.types import Batch, Pairs
 from tests.models.test_matchers import MATCHERS, make_inputs, perturb
 
 MODEL = MATCHERS['vse_fc']
-PAIRS, POOL, HARDEST = 4, 6, 3
+PAIRS, EXTRA, HARD = 4, 6, 3
+SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
+
+
+def rank_in_batch(index, scores=SCORES, relevance=None, offline=None, anchors=(), **options):
+    """The rankings of in-batch scores."""
+    source = InBatch(**{'same_image': 'negative'} | options)
+    batch = GlobalBatch(jnp.asarray(index), relevance)
+    return source.rank(BatchScores(scores, offline), batch, [BatchScores(rows, None) for rows in anchors])
+
+
+@pytest.mark.parametrize('same_image', SAME_IMAGE)
+def test_in_batch_masks(same_image):
+    both = rank_in_batch([4, 7, 4, 1, 0], same_image=same_image)
+    np.testing.assert_array_equal(both['i2t'].scores, SCORES)
+    np.testing.assert_array_equal(both['t2i'].scores, SCORES.T)
+    for r in both.values():
+        assert r.positives.diagonal().all()
+        assert not (r.positives & r.negatives).any()
+        assert r.positives[0, 2] == r.positives[2, 0] == (same_image == 'positive')
+        assert r.negatives[0, 2] == r.negatives[2, 0] == (same_image == 'negative')
+        assert int(r.positives.sum() + r.negatives.sum()) == 25 - (2 if same_image == 'ignored' else 0)
+
+
+def test_views_of_a_pair_match_each_other():
+    both = rank_in_batch([5, 9, 5], jnp.arange(36.0).reshape(6, 6), same_image='ignored')
+    blocks = np.kron(np.eye(3), np.ones((2, 2))).astype(bool)
+    other_image = np.kron(np.array([5, 9, 5])[:, None] != [5, 9, 5], np.ones((2, 2)))
+    for ranking in both.values():
+        np.testing.assert_array_equal(ranking.positives, blocks)
+        np.testing.assert_array_equal(ranking.negatives, other_image)
+
+
+def test_margins_are_differences_in_relevance():
+    phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
+    both = rank_in_batch(range(5), relevance=phi, margin_temperature=4.0)
+    for i in range(5):
+        for j in range(5):
+            np.testing.assert_allclose(both['i2t'].margins[i, j], (phi[i, i] - phi[i, j]) / 4, rtol=1e-6)
+            np.testing.assert_allclose(both['t2i'].margins[i, j], (phi[i, i] - phi[j, i]) / 4, rtol=1e-6)
+    assert all(r.margins is None for r in rank_in_batch(range(5)).values())
+
+
+def test_anchor_scores_are_stacked_and_transposed():
+    anchors = [SCORES + 1, SCORES + 2]
+    both = rank_in_batch(range(5), anchors=anchors)
+    np.testing.assert_array_equal(both['i2t'].anchor_scores, np.stack(anchors))
+    np.testing.assert_array_equal(both['t2i'].anchor_scores, np.stack([rows.T for rows in anchors]))
+    assert all(r.anchor_scores is None for r in rank_in_batch(range(5)).values())
+
+
+def test_rankings_hold_scores_of_mined_negatives():
+    offline = {'i2t': (np.ones(5), np.zeros(5)), 't2i': (np.full(5, 2.0), np.full(5, 3.0))}
+    both = rank_in_batch(range(5), offline=offline)
+    for direction, (with_query, of_pair) in offline.items():
+        np.testing.assert_array_equal(both[direction].offline_scores, with_query)
+        np.testing.assert_array_equal(both[direction].offline_pair_scores, of_pair)
+
+
+@pytest.mark.parametrize(
+    ('source', 'options', 'message'),
+    [
+        (InBatch, {'same_image': 'x'}, "same_image is 'x'; take one of negative, positive, ignored"),
+        (
+            InBatch,
+            {'same_image': 'negative', 'margin_temperature': 0},
+            'margin_temperature is 0; it must be above 0',
+        ),
+        (Shortlist, {'num_extra': -1, 'num_hard': 3}, 'num_extra is -1; it must be at least 0'),
+        (Shortlist, {'num_extra': 4, 'num_hard': 0}, 'num_hard is 0; it must be at least 1'),
+    ],
+)
+def test_wrong_arguments_are_refused(source, options, message):
+    with pytest.raises(ValueError, match=message):
+        source(**options)
+
+
+@pytest.mark.parametrize(
+    ('section', 'message'),
+    [
+        ({'source': 'x'}, "'candidates.source' is 'x'; take one of in_batch, shortlist"),
+        ({}, "'candidates.source' is missing"),
+        ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; take one of negative"),
+        ({'source': 'shortlist', 'num_extra': 4, 'num_hard': 0}, "config key 'candidates.num_hard' is 0; it must be"),
+        ({'source': 'shortlist', 'num_extra': 4}, "config key 'candidates.num_hard' is missing"),
+        ({'source': 'in_batch', 'same_image': 'negative', 'num_hard': 1}, "'candidates.num_hard' is unknown"),
+    ],
+)
+def test_errors_of_the_section_name_their_key(section, message):
+    with pytest.raises(UserError, match=message):
+        make_retrieval(section)
 
 
 @pytest.fixture(scope='module')
 def variables():
-    drawn = jax.jit(MODEL.init)(jax.random.key(0), *make_inputs())
-    return {'params': perturb(drawn['params']), 'batch_stats': {}}
+    sampled = jax.jit(MODEL.init)(jax.random.key(0), *make_inputs())
+    return {'params': perturb(sampled['params']), 'batch_stats': {}}
 
 
-def make_batch(num_extra=POOL):
+def make_batch(num_extra=EXTRA):
     images, texts = make_inputs(PAIRS + num_extra, PAIRS + num_extra)
-    own, more = (
+    own, extra = (
         jax.tree.map(lambda x, part=part: x[part], (images, texts)) for part in (slice(PAIRS), slice(PAIRS, None))
     )
     index = np.array([3, 5, 3, 8, 5, 1, 2, 3, 9, 8])[: PAIRS + num_extra].astype(np.int32)
     batch = Batch(np.int32(0), *own, index[:PAIRS])
     if num_extra:
-        batch = batch.replace(extra=Pairs(*more), extra_index=index[PAIRS:])
+        batch = batch.replace(extra=Pairs(*extra), extra_index=index[PAIRS:])
     return batch, images, texts, index
 
 
-def choose_and_score(model, variables, source, batch):
-    def run(matcher):
-        chosen = source.choose(matcher, batch, None)
+def rank_batch(source, batch, variables, params=None):
+    """The rankings of a batch: chosen with some variables, scored with these or with other parameters."""
+    chosen = source.choose({'m': (MODEL, variables)}, 'm', batch, jax.random.key(0), None)
+
+    def score(matcher):
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        return source.score(matcher, images, texts, batch, chosen, None, train=False)
+        return source.score(matcher, Inputs(images, texts, batch, chosen, train=False))
 
-    return jax.jit(functools.partial(model.apply, method=run))(variables)
+    scores, losses = MODEL.apply(variables if params is None else variables | {'params': params}, method=score)
+    assert losses == {}
+    return source.rank(scores, GlobalBatch(batch.image_index))
 
 
-@pytest.mark.parametrize('num_extra', [POOL, 0])
-def test_listed_rankings_hold_the_hardest_of_all_candidates_of_other_images(variables, num_extra):
+@pytest.mark.parametrize('num_extra', [EXTRA, 0])
+def test_shortlist_is_the_hardest_of_all_candidates(variables, num_extra):
     batch, images, texts, index = make_batch(num_extra)
     sims = np.asarray(jax.jit(MODEL.apply)(variables, images, texts))
-    source = Shortlist(num_extra=num_extra, num_hard=HARDEST)
-    rankings = source.rank(choose_and_score(MODEL, variables, source, batch), index)
+    source = Shortlist(num_extra=num_extra, num_hard=HARD)
+    assert source.extra_pairs == num_extra
+    rankings = jax.jit(functools.partial(rank_batch, source))(batch, variables)
     for direction, rows in (('i2t', sims[:PAIRS]), ('t2i', sims.T[:PAIRS])):
         ranking = rankings[direction]
-        assert ranking.scores.shape == (PAIRS, 1 + HARDEST)
-        assert np.asarray(ranking.positives).tolist() == [[True, *[False] * HARDEST]] * PAIRS
+        assert ranking.scores.shape == (PAIRS, 1 + HARD)
+        assert np.asarray(ranking.positives).tolist() == [[True, *[False] * HARD]] * PAIRS
         for q in range(PAIRS):
             np.testing.assert_allclose(ranking.scores[q, 0], rows[q, q], atol=1e-5)
-            others = np.sort(rows[q][index != index[q]])[::-1][:HARDEST]
-            there = np.asarray(ranking.negatives[q, 1:])
-            assert there.sum() == len(others)
-            np.testing.assert_allclose(np.asarray(ranking.scores[q, 1:])[there], others, atol=1e-5)
+            others = np.sort(rows[q][index != index[q]])[::-1][:HARD]
+            valid = np.asarray(ranking.negatives[q, 1:])
+            assert valid.sum() == len(others)
+            np.testing.assert_allclose(np.asarray(ranking.scores[q, 1:])[valid], others, atol=1e-5)
 
 
-def test_the_gradient_of_listed_scores_is_that_of_the_whole_matrix(variables):
+def test_gradient_of_shortlist_is_that_of_the_matrix(variables):
     batch, images, texts, index = make_batch()
-    source = Shortlist(num_extra=POOL, num_hard=POOL + PAIRS - 1)
+    source = Shortlist(num_extra=EXTRA, num_hard=EXTRA + PAIRS - 1)
 
     def listed(params):
-        rankings = source.rank(choose_and_score(MODEL, variables | {'params': params}, source, batch), index)
+        rankings = rank_batch(source, batch, variables, params)
         return sum(jnp.sum(jnp.where(r.negatives | r.positives, jnp.sin(r.scores), 0)) for r in rankings.values())
 
     def whole(params):
@@ -76,17 +173,18 @@ def test_the_gradient_of_listed_scores_is_that_of_the_whole_matrix(variables):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-5), got, want)
 
 
-def test_sources_refuse_sizes_that_mean_nothing():
-    with pytest.raises(UserError, match=r"'candidates.num_extra' is -1; it must not be negative"):
-        Shortlist(num_extra=-1, num_hard=3)
-    with pytest.raises(UserError, match=r"'candidates.num_hard' is 0; it must be at least 1"):
-        Shortlist(num_extra=4, num_hard=0)
-
-
-def test_a_batch_is_its_own_candidates(variables):
-    batch, _, _, index = make_batch(0)
+def test_in_batch_candidates_are_the_batch(variables):
+    batch, *_ = make_batch(0)
     source = InBatch(same_image='ignored')
-    rankings = source.rank(choose_and_score(MODEL, variables, source, batch), index)
+    assert source.extra_pairs == 0
+    rankings = jax.jit(functools.partial(rank_batch, source))(batch, variables)
     want = np.asarray(jax.jit(MODEL.apply)(variables, batch.images, batch.texts))
     np.testing.assert_allclose(rankings['i2t'].scores, want, atol=1e-6)
     np.testing.assert_allclose(rankings['t2i'].scores, want.T, atol=1e-6)
+
+
+def test_ranking_of_a_list_of_scores():
+    valid = jnp.array([[True, False], [False, True]])
+    ranking = ListScores(jnp.zeros((2, 3)), valid).ranking()
+    np.testing.assert_array_equal(ranking.positives, [[True, False, False]] * 2)
+    np.testing.assert_array_equal(ranking.negatives, [[False, True, False], [False, False, True]])

@@ -1,6 +1,5 @@
-"""Members that learn from each other: DBL's three scenarios, mutual learning, and what each may never do."""
+"""Models that train together: the three scenarios of DBL (Diao et al., 2024) and mutual learning."""
 
-import functools
 import shutil
 
 import chex
@@ -10,24 +9,23 @@ import numpy as np
 import optax
 import pytest
 
+from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.losses import anchored, distillation, ranking
-from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import load_run
 from jitm.training import loop
+from jitm.training.build.objective import make_terms
 from jitm.training.candidates import InBatch
 from jitm.training.logs import read_metrics
-from jitm.training.members import Member, MemberState, Outcome, ema, frozen, gradient, init_members
-from jitm.training.objective import make_terms
-from jitm.training.step import TrainState, make_train_step
-from tests.conftest import UNCHANGED, run_script
-from tests.models.test_matchers import make_vse
-from tests.test_train import assert_same_run, finished  # noqa: F401
-from tests.training.test_objective import TERM
+from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, Outcome, init_members
+from jitm.training.step import TrainState, TrainStep
+from tests.conftest import UNCHANGED
+from tests.test_train import assert_same_run, remove_checkpoints
+from tests.training.test_objective import TERM, vse_of
 
 BOOST = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'margin': 0.2}
 TERMS = {'ranking': TERM, 'boost': BOOST | {'loss': 'anchored.relative_max'}}
@@ -42,37 +40,32 @@ def pipeline():
     return Pipeline(split, tokens, vocabulary, 8, 0, length_multiple=32, augmentation=Augmentation(**UNCHANGED))
 
 
-def begin(pipeline, terms=TERMS, **members):
-    """The compiled step of some members, and their first state."""
-    step = make_train_step(
-        members,
-        make_terms(terms, supplied=('anchor_scores',)),
-        InBatch(same_image='negative'),
-        seed=0,
-        steps_per_epoch=PER_EPOCH,
-        epochs=EPOCHS,
-    )
+def start(pipeline, terms=TERMS, **members):
+    """The compiled step of some members, and their initial state."""
+    sources = (InBatch(same_image='negative'),)
+    step = TrainStep(members, make_terms(terms, ('anchor_scores',)), sources, 0, PER_EPOCH, EPOCHS)
     batch = pipeline.batch(0)
     return jax.jit(step), TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
 
 
-def take(step, state, pipeline, count=3):
-    states, told = [state], []
+def train(step, state, pipeline, count=3):
+    """The states before, between and after some steps, and the metrics of each step."""
+    states, logged = [state], []
     for n in range(count):
         state, metrics = step(state, pipeline.batch(n))
         assert metrics['finite']
         states.append(state)
-        told.append(jax.device_get(metrics))
-    return states, told
+        logged.append(jax.device_get(metrics))
+    return states, logged
 
 
-def branch(pipeline, learn_from=(), mlp='plain'):
-    """A member that trains; its MLP has batch normalisation."""
-    return Member(make_vse(mlp, vocab_size=len(pipeline.vocabulary)), gradient, optax.sgd(0.1), learn_from)
+def trained(pipeline, learn_from=(), mlp='plain'):
+    """A member that trains; its MLP has batch normalization."""
+    return Member(vse_of(pipeline.vocabulary, mlp), Gradient(), optax.sgd(0.1), learn_from)
 
 
-def still(pipeline, update, **fields):
-    return Member(make_vse('plain', vocab_size=len(pipeline.vocabulary)), update, **fields)
+def untrained(pipeline, rule):
+    return Member(vse_of(pipeline.vocabulary, 'plain'), rule)
 
 
 def assert_equal(one, other):
@@ -89,23 +82,23 @@ def scores_of(model, state, batch, train=False):
     return scores
 
 
-def test_the_anchor_of_oss_is_what_it_would_be_alone(pipeline):
-    """Bitwise: its own objective only, its own draw, and no gradient from the branch that learns from it."""
-    alone, _ = take(*begin(pipeline, {'ranking': TERM}, target=branch(pipeline)), pipeline)
-    pair, told = take(*begin(pipeline, anchor=branch(pipeline), target=branch(pipeline, ('anchor',))), pipeline)
+def test_anchor_of_oss_trains_as_it_would_alone(pipeline):
+    """Bitwise: its own objective and random key, and no gradient from the model that learns from it."""
+    alone, _ = train(*start(pipeline, {'ranking': TERM}, target=trained(pipeline)), pipeline)
+    pair, metrics = train(*start(pipeline, anchor=trained(pipeline), target=trained(pipeline, ('anchor',))), pipeline)
     for one, two in zip(alone, pair, strict=True):
         assert_equal(one.members['target'], two.members['anchor'])
     assert_changed(pair[0].members['anchor'].params, pair[0].members['target'].params)
-    assert {'anchor/terms/ranking', 'target/terms/ranking', 'target/terms/boost'} <= told[0].keys()
-    assert 'anchor/terms/boost' not in told[0]
+    assert {'anchor/terms/ranking', 'target/terms/ranking', 'target/terms/boost'} <= metrics[0].keys()
+    assert 'anchor/terms/boost' not in metrics[0]
 
 
 @pytest.fixture(scope='module')
 def oas(pipeline):
-    return take(*begin(pipeline, anchor=still(pipeline, frozen), target=branch(pipeline, ('anchor',))), pipeline)
+    return train(*start(pipeline, anchor=untrained(pipeline, Frozen()), target=trained(pipeline, ('anchor',))), pipeline)
 
 
-def test_a_frozen_anchor_stays_and_holds_nothing_but_its_weights(oas):
+def test_frozen_anchor_is_constant(oas):
     states, _ = oas
     for state in states[1:]:
         assert_equal(states[0].members['anchor'], state.members['anchor'])
@@ -113,9 +106,9 @@ def test_a_frozen_anchor_stays_and_holds_nothing_but_its_weights(oas):
     assert_changed(states[0].members['target'].params, states[1].members['target'].params)
 
 
-def test_a_frozen_anchor_is_scored_as_in_evaluation(oas, pipeline):
-    states, told = oas
-    batch, model = pipeline.batch(0), make_vse('plain', vocab_size=len(pipeline.vocabulary))
+def test_frozen_anchor_is_scored_in_evaluation_mode(oas, pipeline):
+    states, metrics = oas
+    batch, model = pipeline.batch(0), vse_of(pipeline.vocabulary, 'plain')
     scores = scores_of(model, states[0].members['target'], batch, train=True)
     anchor = scores_of(model, states[0].members['anchor'], batch)
     own = jnp.eye(8, dtype=bool)
@@ -123,16 +116,16 @@ def test_a_frozen_anchor_is_scored_as_in_evaluation(oas, pipeline):
         anchored.relative_max(s, own, anchor_scores=a, margin=0.2).sum()
         for s, a in ((scores, anchor), (scores.T, anchor.T))
     )
-    np.testing.assert_allclose(told[0]['target/terms/boost'], want, rtol=1e-5)
+    np.testing.assert_allclose(metrics[0]['target/terms/boost'], want, rtol=1e-5)
     gap = np.mean([a.diagonal() - ranking.hardest_negative(a, ~own) for a in (anchor, anchor.T)])
-    np.testing.assert_allclose(told[0]['anchor/gap'], gap, atol=1e-6)
+    np.testing.assert_allclose(metrics[0]['anchor/gap'], gap, atol=1e-6)
 
 
 @pytest.mark.parametrize('scenario', ['oas', 'mss'])
-def test_a_target_learns_from_the_scores_of_a_still_anchor_as_given(request, pipeline, scenario):
+def test_no_gradient_flows_through_anchor_scores(request, pipeline, scenario):
     states, _ = request.getfixturevalue(scenario)
     before, batch, own = states[0].members['target'], pipeline.batch(0), jnp.eye(8, dtype=bool)
-    model = make_vse('plain', vocab_size=len(pipeline.vocabulary))
+    model = vse_of(pipeline.vocabulary, 'plain')
     held = scores_of(model, states[0].members['anchor'], batch)
 
     def loss(params):
@@ -147,11 +140,12 @@ def test_a_target_learns_from_the_scores_of_a_still_anchor_as_given(request, pip
 
 @pytest.fixture(scope='module')
 def mss(pipeline):
-    anchor = still(pipeline, functools.partial(ema, of='target', momentum=0.5), num_views='target')
-    return take(*begin(pipeline, target=branch(pipeline, ('anchor',)), anchor=anchor), pipeline, 4)
+    anchor = untrained(pipeline, EMA(of='target', momentum=0.5))
+    assert anchor.copy_of == 'target'
+    return train(*start(pipeline, target=trained(pipeline, ('anchor',)), anchor=anchor), pipeline, 4)
 
 
-def test_an_averaged_anchor_is_its_closed_form(mss):
+def test_averaged_anchor_equals_its_closed_form(mss):
     """theta_a after n steps is the sum of beta-weighted targets, beta from 0.5 to 1 along half a cosine."""
     states, _ = mss
     assert_equal(states[0].members['anchor'].params, states[0].members['target'].params)
@@ -167,22 +161,23 @@ def test_an_averaged_anchor_is_its_closed_form(mss):
         assert_changed(targets[0], targets[1])
 
 
-def test_the_published_average_hardly_moves_at_first_and_not_at_last():
+def test_published_average_at_start_middle_and_end():
     def after(progress):
         target = MemberState({'w': jnp.ones(1)}, {})
         outcome = Outcome(None, None, None, jnp.float32(progress), {'target': target})
-        return float(ema(MemberState({'w': jnp.zeros(1)}, {}), outcome, of='target', momentum=0.99995).params['w'][0])
+        rule = EMA(of='target', momentum=0.99995)
+        return float(rule(MemberState({'w': jnp.zeros(1)}, {}), outcome).params['w'][0])
 
     np.testing.assert_allclose([after(0), after(0.5), after(1)], [5e-5, 2.5e-5, 0], atol=1e-11, rtol=1e-4)
 
 
-def test_of_three_branches_the_last_learns_from_the_mean_of_both(pipeline):
+def test_loss_is_the_mean_over_two_anchors(pipeline):
     members = {
-        'anchor': branch(pipeline),
-        'anchor_2': branch(pipeline, ('anchor',)),
-        'target': branch(pipeline, ('anchor', 'anchor_2')),
+        'anchor': trained(pipeline),
+        'anchor_2': trained(pipeline, ('anchor',)),
+        'target': trained(pipeline, ('anchor', 'anchor_2')),
     }
-    states, told = take(*begin(pipeline, **members), pipeline, 1)
+    states, metrics = train(*start(pipeline, **members), pipeline, 1)
     batch = pipeline.batch(0)
     scores = {name: scores_of(m.model, states[0].members[name], batch, train=True) for name, m in members.items()}
     own = jnp.eye(8, dtype=bool)
@@ -191,18 +186,18 @@ def test_of_three_branches_the_last_learns_from_the_mean_of_both(pipeline):
         pairs = ((scores[name], scores[anchor]), (scores[name].T, scores[anchor].T))
         return sum(anchored.relative_max(s, own, anchor_scores=a, margin=0.2).sum() for s, a in pairs)
 
-    np.testing.assert_allclose(told[0]['anchor_2/terms/boost'], boost('anchor_2', 'anchor'), rtol=1e-5)
+    np.testing.assert_allclose(metrics[0]['anchor_2/terms/boost'], boost('anchor_2', 'anchor'), rtol=1e-5)
     mean = (boost('target', 'anchor') + boost('target', 'anchor_2')) / 2
-    np.testing.assert_allclose(told[0]['target/terms/boost'], mean, rtol=1e-5)
+    np.testing.assert_allclose(metrics[0]['target/terms/boost'], mean, rtol=1e-5)
 
 
-def test_in_mutual_learning_each_branch_has_both_terms_and_its_own_gradient(pipeline):
-    """The gradient of each is that of its own objective with the other's scores held still."""
+def test_mutual_learning_gradients_are_independent(pipeline):
+    """The gradient of each is that of its own objective, with the other's scores constant."""
     terms = {'ranking': TERM, 'mutual': TERM | {'loss': 'distillation.mutual_learning'}}
     del terms['mutual']['margin']
-    members = {'a': branch(pipeline, ('b',), mlp='none'), 'b': branch(pipeline, ('a',), mlp='none')}
-    states, told = take(*begin(pipeline, terms, **members), pipeline, 1)
-    assert {'a/terms/mutual', 'b/terms/mutual'} <= told[0].keys()
+    members = {'a': trained(pipeline, ('b',), mlp='none'), 'b': trained(pipeline, ('a',), mlp='none')}
+    states, metrics = train(*start(pipeline, terms, **members), pipeline, 1)
+    assert {'a/terms/mutual', 'b/terms/mutual'} <= metrics[0].keys()
     batch, own = pipeline.batch(0), jnp.eye(8, dtype=bool)
     for name, other in (('a', 'b'), ('b', 'a')):
         model, before, after = (members[name].model, states[0].members[name], states[1].members[name])
@@ -218,7 +213,7 @@ def test_in_mutual_learning_each_branch_has_both_terms_and_its_own_gradient(pipe
         chex.assert_trees_all_close(after.params, want, atol=1e-5)
 
 
-# The scenarios from configs, through whole runs.
+# The scenarios, from configs and through whole runs.
 
 
 def boosted(config, scenario, run=None):
@@ -236,18 +231,16 @@ def boosted(config, scenario, run=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('scenario', ['oas', 'oss', 'mss'])
-def test_a_stopped_run_of_branches_goes_on_to_the_same_end(tiny_config, finished, tmp_path, scenario):  # noqa: F811
-    alone = shutil.copytree(finished[0], tmp_path / 'alone')
+def test_stopped_run_of_two_models_resumes_exactly(tiny_config, finished, tmp_path, scenario):
+    alone = shutil.copytree(finished, tmp_path / 'alone')
     config = boosted(tiny_config, scenario, str(alone))
     config['model']['image']['mlp'] = 'none' if scenario == 'oas' else 'residual'
     config['epochs'] = 2
     whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
     loop.train_and_evaluate(config, whole)
     shutil.copytree(whole, stopped)
-    for step in Checkpoints(stopped).steps():
-        if step > 16:
-            shutil.rmtree(stopped / 'checkpoints' / str(step))
-    shutil.rmtree(alone)  # all members are in the checkpoint
+    remove_checkpoints(stopped, after=16)
+    shutil.rmtree(alone)  # the checkpoint holds all members
     loop.train_and_evaluate(config, stopped)
     assert_same_run(stopped, whole)
     line = read_metrics(whole)[1]
@@ -255,28 +248,28 @@ def test_a_stopped_run_of_branches_goes_on_to_the_same_end(tiny_config, finished
     assert ('anchor/loss' in line) == (scenario == 'oss')
 
 
-def test_an_anchor_begins_as_the_run_it_is_from_and_can_be_evaluated(tiny_config, finished, tmp_path):  # noqa: F811
-    config = boosted(tiny_config, 'oas', str(finished[0]))
+def test_anchor_is_initialized_from_a_run_and_evaluated(tiny_config, finished, tmp_path, capsys):
+    config = boosted(tiny_config, 'oas', str(finished))
     config['model']['image']['mlp'] = 'none'
     config['epochs'] = 1
     loop.train_and_evaluate(config, tmp_path / 'run')
-    alone, anchor, target = (load_run(finished[0]), *(load_run(tmp_path / 'run', 10, m) for m in ('anchor', None)))
+    alone, anchor, target = (load_run(finished), *(load_run(tmp_path / 'run', 10, m) for m in ('anchor', None)))
     assert_equal(alone.variables, anchor.variables)
     assert_changed(alone.variables, target.variables)
-    out = run_script('eval.py', '--workdir', tmp_path / 'run', '--member', 'anchor')
-    assert 'step' in out.stdout, out.stderr
+    assert cli.main(['eval', '--workdir', str(tmp_path / 'run'), '--member', 'anchor']) == 0
+    assert 'step' in capsys.readouterr().out
     assert (tmp_path / 'run' / 'eval' / 'dev_anchor' / 'metrics.json').exists()
     with pytest.raises(UserError, match=r"has no member 'ancor', did you mean 'anchor'"):
         load_run(tmp_path / 'run', member='ancor')
 
 
-def test_an_anchor_may_be_of_another_architecture(tiny_config, finished, tmp_path):  # noqa: F811
-    config = boosted(tiny_config, 'oas', str(finished[0]))
+def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
+    config = boosted(tiny_config, 'oas', str(finished))
     config['model']['embed_dim'] = 12
     config['members']['target']['init_from'] = ''
     with pytest.raises(UserError, match=r"'members.anchor.init_from': .* is of another model \(model.embed_dim: 16"):
         loop.set_up(config)
-    config['members']['anchor']['model'] = load_run(finished[0]).config['model']
+    config['members']['anchor']['model'] = load_run(finished).config['model']
     setup = loop.set_up(config)
     state = setup.initial_state()
     sizes = {name: setup.members[name].model.embed_dim for name in state.members}
@@ -285,15 +278,15 @@ def test_an_anchor_may_be_of_another_architecture(tiny_config, finished, tmp_pat
     assert np.isfinite(metrics['target/terms/boost'])
 
 
-def test_an_average_begins_as_its_target_wherever_that_begins(tiny_config, finished):  # noqa: F811
+def test_average_is_initialized_as_its_target(tiny_config, finished):
     config = boosted(tiny_config, 'mss')
     config['model']['image']['mlp'] = 'none'
-    config['members']['target']['init_from'] = str(finished[0])
+    config['members']['target']['init_from'] = str(finished)
     members = loop.set_up(config).initial_state().members
-    assert_equal(members['anchor'].params, load_run(finished[0]).variables['params'])
+    assert_equal(members['anchor'].params, load_run(finished).variables['params'])
 
 
-def test_branches_and_terms_that_do_not_go_together_are_refused(tiny_config, tmp_path):
+def test_members_without_a_fitting_term_are_refused(tiny_config, tmp_path):
     config = boosted(tiny_config, 'oss')
     boost = config['terms'].pop('boost')
     with pytest.raises(UserError, match=r"'members.target' has learn_from, but no term takes anchor_scores: add one"):
@@ -304,15 +297,15 @@ def test_branches_and_terms_that_do_not_go_together_are_refused(tiny_config, tmp
         loop.set_up(config)
     config['evaluation']['member'] = 'target'
     config['members']['target']['learn_from'] = []
-    with pytest.raises(UserError, match=r"'terms.boost' needs anchor_scores: add an anchor member"):
+    with pytest.raises(UserError, match=r"'terms.boost' needs anchor_scores: add an anchor model"):
         loop.set_up(config)
     config = boosted(config, 'oas', str(tmp_path / 'nowhere'))
     with pytest.raises(UserError, match=r'nowhere is not a run directory'):
         loop.set_up(config)
 
 
-def test_a_run_does_not_go_on_with_another_anchor(tiny_config, finished, tmp_path):  # noqa: F811
-    config = boosted(tiny_config, 'oas', str(finished[0]))
+def test_resuming_with_another_anchor_is_refused(tiny_config, finished, tmp_path):
+    config = boosted(tiny_config, 'oas', str(finished))
     config['model']['image']['mlp'] = 'none'
     config['epochs'] = 1
     loop.train_and_evaluate(config, tmp_path / 'run')

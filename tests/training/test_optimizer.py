@@ -6,7 +6,8 @@ import pytest
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.training.optimizer import adamw, adamw_with_warm_up, make_optimizer, scale_modules
+from jitm.training.build.objective import make_optimizer
+from jitm.training.optimizer import adamw, adamw_with_warm_up, scale_modules
 
 ADAMW = {
     'learning_rate': 1.0,
@@ -27,14 +28,14 @@ UNITER = {
 }
 
 
-def test_learning_rate_falls_in_steps():
+def test_learning_rate_decays_in_steps():
     _, schedule = adamw(**ADAMW | {'learning_rate': 1e-3, 'decay_epochs': 2, 'steps_per_epoch': 10})
     np.testing.assert_allclose(
         [schedule(step) for step in (0, 19, 20, 39, 40)], [1e-3, 1e-3, 1e-4, 1e-4, 1e-5], rtol=1e-5
     )
 
 
-def test_the_clip_scales_the_whole_gradient():
+def test_clip_scales_the_whole_gradient():
     optimizer, _ = adamw(**ADAMW)
     gradients = {'a': jnp.asarray([30.0]), 'b': jnp.asarray([40.0])}
     _, (_, (adam_state, *_), _) = optimizer.update(gradients, optimizer.init(gradients), gradients)
@@ -42,7 +43,7 @@ def test_the_clip_scales_the_whole_gradient():
     np.testing.assert_allclose(adam_state.mu['b'], 0.1 * 40 * 2 / 50, rtol=1e-5)
 
 
-def test_weight_decay_is_decoupled_and_factors_scale_the_rate_of_a_module():
+def test_weight_decay_is_decoupled_and_factors_scale():
     params = {'bert': {'w': jnp.asarray([3.0])}, 'fc': {'w': jnp.asarray([3.0])}}
     optimizer, _ = adamw(**ADAMW | {'learning_rate': 0.5, 'weight_decay': 0.1, 'factors': {'bert': 0.1}})
     gradients = jax.tree.map(jnp.zeros_like, params)
@@ -51,19 +52,19 @@ def test_weight_decay_is_decoupled_and_factors_scale_the_rate_of_a_module():
     np.testing.assert_allclose(updates['bert']['w'], 0.1 * updates['fc']['w'], rtol=1e-6)
 
 
-def test_a_factor_of_no_module_is_refused():
-    with pytest.raises(UserError, match=r"'optimizer.factors.bret' names no module of the model, did you mean 'bert'"):
+def test_factor_of_an_unknown_module_is_refused():
+    with pytest.raises(UserError, match="factors name no module of the model: 'bret', did you mean 'bert'"):
         scale_modules({'bret': 0.1}).init({'text': {'bert': {'w': 0}}})
 
 
-def test_the_rate_warms_up_and_falls_to_its_floor():
+def test_warm_up_and_decay_to_the_minimum():
     _, schedule = adamw_with_warm_up(**UNITER)
     rates = {0: 1e-7, 249: 2.5e-5, 498: 4.99e-5, 499: 5e-5, 2749: 2.5e-5, 4998: 5e-5 / 4500, 4999: 1e-8, 6000: 1e-8}
     np.testing.assert_allclose([schedule(step) for step in rates], [*rates.values()], rtol=1e-5)
     np.testing.assert_allclose(jax.vmap(schedule)(jnp.asarray([*rates])), [*rates.values()], rtol=1e-5)
 
 
-def test_without_a_warm_up_the_rate_falls_from_the_first_step_on():
+def test_decay_without_warm_up():
     _, schedule = adamw_with_warm_up(**UNITER | {'learning_rate': 1.0, 'warm_up': 0.0, 'total_steps': 4})
     np.testing.assert_allclose([schedule(step) for step in range(4)], [0.75, 0.5, 0.25, 1e-8])
 
@@ -98,7 +99,7 @@ def nested(flat):
     return traverse_util.unflatten_dict(flat, sep='/')
 
 
-def test_steps_are_the_released_ones():
+def test_updates_equal_the_released_ones():
     rng = np.random.default_rng(0)
     params = {name: rng.normal(size=(3, 2)) for name in DECAYED}
     steps = [  # from far above the norm of the clip to gradients as small as eps
@@ -119,7 +120,7 @@ def test_steps_are_the_released_ones():
     np.testing.assert_array_equal(got['itm_head']['kernel'], params['itm_head/kernel'])
 
 
-def test_eps_is_outside_of_the_correction():
+def test_eps_is_added_before_the_bias_correction():
     # The first step is g / (g + eps / sqrt(.02)), where optax.adamw goes g / (g + eps).
     rule, _ = adamw_with_warm_up(**UNITER | {'learning_rate': 1.0, 'warm_up': 0.0, 'total_steps': 10**6})
     params = {'bias': jnp.zeros(1)}
@@ -127,7 +128,7 @@ def test_eps_is_outside_of_the_correction():
     np.testing.assert_allclose(updates['bias'], -1 / (1 + 0.1 / np.sqrt(0.02)), rtol=1e-5)
 
 
-def test_a_parameter_decays_once_a_gradient_has_reached_it():
+def test_unused_parameters_do_not_decay():
     rule, _ = adamw_with_warm_up(**UNITER | {'learning_rate': 0.5, 'weight_decay': 0.1, 'factors': {'used': 0.5}})
     params = {name: {'kernel': jnp.asarray([3.0, 2.0])} for name in ('used', 'unused')}
     state = rule.init(params)
@@ -139,7 +140,7 @@ def test_a_parameter_decays_once_a_gradient_has_reached_it():
         np.testing.assert_array_equal(updates['unused']['kernel'], 0)
 
 
-def test_every_optimizer_is_made_with_the_lengths_it_asks_for():
+def test_optimizers_take_the_lengths_they_need():
     config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
     _, schedule = make_optimizer(config, steps_per_epoch=100, epochs=50)
     np.testing.assert_allclose([schedule(499), schedule(2749)], [5e-5, 2.5e-5], rtol=1e-5)
@@ -152,14 +153,14 @@ def test_every_optimizer_is_made_with_the_lengths_it_asks_for():
     ('changes', 'message'),
     [
         ({'warm_up': 500}, r"'optimizer.warm_up' is 500; it must be in \[0, 1\)"),
-        ({'weight_decay': -0.01}, "'optimizer.weight_decay' is -0.01; it must not be negative"),
+        ({'weight_decay': -0.01}, "'optimizer.weight_decay' is -0.01; it must be at least 0"),
         ({'factors': {'bert': -1}}, "'optimizer.factors.bert' is -1; it must be a number, not negative"),
         ({'total_steps': 9}, "'optimizer.total_steps' is unknown"),
         ({'decay_epochs': 9}, "'optimizer.decay_epochs' is unknown"),
         ({'name': 'adamw_with_warmup'}, "did you mean 'adamw_with_warm_up'"),
     ],
 )
-def test_optimizers_that_cannot_be_made_name_their_key(changes, message):
+def test_wrong_section_names_its_key(changes, message):
     config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
     with pytest.raises(UserError, match=message):
         make_optimizer(config | changes, 10, 10)
