@@ -34,6 +34,7 @@ SECTIONS = {
     'evaluation': ('split', 'member', 'every_steps', 'dtype'),
     'vocabulary': ('path', 'min_count'),
 }
+READ_EARLY = {'relevance': 'source', 'offline': 'path', 'masking': 'num_views'}  # before their section is checked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +143,8 @@ def check_sections(config: Mapping[str, Any]) -> None:
     """Raises a UserError if a section that configures no object has wrong keys, or a number is out of its range."""
     for section, keys in SECTIONS.items():
         config_lib.check_keys(config[section], keys, where=section)
+    for section, key in READ_EARLY.items():
+        config_lib.choose(config[section], key, where=section)
     counts = {key: config[key] for key in AT_LEAST_ONE} | {f'run.{key}': n for key, n in config['run'].items()}
     if config['evaluation']['every_steps'] is not None:
         counts['evaluation.every_steps'] = config['evaluation']['every_steps']
