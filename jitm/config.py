@@ -93,9 +93,9 @@ def _is_raised_by_jitm(error: ValueError) -> bool:
 
 
 def _user_error(error: ValueError, where: str, arguments: Collection[str]) -> UserError:
-    """Adds the config key to a message, which usually begins with the name of an argument."""
+    """Adds the config key to a message, whose first word usually is the name of an argument."""
     argument, _, rest = str(error).partition(' ')
-    if argument in arguments:
+    if argument.partition('.')[0] in arguments:
         return UserError(f"config key '{where}.{argument}' {rest}")
     return UserError(f"config key '{where}': {error}")
 

@@ -63,7 +63,9 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
       name: the argument's name.
     """
     if value not in choices:
-        raise ValueError(f"{name} is '{value}'; take one of {', '.join(choices)}")
+        nearest = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f", did you mean '{nearest[0]}'?" if nearest else ''
+        raise ValueError(f"{name} is '{value}'; take one of {', '.join(choices)}{hint}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

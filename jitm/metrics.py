@@ -1,4 +1,4 @@
-"""From similarities, and what a model says of words, to the numbers the field reports. numpy only."""
+"""Retrieval metrics of similarity matrices, and metrics of word-level predictions. numpy only."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,15 +9,15 @@ MATCH_THRESHOLD = 0.5  # a word is predicted to match the image if its match pro
 
 
 def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks the best true match of every query, 0 being best; a tie counts against the query.
+    """Returns the rank of the best match of every query, 0 for the first; ties count against the query.
 
     Args:
       sims: [I, T], every image with every text.
       image_of_text: int [T], the image of each text; every image has at least one.
 
     Returns:
-      i2t int [I]: how many texts of other images score at least as high as the image's own best text.
-      t2i int [T]: how many other images score at least as high as the text's own image.
+      i2t int [I]: number of texts of other images that score at least as high as the best text of the image.
+      t2i int [T]: number of other images that score at least as high as the image of the text.
 
     Raises:
       ValueError: if a similarity is NaN, if the shapes disagree, or if an image has no text.
@@ -38,17 +38,18 @@ def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.ndarray:
-    """Ranks every positive pair in both directions and takes the worse (AOQ, section 4.3); ties count against it.
+    """Returns the worse rank of every positive pair in both directions (Chen et al., 2020, section 4.3).
 
-    max(C r_i - C + 1, r_t) with C texts per image (5 in the paper): r_i is the pair's rank among the pairs of its text
-    with other images, r_t among those of its image with texts of other images, 1 being best.
+    max(C r_i - C + 1, r_t) with C texts per image (5 in the paper): r_i is the rank of the pair among the pairs of its
+    text with other images, r_t among those of its image with texts of other images, 1 for the first. Ties count against
+    the pair.
 
     Args:
       sims: [I, T], every image with every text.
-      image_of_text: int [T], the image of each text; every image has equally many.
+      image_of_text: int [T], the image of each text; every image has the same number.
 
     Returns:
-      int [T]: of each text with its image, from 1 to T - C + 1.
+      int [T]: rank of each text with its image, from 1 to T - C + 1.
 
     Raises:
       ValueError: as `ranks`, or if some images have more texts than others.
@@ -67,7 +68,7 @@ def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.nda
 
 
 def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
-    """Recall@1, 5 and 10 in percent, median and mean rank (1 is best) of one direction's ranks [Q]."""
+    """Returns recall@1, 5 and 10 in percent, median and mean rank (from 1) for the ranks [Q] of one direction."""
     result = {f'recall@{k}': 100.0 * float(np.mean(ranks_of_queries < k)) for k in RECALLS_AT}
     result['median_rank'] = float(np.floor(np.median(ranks_of_queries)) + 1)
     result['mean_rank'] = float(np.mean(ranks_of_queries) + 1)
@@ -75,11 +76,11 @@ def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
 
 
 def mean_distance(sims: np.ndarray, image_of_text: np.ndarray) -> float:
-    """The mean similarity of the positive pairs less that of the negative ones (MD: DBL, section IV-A).
+    """Returns the mean similarity of positive pairs minus that of negative pairs (MD; Diao et al., 2024, section IV-A).
 
     Args:
-      sims: [I, T], used as they are: distances of models that scale their scores differently cannot be compared.
-      image_of_text: int [T], the image of each text; the other images make its negative pairs.
+      sims: [I, T], not normalized: the distances of models with different scales of scores are not comparable.
+      image_of_text: int [T], the image of each text; its pairs with other images are negative.
 
     Returns:
       In the unit of the similarities; NaN if there is only one image.
@@ -91,7 +92,7 @@ def mean_distance(sims: np.ndarray, image_of_text: np.ndarray) -> float:
 
 
 def split_into_folds(images: int, image_of_text: np.ndarray, folds: int) -> list[tuple[slice, np.ndarray]]:
-    """The images and the texts of each of several consecutive parts of the images.
+    """Splits images into consecutive folds; returns the slice of the images and the rows of the texts of each.
 
     Raises:
       ValueError: if the images cannot be split evenly.
@@ -106,24 +107,24 @@ def split_into_folds(images: int, image_of_text: np.ndarray, folds: int) -> list
 
 
 def both_directions(i2t: np.ndarray, t2i: np.ndarray) -> dict[str, float]:
-    """`i2t/` and `t2i/` of `recalls`, from the ranks of images [I] and of texts [T]."""
+    """Returns `recalls` of both directions, prefixed `i2t/` and `t2i/`, from the ranks of images [I] and of texts [T]."""
     ways = {'i2t': recalls(i2t), 't2i': recalls(t2i)}
     return {f'{way}/{name}': value for way, values in ways.items() for name, value in values.items()}
 
 
 def mean_over_folds(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each of the folds' metrics, and `rsum`, the sum of the six recalls."""
+    """Returns the mean of each metric over folds, and `rsum`, the sum of the six recalls."""
     mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
     return mean | {'rsum': sum(value for name, value in mean.items() if 'recall@' in name)}
 
 
 def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 1) -> dict[str, float]:
-    """The field's table: `i2t/` and `t2i/` of `recalls`, `rsum`, the sum of the six recalls, and `mean_distance`.
+    """Returns the usual metrics: `recalls` prefixed `i2t/` and `t2i/`, `rsum` (the sum of recalls) and `mean_distance`.
 
     Args:
       sims: [I, T].
       image_of_text: int [T], in ascending order if there are several folds.
-      folds: splits the images into so many consecutive parts and averages their metrics (5 is COCO's 1K protocol).
+      folds: number of consecutive parts of the images, whose metrics are averaged (5 is COCO's 1K protocol).
 
     Returns:
       Name to value; recalls and rsum in percent, the mean distance in the unit of the similarities.
@@ -170,16 +171,16 @@ def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.nda
 def word_correction(
     corrections: np.ndarray, originals: np.ndarray, replaced: np.ndarray, mask: np.ndarray
 ) -> dict[str, float]:
-    """How often the original word is found (WoC: TAGS-DC, section 4.4, which gives one of these numbers).
+    """Returns the accuracy of corrections (WoC; Fan et al., 2022, section 4.4, which reports one of these numbers).
 
     Args:
-      corrections: int [N, L], the word that should stand at each place, as predicted.
-      originals: int [N, L], the word that stood there.
-      replaced: bool [N, L], where another one stands.
-      mask: bool [N, L], the places that count.
+      corrections: int [N, L], the predicted original word at each token position.
+      originals: int [N, L], the original word.
+      replaced: bool [N, L], the positions of replaced words.
+      mask: bool [N, L], the token positions to evaluate.
 
     Returns:
-      Percent: `replaced` of the replaced words, `all` of all; NaN where there are none.
+      Percent: `replaced` of the replaced words, `all` of all words; NaN without such words.
     """
     right = corrections == originals
     return {'replaced': _percent(right[mask & replaced]), 'all': _percent(right[mask])}
@@ -203,27 +204,27 @@ def caption_discrimination(scores: np.ndarray, perturbed: np.ndarray, owners: np
 
 
 def pseudo_perplexity(log_likelihoods: np.ndarray, mask: np.ndarray) -> dict[str, float]:
-    """exp of the mean negative log-likelihood of words, each predicted while it alone is masked.
+    """Returns exp of the mean negative log-likelihood of words, each predicted with only itself masked.
 
-    Not the perplexity of TAGS-DC's table 3, which is GPT-2's.
+    This is not the perplexity of table 3 of Fan et al. (2022), which is that of GPT-2.
 
     Args:
       log_likelihoods: [N, L], in nats.
-      mask: bool [N, L], the places that count.
+      mask: bool [N, L], the token positions to evaluate.
 
     Returns:
-      `caption`, the mean over the captions that have words, and `corpus`, over all words together.
+      `caption`, the mean over the captions with words, and `corpus`, over all words together.
     """
     total, count = np.sum(np.where(mask, -log_likelihoods, 0.0), axis=1, dtype=np.float64), mask.sum(axis=1)
-    some = count > 0
+    nonempty = count > 0
     return {
-        'caption': float(np.mean(np.exp(total[some] / count[some]))),
+        'caption': float(np.mean(np.exp(total[nonempty] / count[nonempty]))),
         'corpus': float(np.exp(total.sum() / count.sum())),
     }
 
 
 def table(metrics: dict[str, float]) -> str:
-    """The metrics in the form the field prints them, and the mean distance, where there is one."""
+    """Formats the metrics in the usual table, with the mean distance if given."""
     rows = ['               R@1    R@5   R@10   med r   mean r']
     for direction, label in (('i2t', 'image to text'), ('t2i', 'text to image')):
         recall = ' '.join(f'{metrics[f"{direction}/recall@{k}"]:6.1f}' for k in RECALLS_AT)

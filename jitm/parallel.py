@@ -1,4 +1,4 @@
-"""The only module that knows devices and processes: pmap, collectives, host to device, multi-process start."""
+"""All that depends on devices and processes: pmap, collectives, transfers, multi-process start."""
 
 import collections
 import concurrent.futures
@@ -14,8 +14,7 @@ from jitm.errors import UserError
 
 AXIS = 'batch'
 
-
-# Floats of the largest array while a tile of pairs is scored: on a CPU it shall stay in the cache.
+# Size of the largest array while a tile of pairs is scored, in floats; on a CPU it should fit into the cache.
 TILE_FLOATS = {'cpu': 2**20}
 TILE_FLOATS_ELSEWHERE = 2**26
 
@@ -25,37 +24,37 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
 
     Args:
       coordinator: `host:port` of process 0.
-      num_processes: how many processes there are in all.
-      process_id: the number of this one, from 0.
+      num_processes: total number of processes.
+      process_id: number of this process, from 0.
     """
     jax.distributed.initialize(coordinator, num_processes, process_id)
 
 
 def is_primary() -> bool:
-    """Whether this process is the one that prints and writes logs."""
+    """Whether this process prints and writes logs."""
     return jax.process_index() == 0
 
 
 def tile_floats() -> int:
-    """How many floats the largest array may hold while a tile of pairs is scored."""
+    """Returns the maximum size of the largest array while a tile of pairs is scored, in floats."""
     return TILE_FLOATS.get(jax.default_backend(), TILE_FLOATS_ELSEWHERE)
 
 
 def any_process(flag: bool) -> bool:
-    """Whether the flag is set in any process; every process must ask at the same step."""
+    """Returns whether the flag is set in any process; all processes must call this at the same step."""
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
 
 
 def barrier(name: str) -> None:
-    """Waits for every process."""
+    """Waits for all processes."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
 def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:
-    """Raises a UserError unless so many rows, of this name, can be split evenly over all devices."""
+    """Raises a UserError unless a number of rows, called `name`, can be split evenly over all devices."""
     devices = jax.device_count()
     if batch_size % devices:
         raise UserError(
@@ -65,27 +64,27 @@ def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:
 
 
 def all_gather(tree: chex.ArrayTree, axis: str | None) -> chex.ArrayTree:
-    """Concatenates every device's rows along axis 0; gradients flow back to the device that owns a row."""
+    """Concatenates the rows of all devices along axis 0; gradients flow back to the device of a row."""
     if axis is None:
         return tree
     return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
 
 
 def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Adds up every device's arrays inside of `data_parallel`; on one device the arrays themselves.
+    """Sums the arrays of all devices inside `data_parallel`; on one device returns them.
 
-    For layers with statistics of the global batch, which do not know where they run.
+    For layers with statistics of the global batch, which do not know the axis name.
     """
     try:
         return jax.lax.psum(tree, AXIS)
-    except NameError:  # the axis is bound on several devices only
+    except NameError:  # the axis is only bound on several devices
         return tree
 
 
 def gather_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Concatenates every device's rows along axis 0 inside of `data_parallel`; on one device the rows themselves.
+    """Concatenates the rows of all devices along axis 0 inside `data_parallel`; on one device returns them.
 
-    For models that rank the images of the global batch while they score; others gather what comes out.
+    For models that rank the images of the global batch while they score.
     """
     try:
         return all_gather(tree, AXIS)
@@ -101,18 +100,23 @@ def value_and_mean_gradient(loss: Callable, axis: str | None) -> Callable:
     value_and_grad = jax.value_and_grad(loss, has_aux=True)
     if axis is None:
         return value_and_grad
-    return lambda *args: jax.lax.pmean(value_and_grad(*args), axis)
+
+    def value_and_mean(*args):
+        value, gradients = value_and_grad(*args)
+        return value, jax.lax.pmean(gradients, axis)
+
+    return value_and_mean
 
 
 def device_key(key: chex.PRNGKey, axis: str | None) -> chex.PRNGKey:
-    """A random key of each device's own."""
+    """Returns a different random key on each device."""
     return key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis))
 
 
 def data_parallel(step: Callable) -> Callable:
     """Compiles `step(state, batch, axis=None)` for all devices of all processes, donating the state.
 
-    On one device this is `jit`; on several `pmap` with the state not stacked: it goes in and comes out as one copy.
+    On one device this is `jit`; on several `pmap` with an unstacked state: input and output are one copy.
     """
     if jax.device_count() == 1:
         return jax.jit(step, donate_argnums=0)
@@ -126,14 +130,14 @@ def _local_mesh() -> jax.sharding.Mesh:
 
 
 def _local_sharding(spec: jax.sharding.PartitionSpec) -> jax.sharding.Sharding | None:
-    """How this process' devices share an array; None on one device."""
+    """Returns the sharding over the devices of this process; None on one device."""
     if jax.device_count() == 1:
         return None
     return jax.sharding.NamedSharding(_local_mesh(), spec)
 
 
 def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
-    """Copies a state to every device of this process, ready to be donated: nothing else shares its memory."""
+    """Copies a state to every device of this process, in memory of its own, so that it can be donated."""
     return jax.device_put(jax.tree.map(np.array, jax.device_get(state)), _local_sharding(jax.P()))
 
 
@@ -141,7 +145,7 @@ def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
     """Moves this process' rows of a batch onto its devices, in the layout `data_parallel` expects.
 
     Args:
-      batch: numpy arrays; scalars go to every device, of the others axis 0 is split evenly.
+      batch: numpy arrays; scalars are copied to every device, axis 0 of the others is split evenly.
     """
     if jax.device_count() == 1:
         return jax.device_put(batch)
@@ -154,18 +158,18 @@ def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def num_local_devices() -> int:
-    """How many devices this process has."""
+    """Returns the number of devices of this process."""
     return jax.local_device_count()
 
 
 def map_rows(function: Callable) -> Callable:
-    """Compiles `function(rows, shared)` for all devices of this process, each with an even part of the rows.
+    """Compiles `function(rows, shared)` for all devices of this process, with the rows split evenly.
 
     Args:
-      function: from rows, leaves [N, ...], and anything else to results, leaves [N, ...].
+      function: maps rows, leaves [N, ...], and any shared argument to results, leaves [N, ...].
 
     Returns:
-      The same of rows as `put_rows` lays them out.
+      The same function of rows in the layout of `put_rows`.
     """
     rows = jax.P(AXIS)
     return jax.jit(
@@ -179,17 +183,17 @@ def put_rows(rows: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def put_everywhere(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Copies arrays to every device of this process, for the shared argument of what `map_rows` compiled."""
+    """Copies arrays to every device of this process, for the shared argument of `map_rows`."""
     return jax.device_put(tree, jax.sharding.NamedSharding(_local_mesh(), jax.P()))
 
 
 def memory_of(mapped: Callable, rows: chex.ArrayTree, shared: chex.ArrayTree) -> int:
-    """Bytes that a call of what `map_rows` compiled takes on all devices of this process, besides what it is given.
+    """Returns the bytes that a function of `map_rows` needs on all devices of this process, besides its arguments.
 
-    It is compiled for that, and a call with the like of these arguments is not compiled again.
+    This compiles the function; a later call with arguments of these shapes is not compiled again.
 
     Args:
-      mapped: of `map_rows`.
+      mapped: a function returned by `map_rows`.
       rows: shapes, leaves [N, ...].
       shared: arrays or shapes.
     """
@@ -200,12 +204,12 @@ def memory_of(mapped: Callable, rows: chex.ArrayTree, shared: chex.ArrayTree) ->
 
 
 def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], depth: int) -> Iterator:
-    """Makes the batches of the coming steps in a thread and moves them onto the devices ahead of use.
+    """Makes the batches of the next steps in a thread and moves them to the devices in advance.
 
     Args:
       make_batch: a pure function of the step.
       steps: in order.
-      depth: how many batches are made ahead.
+      depth: number of batches made in advance.
 
     Yields:
       The batch of each step, on the devices.

@@ -17,7 +17,7 @@ def test_a_file_is_replaced_when_it_is_complete(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path):
+def test_full_disk_keeps_the_old_file(tmp_path):
     path = tmp_path / 'file'
     path.write_bytes(b'before')
     with pytest.raises(UserError, match=r'file cannot be written: No space left on device; make room'), replacing(path):

@@ -70,7 +70,7 @@ def test_cross_retrieval_ranks_by_hand():
     np.testing.assert_array_equal(metrics.cross_retrieval_ranks(sims, np.array([0, 0, 1, 1])), [1, 3, 2, 3])
 
 
-def test_images_with_more_texts_than_others_have_no_cross_retrieval_ranks():
+def test_cross_retrieval_ranks_need_equal_numbers_of_texts():
     with pytest.raises(ValueError, match='images have from 1 to 2 texts'):
         metrics.cross_retrieval_ranks(np.zeros((2, 3)), np.array([0, 1, 1]))
 
@@ -111,7 +111,7 @@ def test_the_mean_distance_by_hand():
     assert np.isnan(metrics.mean_distance(sims[:1], np.zeros(3, int)))
 
 
-def test_the_mean_distance_of_many_half_precision_scores_is_not_rounded():
+def test_mean_distance_of_half_precision_is_not_rounded():
     sims = np.full((300, 1500), 0.1, np.float16)
     assert metrics.mean_distance(sims, np.repeat(np.arange(300), 5)) == pytest.approx(0, abs=1e-9)
 
@@ -130,7 +130,7 @@ def test_the_table_has_a_row_for_each_direction():
         assert [float(number) for number in line.removeprefix(label).split()] == want
 
 
-def test_folds_average_what_each_part_gives_alone():
+def test_folds_average_their_parts():
     rng = np.random.default_rng(0)
     image_of_text = np.repeat(np.arange(20), 5)
     sims = rng.normal(size=(20, 100)).astype(np.float32)
@@ -161,7 +161,7 @@ def test_folds_that_do_not_fit_are_refused():
         metrics.retrieval_metrics(np.eye(3), np.arange(3), folds=2)
 
 
-def test_words_told_apart_and_corrected_by_hand():
+def test_word_metrics_by_hand():
     """Two sentences of four and three places, of which the first two and one are replaced."""
     fits = np.array([[0.4, 0.5, 0.6, 0.2], [0.9, 0.7, 0.8, 0.9]])
     labels = np.array([[False, False, True, True], [True, False, True, False]])
@@ -180,7 +180,7 @@ def test_words_told_apart_and_corrected_by_hand():
     }
 
 
-def test_words_told_apart_in_loops():
+def test_word_metrics_equal_loops():
     rng = np.random.default_rng(0)
     fits, labels, mask = rng.random((9, 7)), rng.random((9, 7)) < 0.8, rng.random((9, 7)) < 0.6
     originals, corrections = rng.integers(3, size=(2, 9, 7))
@@ -203,12 +203,12 @@ def test_words_told_apart_in_loops():
 
 
 def test_what_there_are_no_words_for_is_not_a_number():
-    told = metrics.word_discrimination(np.ones((1, 2)), np.ones((1, 2), bool), np.ones((1, 2), bool))
-    assert (told['matched'], told['overall']) == (100, 100)
-    assert np.isnan([told['mismatched'], told['balanced']]).all()
+    got = metrics.word_discrimination(np.ones((1, 2)), np.ones((1, 2), bool), np.ones((1, 2), bool))
+    assert (got['matched'], got['overall']) == (100, 100)
+    assert np.isnan([got['mismatched'], got['balanced']]).all()
 
 
-def test_captions_above_their_false_sentences_by_hand():
+def test_caption_discrimination_by_hand():
     """A tie counts against the caption; a caption without false sentences does not count."""
     own = np.array([1.0, 2.0, 3.0, 4.0])
     scores, owners = np.array([0.5, 2.0, 1.0, 3.9, -1.0, 3.0]), np.array([0, 1, 1, 3, 3, 3])

@@ -1,23 +1,24 @@
-"""Dropped regions and changed words: pure functions of an example's random generator."""
+"""Augmentation that drops regions and changes words: pure functions of an example's random generator."""
 
 import dataclasses
 
 import numpy as np
 
-from jitm.errors import UserError, check_rate
+from jitm.errors import check_at_least, check_rate
 from jitm.types import Images
 
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """What training changes about its examples (VSE-infinity's size augmentation, ESA's self-expanding).
+    """Augmentation of training examples (VSE-infinity's size augmentation, ESA's self-expanding).
 
     Attributes:
-      drop_regions: probability that a region is left out; 0.2 as published.
-      change_words: probability that a word is masked (half of these), another word (a tenth) or left out; 0.2 as
-        published. `<mask>` is then one more word of the vocabulary.
-      keep_special_tokens: leaves the first and the last token alone; the published GRU encoders change `<start>` and `<end>`.
-      num_views: how often each pair stands in a batch, each time changed anew; 2 in ESA.
+      drop_regions: probability that a region is dropped; 0.2 as published.
+      change_words: probability that a word is changed: half of these are masked, a tenth replaced by a random word, the
+        others dropped; 0.2 as published. `<mask>` is then added to the vocabulary.
+      keep_special_tokens: does not change the first and the last token; the published GRU encoders change `<start>` and
+        `<end>`.
+      num_views: number of independently augmented views of each pair in a batch; 2 in ESA.
     """
 
     drop_regions: float
@@ -27,32 +28,31 @@ class Augmentation:
 
     @property
     def changes(self) -> bool:
-        """Whether anything is changed."""
+        """Whether examples are changed."""
         return self.drop_regions > 0 or self.change_words > 0 or self.num_views > 1
 
     def __post_init__(self):
         for key in ('drop_regions', 'change_words'):
-            check_rate(getattr(self, key), f'augmentation.{key}')
-        if self.num_views < 1:
-            raise UserError(f"config key 'augmentation.num_views' is {self.num_views}; it must be at least 1")
+            check_rate(getattr(self, key), key)
+        check_at_least(self.num_views, 1, 'num_views')
 
 
-def example_generator(seed: int, step: int, text: int, copy: int) -> np.random.Generator:
-    """The random numbers of one copy of a text and its image in the batch of a step."""
-    return np.random.default_rng([seed, step, text, copy])
+def example_generator(seed: int, step: int, text: int, view: int) -> np.random.Generator:
+    """Returns the random generator of one view of a text and its image in the batch of a step."""
+    return np.random.default_rng([seed, step, text, view])
 
 
 def keep_regions(count: int, regions: int, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """Chooses the regions that stay.
+    """Samples the regions to keep.
 
     Args:
-      count: how many are real.
+      count: number of valid regions.
       regions: R.
-      rate: probability that one is dropped.
-      rng: of the example.
+      rate: probability that a region is dropped.
+      rng: generator of the example.
 
     Returns:
-      bool [R], False beyond `count`; the first one is kept if the others all go.
+      bool [R], False beyond `count`; the first region is kept if all others are dropped.
     """
     kept = (rng.random(regions) >= rate) & (np.arange(regions) < count)
     kept[0] |= not kept.any()
@@ -60,45 +60,45 @@ def keep_regions(count: int, regions: int, rate: float, rng: np.random.Generator
 
 
 def drop_regions(images: Images, kept: np.ndarray) -> Images:
-    """Takes regions away.
+    """Drops regions.
 
     Args:
       images: regions [I, R, D].
-      kept: bool [I, E, R], for each of E num_views of an image.
+      kept: bool [I, E, R], the regions to keep in each of E views of an image.
 
     Returns:
-      For one copy images without these regions, the rest moved to the front and zeros behind; for several the images
-      as they are with `kept`: num_views share their encoded regions and differ in the pooling, as in ESA.
+      For one view, images with the kept regions first and zeros after them; for several views the same images with
+      `kept`: the views share their encoded regions and differ in the pooling, as in ESA.
     """
     if kept.shape[1] > 1:
         return images.replace(kept=kept)
     kept = kept[:, 0]
     counts = kept.sum(axis=1).astype(np.int32)
 
-    def to_the_front(x: np.ndarray) -> np.ndarray:
+    def compact(x: np.ndarray) -> np.ndarray:
         moved = np.zeros_like(x)
         moved[np.arange(kept.shape[1]) < counts[:, None]] = x[kept]
         return moved
 
-    locations = None if images.locations is None else to_the_front(images.locations)
-    return images.replace(regions=to_the_front(images.regions), counts=counts, locations=locations)
+    locations = None if images.locations is None else compact(images.locations)
+    return images.replace(regions=compact(images.regions), counts=counts, locations=locations)
 
 
 def change_words(
     ids: np.ndarray, continues: np.ndarray, mask: int, rate: float, keep_special_tokens: bool, rng: np.random.Generator
 ) -> np.ndarray:
-    """Masks, replaces or removes words, all pieces of a word alike (VSE-infinity, released).
+    """Masks, replaces or drops words; all pieces of a word are treated alike (VSE-infinity, released).
 
     Args:
       ids: int32 [L].
-      continues: bool [V], whether a word piece goes on with the word before it.
-      mask: id that hides a word.
+      continues: bool [V], whether an id continues the previous word.
+      mask: id of the mask.
       rate: probability that a word is changed.
-      keep_special_tokens: leaves the first and the last alone.
-      rng: of the example.
+      keep_special_tokens: does not change the first and the last token.
+      rng: generator of the example.
 
     Returns:
-      int32 [L'], 1 <= L' <= L: the first token stays if all others go.
+      int32 [L'], 1 <= L' <= L; the first token is kept if all others are dropped.
     """
     word = np.cumsum(~continues[ids]) - 1
     draws = rng.random(word[-1] + 1)[word]

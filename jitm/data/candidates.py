@@ -1,7 +1,6 @@
-"""Mined negatives of a split: for each image texts, for each text images, the most confusing first (paper 000)."""
+"""Mined negatives of a split: lists of texts for each image and of images for each text (Chen et al., 2020)."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,19 +10,19 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import hash_arrays, replacing
 
 MANIFEST = 'manifest.json'
-DRAWS = 16  # of both negatives of a pair, until they do not correspond; if they always do, the last ones stay
+MAX_SAMPLES = 16  # of both negatives of a pair, until they do not correspond; after that the last ones are taken
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """Lists of negatives, as the published `i2t_*.npy` and `t2i_*.npy`.
+    """Lists of negatives, the hardest first, as in the published `i2t_*.npy` and `t2i_*.npy`.
 
     Attributes:
       i2t: int32 [I, H], texts of other images for each image.
-      t2i: int32 [T, H'], images other than its own for each text.
+      t2i: int32 [T, H'], other images for each text.
     """
 
     i2t: np.ndarray
@@ -31,18 +30,16 @@ class Candidates:
 
     @property
     def hash(self) -> str:
-        """Of both lists."""
-        digest = hashlib.sha256()
-        for array in (self.i2t, self.t2i):
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()
+        """SHA-256 of both lists, as hex."""
+        return hash_arrays((self.i2t, self.t2i))
 
 
 def save(
     candidates: Candidates, scores: Mapping[str, np.ndarray], manifest: Mapping[str, Any], name: str, folder: Path
 ) -> None:
-    """Writes `i2t_{name}.npy` and `t2i_{name}.npy`, their scores as `scores_*.npy`, and last the manifest."""
-    (folder / MANIFEST).unlink(missing_ok=True)  # it would vouch for a mixture of old lists and new
+    """Writes `i2t_{name}.npy` and `t2i_{name}.npy`, their scores as `scores_*.npy`, and the manifest."""
+    # The manifest is removed first and written last, so that it never describes a mixture of old and new lists.
+    (folder / MANIFEST).unlink(missing_ok=True)
     arrays = {f'{direction}_{name}': getattr(candidates, direction) for direction in scores}
     arrays |= {f'scores_{direction}_{name}': array for direction, array in scores.items()}
     for stem, array in arrays.items():
@@ -53,7 +50,7 @@ def save(
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What `save` wrote of where its lists come from; None if there is nothing.
+    """Reads the manifest that `save` wrote; None if there is none.
 
     Raises:
       UserError: if it is damaged.
@@ -69,22 +66,22 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
-def _read_list(folder: Path, pattern: str, rows: int, limit: int, what: str) -> np.ndarray:
+def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> np.ndarray:
     paths = sorted(folder.glob(pattern))
     if len(paths) != 1:
-        raise UserError(f'{folder} has {len(paths)} files {pattern}; it must hold one, as jitm.mining writes it')
+        raise UserError(f'{folder} has {len(paths)} files {pattern}; it must hold one, as `jitm mine` writes it')
     try:
         array = np.load(paths[0])
     except (OSError, ValueError, EOFError):
         array = None
     if not isinstance(array, np.ndarray):
-        raise UserError(f'{paths[0]} is not a whole array; mine again')
+        raise UserError(f'{paths[0]} is not a complete array; mine again')
     if array.ndim != 2 or len(array) != rows or not np.issubdtype(array.dtype, np.integer):
         raise UserError(
             f'{paths[0]} holds {array.dtype} {list(array.shape)}; the training split needs integers [{rows}, H]'
         )
     if array.size == 0 or array.min() < 0 or array.max() >= limit:
-        raise UserError(f'{paths[0]} names {what} beyond the {limit} of the training split; it is of other data')
+        raise UserError(f'{paths[0]} names {kind} beyond the {limit} of the training split; it is of other data')
     return array.astype(np.int32)
 
 
@@ -92,38 +89,38 @@ def load(folder: str | Path, split: Split) -> Candidates:
     """Reads the lists of a split.
 
     Args:
-      folder: what `jitm.mining` wrote; or the published files `i2t_*.npy` and `t2i_*.npy` alone.
+      folder: a folder written by `jitm mine`, or one with the published files `i2t_*.npy` and `t2i_*.npy`.
       split: the training split.
 
     Raises:
-      UserError: if they are missing, damaged, of other data, or name what corresponds.
+      UserError: if they are missing, damaged, of other data, or contain corresponding pairs.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(f"config key 'offline.path': folder {folder} does not exist; make it with jitm.mining")
+        raise UserError(f'folder {folder} of mined negatives does not exist; make it with `jitm mine`')
     manifest = read_manifest(folder)
     if manifest is not None and manifest['data'] != split.identity:
         raise UserError(f'the negatives in {folder} were mined from other data than {split.name}; mine them again')
     i2t = _read_list(folder, 'i2t_*.npy', split.num_images, split.num_texts, 'texts')
     t2i = _read_list(folder, 't2i_*.npy', split.num_texts, split.num_images, 'images')
     if (split.image_of_text[i2t] == np.arange(split.num_images)[:, None]).any():
-        raise UserError(f'{folder} lists texts for the image they describe; these lists are not of {split.name}')
+        raise UserError(f'{folder} lists texts as negatives of their own images; these lists are not of {split.name}')
     if (t2i == split.image_of_text[:, None]).any():
-        raise UserError(f'{folder} lists images for their own texts; these lists are not of {split.name}')
+        raise UserError(f'{folder} lists images as negatives of their own texts; these lists are not of {split.name}')
     return Candidates(i2t, t2i)
 
 
 @dataclasses.dataclass(frozen=True)
 class OfflineNegatives:
-    """Draws negatives from lists (paper 000, section 3.2).
+    """Samples negatives from lists (Chen et al., 2020, section 3.2).
 
     Attributes:
       candidates: the lists.
-      top_h_texts: from how many of an image's texts one is drawn; 300 as published.
-      top_h_images: from how many of a text's images; 60.
-      coupled: draws one rank n for both, text n and image n * top_h_images // top_h_texts, as released; the paper
-        draws them independently.
-      redraw: draws again if both negatives correspond, as in the paper; the released code does not.
+      top_h_texts: number of texts of an image to sample from; 300 as published.
+      top_h_images: number of images of a text to sample from; 60 as published.
+      coupled: samples one rank n for both, text n and image n * top_h_images // top_h_texts, as released; the paper
+        samples them independently.
+      redraw: samples again if both negatives correspond, as in the paper; the released code does not.
     """
 
     candidates: Candidates
@@ -135,34 +132,33 @@ class OfflineNegatives:
     def __post_init__(self):
         for key, array in (('top_h_texts', self.candidates.i2t), ('top_h_images', self.candidates.t2i)):
             if not 1 <= getattr(self, key) <= array.shape[1]:
-                raise UserError(
-                    f"config key 'offline.{key}' is {getattr(self, key)}; the lists hold 1 to {array.shape[1]}"
-                )
+                raise ValueError(f'{key} is {getattr(self, key)}; the lists hold 1 to {array.shape[1]}')
 
-    def draw(
+    def sample(
         self, text_index: np.ndarray, split: Split, rng: np.random.Generator
     ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """Draws for each text of a batch and its image.
+        """Samples negatives for each text of a batch and its image.
 
         Args:
-          text_index: int [B].
-          split: whose texts these are.
-          rng: of the batch.
+          text_index: int [B], rows of the texts.
+          split: the split of these texts.
+          rng: generator of the batch.
 
         Returns:
-          The images and texts, each int [B], of two pairs: a negative of the text with a negative of the image; and
-          the image that the latter text describes with a text that describes the former image.
+          The images and texts, each int [B], of two pairs. The first is a negative image of the text with a negative
+          text of the image. The second is the image that this negative text describes with a text that describes this
+          negative image.
         """
-        shape = len(text_index), DRAWS if self.redraw else 1
+        shape = len(text_index), MAX_SAMPLES if self.redraw else 1
         ranks = rng.integers(self.top_h_texts, size=shape)
         texts = self.candidates.i2t[split.image_of_text[text_index][:, None], ranks]
-        others = rng.integers(self.top_h_images, size=shape)
+        image_ranks = rng.integers(self.top_h_images, size=shape)
         if self.coupled:
-            others = ranks * self.top_h_images // self.top_h_texts
-        images = self.candidates.t2i[text_index[:, None], others]
-        apart = split.image_of_text[texts] != images
-        apart[:, -1] = True
-        first = np.argmax(apart, axis=1)
+            image_ranks = ranks * self.top_h_images // self.top_h_texts
+        images = self.candidates.t2i[text_index[:, None], image_ranks]
+        accepted = split.image_of_text[texts] != images
+        accepted[:, -1] = True
+        first = np.argmax(accepted, axis=1)
         texts, images = (np.take_along_axis(x, first[:, None], axis=1)[:, 0] for x in (texts, images))
-        described = split.draw_texts(images, rng)
+        described = split.sample_texts(images, rng)
         return (images, texts), (split.image_of_text[texts], described)

@@ -1,4 +1,4 @@
-"""How well a text would do as a caption of an image: CIDEr, computed from the captions or read from a file."""
+"""Caption metrics of texts for images: CIDEr, computed from the captions, or any metric read from a file."""
 
 import dataclasses
 import hashlib
@@ -13,28 +13,28 @@ from jitm.data.text import tokenize
 from jitm.errors import UserError
 
 MAX_N = 4
-SCALE = 10  # of the released code; the paper's values are a tenth
+SCALE = 10  # as in the released code; the values in the paper are a tenth
 
 
 @dataclasses.dataclass(frozen=True)
 class Relevance:
-    """How well texts of a split would do as captions of its images, both given by number.
+    """A caption metric phi of the texts of a split for its images.
 
     Attributes:
       phi: `(images int [M], texts int [N]) -> float32 [M, N]`.
-      hash: SHA-256 of the file that phi is read from, in hexadecimal; '' where the split alone decides it.
+      hash: SHA-256 of the file that phi is read from, in hexadecimal; '' if phi depends on the split alone.
     """
 
     phi: Callable[[np.ndarray, np.ndarray], np.ndarray]
     hash: str = ''
 
     def __call__(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-        """Looks up phi of texts [N] for images [M]: float32 [M, N]."""
+        """Returns phi of texts [N] for images [M], given by their rows: float32 [M, N]."""
         return self.phi(images, texts)
 
 
 def _ngrams(captions: tuple[str, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields for n = 1 to MAX_N the text and the id from 0 of every n-gram there is."""
+    """Yields for n = 1 to MAX_N the texts and the ids of all n-grams; ids start from 0."""
     tokens = [tokenize(caption) for caption in captions]
     texts = np.repeat(np.arange(len(tokens)), [len(words) for words in tokens])
     known: dict[str, int] = {}
@@ -42,14 +42,14 @@ def _ngrams(captions: tuple[str, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]
     for n in range(1, MAX_N + 1):
         yield texts, grams
         if n < MAX_N:
-            # Two n-grams in succession are one of n + 1 words.
+            # Two consecutive n-grams are one (n + 1)-gram.
             follows = texts[1:] == texts[:-1]
             pairs = grams[:-1][follows] * (grams.max(initial=0) + 1) + grams[1:][follows]
             texts, grams = texts[1:][follows], np.unique(pairs, return_inverse=True)[1]
 
 
 def _unit_tfidf(texts: np.ndarray, grams: np.ndarray, captions_of: sparse.csr_array) -> sparse.csr_array:
-    """Each text's counts of n-grams times log(I / images whose captions have it), at length 1: [T, n-grams]."""
+    """Returns normalized tf-idf vectors [T, n-grams]: counts times log(I / images with the n-gram in a caption)."""
     images, size = captions_of.shape
     counts = sparse.csr_array((np.ones(len(grams)), (texts, grams)), shape=(size, grams.max(initial=0) + 1))
     documents = ((captions_of @ counts) > 0).sum(axis=0)
@@ -59,26 +59,26 @@ def _unit_tfidf(texts: np.ndarray, grams: np.ndarray, captions_of: sparse.csr_ar
 
 
 def from_captions(split: Split) -> Relevance:
-    """CIDEr of a text against the captions of an image (Vedantam et al., 2015, eq. 1 to 3; not CIDEr-D).
+    """Returns CIDEr of texts, with the captions of images as references (Vedantam et al., 2015, eq. 1 to 3).
 
-    Cosines of tf-idf vectors of n-grams, mean over the captions and n = 1 to 4, times 10. The idf counts images, those
-    of the split. A text is not compared with itself: for its own image the other captions are the references. Words
-    are the tokenizer's, not stemmed.
+    The value is 10 times the mean cosine of tf-idf vectors of n-grams, over the references and n = 1 to 4. The idf
+    counts the images of the split. A text is not compared with itself: for its own image the other captions are the
+    references. Words are those of the tokenizer, without stemming. This is not CIDEr-D.
 
     Args:
-      split: whose captions are both the texts and the references.
+      split: its captions are both the texts and the references.
 
     Returns:
-      `relevance(images, texts)`, 0 to 10.
+      `relevance(images, texts)`, from 0 to 10.
 
     Raises:
-      UserError: an image has fewer than two captions.
+      UserError: if an image has fewer than two captions.
     """
     references = np.bincount(split.image_of_text, minlength=split.num_images)
     if references.min() < 2:
         raise UserError(
-            f'{split.name}, image {references.argmin()} has {references.min()} captions, but CIDEr compares one with '
-            "the others: give a matrix instead, with relevance.source 'cider.from_file'."
+            f'{split.name}, image {references.argmin()} has {references.min()} captions, but CIDEr compares each with '
+            "the others: give a matrix instead, with relevance.source 'cider.from_file'"
         )
     entries = np.ones(split.num_texts), (split.image_of_text, np.arange(split.num_texts))
     captions_of = sparse.csr_array(entries, shape=(split.num_images, split.num_texts))
@@ -96,24 +96,24 @@ def from_captions(split: Split) -> Relevance:
 
 
 def from_file(split: Split, *, path: str) -> Relevance:
-    """A given metric of every text for every image, such as SPICE, or the published `{dataset}_cider.npy`.
+    """Reads a metric of every text for every image, such as SPICE, or the published `{dataset}_cider.npy`.
 
     Args:
-      split: whose images and texts the matrix is about.
+      split: the split of these images and texts.
       path: a .npy file, float16 or float32 [I, T], memory-mapped; [T, I] is transposed, and a square one is [I, T].
-        It is read once as a whole, for its hash.
+        The whole file is read once, for its hash.
 
     Returns:
       `relevance(images, texts)`.
 
     Raises:
-      UserError: the file is missing or damaged or has another shape; later, where a value asked for is not finite.
+      UserError: if the file is missing or damaged or has another shape; later, if a requested value is not finite.
     """
     matrix, shape = open_npy(path), (split.num_images, split.num_texts)
     if matrix.shape not in (shape, shape[::-1]):
         raise UserError(
             f'{path} has shape {matrix.shape}, but {split.name} has {shape[0]} images and {shape[1]} texts: '
-            f'it must be {shape} or {shape[::-1]}.'
+            f'it must be {shape} or {shape[::-1]}'
         )
     matrix = matrix if matrix.shape == shape else matrix.T
 
@@ -122,7 +122,7 @@ def from_file(split: Split, *, path: str) -> Relevance:
         if not np.isfinite(values).all():
             row, column = np.argwhere(~np.isfinite(values))[0]
             raise UserError(
-                f'{path} has no finite value for image {images[row]} and text {texts[column]}: write it again.'
+                f'{path} has no finite value for image {images[row]} and text {texts[column]}: write it again'
             )
         return values
 

@@ -1,31 +1,30 @@
-"""Masks the phrases of scene graphs, for a model to fill in and so write negative sentences (TAGS, paper 001)."""
+"""Masking of the phrases of scene graphs, which a model refills with synthetic negatives (TAGS; Fan et al., 2022)."""
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from jitm.data.scene_graphs import SentenceGraph
+from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.errors import UserError
+from jitm.errors import check_at_least
+from jitm.files import hash_arrays
 from jitm.types import Masked
 
-_STREAM = 1  # sets these random numbers apart from those of `augmentation.example_generator`
+_STREAM = 1  # separates these random numbers from those of `augmentation.example_generator`
 
 
-def phrase_matrix(graph: SentenceGraph, offsets: np.ndarray) -> np.ndarray:
-    """Finds the words or word pieces of each phrase of a scene graph: all that it overlaps.
+def phrase_matrix(graph: CaptionGraph, offsets: np.ndarray) -> np.ndarray:
+    """Returns the words or word pieces that each phrase of a scene graph overlaps.
 
     Args:
-      graph: of a sentence.
-      offsets: int [L, 2], where its pieces stand, as a vocabulary's `offsets` gives them.
+      graph: the scene graph of a caption.
+      offsets: int [L, 2], the characters of each word or piece, see `Vocabulary.offsets`.
 
     Returns:
-      bool [P, L], its relations, attributes and objects, as far as they have pieces; if none has, every piece but both
-      ends as a phrase of its own, as `word_matrix`.
+      bool [P, L], a row for each relation, attribute and object that overlaps a piece; `word_matrix` if there is none.
     """
     spans = np.array([*graph.relations, *graph.attributes, *graph.objects], int).reshape(-1, 2)
     phrases = (offsets[:, 0] < spans[:, 1:]) & (offsets[:, 1] > spans[:, :1])
@@ -34,26 +33,26 @@ def phrase_matrix(graph: SentenceGraph, offsets: np.ndarray) -> np.ndarray:
 
 
 def word_matrix(length: int) -> np.ndarray:
-    """Every id but both ends as a phrase of its own: bool [L - 2, L]."""
+    """Returns a phrase for each word or word piece, without the special tokens: bool [L - 2, L]."""
     return np.eye(length, dtype=bool)[1:-1]
 
 
 def find_phrases(
-    captions: Sequence[str], vocabulary: Vocabulary | WordPiece, graphs: Sequence[SentenceGraph] | None
+    captions: Sequence[str], vocabulary: Vocabulary | WordPiece, graphs: Sequence[CaptionGraph] | None
 ) -> tuple[np.ndarray, ...]:
-    """Makes the `phrase_matrix` of every sentence of a split; without graphs the `word_matrix` (the ablation WM)."""
+    """Returns the `phrase_matrix` of every caption of a split; without graphs the `word_matrix` (the ablation WM)."""
     offsets = map(vocabulary.offsets, captions)
     if graphs is None:
-        return tuple(word_matrix(len(places)) for places in offsets)
-    return tuple(phrase_matrix(graph, places) for graph, places in zip(graphs, offsets, strict=True))
+        return tuple(word_matrix(len(spans)) for spans in offsets)
+    return tuple(phrase_matrix(graph, spans) for graph, spans in zip(graphs, offsets, strict=True))
 
 
 def caption_words(tokens: Tokens, image_of_text: np.ndarray) -> np.ndarray:
-    """Collects the ids in all captions of each image of a split: int32 [I, W], padded with -1, which is no word.
+    """Returns the ids in all captions of each image of a split: int32 [I, W], padded with -1.
 
     Args:
-      tokens: of the captions, T of them.
-      image_of_text: int [T], the image of each.
+      tokens: of the T captions.
+      image_of_text: int [T], the image of each caption.
     """
     pairs = np.stack([np.repeat(image_of_text, tokens.lengths), tokens.ids], axis=1)
     images, ids = np.unique(pairs, axis=0).T
@@ -64,10 +63,10 @@ def caption_words(tokens: Tokens, image_of_text: np.ndarray) -> np.ndarray:
 
 
 def phrase_probabilities(phrases: np.ndarray, rate: float) -> np.ndarray:
-    """With what probability each phrase is masked: the mean over its places of rate / phrases that have this place.
+    """Returns the probability of masking each phrase: the mean over its positions of rate / number of their phrases.
 
     Args:
-      phrases: bool [P, L], none without a place.
+      phrases: bool [P, L], each with at least one position.
       rate: 0.15 as published.
 
     Returns:
@@ -79,13 +78,13 @@ def phrase_probabilities(phrases: np.ndarray, rate: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masking:
-    """How sentences are masked.
+    """Masks captions at random.
 
     Attributes:
-      num_views: K, variants of each sentence; 20 as published.
-      rate: of a phrase that shares no place with others; if no phrase is drawn, one is masked all the same.
-      mask_prob: probability that a place of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
-      replace: probability that it shows a random word; 0.1 as released. Else it shows what stood there.
+      num_views: K, masked variants of each caption; 20 as published.
+      rate: probability of masking a phrase that shares no position with others; at least one phrase is always masked.
+      mask_prob: probability that a position of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
+      random_prob: probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
     """
 
     num_views: int
@@ -94,46 +93,43 @@ class Masking:
     random_prob: float
 
     def __post_init__(self):
-        if self.num_views < 1:
-            raise UserError(f"config key 'masking.num_views' is {self.num_views}; it must be at least 1")
+        check_at_least(self.num_views, 1, 'num_views')
         for key in ('rate', 'mask_prob', 'random_prob'):
             if not 0 <= getattr(self, key) <= 1:
-                raise UserError(f"config key 'masking.{key}' is {getattr(self, key)}; it must be in [0, 1]")
-        if self.mask_prob + self.random_prob > 1:
-            raise UserError(
-                f"config keys 'masking.mask_prob' and 'masking.random_prob' add up to {self.mask_prob + self.random_prob}; lower one, so "
-                'that they are at most 1 together'
-            )
+                raise ValueError(f'{key} is {getattr(self, key)}; it must be in [0, 1]')
+        total = self.mask_prob + self.random_prob
+        if total > 1:
+            raise ValueError(f'mask_prob and random_prob add up to {total}; lower one of them, so that it is at most 1')
 
     def mask(
         self, ids: np.ndarray, phrases: np.ndarray, vocabulary: Vocabulary | WordPiece, rng: np.random.Generator
     ) -> Masked:
-        """Masks one sentence K times (algorithm 1, line 4, as released).
+        """Masks one caption K times (algorithm 1, line 4, as released).
 
         Args:
           ids: int32 [L], padded.
-          phrases: bool [P, L'] with L' the length without padding.
-          vocabulary: whose mask is shown, and from whose words random ones are drawn; special ones are not among them.
-          rng: of the example.
+          phrases: bool [P, L'], L' being the length without padding.
+          vocabulary: its mask and its random words are shown; special tokens are not sampled.
+          rng: generator of the example.
 
         Returns:
-          ids and labels, [K, L]; no label only where there is no phrase.
+          ids and labels, [K, L]; without phrases there are no labels.
         """
-        drawn = rng.random((self.num_views, len(phrases))) < phrase_probabilities(phrases, self.rate)
-        places = self.num_views, phrases.shape[1]
-        fate = rng.random(places)
-        words = rng.integers(vocabulary.first_word, len(vocabulary), size=places, dtype=np.int32)
+        chosen = rng.random((self.num_views, len(phrases))) < phrase_probabilities(phrases, self.rate)
+        shape = self.num_views, phrases.shape[1]
+        action = rng.random(shape)
+        words = rng.integers(vocabulary.first_word, len(vocabulary), size=shape, dtype=np.int32)
         if len(phrases):
-            one = rng.integers(len(phrases), size=self.num_views)
-            drawn[np.arange(self.num_views), one] |= ~drawn.any(axis=1)
+            fallback = rng.integers(len(phrases), size=self.num_views)
+            chosen[np.arange(self.num_views), fallback] |= ~chosen.any(axis=1)
         masked, labelled = np.tile(ids, (self.num_views, 1)), np.zeros((self.num_views, len(ids)), bool)
-        labelled[:, : phrases.shape[1]] = drawn @ phrases
+        labelled[:, : phrases.shape[1]] = chosen @ phrases
         shown = np.select(
-            [fate < self.mask_prob, fate < self.mask_prob + self.random_prob],
+            [action < self.mask_prob, action < self.mask_prob + self.random_prob],
             [vocabulary.mask, words],
-            ids[: places[1]],
+            ids[: shape[1]],
         )
-        masked[labelled] = shown[labelled[:, : places[1]]]
+        masked[labelled] = shown[labelled[:, : shape[1]]]
         return Masked(masked, labelled)
 
     def mask_batch(
@@ -146,15 +142,15 @@ class Masking:
         step: int,
         texts: np.ndarray,
     ) -> Masked:
-        """Masks the sentences of a batch, each as a function of the seed, the step and its number alone.
+        """Masks the captions of a batch, each as a function of the seed, the step and its row alone.
 
         Args:
           ids: int32 [B, L], padded.
-          phrases: of these B sentences, from `find_phrases`.
+          phrases: of these B captions, from `find_phrases`.
           vocabulary: of the ids.
           seed: of the run.
           step: of the batch.
-          texts: int [B], the number of each sentence in its split.
+          texts: int [B], row of each caption in its split.
 
         Returns:
           ids and labels, [B, K, L].
@@ -173,11 +169,11 @@ class Masking:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedWords:
-    """What a pipeline needs to mask the sentences of a split.
+    """The inputs of a pipeline that masks the captions of a split.
 
     Attributes:
-      masking: how.
-      phrases: of every sentence, from `find_phrases`.
+      masking: how captions are masked.
+      phrases: of every caption, from `find_phrases`.
       words: int32 [I, W], see `caption_words`.
     """
 
@@ -187,9 +183,5 @@ class MaskedWords:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Of the phrases."""
-        digest = hashlib.sha256()
-        for matrix in self.phrases:
-            digest.update(np.int64(matrix.shape))
-            digest.update(np.ascontiguousarray(matrix))
-        return digest.hexdigest()
+        """SHA-256 of the phrases, as hex."""
+        return hash_arrays(x for matrix in self.phrases for x in (np.int64(matrix.shape), matrix))

@@ -1,4 +1,4 @@
-"""Batches as a pure function of (seed, step): nothing to save, nothing to restore."""
+"""Training batches as a pure function of (seed, step), so that a checkpoint needs no state of the data."""
 
 import dataclasses
 import functools
@@ -17,32 +17,32 @@ from jitm.errors import UserError
 from jitm.types import Batch, Images, Pairs, TextFormat, Texts
 
 LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
-_POOL = 2  # sets the random numbers of pools apart from others
+_EXTRA = 2  # separates the random numbers of the extra pairs from others
 
 
 def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece) -> Tokens:
-    """Encodes every caption once."""
+    """Encodes all captions."""
     return join([vocabulary.encode(caption) for caption in captions])
 
 
 def check_lengths(split: Split, tokens: Tokens, text_format: TextFormat) -> None:
-    """Raises a UserError if one of a split's texts is longer than a model reads."""
-    kind, most = text_format.kind or 'words', text_format.max_length
+    """Raises a UserError if a caption of a split is longer than the maximum of a model."""
+    kind, maximum = text_format.kind or 'words', text_format.max_length
     longest = tokens.lengths.argmax()
-    if most is not None and tokens.lengths[longest] > most:
+    if maximum is not None and tokens.lengths[longest] > maximum:
         raise UserError(
-            f'{split.name}, text {longest} has {tokens.lengths[longest]} {kind} with both ends, but the model reads at '
-            f'most {most}: shorten this caption'
+            f'{split.name}, text {longest} has {tokens.lengths[longest]} {kind} with special tokens, but the model '
+            f'reads at most {maximum}: shorten this caption'
         )
 
 
 def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
-    """Takes some texts, padded with 0.
+    """Returns some texts of a split, padded with 0.
 
     Args:
       tokens: of the split.
-      index: int [N], which texts.
-      length: L, at least the longest of them.
+      index: int [N], rows of the texts.
+      length: L, at least their maximum length.
 
     Returns:
       Texts with ids [N, L] and lengths [N].
@@ -55,23 +55,23 @@ def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
     return Texts(ids, lengths)
 
 
-def bucket(length: int, multiple: int, most: int | None = None) -> int:
-    """The padded length: the next multiple, so that few lengths are compiled, or the most a model reads if less."""
+def bucket(length: int, multiple: int, maximum: int | None = None) -> int:
+    """Returns the padded length: the next multiple, so that few lengths are compiled, but at most the maximum."""
     padded = -(-int(length) // multiple) * multiple
-    return padded if most is None else min(padded, most)
+    return padded if maximum is None else min(padded, maximum)
 
 
 def check_boxes(split: Split, reads_locations: bool) -> None:
-    """Raises a UserError if a model reads where regions are, and the split does not know it."""
+    """Raises a UserError if a model reads the locations of regions and the split has no boxes."""
     if reads_locations and split.boxes is None:
         raise UserError(
-            f'{split.name} has no boxes, but the model reads where regions are: add '
+            f'{split.name} has no boxes, but the model reads the locations of regions: add '
             f'{split.name.rpartition("/")[2]}_boxes.npy or boxes.npy to its folder'
         )
 
 
 def take_images(split: Split, index: np.ndarray, locations: bool = False) -> Images:
-    """Reads some images' regions into memory, and if asked to where these are."""
+    """Reads some images into memory, optionally with the locations of their regions."""
     return Images(
         np.asarray(split.regions[index]),
         split.counts[index],
@@ -88,8 +88,8 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
 class Pipeline:
     """The training batches of a split.
 
-    An example is a text with its image. An epoch is a permutation of the texts drawn from (seed, epoch), cut into
-    whole batches; the few texts left over differ from epoch to epoch.
+    An example is a text with its image. An epoch is a permutation of the texts, sampled from (seed, epoch) and split
+    into complete batches; the remaining texts differ between epochs.
 
     Attributes:
       split: images and captions.
@@ -97,15 +97,15 @@ class Pipeline:
       vocabulary: of these ids.
       batch_size: B of the global batch.
       seed: of the permutations.
-      length_multiple: texts are padded to a multiple of this, the batch's longest (before words were left out)
-        deciding.
-      augmentation: what is changed about the examples.
-      relevance: phi of any texts for any images of the split, for the batches to carry; None for batches without.
-      max_length: the most a model reads, beyond which nothing is padded; None for any length.
-      offline: draws mined negatives for the batches to carry; None for batches without.
-      locations: the batches tell where regions are.
-      num_extra: P, how many pairs besides those of the batch are candidates.
-      masked: how the sentences are masked; None if they are not.
+      length_multiple: texts are padded to a multiple of this, at least to the longest text of the batch before
+        augmentation.
+      augmentation: of the examples.
+      relevance: caption metric of any texts for any images of the split, added to the batches; optional.
+      max_length: maximum length of the padded texts; None for any length.
+      offline: samples mined negatives, added to the batches; optional.
+      locations: adds the locations of regions to the batches.
+      num_extra: P, number of candidate pairs besides those of the batch.
+      masked: masks the captions; optional.
     """
 
     split: Split
@@ -124,38 +124,38 @@ class Pipeline:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells its data from others: the split's identity, hashes of what else is given and read."""
-        given = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
+        """Identifies the data: the identity of the split, and hashes of all other inputs."""
+        relevance = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
         mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
         boxes = {'boxes': self.split.boxes_hash} if self.locations else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
-        return self.split.identity | given | mined | boxes | phrases
+        return self.split.identity | relevance | mined | boxes | phrases
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in an epoch."""
+        """Number of batches in an epoch."""
         return self.split.num_texts // self.batch_size
 
     def text_index(self, step: int) -> np.ndarray:
-        """Which texts are in the batch of a step: int64 [B]."""
+        """Returns the rows of the texts in the batch of a step: int64 [B]."""
         epoch, position = divmod(step, self.steps_per_epoch)
         order = _permutation(self.seed, epoch, self.split.num_texts)
         return order[position * self.batch_size : (position + 1) * self.batch_size]
 
     def batch(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
-        """Makes the batch of a step, or one process' rows of it.
+        """Makes the batch of a step, or the rows of one process.
 
         Args:
           step: from 0.
-          shard: which rows, as one of `num_shards` equal parts.
-          num_shards: how many parts the batch has.
+          shard: number of the part, from 0.
+          num_shards: number of equal parts of the batch.
 
         Returns:
-          Numpy arrays with B / num_shards rows, padded alike in every shard.
+          Numpy arrays with B / num_shards rows, padded to the same length in every shard.
         """
         text_index = self.text_index(step)
-        offline, pool = self._draw_offline(step, text_index), self._draw_pool(step)
-        longest = self.tokens.lengths[np.concatenate([text_index, pool, *(texts for _, texts in offline)])].max()
+        offline, extra = self._sample_offline(step, text_index), self._sample_extra(step)
+        longest = self.tokens.lengths[np.concatenate([text_index, extra, *(texts for _, texts in offline)])].max()
         length = bucket(longest, self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
@@ -174,25 +174,25 @@ class Pipeline:
             or None,
         )
         if self.num_extra:
-            pooled = np.split(pool, num_shards)[shard]
-            extra_index = self.split.image_of_text[pooled]
-            batch = batch.replace(extra=self._pairs(extra_index, pooled, length), extra_index=extra_index)
+            extra_rows = np.split(extra, num_shards)[shard]
+            extra_index = self.split.image_of_text[extra_rows]
+            batch = batch.replace(extra=self._pairs(extra_index, extra_rows, length), extra_index=extra_index)
         if self.masked:
             masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
             variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)
             batch = batch.replace(masked=variants, caption_words=self.masked.words[image_index])
         return batch
 
-    def _draw_pool(self, step: int) -> np.ndarray:
-        """The texts of a step's pool, with their images: int64 [P]."""
-        rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_POOL,)))
+    def _sample_extra(self, step: int) -> np.ndarray:
+        """Samples the texts of the extra pairs of a step: int64 [P]."""
+        rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_EXTRA,)))
         return rng.choice(self.split.num_texts, self.num_extra, replace=False)
 
-    def _draw_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """Images and texts of the two mined pairs for each example of a global batch; nothing without such."""
+    def _sample_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """Samples images and texts of the two mined pairs for each example of a global batch; () without `offline`."""
         if self.offline is None:
             return ()
-        return self.offline.draw(text_index, self.split, np.random.default_rng([self.seed, step]))
+        return self.offline.sample(text_index, self.split, np.random.default_rng([self.seed, step]))
 
     def _pairs(self, images: np.ndarray, texts: np.ndarray, length: int) -> Pairs:
         return Pairs(self._take_images(images), pad_texts(self.tokens, texts, length))
@@ -201,15 +201,20 @@ class Pipeline:
         return take_images(self.split, index, self.locations)
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
-        changes, continues = self.augmentation, self.vocabulary.continues
-        kept, texts = np.empty((len(rows), changes.num_views, images.regions.shape[1]), bool), []
-        for n, copy in itertools.product(range(len(rows)), range(changes.num_views)):
-            rng = example_generator(self.seed, step, int(rows[n]), copy)
-            kept[n, copy] = keep_regions(images.counts[n], images.regions.shape[1], changes.drop_regions, rng)
+        augmentation, continues = self.augmentation, self.vocabulary.continues
+        kept, texts = np.empty((len(rows), augmentation.num_views, images.regions.shape[1]), bool), []
+        for n, view in itertools.product(range(len(rows)), range(augmentation.num_views)):
+            rng = example_generator(self.seed, step, int(rows[n]), view)
+            kept[n, view] = keep_regions(images.counts[n], images.regions.shape[1], augmentation.drop_regions, rng)
             ids = self.tokens.ids[self.tokens.starts[rows[n]] : self.tokens.starts[rows[n] + 1]]
-            if changes.change_words > 0:
+            if augmentation.change_words > 0:
                 ids = change_words(
-                    ids, continues, self.vocabulary.mask, changes.change_words, changes.keep_special_tokens, rng
+                    ids,
+                    continues,
+                    self.vocabulary.mask,
+                    augmentation.change_words,
+                    augmentation.keep_special_tokens,
+                    rng,
                 )
             texts.append(ids)
         tokens = join(texts)

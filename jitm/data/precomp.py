@@ -1,10 +1,10 @@
 """Region features and captions in the field's `*_precomp` folders.
 
 A folder holds, per split, `{split}_ims.npy`, `{split}_caps.txt` and optionally `{split}_ids.txt` and
-`{split}_boxes.npy`; `boxes.npy` holds the boxes when they are the same for every image. The name of the data set is
-known only where `dataset.txt` tells it. Features stay on disk and are memory-mapped. Published folders differ in two
-ways that are undone here: some store each image once per caption, and the dev splits of Flickr30K and COCO are larger
-than the 1,000 images the field reports on.
+`{split}_boxes.npy`; `boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt` holds
+the name of the data set. Features stay on disk and are memory-mapped. Two differences between published folders are
+removed: some store each image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000
+images of published results.
 """
 
 import itertools
@@ -23,7 +23,7 @@ _FEATURES = '_ims.npy'
 
 
 def splits(root: str) -> tuple[str, ...]:
-    """Names the splits a folder holds features of, sorted.
+    """Returns the names of the splits of a folder, sorted.
 
     Args:
       root: a `*_precomp` folder.
@@ -32,33 +32,33 @@ def splits(root: str) -> tuple[str, ...]:
       The part before `_ims.npy` of every such file.
 
     Raises:
-      UserError: `root` is not a folder.
+      UserError: if `root` is not a folder.
     """
     if not os.path.isdir(root):
-        raise UserError(f'{root} is not a folder: give the path of a *_precomp folder.')
+        raise UserError(f'{root} is not a folder: give the path of a *_precomp folder')
     return tuple(sorted(name.removesuffix(_FEATURES) for name in os.listdir(root) if name.endswith(_FEATURES)))
 
 
 def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
-    """Opens one split of a precomp folder, in SCAN's data format, checked from end to end.
+    """Opens one split of a precomp folder, SCAN's data format, and checks all of it.
 
     Args:
-      split: `train`, `dev`, `test`, `testall` or whatever else the folder holds.
+      split: `train`, `dev`, `test`, `testall` or another split of the folder.
       root: the folder, such as `data/f30k_precomp`.
-      dev_images: how many images of the split `dev` to keep, the first ones, as published results do; None keeps all.
+      dev_images: number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
 
     Returns:
-      The split; `regions` [I, R, D] is a view of the memory-mapped file, each image once.
+      The split; `regions` [I, R, D] is a view of the memory-mapped file with each image once.
 
     Raises:
-      UserError: a file is missing, damaged or does not fit the others.
+      UserError: if a file is missing, damaged or inconsistent with the others.
     """
     known = splits(root)
     path = os.path.join(root, split + _FEATURES)
     captions_path = os.path.join(root, f'{split}_caps.txt')
     if split not in known and not os.path.exists(captions_path):
-        there = f'its splits are {", ".join(known)}' if known else f'it holds no *{_FEATURES} file at all'
-        raise UserError(f"{root} has no split '{split}': {there}.")
+        hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{_FEATURES} file'
+        raise UserError(f"{root} has no split '{split}': {hint}")
 
     captions = _read_lines(captions_path)
     stored = _open_features(path)
@@ -69,7 +69,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
     if texts % images:
         raise UserError(
             f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}: '
-            'every image needs the same number of captions, one per line.'
+            'every image needs the same number of captions, one per line'
         )
     image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, texts)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
@@ -78,7 +78,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
     kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
     if kept < 1:
         raise UserError(
-            f'{path} cannot be cut to {dev_images} images: set dev_images to at least 1, or to None for all.'
+            f'{path} cannot be cut to {dev_images} images: set dev_images to at least 1, or to None for all'
         )
     per_image = texts // images
     return Split(
@@ -98,37 +98,37 @@ def _read_lines(path: str) -> tuple[str, ...]:
         with open(path, 'rb') as file:
             data = file.read()
     except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): put the file there.') from error
+        raise UserError(f'{path} cannot be read ({error.strerror}): add the file') from error
     try:
         text = data.decode('utf-8-sig')  # a byte order mark would become part of the first word
     except UnicodeDecodeError as error:
         line = data.count(b'\n', 0, error.start) + 1
-        raise UserError(f'{path}, line {line} is not UTF-8: convert the file to UTF-8.') from error
-    # Not splitlines: it also splits at characters, such as U+2028, that stand inside captions.
+        raise UserError(f'{path}, line {line} is not UTF-8: convert the file to UTF-8') from error
+    # Not splitlines, which also splits at characters such as U+2028, which occur in captions.
     lines = tuple(line.strip() for line in text.rstrip().split('\n'))
     if lines == ('',):
-        raise UserError(f'{path} is empty: it needs one entry per line.')
+        raise UserError(f'{path} is empty: it needs one entry per line')
     if '' in lines:
-        raise UserError(f'{path}, line {lines.index("") + 1} is blank: put the missing entry there or remove the line.')
+        raise UserError(f'{path}, line {lines.index("") + 1} is blank: add the missing entry or remove the line')
     return lines
 
 
 def open_npy(path: str) -> np.memmap:
-    """Memory-maps a float array; only the header is parsed, so that nothing is ever unpickled."""
+    """Memory-maps a float array; only the header is parsed, and nothing is unpickled."""
     try:
         with open(path, 'rb') as file:
             shape, dtype = _read_header(file)
             missing = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
     except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): put the file there.') from error
-    except Exception as error:  # numpy raises half a dozen kinds for damaged headers
-        raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save.') from error
+        raise UserError(f'{path} cannot be read ({error.strerror}): add the file') from error
+    except Exception as error:  # numpy raises many kinds of errors for damaged headers
+        raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save') from error
     if dtype not in (np.float16, np.float32):
-        raise UserError(f'{path} has dtype {dtype}: convert it to float16 or float32.')
+        raise UserError(f'{path} has dtype {dtype}: convert it to float16 or float32')
     if min(shape, default=1) < 1:
-        raise UserError(f'{path} has shape {shape}, so there is nothing in it: write it again.')
+        raise UserError(f'{path} has shape {shape}, which is empty: write it again')
     if missing > 0:
-        raise UserError(f'{path} is cut off, {missing} bytes are missing for its shape {shape}: copy it again.')
+        raise UserError(f'{path} is cut off, {missing} bytes are missing for its shape {shape}: copy it again')
     return np.load(path, mmap_mode='r', allow_pickle=False)
 
 
@@ -145,26 +145,26 @@ def _open_features(path: str) -> np.ndarray:
         features = features[:, None]
     if features.ndim != 3:
         raise UserError(
-            f'{path} has shape {features.shape}: it must be (images, regions, features) or (images, features).'
+            f'{path} has shape {features.shape}: it must be (images, regions, features) or (images, features)'
         )
     return features
 
 
 def _chunks(array: np.ndarray) -> Iterator[int]:
-    """Yields the first rows of chunks of about 64 MB, and the number of rows at last."""
+    """Yields the first row of each chunk of about 64 MB, and finally the number of rows."""
     rows = max(1, _CHUNK_BYTES // array[0].nbytes)
     yield from range(0, len(array), rows)
     yield len(array)
 
 
 def _count_repeats(array: np.ndarray) -> int:
-    """Returns how often each row is stored, 1 if the array is not made of such groups.
+    """Returns the number of consecutive copies of each row, 1 if rows are not repeated.
 
-    The greatest common divisor of all places where a row differs from the one before: neighbouring images that happen
-    to be equal make longer runs, but do not change it.
+    This is the greatest common divisor of all indices at which a row differs from the previous one. Neighboring images
+    that happen to be equal do not change it.
     """
     repeats = len(array)
-    bits = array.view(f'u{array.itemsize}')  # also equal where the features are NaN
+    bits = array.view(f'u{array.itemsize}')  # compares NaN as equal
     bounds = list(_chunks(array[:-1])) if len(array) > 1 else []
     for start, stop in itertools.pairwise(bounds):
         differs = (bits[start:stop] != bits[start + 1 : stop + 1]).any(axis=(1, 2))
@@ -182,14 +182,14 @@ def _check_finite(regions: np.ndarray, path: str, repeats: int) -> None:
         return
     start = bounds[finite.index(False)]
     row = next(row for row in range(start, len(regions)) if not _is_finite(regions[row])) * repeats
-    raise UserError(f'{path}, row {row} has NaN or infinite features: extract the features of this image again.')
+    raise UserError(f'{path}, row {row} has NaN or infinite features: extract the features of this image again')
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    """Returns whether all numbers are finite, several times faster for float16 than numpy.isfinite.
+    """Returns whether all numbers are finite; for float16 several times faster than numpy.isfinite.
 
-    NaN and infinity are the numbers whose exponent bits are all ones. Read as integers these are the largest: signed
-    where the number is positive, unsigned where it is negative.
+    The exponent bits of NaN and infinity are all ones. As integers they are therefore the largest numbers, signed ones
+    if positive, unsigned ones if negative.
     """
     signed, unsigned = (array.view(f'{kind}{array.itemsize}') for kind in 'iu')
     infinities = np.array([np.inf, -np.inf], array.dtype)
@@ -202,7 +202,7 @@ def _read_ids(path: str, images: int, texts: int) -> tuple[str, ...]:
         return tuple(str(image) for image in range(images))
     ids = _read_lines(path)
     if len(ids) not in (images, texts):
-        raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts}).')
+        raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts})')
     return ids[:: len(ids) // images]
 
 
@@ -211,12 +211,12 @@ def _read_dataset(path: str) -> str:
         return ''
     names = _read_lines(path)
     if len(names) > 1:
-        raise UserError(f'{path} has {len(names)} lines: it must hold one name, such as f30k.')
+        raise UserError(f'{path} has {len(names)} lines: it must hold one name, such as f30k')
     return names[0]
 
 
 def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) -> np.ndarray | None:
-    """Returns float32 [I, R, 4], or None where the folder has no boxes."""
+    """Returns float32 [I, R, 4], or None if the folder has no boxes."""
     path = os.path.join(root, f'{split}_boxes.npy')
     shape = (rows, regions, 4)
     if not os.path.exists(path):
@@ -226,7 +226,7 @@ def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) ->
         return None
     boxes = open_npy(path)
     if boxes.shape != shape:
-        raise UserError(f'{path} has shape {boxes.shape}, but these features need boxes of shape {shape}.')
+        raise UserError(f'{path} has shape {boxes.shape}, but these features need boxes of shape {shape}')
     if not (boxes.min() >= 0 and boxes.max() <= 1):
-        raise UserError(f'{path} has boxes outside of [0, 1]: write x1 y1 x2 y2 as fractions of width and height.')
+        raise UserError(f'{path} has boxes outside of [0, 1]: write x1 y1 x2 y2 as fractions of width and height')
     return np.broadcast_to(boxes.astype(np.float32, copy=False), (rows, regions, 4))[::repeats]

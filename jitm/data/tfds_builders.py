@@ -1,14 +1,14 @@
 """The `*_precomp` folders as a TensorFlow Datasets builder, prepared and read without TensorFlow.
 
     import tensorflow_datasets as tfds
-    import jitm.data.tfds_builders  # makes the name known
+    import jitm.data.tfds_builders  # registers the builder
 
     builder = tfds.builder('jitm_precomp/f8k', data_dir='tfds', file_format='array_record')
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir='data'))  # data/f8k_precomp
     source = builder.as_data_source(split='train')
     source[0]['regions']  # float16 [36, 256]
 
-Record n is image n of the folder, dev splits are whole, and texts come back as UTF-8 bytes.
+Record n is image n of the folder, dev splits are complete, and captions are UTF-8 bytes.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from jitm.errors import UserError
 
 @dataclasses.dataclass(kw_only=True)
 class PrecompConfig(tfds.core.BuilderConfig):
-    """What the features of one data set look like.
+    """The features of one data set.
 
     Attributes:
-      regions: R, regions of each image.
-      features: D, features of each region.
+      regions: R, number of regions of each image.
+      features: D, size of a region's features.
       dtype: float16 or float32.
       boxes: whether the folder has the boxes of the regions.
     """
@@ -42,12 +42,11 @@ class PrecompConfig(tfds.core.BuilderConfig):
 
 
 class JitmPrecomp(tfds.core.GeneratorBasedBuilder):
-    """One record per image: `image_id`, `regions` [R, D], its `captions`, and `boxes` [R, 4] where there are any."""
+    """One record per image: `image_id`, `regions` [R, D], its `captions`, and optionally `boxes` [R, 4]."""
 
     VERSION = tfds.core.Version('1.0.0')
-    url_infos = (
-        None  # nothing is downloaded; to look for checksums, TFDS 4.9.10 imports a package it does not depend on
-    )
+    # Nothing is downloaded. To look for checksums, TFDS 4.9.10 imports a package that is not among its dependencies.
+    url_infos = None
     MANUAL_DOWNLOAD_INSTRUCTIONS = 'Put the folder <config>_precomp, such as f30k_precomp, into the manual_dir.'
     BUILDER_CONFIGS = (
         PrecompConfig(name='f8k', regions=36, features=256, dtype=np.float16, boxes=True),
@@ -85,10 +84,10 @@ class JitmPrecomp(tfds.core.GeneratorBasedBuilder):
         if found != wanted:
             raise UserError(
                 f'{path} has {found[0]} regions of {found[1]} features in {found[2]}, but jitm_precomp/{config.name} '
-                f'is {wanted[0]} of {wanted[1]} in {wanted[2]}: give the folder of that data set.'
+                f'is {wanted[0]} of {wanted[1]} in {wanted[2]}: give the folder of that data set'
             )
         if config.boxes and split.boxes is None:
-            raise UserError(f'{path} has no boxes beside it, but jitm_precomp/{config.name} needs them: add boxes.npy.')
+            raise UserError(f'{path} has no boxes, but jitm_precomp/{config.name} needs them: add boxes.npy')
         return split
 
     def _generate_examples(self, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:

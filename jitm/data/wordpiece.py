@@ -1,4 +1,4 @@
-"""Word pieces and their ids: BERT's tokenizer."""
+"""BERT's tokenizer and vocabulary of word pieces."""
 
 import dataclasses
 import functools
@@ -19,11 +19,11 @@ PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
 
 @dataclasses.dataclass(frozen=True)
 class WordPiece:
-    """The word pieces a BERT knows; stands where a `Vocabulary` can.
+    """The word pieces of a BERT, with the interface of `Vocabulary`.
 
     Attributes:
-      words: V distinct pieces, the id of a piece is its position; `[PAD]` is the first, the other `SPECIAL_PIECES` are
-        among them, and pieces within a word begin with `##`. A checkpoint keeps them as a list.
+      words: V distinct pieces; the id of a piece is its index. `[PAD]` is the first, the other `SPECIAL_PIECES` are
+        among them, and pieces that continue a word start with `##`.
     """
 
     words: tuple[str, ...]
@@ -39,29 +39,29 @@ class WordPiece:
           The word pieces.
 
         Raises:
-          UserError: the file cannot be read, has a piece twice, or lacks a special one; `[PAD]` must stand first.
+          UserError: if the file cannot be read, has duplicates, lacks a special piece, or `[PAD]` is not the first.
         """
         try:
             with open(path, encoding='utf-8') as file:
                 words = tuple(line.rstrip('\n') for line in file)
         except OSError as error:
-            raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocab.txt.') from error
+            raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocab.txt') from error
         except UnicodeDecodeError as error:
-            raise UserError(f'{path} is not UTF-8 text: give the path of a vocab.txt.') from error
+            raise UserError(f'{path} is not UTF-8 text: give the path of a vocab.txt') from error
         if missing := [piece for piece in SPECIAL_PIECES if piece not in words]:
-            raise UserError(f'{path} lacks {", ".join(missing)}: give the vocab.txt of a BERT.')
+            raise UserError(f'{path} lacks {", ".join(missing)}: give the vocab.txt of a BERT')
         if words[0] != PAD:
-            raise UserError(f'{path} has {PAD} at line {words.index(PAD) + 1}, but padding is 0: it must be line 1.')
+            raise UserError(f'{path} has {PAD} at line {words.index(PAD) + 1}, but padding is 0: it must be line 1')
         if len(set(words)) < len(words):
-            twice = next(word for n, word in enumerate(words) if word in words[:n])
-            raise UserError(f"{path} has '{twice}' twice: give the vocab.txt of a BERT.")
+            duplicate = next(word for n, word in enumerate(words) if word in words[:n])
+            raise UserError(f"{path} has '{duplicate}' twice: give the vocab.txt of a BERT")
         return cls(words)
 
     def encode(self, caption: str) -> np.ndarray:
-        """Turns a caption into ids, lower-cased and without accents unless the pieces have capitals.
+        """Converts a caption to ids, lower-cased and without accents unless the pieces have capitals.
 
         Args:
-          caption: the sentence, as it was written; the name of a special piece in it is text like any other.
+          caption: not preprocessed; names of special pieces in it are ordinary text.
 
         Returns:
           int32 [L]: `[CLS]`, the longest known pieces of each word, `[UNK]` for a word that has none, `[SEP]`.
@@ -70,48 +70,48 @@ class WordPiece:
         return np.array([self._ids[CLS], *pieces, self._ids[SEP]], np.int32)
 
     def offsets(self, caption: str) -> np.ndarray:
-        """Where the pieces of `encode` stand: int32 [L, 2], first character, one after the last; 0, 0 at both ends."""
+        """Returns (start, stop) of each piece of `encode` in characters, 0, 0 for special tokens: int32 [L, 2]."""
         pieces = self._tokenizer.encode(caption, add_special_tokens=False).offsets
         return np.array([(0, 0), *pieces, (0, 0)], np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Turns ids into text.
+        """Converts ids to text.
 
         Args:
-          ids: [L], each below V; `[PAD]`, `[CLS]` and `[SEP]` are left out.
+          ids: [L], each below V; `[PAD]`, `[CLS]` and `[SEP]` are omitted.
 
         Returns:
-          The words, put together from their pieces and separated by blanks.
+          The words, joined from their pieces and separated by blanks.
         """
         words = (self.words[i] for i in ids)
         return ' '.join(word for word in words if word not in (PAD, CLS, SEP)).replace(' ##', '')
 
     def with_mask(self) -> 'WordPiece':
-        """The word pieces, among which `[MASK]` must be.
+        """Returns the word pieces, which must contain `[MASK]`.
 
         Raises:
-          UserError: it is not.
+          UserError: if they do not.
         """
         if MASK not in self._ids:
             raise UserError(
-                f'the word pieces lack {MASK}, which masking and changing words need: give the vocab.txt of a BERT'
+                f'the word pieces lack {MASK}, which masking and changing words require: give the vocab.txt of a BERT'
             )
         return self
 
     @property
     def mask(self) -> int:
-        """The id of `[MASK]`, which must be there."""
+        """The id of `[MASK]`; the pieces must contain it."""
         return self._ids[MASK]
 
     @property
     def first_word(self) -> int:
-        """The id from which on there are pieces of text: of `!` in BERT's vocabularies, else after the special ones."""
+        """The smallest id of a piece of text: that of `!` in BERT's vocabularies, else after special pieces."""
         special = [self._ids[piece] for piece in (*SPECIAL_PIECES, MASK) if piece in self._ids]
         return self._ids.get('!', 1 + max(special))
 
     @functools.cached_property
     def continues(self) -> np.ndarray:
-        """bool [V], whether a piece goes on with the word before it."""
+        """bool [V], whether a piece continues the previous word."""
         return np.array([word.startswith('##') for word in self.words])
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class WordPiece:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the pieces in their order, in hexadecimal: equal hashes mean equal ids."""
+        """SHA-256 of the pieces in order, as hex: equal hashes mean equal ids."""
         return hashlib.sha256(json.dumps(['wordpiece', *self.words]).encode()).hexdigest()
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class WordPiece:
 
     @functools.cached_property
     def cased(self) -> bool:
-        """Whether the pieces tell capitals from small letters, as those of BERT's cased models do."""
+        """Whether the pieces distinguish upper and lower case, as those of BERT's cased models do."""
         return any(word != word.lower() for word in self.words if not re.fullmatch(r'\[\w+\]', word))
 
     @functools.cached_property

@@ -19,7 +19,8 @@ def next_words(texts: Texts, max_length: int, end: int) -> tuple[chex.Array, che
 
     Args:
       texts: ids [N, L] and lengths [N].
-      max_length: longer texts are truncated to this number of ids, the last of which becomes `end`; no label follows it.
+      max_length: longer texts are truncated to this number of ids, the last of which becomes `end`; no label follows
+        it.
       end: the id of `<end>`.
 
     Returns:

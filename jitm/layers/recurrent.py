@@ -12,8 +12,8 @@ from jitm.layers.linear import symmetric_uniform
 class GRUCell(nn.RNNCellBase):
     """A gated recurrent unit as in `torch.nn.GRU`, which applies the reset gate after the recurrent product.
 
-    PyTorch adds two biases to the reset and update gates, each U(-1/sqrt(H), 1/sqrt(H)). Here their sum is one parameter,
-    initialized as that sum. The new gate has both.
+    PyTorch adds two biases to the reset and update gates, each U(-1/sqrt(H), 1/sqrt(H)). Here their sum is one
+    parameter, initialized as that sum. The new gate has both.
 
     Attributes:
       features: H, the size of the state.

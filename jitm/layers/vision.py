@@ -14,7 +14,7 @@ MLPS = ('none', 'plain', 'residual', 'residual_on_input')
 
 
 class MLP(nn.Module):
-    """W_2 relu(BN(W_1 x)) with half as many hidden units as outputs (Li et al., 2023, figure 9; VSE-infinity, released).
+    """W_2 relu(BN(W_1 x)), half as many hidden units as outputs (Li et al., 2023, figure 9; VSE-infinity, released).
 
     Figure 9 has a second batch normalization at the end; the released module has one too, but never applies it.
 

@@ -101,7 +101,7 @@ def at_own_length(block: Block) -> Block:
     with 0 to the full length.
     """
     # All lengths are compiled and `lax.switch` takes one of them at run time, so that shapes stay static. The custom
-    # gradient switches as well: JAX would keep the residuals of every branch, whichever one was taken.
+    # gradient switches as well: JAX would keep the residuals for every length.
 
     def lengths(texts: Elements) -> list[int]:
         padded = texts.mask.shape[1]

@@ -161,7 +161,7 @@ def test_the_mask_is_one_more_word_of_a_vocabulary_that_has_none():
 def test_word_pieces_need_their_mask():
     pieces = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', 'cat', '##s')
     with pytest.raises(
-        UserError, match=r'lack \[MASK\], which masking and changing words need: give the vocab.txt of a BERT'
+        UserError, match=r'lack \[MASK\], which masking and changing words require: give the vocab.txt of a BERT'
     ):
         WordPiece(pieces).with_mask()
     masked = WordPiece((*pieces, '[MASK]')).with_mask()

@@ -80,7 +80,7 @@ def test_by_hand():
     assert phi[0, 4] == 0
 
 
-def test_a_text_is_left_out_of_its_own_references_but_its_equal_is_not():
+def test_text_is_not_its_own_reference_but_its_duplicate_is():
     split = make_split(['a red dog runs fast', 'a red dog runs fast', 'cats sleep', 'birds'], [0, 0, 1, 1])
     np.testing.assert_allclose(everything(cider.from_captions(split), split), [[10, 10, 0, 0], [0, 0, 0, 0]], atol=1e-6)
 

@@ -129,24 +129,24 @@ def test_a_model_that_reads_locations_is_refused_without_boxes(pipeline):
         check_boxes(without, True)
 
 
-def test_a_pool_is_drawn_by_seed_and_step_and_shared_among_processes(pipeline):
-    pooled = dataclasses.replace(pipeline, pool_size=6)
-    batch = pooled.batch(3)
+def test_extra_pairs_depend_on_seed_and_step_alone(pipeline):
+    with_extra = dataclasses.replace(pipeline, num_extra=6)
+    batch = with_extra.batch(3)
     np.testing.assert_array_equal(batch.texts.ids[:, :4], pipeline.batch(3).texts.ids[:, :4])
     assert batch.extra.texts.ids.shape == (6, batch.texts.ids.shape[1])
     np.testing.assert_array_equal(batch.extra.images.regions, pipeline.split.regions[batch.extra_index])
     texts = {tuple(row[row > 0]) for row in batch.extra.texts.ids.tolist() for row in [np.array(row)]}
-    said = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in pipeline.split.captions]
+    captions = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in pipeline.split.captions]
     assert len(texts) == 6
-    assert texts <= set(said)
-    parts = [pooled.batch(3, shard, 2) for shard in range(2)]
+    assert texts <= set(captions)
+    parts = [with_extra.batch(3, shard, 2) for shard in range(2)]
     np.testing.assert_array_equal(np.concatenate([part.extra_index for part in parts]), batch.extra_index)
-    assert not np.array_equal(pooled.batch(4).extra_index, batch.extra_index)
+    assert not np.array_equal(with_extra.batch(4).extra_index, batch.extra_index)
 
 
-def test_masked_sentences_and_the_words_of_their_images_travel_with_the_batch(pipeline):
+def test_batch_has_masked_captions_and_words_of_images(pipeline):
     split, tokens, vocabulary = pipeline.split, pipeline.tokens, pipeline.vocabulary.with_mask()
-    phrases = masking.find_phrases(split.captions, vocabulary, split.sentence_graphs)
+    phrases = masking.find_phrases(split.captions, vocabulary, split.caption_graphs)
     words = masking.caption_words(tokens, split.image_of_text)
     masks = masking.Masking(num_views=3, rate=0.15, mask_prob=0.8, random_prob=0.1)
     masked = dataclasses.replace(pipeline, vocabulary=vocabulary, masked=masking.MaskedWords(masks, phrases, words))

@@ -139,7 +139,7 @@ def test_dev_is_cut_to_its_first_images(root, split, dev_images, kept):
     assert len(read.counts) == len(read.boxes) == kept
 
 
-def test_dev_keeps_a_thousand_images_unless_told_otherwise(root):
+def test_dev_keeps_a_thousand_images_by_default(root):
     write(root, split='dev', ims=features(1014, shape=(1,)), captions=['a'] * 5070)
     split = precomp.load('dev', root=str(root))
     assert (split.num_images, split.num_texts) == (1000, 5000)
@@ -196,18 +196,18 @@ def test_missing_folder(tmp_path):
 def test_unknown_split_names_the_known_ones(root):
     write(root, split='dev')
     write(root, split='train')
-    assert message(root, 'val') == f"{root} has no split 'val': its splits are dev, train."
+    assert message(root, 'val') == f"{root} has no split 'val': its splits are dev, train"
 
 
 def test_folder_without_features(root):
-    assert message(root) == f"{root} has no split 'train': it holds no *_ims.npy file at all."
+    assert message(root) == f"{root} has no split 'train': it holds no *_ims.npy file"
 
 
 @pytest.mark.parametrize('name', ['train_ims.npy', 'train_caps.txt'])
 def test_missing_file(root, name):
     write(root)
     (root / name).unlink()
-    assert message(root) == f'{root / name} cannot be read (No such file or directory): put the file there.'
+    assert message(root) == f'{root / name} cannot be read (No such file or directory): add the file'
 
 
 def test_folder_in_place_of_a_file(root):
@@ -255,7 +255,7 @@ def test_damaged_header(root, damage):
 @pytest.mark.parametrize('shape', [(0, 3, 4), (3, 0, 4), (3, 3, 0), (0, 4)])
 def test_nothing_in_the_features(root, shape):
     write(root, ims=np.zeros(shape, np.float16))
-    assert message(root).startswith(f'{root / "train_ims.npy"} has shape {shape}, so there is nothing in it')
+    assert message(root).startswith(f'{root / "train_ims.npy"} has shape {shape}, which is empty: write it again')
 
 
 @pytest.mark.parametrize('shape', [(), (3,), (3, 1, 2, 4)])
@@ -316,12 +316,12 @@ def test_no_captions(root):
 def test_captions_in_another_encoding(root):
     write(root)
     (root / 'train_caps.txt').write_bytes('a\nb\nsüß\nd\ne\nf\n'.encode('latin-1'))
-    assert message(root) == f'{root / "train_caps.txt"}, line 3 is not UTF-8: convert the file to UTF-8.'
+    assert message(root) == f'{root / "train_caps.txt"}, line 3 is not UTF-8: convert the file to UTF-8'
 
 
 def test_ids_that_do_not_fit(root):
     write(root, ids=['x', 'y', 'z', 'w'])
-    assert message(root) == (f'{root / "train_ids.txt"} has 4 ids: it needs one per image (3) or one per caption (6).')
+    assert message(root) == (f'{root / "train_ids.txt"} has 4 ids: it needs one per image (3) or one per caption (6)')
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_ids_that_do_not_fit(root):
 )
 def test_boxes_that_do_not_fit(root, name, shape, needed):
     write(root, **{name: np.zeros(shape, np.float32)})
-    found = f'{root / name}.npy has shape {shape}, but these features need boxes of shape {needed}.'
+    found = f'{root / name}.npy has shape {shape}, but these features need boxes of shape {needed}'
     assert message(root) == found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jitm import config as config_lib
 from jitm.data import scene_graphs, scenes
-from jitm.data.scene_graphs import SentenceGraph
+from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.splits import Split
 from jitm.errors import UserError
 
@@ -103,7 +103,7 @@ def test_sources_in_a_config():
     split = make_split(*SENTENCES)
     assert load('rules', split) == tuple(map(scene_graphs.parse, SENTENCES))
     dev = scenes.load('dev', dev_images=2)
-    assert load('gold', dev) is dev.sentence_graphs
+    assert load('gold', dev) is dev.caption_graphs
     assert config_lib.load_scene_graphs({'source': ''}, split) is None
     with pytest.raises(UserError, match="config key 'scene_graphs\\.path' is unknown"):
         load('rules', split, path='x')
@@ -115,7 +115,7 @@ def test_rules_find_the_gold_of_scenes():
     """Besides it they find the picture itself, `with`, `of a picture` and `can be seen above`."""
     dev = scenes.load('dev', dev_images=40)
     counts = np.zeros((3, 3), int)
-    for caption, gold in zip(dev.captions, dev.sentence_graphs, strict=True):
+    for caption, gold in zip(dev.captions, dev.caption_graphs, strict=True):
         found = scene_graphs.parse(caption)
         for kind in range(3):
             counts[kind] += len(set(found[kind]) & set(gold[kind])), len(found[kind]), len(gold[kind])
@@ -157,7 +157,7 @@ def test_spacy_says_what_to_install(monkeypatch, installed):
     fake_spacy(monkeypatch, [])
     if not installed:
         monkeypatch.setitem(sys.modules, 'spacy', None)
-    message = 'need `pip install spacy` and `python -m spacy download en_core_web_sm`; without them take source'
+    message = 'require `pip install spacy` and `python -m spacy download en_core_web_sm`; otherwise take source'
     with pytest.raises(UserError, match=message):
         load('spacy', make_split('a dog'), model='en_core_web_sm')
 
@@ -174,8 +174,8 @@ def test_spans_of_a_file(tmp_path):
     records = [{'caption': 'a dog', 'objects': [], 'attributes': [], 'relations': []}]
     records.append({'caption': 'a dog in a wet blue pond', **spans, **links})
     first, second = load('from_file', make_split(' a dog in a wet blue pond', 'a dog'), path=write(tmp_path, records))
-    assert first == SentenceGraph(((3, 6), (19, 23)), ((13, 16),), ((7, 9),), ((0, 0, 1),), ((1, 0),))
-    assert second == SentenceGraph()
+    assert first == CaptionGraph(((3, 6), (19, 23)), ((13, 16),), ((7, 9),), ((0, 0, 1),), ((1, 0),))
+    assert second == CaptionGraph()
 
 
 def test_tree_of_a_file(tmp_path):
@@ -200,7 +200,7 @@ def test_tree_of_a_file(tmp_path):
         ({'caption': 'a dog'}, 'is not a JSON list of records'),
         ([{'sentence': 'a dog'}], 'is not a JSON list of records'),
         ([{'caption': 'a cat'}], "has no record for text 0 of made, 'a dog': add it"),
-        ([{'caption': 'a dog', 'objects': []}], "no spans within the sentence, or no tokens of it, for 'a dog': write"),
+        ([{'caption': 'a dog', 'objects': []}], "no spans within the caption, or not its tokens, for 'a dog': write"),
         ([{'objects': [[2, 6]]}], 'no spans within'),
         ([{'objects': [[2, 2]]}], 'no spans within'),
         ([{'objects': [[-1, 2]]}], 'no spans within'),
@@ -208,9 +208,15 @@ def test_tree_of_a_file(tmp_path):
         ([{'objects': [[2, 5]], 'described': [[0, 0]]}], 'no spans within'),
         ([{'objects': [[2, 5]], 'described': [[0]]}], 'no spans within'),
         ([{'objects': [[2, 5]], 'triples': [[0, 0, 0]]}], 'no spans within'),
-        ([{'tokens': ['a', 'cat'], 'tree': {'node': [], 'attribute': [], 'relation': []}}], 'no tokens of it'),
-        ([{'tokens': ['a', 'dog'], 'tree': {'node': [{'ids': [2]}], 'attribute': [], 'relation': []}}], 'no tokens'),
-        ([{'tokens': ['a', 'dog'], 'tree': {'node': [{'ids': [-1]}], 'attribute': [], 'relation': []}}], 'no tokens'),
+        ([{'tokens': ['a', 'cat'], 'tree': {'node': [], 'attribute': [], 'relation': []}}], 'or not its tokens'),
+        (
+            [{'tokens': ['a', 'dog'], 'tree': {'node': [{'ids': [2]}], 'attribute': [], 'relation': []}}],
+            'or not its tokens',
+        ),
+        (
+            [{'tokens': ['a', 'dog'], 'tree': {'node': [{'ids': [-1]}], 'attribute': [], 'relation': []}}],
+            'or not its tokens',
+        ),
     ],
 )
 def test_files_without_usable_graphs(tmp_path, records, message):

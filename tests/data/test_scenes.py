@@ -308,7 +308,7 @@ def test_holds_agrees_with_the_reader_on_other_images(dev):
     assert not all(verdicts)
 
 
-def test_statements_say_what_the_captions_say(dev):
+def test_statements_are_the_meaning_of_captions(dev):
     for caption, statement in zip(dev.captions, dev.statements, strict=True):
         phrases, relations, total = read(caption)
         claimed = [(phrase.count, sorted(set(phrase[:3]) - {None})) for phrase in statement.phrases]
@@ -317,7 +317,7 @@ def test_statements_say_what_the_captions_say(dev):
         assert statement.total == total
 
 
-def test_sentence_graphs_by_hand():
+def test_caption_graphs_by_hand():
     statement = Statement(
         (Phrase('small', 'orange', 'circle'), Phrase(None, 'red', 'cross'), Phrase(None, None, 'ring', 2)),
         (Relation(0, 'left of', 1),),
@@ -335,8 +335,8 @@ def test_sentence_graphs_by_hand():
     assert graph.described == ((0, 0), (1, 1), (2, 2), (3, 3), (3, 4))
 
 
-def test_sentence_graphs_say_where_the_captions_say_it(dev):
-    for caption, statement, graph in zip(dev.captions, dev.statements, dev.sentence_graphs, strict=True):
+def test_caption_graphs_have_the_spans_of_statements(dev):
+    for caption, statement, graph in zip(dev.captions, dev.statements, dev.caption_graphs, strict=True):
         objects, attributes, places = ([caption[slice(*span)] for span in spans] for spans in graph[:3])
         said = [[noun] for noun in objects]
         for thing, attribute in reversed(graph.described):
@@ -424,10 +424,10 @@ def test_few_captions_fit_another_image_but_their_words_do():
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'split': 'tset'}, "scenes has no split 'tset', did you mean 'test'?."),
-        ({'split': 'train', 'train_images': 0}, 'train_images is 0: set it to 1 or more.'),
-        ({'split': 'test', 'test_images': -3}, 'test_images is -3: set it to 1 or more.'),
-        ({'split': 'dev', 'seed': -1}, 'seed is -1: set it to 0 or more.'),
+        ({'split': 'tset'}, "scenes has no split 'tset', did you mean 'test'?"),
+        ({'split': 'train', 'train_images': 0}, 'train_images is 0: set it to 1 or more'),
+        ({'split': 'test', 'test_images': -3}, 'test_images is -3: set it to 1 or more'),
+        ({'split': 'dev', 'seed': -1}, 'seed is -1: set it to 0 or more'),
     ],
 )
 def test_errors(arguments, message):

@@ -197,7 +197,7 @@ def test_damaged_ids(vocabulary, changes, found):
 
 
 def test_special_words_in_other_places():
-    with pytest.raises(UserError, match=r'^v\.json begins with a, <pad>, <start>, <end>: ids 0 to 3 must be <pad>'):
+    with pytest.raises(UserError, match=r'^v\.json starts with a, <pad>, <start>, <end>: ids 0 to 3 must be <pad>'):
         Vocabulary.from_json(Vocabulary(('a', *SPECIAL)).to_json(), 'v.json')
 
 
@@ -229,5 +229,5 @@ def test_offsets_are_those_of_the_words():
 def test_tokens_that_are_not_of_the_caption():
     assert find_tokens('Two big dogs', ['two', '[UNK]', 'dog', 's']) == [(0, 3), (4, 7), (8, 11), (11, 12)]
     for tokens in (['two', 'dogs'], ['two', ''], ['[UNK]', 'two']):
-        with pytest.raises(ValueError, match="'Two big dogs' does not go on with"):
+        with pytest.raises(ValueError, match="'Two big dogs' has no token"):
             find_tokens('Two big dogs', tokens)

@@ -91,7 +91,7 @@ def test_missing_boxes(tmp_path):
     write(root, 'train', boxes=False)
     with pytest.raises(UserError) as caught:
         prepare(tmp_path, 'f8k')
-    assert str(caught.value).startswith(f'{root / "train_ims.npy"} has no boxes beside it')
+    assert str(caught.value).startswith(f'{root / "train_ims.npy"} has no boxes, but')
 
 
 def test_missing_folder(tmp_path):

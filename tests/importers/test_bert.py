@@ -53,7 +53,7 @@ def saved(folder, tensors) -> str:
     return str(path)
 
 
-def test_tensors_become_the_parameters_of_our_bert(tmp_path):
+def test_tensors_become_parameters(tmp_path):
     tensors = published()
     params = load_bert(saved(tmp_path, tensors), PARAMS)
     chex.assert_trees_all_equal_shapes_and_dtypes(params, PARAMS)
@@ -89,7 +89,7 @@ def test_tensors_become_the_parameters_of_our_bert(tmp_path):
             np.testing.assert_array_equal(block[ours]['bias'], tensors[f'encoder.layer.{n}.{theirs}.bias'])
 
 
-def test_a_folder_stands_for_its_file(tmp_path):
+def test_folder_with_a_file(tmp_path):
     path = saved(tmp_path, published())
     chex.assert_trees_all_equal(load_bert(str(tmp_path), PARAMS), load_bert(path, PARAMS))
 
@@ -120,7 +120,7 @@ def test_half_precision_becomes_float32(tmp_path):
     np.testing.assert_array_equal(words, tensors['embeddings.word_embeddings.weight'].astype(np.float32))
 
 
-def test_safetensors_take_no_torch(tmp_path, monkeypatch):
+def test_safetensors_need_no_torch(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch', None)
     load_bert(saved(tmp_path, published()), PARAMS)
 
@@ -162,7 +162,7 @@ def test_tensor_of_another_shape(tmp_path, name, shape, want):
         load_bert(path, PARAMS)
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files(tmp_path):
     with pytest.raises(UserError, match=r'gone\.safetensors does not exist: give'):
         load_bert(str(tmp_path / 'gone.safetensors'), PARAMS)
     with pytest.raises(UserError, match=r'has neither model\.safetensors nor pytorch_model\.bin: give'):
@@ -209,7 +209,7 @@ def test_torch_file_has_the_same_tensors(tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['model.safetensors', 'pytorch_model.bin', 'pretraining'])
-def test_hidden_states_are_those_of_transformers(tmp_path, kind):
+def test_hidden_states_equal_transformers(tmp_path, kind):
     torch = pytest.importorskip('torch')
     transformers = pytest.importorskip('transformers')
     torch.manual_seed(0)

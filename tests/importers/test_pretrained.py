@@ -22,34 +22,34 @@ def write(tmp_path, text):
 
 
 @pytest.mark.parametrize('text', [VECTORS, f'7 2\n{VECTORS}', VECTORS + 'cat 1 2.5\n'])
-def test_words_take_their_vectors_or_those_of_a_simpler_spelling(tmp_path, text):
+def test_words_and_simplified_spellings_are_found(tmp_path, text):
     np.testing.assert_array_equal(load_word_vectors(write(tmp_path, text), WORDS, 2), WANT)
 
 
-def test_the_order_of_the_file_does_not_decide_between_spellings(tmp_path):
+def test_order_of_the_file_does_not_matter(tmp_path):
     text = ''.join(reversed(VECTORS.splitlines(keepends=True)))
     np.testing.assert_array_equal(load_word_vectors(write(tmp_path, text), WORDS, 2), WANT)
 
 
-def test_a_file_that_was_cut_off_is_refused(tmp_path):
+def test_truncated_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"has 1 numbers for 'cat', not 2: download it again"):
         load_word_vectors(write(tmp_path, 'dogs 7 8\ncat 1'), WORDS, 2)
     with pytest.raises(UserError, match='has vectors of 0 numbers'):
         load_word_vectors(write(tmp_path, ''), WORDS, 2)
-    with pytest.raises(UserError, match='has no vector of any word of the vocabulary'):
+    with pytest.raises(UserError, match='has no vector for any word of the vocabulary'):
         load_word_vectors(write(tmp_path, 'chat 7 8\n'), WORDS, 2)
 
 
-def test_the_words_of_the_text_encoder_get_the_vectors_and_not_those_of_a_captioner(tmp_path):
+def test_vectors_are_those_of_the_text_encoder(tmp_path):
     params = drawn() | {'captioner': drawn()['text']}
     replacements = load_pretrained(params, WORDS, bert='', uniter='', word_vectors=write(tmp_path, VECTORS))
     assert replacements.keys() == {('text', 'embedding', 'embedding')}
 
 
-def test_vectors_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"has vectors of 2 numbers, but the word embeddings have 3"):
+def test_vectors_of_another_size_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r'has vectors of 2 numbers, but the word embeddings have 3'):
         load_word_vectors(write(tmp_path, VECTORS), WORDS, 3)
-    with pytest.raises(UserError, match=r"has vectors of 2 numbers, but the word embeddings have 1"):
+    with pytest.raises(UserError, match=r'has vectors of 2 numbers, but the word embeddings have 1'):
         load_word_vectors(write(tmp_path, VECTORS), WORDS, 1)
     with pytest.raises(UserError, match='is not a text file of words and numbers'):
         load_word_vectors(write(tmp_path, VECTORS.replace('7 8', '7 x')), WORDS, 2)
@@ -62,7 +62,7 @@ def drawn():
     return {'text': {'embedding': {'embedding': table}, 'gru': {'kernel': np.zeros(3)}}}
 
 
-def test_words_without_a_vector_keep_what_was_drawn(tmp_path):
+def test_words_without_a_vector_keep_their_initialization(tmp_path):
     params = drawn()
     replacements = load_pretrained(params, WORDS, bert='', uniter='', word_vectors=write(tmp_path, VECTORS))
     got = replace(params, replacements)['text']
@@ -76,7 +76,7 @@ def test_nothing_is_replaced_without_files():
     assert replace(params, load_pretrained(params, WORDS, bert='', uniter='', word_vectors='')) == params
 
 
-def test_a_bert_inside_of_a_model_gets_its_weights(tmp_path):
+def test_bert_of_a_text_encoder_is_loaded(tmp_path):
     path = saved(tmp_path, published())
     params = {'text': {'bert': PARAMS, 'linear': {'w': 1}}}
     replacements = load_pretrained(params, (), bert=path, uniter='', word_vectors='')
@@ -87,8 +87,8 @@ def test_a_bert_inside_of_a_model_gets_its_weights(tmp_path):
 
 
 @pytest.mark.parametrize(('key', 'module'), [('bert', 'bert'), ('uniter', 'regions'), ('word_vectors', 'embedding')])
-def test_a_model_without_such_a_module_is_refused(key, module):
+def test_missing_module_is_refused(key, module):
     files = {'bert': '', 'uniter': '', 'word_vectors': ''} | {key: 'somewhere'}
-    message = f"config key 'initialize.{key}' is set, but the model has no module '{module}'"
-    with pytest.raises(UserError, match=re.escape(message)):
+    message = f"{key} is set, but the model has no module '{module}'"
+    with pytest.raises(ValueError, match=re.escape(message)):
         load_pretrained({'text': {'w': 1}}, (), **files)

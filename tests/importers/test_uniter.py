@@ -84,7 +84,7 @@ def load(folder, tensors, params=PARAMS):
     return load_uniter(saved(folder, tensors), params)
 
 
-def test_tensors_become_the_parameters_of_our_uniter(tmp_path):
+def test_tensors_become_parameters(tmp_path):
     tensors = tags()
     params = load(tmp_path, tensors)
     chex.assert_trees_all_equal_shapes_and_dtypes(params, PARAMS)
@@ -128,7 +128,7 @@ def test_tensors_become_the_parameters_of_our_uniter(tmp_path):
         np.testing.assert_array_equal(block['attention']['query']['kernel'][:, 1], query[H // 2 :].T)
 
 
-def test_heads_that_a_file_lacks_begin_as_copies(tmp_path):
+def test_missing_heads_are_copies(tmp_path):
     tensors = published()
     params = load(tmp_path, tensors)
     chex.assert_trees_all_equal_shapes_and_dtypes(params, PARAMS)
@@ -185,7 +185,7 @@ def test_features_of_another_size(tmp_path):
         load(tmp_path, tensors)
 
 
-def test_a_run_begins_with_them(tmp_path):
+def test_run_is_initialized_from_weights(tmp_path):
     path = saved(tmp_path, published())
     replacements = load_pretrained(PARAMS, (), bert='', uniter=path, word_vectors='')
     np.testing.assert_array_equal(

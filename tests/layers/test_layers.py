@@ -63,7 +63,7 @@ def test_gru_is_initialised_like_pytorch():
     assert {name for name, layer in params.items() if 'bias' not in layer} == {'hidden_reset', 'hidden_update'}
 
 
-def test_embeddings_are_drawn_from_a_tenth():
+def test_embeddings_are_initialized_within_a_tenth():
     encoder = GRUEncoder(vocab_size=500, embed_dim=4, word_dim=20, bidirectional=False, dropout=0.0)
     table = encoder.init(jax.random.key(0), Texts(jnp.zeros((1, 1), int), jnp.ones(1, int)))['params']['embedding']
     assert 0.099 < np.abs(table['embedding']).max() <= 0.1
@@ -95,7 +95,7 @@ def numpy_batch_norm(x, weights):
 
 
 @pytest.mark.parametrize('masked', [True, False])
-def test_batch_norm_normalises_with_the_biased_and_keeps_the_unbiased_variance(masked):
+def test_batch_norm_uses_biased_and_averages_unbiased_variance(masked):
     rng = np.random.default_rng(0)
     norm = BatchNorm()
     x = rng.normal(2, 3, size=(4, 5, 3)).astype(np.float32)

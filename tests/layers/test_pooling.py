@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.errors import UserError
 from jitm.layers import pooling
 from jitm.layers.linear import Linear
 from jitm.layers.recurrent import GRU
@@ -15,7 +14,7 @@ MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [0,
 
 def make(name):
     """The pooling as a function of features and mask, and its parameters."""
-    pool = pooling.make_pooling(name, where='image_pooling')
+    pool = pooling.make_pooling(name, 'image_pooling')
     if not hasattr(pool, 'init'):
         return lambda _, features, mask: pool(features, mask), {}
     params = pool.init(jax.random.key(0), FEATURES, MASK)
@@ -122,7 +121,7 @@ def test_esa_attends_to_each_dimension_on_its_own():
     np.testing.assert_allclose(esa.apply(variables, features, mask), [[3, 4]])
 
 
-def test_linear_layers_are_drawn_like_pytorch():
+def test_linear_layers_are_initialized_as_in_pytorch():
     params = Linear(200).init(jax.random.key(0), np.zeros((1, 64)))['params']
     assert params.keys() == {'kernel', 'bias'}
     for leaf in params.values():
@@ -130,6 +129,6 @@ def test_linear_layers_are_drawn_like_pytorch():
         np.testing.assert_allclose(np.std(leaf), 1 / 8 / 3**0.5, rtol=0.1)
 
 
-def test_an_unknown_pooling_is_refused():
-    with pytest.raises(UserError, match=r"'model.text_pooling' is 'gop'; take one of .*did you mean 'gpo'"):
-        pooling.make_pooling('gop', where='model.text_pooling')
+def test_unknown_pooling_is_refused():
+    with pytest.raises(ValueError, match=r"text_pooling is 'gop'; take one of .*did you mean 'gpo'"):
+        pooling.make_pooling('gop', 'text_pooling')

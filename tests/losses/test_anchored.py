@@ -210,7 +210,7 @@ class LossesTest(chex.TestCase):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
     @parameterized.product(name=list(CASES))
-    def test_gradient_is_the_numerical_one_in_the_scores_and_in_the_anchor_scores(self, name):
+    def test_gradients_equal_finite_differences(self, name):
         @jax.jit
         def numerical(scores, positives, negatives, anchor):
             loss = loss_of(name)
@@ -411,7 +411,7 @@ def soft_margin(name, y, margin, extreme):
 @pytest.mark.parametrize('margin', [0.1, 0.5])
 @pytest.mark.parametrize('extreme', [1.0, 2.0])
 @pytest.mark.parametrize('name', SOFT_MARGINS)
-def test_the_soft_margin_meets_the_extreme_with_its_slope_and_stays_below(name, margin, extreme):
+def test_soft_margin_approaches_the_extreme(name, margin, extreme):
     """Equation 16: at the extreme d the margin is 0 and falls like d - y, which it does not exceed before."""
     with jax.enable_x64(True):
         y = jnp.linspace(-extreme, extreme, 9)
@@ -453,7 +453,7 @@ RANKED = -0.1 * jnp.argsort(jnp.asarray(ORDERS), axis=1)
 FIRST = jnp.tile(jnp.arange(4) == 0, (len(ORDERS), 1))
 
 
-def test_the_probabilities_of_all_orders_sum_to_one_and_give_the_soft_transfer():
+def test_probabilities_of_all_orders_sum_to_one():
     with jax.enable_x64(True):
         target, anchor = (jnp.asarray(x) for x in np.random.default_rng(0).normal(scale=0.1, size=(2, 4)))
 

@@ -153,7 +153,7 @@ class LossesTest(chex.TestCase):
                     np.testing.assert_allclose(jax.grad(loss)(case[place]), want, atol=1e-6)
 
     @parameterized.product(name=list(CASES))
-    def test_without_a_positive_nothing_without_a_negative_only_the_offline_hinges(self, name):
+    def test_queries_without_positives_or_negatives(self, name):
         scores, positives, negatives, *inputs = random_case(name, 1)
         positives[0], negatives[1], positives[2], negatives[2] = False, False, False, False
         inputs = [np.abs(x) + scores.max() for x in inputs]

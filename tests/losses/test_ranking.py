@@ -294,7 +294,7 @@ def one_query(loss, positives, negatives, **keywords):
     return float(value), gradient[0].tolist()
 
 
-def test_mean_of_hinges_counts_negatives_that_cost_nothing_and_no_others():
+def test_mean_of_hinges_divides_by_the_number_of_negatives():
     # .2+.8-.9 = .1 and 0
     value, gradient = one_query(ranking.mean_of_hinges, [0.9], [0.8, 0.3], margin=0.2)
     np.testing.assert_allclose([value, *gradient], [0.05, -0.5, 0.5, 0], atol=1e-7)
@@ -320,7 +320,7 @@ def test_matching_cross_entropy_bears_certain_mistakes():
     assert (value, gradient) == (0, [-0.5, 0.5])
 
 
-def test_semi_hard_hinge_has_no_loss_where_every_negative_is_hard_or_tied():
+def test_semi_hard_hinge_is_0_without_easier_negatives():
     assert one_query(ranking.semi_hard_hinge, [0.5], [0.5, 0.75], margin=0.25) == (0, [0, 0, 0])
 
 
@@ -330,7 +330,7 @@ def test_selective_contrastive_only_pushes_a_hard_negative():
     assert one_query(ranking.selective_contrastive, [-0.5], [-0.25], margin=0.25) == (-0.25, [0, 1])
 
 
-def test_selective_contrastive_original_cuts_at_a_score_and_leaves_duplicates_out():
+def test_selective_contrastive_original_ignores_duplicates():
     loss = ranking.selective_contrastive_original
     assert one_query(loss, [0.96875], [0.875, 0.5], hard_weight=2.0) == (1.75, [0, 2, 0])
     assert one_query(loss, [1.0], [0.875], hard_weight=2.0) == (0, [0, 0])
@@ -347,7 +347,7 @@ def test_selective_hard_negative_averages_at_a_gap_of_epsilon():
     assert one_query(ranking.selective_hard_negative, [0.5], [1.0, 0.5], **keywords) == (1.0, [-1, 1, 0])
 
 
-def test_polynomial_skips_where_the_released_code_crashes_and_where_no_negative_is_within_the_margin():
+def test_polynomial_is_0_outside_of_its_range():
     assert one_query(ranking.polynomial, [1.0], [0.9], margin=0.2) == (0, [0, 0])
     assert one_query(ranking.polynomial, [0.5], [0.1], margin=0.2) == (0, [0, 0])
     # between .0955 and .349 a negative costs nothing: .2*.25^2-.7*.25+.5 of the positive, whose slope is .4*.25-.7

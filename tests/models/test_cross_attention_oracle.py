@@ -216,7 +216,7 @@ def test_saf_in_training_is_saf_with_each_captions_statistics():
     np.testing.assert_array_equal(reverse[:, ::-1], scores)
 
 
-def test_image_vectors_in_training_are_those_with_the_statistics_of_the_batch():
+def test_image_vectors_in_training_use_batch_statistics():
     vectors, running = oracle.image_globals_in_training(IMAGES, PARAMS)
     slots = []
     for r in range(4):
@@ -330,7 +330,7 @@ def test_thresholds_of_a_batch_in_order():
     assert oracle.naaf_thresholds(images[:1], captions[:1], minimum=0)[1:] == (0, 0)  # nothing to tell apart
 
 
-def test_mining_scores_with_the_threshold_in_force_and_the_training_rule():
+def test_training_scores_use_the_current_threshold():
     """The captions that find their image are told by the thresholds used; other scores would tell others."""
     rng = np.random.default_rng(1039)
     images = [unit(rng.normal(size=(3, 4))) for _ in range(8)]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jitm import config as config_lib
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.models import naaf
@@ -128,7 +129,7 @@ def test_gradients_are_those_of_the_loop_with_constant_thresholds():
         assert np.isfinite(elements.vectors).all()
 
 
-def test_thresholds_change_in_training_only_and_begin_anew_with_each_batch():
+def test_thresholds_are_reset_for_each_training_batch():
     images, captions = map(padded, make_pairs())
     first = MODEL.init(jax.random.key(0), images, captions, True, method='similarity')
     assert first['batch_stats'] == {'threshold': 0, 'safe_threshold': 0}
@@ -165,7 +166,7 @@ def test_the_boundary_is_the_root_of_the_released_equation():
         positives, negatives = rng.normal(0.5, 0.2, 5), rng.normal(rng.uniform(0, 0.7), 0.2, 5)
         want, _ = oracle.naaf_boundary(positives, negatives, -1, -1, alpha)
         samples = np.stack([positives, negatives]).astype(np.float32)
-        got = naaf.boundary(np.mean(samples, 1), np.std(samples, 1, ddof=1), alpha)
+        got = naaf.decision_boundary(np.mean(samples, 1), np.std(samples, 1, ddof=1), alpha)
         np.testing.assert_allclose(got if 0 <= got <= 1 else 0, want, atol=1e-4)
 
 
@@ -180,14 +181,14 @@ def test_the_boundary_is_the_root_of_the_released_equation():
     ],
 )
 def test_boundaries_that_are_nowhere_or_outside(samples, alpha, want):
-    mined = naaf.nothing_mined().replace(threshold=jnp.float32(0.3), safe_threshold=jnp.float32(0.2))
-    mined = naaf.collect(mined, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
-    moved = naaf.move_thresholds(mined, alpha)
+    statistics = naaf.initial_statistics().replace(threshold=jnp.float32(0.3), safe_threshold=jnp.float32(0.2))
+    statistics = naaf.add_words(statistics, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
+    moved = naaf.move_thresholds(statistics, alpha)
     for got, new, old in zip((moved.threshold, moved.safe_threshold), want, (0.3, 0.2), strict=True):
         if new is not None:
             np.testing.assert_allclose(got, 0.7 * new + 0.3 * old, rtol=1e-5)
 
 
 def test_an_alpha_that_cannot_be_is_refused():
-    with pytest.raises(UserError, match=r"'model.alpha' is 0.0; it must be above 0"):
+    with pytest.raises(UserError, match=r"'model.alpha' is 0.0; it must be above 0"), config_lib.model_keys():
         MODEL.clone(alpha=0.0).init(jax.random.key(0), *make_inputs())

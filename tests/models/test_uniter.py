@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 import jitm
+from jitm import config as config_lib
 from jitm import parallel
 from jitm.data import scenes
 from jitm.errors import UserError
@@ -260,7 +261,7 @@ def test_gradients_of_the_heads_reach_every_parameter(variables):
         assert np.abs(leaf).max() > 0 or name.endswith("['key']['bias']"), name
 
 
-def test_heads_begin_as_copies():
+def test_heads_are_initialized_as_copies():
     inputs = make_inputs()
     params = jax.jit(make(HEADS).init)(jax.random.key(0), *inputs)['params']
     itm, rank = params['itm_head'], params['rank_head']
@@ -321,21 +322,21 @@ def test_bfloat16_is_for_embeddings_and_blocks(variables):
         ({'heads': ('mlm', 'rank')}, "'model.heads' is 'rank'; take one of itm, mlm, discriminate, correct"),
     ],
 )
-def test_what_cannot_be_configured_is_refused(changes, message):
-    with pytest.raises(UserError, match=message):
+def test_wrong_arguments_are_refused(changes, message):
+    with pytest.raises(UserError, match=message), config_lib.model_keys():
         make(**changes).init(jax.random.key(0), *make_inputs())
 
 
 def test_a_head_that_it_does_not_have_is_refused(variables):
-    with pytest.raises(UserError, match=r"config key 'model.heads' is \('mlm',\), but 'correct' is needed: add it"):
+    with pytest.raises(ValueError, match=r"heads is \('mlm',\), but 'correct' is needed: add it"):
         make(('mlm',)).apply(variables, None, None, ('correct',), method='read_pairs')
 
 
 def test_images_that_it_cannot_read_are_refused():
     images, texts = make_inputs()
-    with pytest.raises(UserError, match='UNITER reads where regions are'):
+    with pytest.raises(ValueError, match='UNITER reads the locations of regions'):
         make().init(jax.random.key(0), images.replace(locations=None), texts)
-    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1 for UNITER"):
+    with pytest.raises(ValueError, match='UNITER takes one view of each image, so num_views must be 1'):
         make().init(jax.random.key(0), images.replace(kept=np.ones((3, 2, 4), bool)), texts)
 
 

@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+from jitm import config as config_lib
 from jitm.data.text import END
 from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
@@ -187,7 +188,7 @@ def test_captions_are_cut_as_released():
     assert mask.all()
 
 
-def test_begins_as_no_graph():
+def test_graph_is_initialized_as_identity():
     """The scale of every graph layer's BatchNorm is zero at first."""
     images, texts = make_pairs()
     model = MATCHERS['vsrn_coco']
@@ -323,8 +324,8 @@ def test_a_token_term_without_predictions_is_refused_before_the_run(tiny_config)
         ({'caption_length': 1}, "'model.caption_length' is 1; it must be at least 2"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(changes, message):
-    with pytest.raises(UserError, match=message):
+def test_wrong_sizes_are_refused(changes, message):
+    with pytest.raises(UserError, match=message), config_lib.model_keys():
         vsrn.VSRN(**VSRN | changes).init(jax.random.key(0), *make_pairs())
 
 

@@ -1,18 +1,18 @@
-"""From words with part-of-speech tags to objects, attributes and relations: rules over Penn Treebank tags.
+"""Rules that find objects, attributes and relations from words with Penn Treebank tags.
 
-Every word becomes one letter, so that the rules are regular expressions; one pass from left to right then links noun
-phrases by the verbs and prepositions between them.
+Every word is mapped to one letter, so that the rules are regular expressions. One pass from left to right then links
+noun phrases by the verbs and prepositions between them.
 """
 
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jitm.data.scene_graphs.graph import Relation, SentenceGraph, Span
+from jitm.data.scene_graphs.graph import CaptionGraph, Relation, Span
 
 
 class Token(NamedTuple):
-    """A word of a sentence in lower case, its Penn Treebank tag, and its place in characters."""
+    """A word of a caption in lower case, its Penn Treebank tag, and its span of characters."""
 
     word: str
     tag: str
@@ -24,9 +24,9 @@ def _words(text: str) -> frozenset[str]:
 
 
 # The letters of words: a noun N, plural S; adjective J; participle before a noun M; number C; measure Q; determiner D,
-# for one thing a; pronoun E; possessive 's H; verb V, -s Z, past L, -ing G, past participle Y; auxiliary B, or U until
-# seen what follows; to T, of an infinitive I; preposition P; adverb R; and/or A; comma K; who/which W; a word that
-# begins a clause X; anything else O.
+# for one thing a; pronoun E; possessive 's H; verb V, -s Z, past L, -ing G, past participle Y; auxiliary B, or U if
+# that depends on the next word; to T, of an infinitive I; preposition P; adverb R; and/or A; comma K; who/which W; a
+# word that starts a clause X; anything else O.
 _LETTERS = {
     'NN': 'N', 'NNP': 'N', 'NNS': 'S', 'NNPS': 'S', 'JJ': 'J', 'JJR': 'J', 'JJS': 'J', 'CD': 'C', 'DT': 'D', 'PDT': 'D',
     'PRP$': 'D', 'WP$': 'D', 'PRP': 'E', 'EX': 'E', 'POS': 'H', 'VB': 'V', 'VBZ': 'Z', 'VBP': 'V', 'VBD': 'L',
@@ -58,7 +58,7 @@ _PHRASES = (
 _PHRASES = tuple((re.compile(rf'(?<!\S)(?:{pattern})(?!\S)'), letter) for pattern, letter in _PHRASES)
 
 _BEFORE_NOUN = r'((?:[aDCH](?:R?[JM][AK]{0,2})*)|P)'
-# Taggers are wrong where a word alone does not tell, and captions lack the words around it that do.
+# Corrections of tags that are ambiguous in captions, which give a tagger little context.
 _REWRITES = (
     (r'U(?=R*[VZLGYB])', 'B'),
     (r'U', 'V'),
@@ -84,7 +84,7 @@ _ELEMENT = re.compile(
     r'(?P<noun>(?:D|Q|C|R?[JM]|(?<=[JM])[KA]{1,2}(?=R?[JM]))*N+)|(?P<adjective>R?J)|(?P<preposition>P+)|(?P<other>.)'
 )
 _SHADES = _words('dark light bright pale')
-_NOT_SAID = _words('other same such own')
+_IGNORED = _words('other same such own')
 _DESCRIBING_NOUNS = _words(
     'silver gold orange pink tan cream maroon beige turquoise khaki teal navy purple brown red green blue black white '
     'metal wood brick glass plastic stone concrete leather steel iron denim cotton dirt cement wire'
@@ -93,10 +93,10 @@ _DESCRIBING_NOUNS = _words(
 
 def _letters(tokens: Sequence[Token]) -> str:
     letters = [_LETTER_OF.get(token.word) or _LETTERS.get(token.tag, 'O') for token in tokens]
-    sentence = ' '.join(token.word for token in tokens)
+    text = ' '.join(token.word for token in tokens)
     for pattern, letter in _PHRASES:
-        for match in pattern.finditer(sentence):
-            start = sentence.count(' ', 0, match.start())
+        for match in pattern.finditer(text):
+            start = text.count(' ', 0, match.start())
             stop = start + 1 + match[0].count(' ')
             letters[start:stop] = letter * (stop - start)
     rewritten = ''.join(letters)
@@ -106,7 +106,7 @@ def _letters(tokens: Sequence[Token]) -> str:
 
 
 class _Pending(NamedTuple):
-    """What waits for its object: subjects, and a verb from `start` to `verb` (if any), then prepositions to `stop`."""
+    """A relation without an object: subjects, a verb from `start` to `verb` (if any), and prepositions to `stop`."""
 
     subjects: tuple[int, ...]
     start: int
@@ -115,7 +115,7 @@ class _Pending(NamedTuple):
 
 
 class _Reader:
-    """One pass over a sentence; positions of words become positions of characters at the end."""
+    """One pass over a caption; indices of words are converted to characters at the end."""
 
     def __init__(self, tokens: Sequence[Token]):
         self._tokens = tokens
@@ -125,14 +125,14 @@ class _Reader:
         self._triples: list[Relation] = []
         self._described: list[tuple[int, int]] = []
         self._subjects: tuple[int, ...] = ()  # of the clause
-        self._nearest: tuple[int, ...] = ()  # the noun phrases just read
+        self._nearest: tuple[int, ...] = ()  # the last noun phrases
         self._pending: _Pending | None = None
         self._joins = False  # after and/or, or a comma
-        self._last: tuple[tuple[int, ...], int] | None = None  # subjects and relation of the object just read
+        self._last: tuple[tuple[int, ...], int] | None = None  # subjects and relation of the last object
         self._copula = False
 
-    def read(self, letters: str) -> SentenceGraph:
-        """Reads all words."""
+    def read(self, letters: str) -> CaptionGraph:
+        """Reads all words of a caption, given as letters."""
         for match in _ELEMENT.finditer(letters):
             start, stop = match.span()
             kind = match.lastgroup
@@ -144,23 +144,23 @@ class _Reader:
                 self._preposition(start, stop)
             else:
                 self._other(letters[start], start)
-        self._give_up()
+        self._end_pending()
         spans = (
             [self._span(*words) for words in found] for found in (self._objects, self._attributes, self._relations)
         )
-        return SentenceGraph(*map(tuple, spans), tuple(self._triples), tuple(self._described))
+        return CaptionGraph(*map(tuple, spans), tuple(self._triples), tuple(self._described))
 
     def _span(self, start: int, stop: int) -> Span:
         return self._tokens[start].span[0], self._tokens[stop - 1].span[1]
 
     def _describe(self, objects: tuple[int, ...], start: int, stop: int) -> None:
-        if self._tokens[stop - 1].word in _NOT_SAID:
+        if self._tokens[stop - 1].word in _IGNORED:
             return
         self._described += [(thing, len(self._attributes)) for thing in objects]
         self._attributes.append((start, stop))
 
-    def _give_up(self) -> None:
-        """A verb that found no object tells what its subject is like."""
+    def _end_pending(self) -> None:
+        """Makes a verb without an object an attribute of its subject."""
         if self._pending and self._pending.verb > self._pending.start:
             self._describe(self._pending.subjects, self._pending.start, self._pending.verb)
         self._pending = None
@@ -210,18 +210,18 @@ class _Reader:
 
     def _other(self, letter: str, word: int) -> None:
         if letter == 'V':
-            self._give_up()
+            self._end_pending()
             self._pending = _Pending(self._subjects, word, word + 1, word + 1)
             self._nearest = ()
             self._copula = self._joins = False
         elif letter == 'B':
-            self._give_up()
+            self._end_pending()
             self._copula = True
         elif letter in 'AK':
-            self._give_up()
+            self._end_pending()
             self._joins = True
         elif letter == 'W':
-            self._give_up()
+            self._end_pending()
             self._subjects = self._nearest
         elif letter == 'E':
             if self._pending:
@@ -230,17 +230,14 @@ class _Reader:
                 self._subjects = ()
             self._nearest = ()
         elif letter in 'XOID':
-            self._give_up()
+            self._end_pending()
             self._joins, self._last = False, None
 
 
-def read(tokens: Sequence[Token]) -> SentenceGraph:
-    """Reads a tagged sentence.
+def read(tokens: Sequence[Token]) -> CaptionGraph:
+    """Returns the scene graph of a tagged caption.
 
     Args:
-      tokens: its words in their order, punctuation marks included.
-
-    Returns:
-      Its scene graph.
+      tokens: its words in order, punctuation marks included.
     """
     return _Reader(tokens).read(_letters(tokens))

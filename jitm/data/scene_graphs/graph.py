@@ -1,27 +1,27 @@
-"""The scene graph of a sentence."""
+"""The scene graph of a caption."""
 
 from typing import NamedTuple
 
-Span = tuple[int, int]  # first character, and the one after the last
+Span = tuple[int, int]  # (start, stop) in characters
 
 
 class Relation(NamedTuple):
-    """`subject predicate object`: positions in a graph's objects, relations, objects."""
+    """`subject predicate object`: indices of a graph's objects, relations and objects."""
 
     subject: int
     predicate: int
     object: int
 
 
-class SentenceGraph(NamedTuple):
-    """What a sentence says, as the characters where it says it.
+class CaptionGraph(NamedTuple):
+    """The objects, attributes and relations of a caption, as spans of characters.
 
     Attributes:
-      objects: a span for each mention, its compound nouns included, its attributes not; the head is the last word.
+      objects: mentions with their compound nouns, without attributes; the head is the last word.
       attributes: adjectives, numbers, participles, and verbs without an object.
       relations: verbs and prepositions between two mentions.
-      triples: where known, what a relation relates.
-      described: where known, (object, attribute), as positions in these.
+      triples: the arguments of the relations, if known.
+      described: (object, attribute) as indices, if known.
     """
 
     objects: tuple[Span, ...] = ()

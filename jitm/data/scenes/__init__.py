@@ -1,6 +1,6 @@
-"""The embedded data set `scenes`: pictures of coloured shapes with captions, boxes, scene graphs and hard negatives.
+"""The synthetic data set `scenes`: pictures of colored shapes with captions, boxes, scene graphs and hard negatives.
 
-It is generated on the spot. Image i of a split depends on the seed, the split and i alone.
+It is generated when it is loaded. Image i of a split depends only on the seed, the split and i.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jitm.data.scene_graphs import SentenceGraph
+from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.scenes import drawing, grammar, graphs
 from jitm.data.scenes.grammar import Caption, Swap
 from jitm.data.scenes.graphs import Object, Phrase, Relation, SceneGraph, Statement, holds
@@ -23,17 +23,17 @@ MAX_OBJECTS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SceneSplit(Split):
-    """A split with the truth about its images and sentences.
+    """A split with the ground truth of its images and captions.
 
     Attributes:
       graphs: I scene graphs; object r is region r.
-      sentence_graphs: T scene graphs of the sentences, the picture itself left out.
-      statements: T statements, what each sentence claims.
-      swaps: for each of the T sentences, false sentences that differ from it by one exchange; may be empty.
+      caption_graphs: T scene graphs of the captions, without the picture itself.
+      statements: T statements, the meaning of each caption.
+      swaps: perturbed captions for each of the T captions, which differ from it by one exchange; may be empty.
     """
 
     graphs: tuple[SceneGraph, ...]
-    sentence_graphs: tuple[SentenceGraph, ...]
+    caption_graphs: tuple[CaptionGraph, ...]
     statements: tuple[Statement, ...]
     swaps: tuple[tuple[Swap, ...], ...]
 
@@ -52,24 +52,24 @@ def load(
 
     Args:
       split: `train`, `dev` or `test`.
-      seed: another seed gives another data set.
-      train_images: how many images `train` has; fewer are the first of more.
-      dev_images: the same for `dev`.
-      test_images: the same for `test`.
+      seed: of the data set.
+      train_images: number of images of `train`; a smaller number gives the first of them.
+      dev_images: number of images of `dev`.
+      test_images: number of images of `test`.
 
     Returns:
       The split, with float32 regions [I, 5, 200] (an 8x8x3 patch, then x1 y1 x2 y2, centre x y, width, height).
 
     Raises:
-      UserError: where the split is unknown, or a number is out of range.
+      UserError: if the split is unknown, or a number is out of range.
     """
     sizes = {'train': train_images, 'dev': dev_images, 'test': test_images}
     if split not in sizes:
-        raise UserError(f"scenes has no split '{split}'{did_you_mean(split, sizes)}.")
+        raise UserError(f"scenes has no split '{split}'{did_you_mean(split, sizes)}")
     if sizes[split] < 1:
-        raise UserError(f'{split}_images is {sizes[split]}: set it to 1 or more.')
+        raise UserError(f'{split}_images is {sizes[split]}: set it to 1 or more')
     if seed < 0:
-        raise UserError(f'seed is {seed}: set it to 0 or more.')
+        raise UserError(f'seed is {seed}: set it to 0 or more')
 
     split_number = list(sizes).index(split)
     scenes = [_make_scene(seed, split_number, i) for i in range(sizes[split])]
@@ -91,7 +91,7 @@ def load(
         boxes=boxes,
         pixels=np.stack([scene.pixels for scene in scenes]),
         graphs=tuple(scene.graph for scene in scenes),
-        sentence_graphs=tuple(caption.graph for caption in captions),
+        caption_graphs=tuple(caption.graph for caption in captions),
         statements=tuple(caption.statement for caption in captions),
         swaps=tuple(caption.swaps for caption in captions),
     )
@@ -99,16 +99,16 @@ def load(
 
 def _make_scene(seed: int, split_number: int, index: int) -> _Scene:
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(split_number, index))))
-    objects = _draw_objects(rng)
+    objects = _sample_objects(rng)
     relations = ()
-    while not relations:  # most captions tell a relation, so that a scene without any is placed again
+    while not relations:  # most captions need a relation
         boxes = drawing.place(objects, rng)
         relations = graphs.find_relations(boxes)
     graph = SceneGraph(objects, relations)
     return _Scene(graph, boxes, drawing.paint(objects, boxes, rng), grammar.describe(graph, rng))
 
 
-def _draw_objects(rng: np.random.Generator) -> tuple[Object, ...]:
+def _sample_objects(rng: np.random.Generator) -> tuple[Object, ...]:
     lengths = len(graphs.SIZES), len(graphs.COLOURS), len(graphs.SHAPES)
     kinds = rng.choice(np.prod(lengths), size=rng.integers(MIN_OBJECTS, MAX_OBJECTS + 1), replace=False)
     indices = zip(*np.unravel_index(kinds, lengths), strict=True)

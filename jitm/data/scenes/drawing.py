@@ -1,4 +1,4 @@
-"""Pictures of scenes: where the objects lie, their pixels, and their regions."""
+"""Pictures of scenes: locations of objects, pixels and region features."""
 
 import functools
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ PALETTE = {
 _GRID = 3
 _CELL = PIXELS // _GRID
 _EDGE = {'small': (8, 10), 'large': (14, 18)}  # pixels, the upper end excluded
-_BACKGROUND = (90, 165)  # far from white and from black
+_BACKGROUND = (90, 165)  # distinct from white and black
 _COLOUR_JITTER = 12
 _NOISE = 8
 
 
 def place(objects: Sequence[Object], rng: np.random.Generator) -> np.ndarray:
-    """Places objects without overlap, each somewhere in its own cell of a 3x3 grid.
+    """Places objects without overlap, each at a random location in its own cell of a 3x3 grid.
 
     Args:
       objects: N objects, at most nine.
-      rng: drawn from.
+      rng: random generator.
 
     Returns:
       int [N, 4], square boxes as x1 y1 x2 y2 in pixels.
@@ -48,12 +48,12 @@ def place(objects: Sequence[Object], rng: np.random.Generator) -> np.ndarray:
 
 
 def paint(objects: Sequence[Object], boxes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Paints objects onto a grey background of random brightness, with a little noise.
+    """Paints objects onto a gray background of random brightness, with some noise.
 
     Args:
       objects: N objects.
       boxes: int [N, 4], square boxes in pixels; each is filled to its edges.
-      rng: drawn from.
+      rng: random generator.
 
     Returns:
       uint8 [64, 64, 3].
@@ -80,7 +80,7 @@ def silhouette(shape: str, edge: int) -> np.ndarray:
     line = (2 * np.arange(edge) + 1) / edge - 1
     x, y = line[None, :], line[:, None]
     radius = x**2 + y**2
-    half_pixel = 1 / edge  # lets the tips of an even edge, which lie between two pixels, reach the side of the box
+    half_pixel = 1 / edge  # for an even edge the tips lie between two pixels; extends them to the side of the box
     return {
         'circle': radius <= 1,
         'square': radius >= 0,
@@ -92,7 +92,7 @@ def silhouette(shape: str, edge: int) -> np.ndarray:
 
 
 def region_features(picture: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Describes each box by what it shows and where it lies.
+    """Returns the features of each box, its content and its location.
 
     Args:
       picture: uint8 [64, 64, 3].

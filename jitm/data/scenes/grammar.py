@@ -1,7 +1,7 @@
 """English captions of scenes, and their hard negatives.
 
-A template names its objects a, b, c and a group g: `{a}` is a noun phrase, `{ab}` says where a is as seen from b,
-`{ab_it}` the same with b as a pronoun, `{total}` counts all objects of the picture, as `three shapes`.
+A template has objects a, b, c and a group g: `{a}` is a noun phrase, `{ab}` the relation of a to b, `{ab_it}` the same
+with b as a pronoun, `{total}` the number of all objects of the picture, such as `three shapes`.
 """
 
 import itertools
@@ -52,18 +52,18 @@ NUMERALS = {2: 'two', 3: 'three', 4: 'four', 5: 'five'}
 
 _SLOTS = 'abcg'
 _OBJECT, _ATTRIBUTE, _RELATION, _END = _MARKS = '\x01\x02\x03\x00'
-_SAYS_SIZE = 0.75
-_OMITS_COLOUR = 0.06
-_OMITS_SHAPE = 0.06
+_SIZE_PROB = 0.75
+_OMIT_COLOUR_PROB = 0.06
+_OMIT_SHAPE_PROB = 0.06
 
 
 class Swap(NamedTuple):
-    """A caption that is false because two things of a true one were exchanged.
+    """A perturbed caption: a true one with two parts exchanged, which makes it false.
 
     Attributes:
-      kind: `attribute` (the colours or the shapes of two mentioned objects) or `relation` (its direction, or its
+      kind: `attribute` (the colors or the shapes of two mentioned objects) or `relation` (its direction, or its
         subject and object).
-      caption: the false sentence.
+      caption: the perturbed caption.
     """
 
     kind: str
@@ -71,28 +71,25 @@ class Swap(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A true sentence, where it says what, what it claims, and its hard negatives."""
+    """A true caption with its scene graph, its meaning and its hard negatives."""
 
     text: str
-    graph: scene_graphs.SentenceGraph
+    graph: scene_graphs.CaptionGraph
     statement: Statement
     swaps: tuple[Swap, ...]
 
 
 def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
-    """Writes five captions, each from another template, preferring objects that were mentioned least.
+    """Generates five captions of different templates, preferring the objects with the fewest mentions.
 
     Args:
       graph: a scene with at least one relation.
-      rng: drawn from.
-
-    Returns:
-      Five captions.
+      rng: random generator.
     """
     captions = []
     mentions = np.zeros(len(graph.objects))
     for template in (TEMPLATES[t] for t in rng.permutation(len(TEMPLATES))):
-        statement = _claim(template, graph, mentions, rng)
+        statement = _sample_statement(template, graph, mentions, rng)
         if statement:
             words = _choose_words(rng)
             text, spans = render(template, statement, words)
@@ -102,17 +99,17 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
     return captions
 
 
-def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[str, scene_graphs.SentenceGraph]:
-    """Writes a statement as an English sentence.
+def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[str, scene_graphs.CaptionGraph]:
+    """Renders a statement in English.
 
     Args:
-      template: one of `TEMPLATES` whose slots the statement fills.
-      statement: phrases in the order of the slots a, b, c, g that the template has.
-      words: the word for each notion that has synonyms.
+      template: one of `TEMPLATES`, with slots for the statement.
+      statement: phrases in the order of the slots a, b, c, g of the template.
+      words: the synonym to use for each key of `SYNONYMS`.
 
     Returns:
-      The sentence: lower case, words and the final period parted by spaces; and its scene graph, which leaves the
-      picture itself out.
+      The caption, in lower case with spaces between words and before the final period; and its scene graph, without the
+      picture itself.
     """
     slots = _slots(template)
     fields = {'picture': words['picture']}
@@ -134,8 +131,8 @@ def _mark(kind: str, text: str) -> str:
 
 def _read_marks(
     marked: str, mentions: Sequence[str], slots: str, statement: Statement
-) -> tuple[str, scene_graphs.SentenceGraph]:
-    """Takes the marks out of a sentence; `mentions` are the slots of its objects in their order."""
+) -> tuple[str, scene_graphs.CaptionGraph]:
+    """Removes the marks of a caption; `mentions` are the slots of its objects in order."""
     text, found, described = '', {_OBJECT: [], _ATTRIBUTE: [], _RELATION: []}, []
     for kind, part in re.findall(rf'([{_OBJECT}{_ATTRIBUTE}{_RELATION}]?)([^{_MARKS}]+)', marked):
         if kind == _ATTRIBUTE:
@@ -148,7 +145,7 @@ def _read_marks(
         scene_graphs.Relation(objects[slots[subject]], n, objects[slots[target]])
         for n, (subject, _, target) in enumerate(statement.relations)
     )
-    return text, scene_graphs.SentenceGraph(*map(tuple, found.values()), tuple(triples), tuple(described))
+    return text, scene_graphs.CaptionGraph(*map(tuple, found.values()), tuple(triples), tuple(described))
 
 
 def _slots(template: str) -> str:
@@ -159,8 +156,10 @@ def _related_slots(template: str) -> list[tuple[int, int]]:
     return [(_SLOTS.index(s), _SLOTS.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
 
 
-def _claim(template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.random.Generator) -> Statement | None:
-    """Fills a template with truth, counting the mentioned objects; None where the scene has nothing that fits."""
+def _sample_statement(
+    template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.random.Generator
+) -> Statement | None:
+    """Samples a true statement for a template and counts the mentions; None if the scene has none."""
     phrases, free = [], range(len(graph.objects))
     if '{g}' in template:
         groups = find_groups(graph.objects)
@@ -170,14 +169,14 @@ def _claim(template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.rando
         phrases, free = [group], [i for i in free if i not in members]
     predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
     related = _related_slots(template)
-    fitting = [
+    candidates = [
         chosen
         for chosen in itertools.permutations(free, len(_slots(template)) - len(phrases))
         if all((chosen[s], chosen[o]) in predicates for s, o in related)
     ]
-    if not fitting:
+    if not candidates:
         return None
-    chosen = fitting[np.argmin(mentions[np.array(fitting)].sum(1) + rng.random(len(fitting)))]
+    chosen = candidates[np.argmin(mentions[np.array(candidates)].sum(1) + rng.random(len(candidates)))]
     mentions[list(chosen)] += 1
     return Statement(
         phrases=(*(_phrase(graph.objects[i], rng) for i in chosen), *phrases),
@@ -187,12 +186,12 @@ def _claim(template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.rando
 
 
 def _phrase(thing: Object, rng: np.random.Generator) -> Phrase:
-    says_size, omits = rng.random(2)
-    if omits < _OMITS_COLOUR:
+    size_draw, omission_draw = rng.random(2)
+    if omission_draw < _OMIT_COLOUR_PROB:
         return Phrase(size=thing.size, shape=thing.shape)
-    if omits < _OMITS_COLOUR + _OMITS_SHAPE:
+    if omission_draw < _OMIT_COLOUR_PROB + _OMIT_SHAPE_PROB:
         return Phrase(size=thing.size, colour=thing.colour)
-    return Phrase(thing.size if says_size < _SAYS_SIZE else None, thing.colour, thing.shape)
+    return Phrase(thing.size if size_draw < _SIZE_PROB else None, thing.colour, thing.shape)
 
 
 def _choose_words(rng: np.random.Generator) -> dict[str, str]:
@@ -201,32 +200,32 @@ def _choose_words(rng: np.random.Generator) -> dict[str, str]:
 
 
 def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
-    said = [words.get(word, word) for word in (phrase.size, phrase.colour) if word]
+    attributes = [words.get(word, word) for word in (phrase.size, phrase.colour) if word]
     noun, count = words.get(phrase.shape or 'shape', phrase.shape), 'a'
     if phrase.count > 1:
         count, noun = _mark(_ATTRIBUTE, NUMERALS[phrase.count]), noun + ('es' if noun[-1] in 'sx' else 's')
-    return ' '.join([count, *(_mark(_ATTRIBUTE, word) for word in said), _mark(_OBJECT, noun)])
+    return ' '.join([count, *(_mark(_ATTRIBUTE, word) for word in attributes), _mark(_OBJECT, noun)])
 
 
 def _preposition(predicate: str, words: dict[str, str]) -> str:
-    # One wording for both sides, so that a swap of left and right changes nothing else.
+    # Left and right have the same wording, so that a swap of them changes nothing else.
     if predicate in ('left of', 'right of'):
         return words['side'].format(predicate.removesuffix(' of'))
     return words.get(predicate, predicate)
 
 
 def _swaps(template: str, statement: Statement, words: dict[str, str], graph: SceneGraph) -> tuple[Swap, ...]:
-    """The swaps that are false of the scene, each sentence once."""
-    false = {}
+    """Returns the swaps that are false of the scene, without duplicates."""
+    swaps = {}
     for kind, swapped in _exchanges(statement):
         if not holds(swapped, graph):
             text, _ = render(template, swapped, words)
-            false.setdefault(text, Swap(kind, text))
-    return tuple(false.values())
+            swaps.setdefault(text, Swap(kind, text))
+    return tuple(swaps.values())
 
 
 def _exchanges(statement: Statement):
-    """Yields (kind, statement) for every exchange of a colour, a shape, a direction, or of subject and object."""
+    """Yields (kind, statement) for every exchange of a color, a shape, a direction, or of subject and object."""
     phrases, relations = statement.phrases, statement.relations
     for i, j in itertools.combinations(range(len(phrases)), 2):
         for name in ('colour', 'shape'):

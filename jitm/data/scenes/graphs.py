@@ -1,6 +1,6 @@
-"""Scene graphs, statements about them, and whether a statement holds.
+"""Scene graphs, statements about them, and the truth of a statement.
 
-Positions are boxes as x1 y1 x2 y2 with y pointing down, so that above means a smaller y.
+Locations are boxes x1 y1 x2 y2 with y pointing down: above means a smaller y.
 """
 
 import collections
@@ -15,7 +15,7 @@ COLOURS = ('red', 'green', 'blue', 'yellow', 'purple', 'orange', 'white', 'black
 SHAPES = ('circle', 'square', 'triangle', 'diamond', 'cross', 'ring')
 INVERSE = {'left of': 'right of', 'right of': 'left of', 'above': 'below', 'below': 'above'}
 
-# Only what nobody would dispute is a relation: one offset is twice the other or more, and 1/8 of the picture or more.
+# Only unambiguous relations count: one offset is at least twice the other and at least 1/8 of the picture.
 CLEAR_RATIO = 2
 CLEAR_OFFSET = 8
 
@@ -37,11 +37,11 @@ class Relation(NamedTuple):
 
 
 class SceneGraph(NamedTuple):
-    """What a picture shows; of related objects both directions are listed.
+    """The objects of a picture and their relations.
 
     Attributes:
-      objects: in the order of the regions; no two are equal.
-      relations: over indices of objects, every clear one.
+      objects: in the order of the regions, all different.
+      relations: all unambiguous ones, in both directions, over indices of objects.
     """
 
     objects: tuple[Object, ...]
@@ -49,9 +49,9 @@ class SceneGraph(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """What a caption says of one object, or of `count` objects at once; None where it says nothing.
+    """A mention of one object, or of `count` objects; None for properties that are not mentioned.
 
-    One object means at least one such object, a larger count means exactly so many.
+    A count of one means at least one such object, a larger count exactly this number.
     """
 
     size: str | None = None
@@ -61,12 +61,12 @@ class Phrase(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """What a caption claims; different phrases speak of different objects.
+    """The meaning of a caption; different phrases refer to different objects.
 
     Attributes:
       phrases: the mentioned objects.
-      relations: over indices of phrases, each with a count of 1.
-      total: how many objects the whole picture has, or None where the caption does not say.
+      relations: over indices of phrases with a count of 1.
+      total: number of objects in the picture, or None if not mentioned.
     """
 
     phrases: tuple[Phrase, ...]
@@ -75,7 +75,7 @@ class Statement(NamedTuple):
 
 
 def find_relations(boxes: np.ndarray) -> tuple[Relation, ...]:
-    """Finds every clear relation between boxes.
+    """Finds the unambiguous relations between boxes.
 
     Args:
       boxes: int [N, 4], x1 y1 x2 y2 in pixels.
@@ -95,7 +95,7 @@ def find_relations(boxes: np.ndarray) -> tuple[Relation, ...]:
 
 
 def find_groups(objects: Sequence[Object]) -> list[tuple[Phrase, tuple[int, ...]]]:
-    """Finds the objects that share a colour or a shape: the phrase for each group, and its members."""
+    """Finds the groups of objects with the same color or shape: the phrase of each group, and its members."""
     members = collections.defaultdict(list)
     for i, thing in enumerate(objects):
         members[Phrase(colour=thing.colour)].append(i)
@@ -104,14 +104,13 @@ def find_groups(objects: Sequence[Object]) -> list[tuple[Phrase, tuple[int, ...]
 
 
 def holds(statement: Statement, graph: SceneGraph) -> bool:
-    """Tells whether a statement is true of a scene.
+    """Returns whether a statement is true of a scene.
+
+    It is true if the phrases can refer to different objects whose relations are in the graph.
 
     Args:
-      statement: the claim.
+      statement: the statement.
       graph: the scene.
-
-    Returns:
-      Whether every phrase finds its own objects so that the relations between them are in the graph.
     """
     if statement.total not in (None, len(graph.objects)):
         return False
@@ -127,13 +126,13 @@ def holds(statement: Statement, graph: SceneGraph) -> bool:
 
 
 def _referents(phrase: Phrase, objects: Sequence[Object]) -> list[tuple[int, ...]]:
-    """The sets of objects that a phrase can speak of."""
-    said = phrase[:3]
-    fitting = [
+    """Returns the sets of objects that a phrase can refer to."""
+    properties = phrase[:3]
+    candidates = [
         i
         for i, thing in enumerate(objects)
-        if all(word in (None, value) for word, value in zip(said, thing, strict=True))
+        if all(word in (None, value) for word, value in zip(properties, thing, strict=True))
     ]
     if phrase.count == 1:
-        return [(i,) for i in fitting]
-    return [tuple(fitting)] if len(fitting) == phrase.count else []
+        return [(i,) for i in candidates]
+    return [tuple(candidates)] if len(candidates) == phrase.count else []
