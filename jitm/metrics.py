@@ -107,7 +107,7 @@ def split_into_folds(images: int, image_of_text: np.ndarray, folds: int) -> list
 
 
 def both_directions(i2t: np.ndarray, t2i: np.ndarray) -> dict[str, float]:
-    """Returns `recalls` of both directions, prefixed `i2t/` and `t2i/`, from the ranks of images [I] and of texts [T]."""
+    """Returns `recalls` prefixed `i2t/` and `t2i/`, from the ranks of images [I] and of texts [T]."""
     ways = {'i2t': recalls(i2t), 't2i': recalls(t2i)}
     return {f'{way}/{name}': value for way, values in ways.items() for name, value in values.items()}
 

@@ -13,7 +13,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.masking import Masking, caption_words, find_phrases
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts, take_images
-from jitm.data.scene_graphs import SentenceGraph
+from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
@@ -84,7 +84,7 @@ def generate_captions(
     generator: TrainedGenerator,
     split: Split,
     texts: np.ndarray,
-    graphs: Sequence[SentenceGraph] | None = None,
+    graphs: Sequence[CaptionGraph] | None = None,
     *,
     seed: int,
 ) -> tuple[tuple[str, ...], ...]:

@@ -47,7 +47,7 @@ def make_negatives(split, top_h_texts=6, top_h_images=3, coupled=False, redraw=T
 
 def draw_often(negatives, split, times=400):
     text_index = np.arange(split.num_texts)
-    draws = [negatives.draw(text_index, split, np.random.default_rng([0, n])) for n in range(times)]
+    draws = [negatives.sample(text_index, split, np.random.default_rng([0, n])) for n in range(times)]
     return tuple(tuple(np.stack([draw[a][b] for draw in draws]) for b in range(2)) for a in range(2))
 
 
