@@ -70,7 +70,7 @@ class RandomScorer:
     def blocks(self):
         """See `Scorer.blocks`; the shortest texts first."""
         for start in range(0, self._split.num_images, self.images_per_block):
-            rows = np.arange(start, min(start + self.images_per_block_per_block, self._split.num_images))
+            rows = np.arange(start, min(start + self.images_per_block, self._split.num_images))
             for first in range(0, self._split.num_texts, self.texts_per_block):
                 yield rows, np.arange(first, min(first + self.texts_per_block, self._split.num_texts))
 
