@@ -1,13 +1,12 @@
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import parameterized
 
 from jitm.losses import ranking
 
@@ -175,67 +174,87 @@ def central_differences(function, x, step=1e-6):
     return jax.vmap(lambda d: (function(x + d) - function(x - d)) / (2 * step))(steps).reshape(x.shape)
 
 
-class LossesTest(chex.TestCase):
-    @parameterized.product(name=list(CASES), several=[1, 2, 3])
-    def test_equals_the_formula_in_float64(self, name, several):
-        with jax.enable_x64(True):
-            loss = loss_of(name)
+@functools.cache
+def compiled(name, dtype):
+    """The loss, compiled once for all tests with scores of a dtype."""
+    return jax.jit(lambda *case: loss_of(name, dtype)(*case))
+
+
+@functools.cache
+def compiled_gradients(name, dtype):
+    """The sum of the loss, its gradient, and the numerical one, as functions of scores, positives and negatives."""
+
+    def total(scores, positives, negatives):
+        return loss_of(name, dtype)(scores, positives, negatives).sum()
+
+    def numerical(scores, positives, negatives):
+        return central_differences(lambda s: total(s, positives, negatives), scores)
+
+    return jax.jit(jax.value_and_grad(total)), jax.jit(numerical)
+
+
+@pytest.fixture(params=CASES)
+def name(request):
+    return request.param
+
+
+def test_equals_the_formula_in_float64(name):
+    with jax.enable_x64(True):
+        for several in (1, 2, 3):
             for seed in range(20):
                 case = random_case(seed, positives_per_query=several)
-                got = loss(jnp.asarray(case[0]), *case[1:])
+                got = compiled(name, jnp.float64)(*case)
                 assert got.dtype == jnp.float64
                 np.testing.assert_allclose(got, expected(name, *case), rtol=1e-11, atol=1e-13)
 
-    @parameterized.product(name=list(CASES), dtype=[jnp.float32, jnp.bfloat16])
-    def test_keeps_the_dtype_of_the_scores(self, name, dtype):
-        scores, positives, negatives = random_case(0)
-        with jax.enable_x64(True):
-            got = loss_of(name, dtype)(jnp.asarray(scores, dtype), jnp.asarray(positives), jnp.asarray(negatives))
+
+def test_keeps_the_dtype_of_the_scores(name):
+    scores, positives, negatives = random_case(0)
+    with jax.enable_x64(True):
+        for dtype in (jnp.float32, jnp.bfloat16):
+            got = jax.eval_shape(loss_of(name, dtype), jnp.asarray(scores, dtype), positives, negatives)
             assert got.dtype == dtype
 
-    @chex.variants(with_jit=True, without_jit=True, with_device=True)
-    @parameterized.product(name=list(CASES))
-    def test_variants_agree(self, name):
-        scores, positives, negatives = random_case(0)
-        loss = loss_of(name)
-        got = self.variant(lambda s: loss(s, positives, negatives))(scores.astype(np.float32))
-        np.testing.assert_allclose(got, expected(name, scores, positives, negatives), rtol=1e-5, atol=1e-6)
 
-    @parameterized.product(name=list(CASES))
-    def test_vmap_is_a_loop(self, name):
-        cases = [random_case(seed) for seed in range(4)]
-        stacked = [jnp.stack([jnp.asarray(case[n]) for case in cases]) for n in range(3)]
-        loss = loss_of(name)
-        got = jax.vmap(loss)(*stacked)
-        want = [loss(jnp.asarray(s), jnp.asarray(p), jnp.asarray(n)) for s, p, n in cases]
-        np.testing.assert_allclose(got, jnp.stack(want), rtol=1e-6)
+def test_equals_the_formula_without_jit(name):
+    scores, positives, negatives = random_case(0)
+    got = loss_of(name)(jnp.asarray(scores, jnp.float32), positives, negatives)
+    np.testing.assert_allclose(got, expected(name, scores, positives, negatives), rtol=1e-5, atol=1e-6)
 
-    @parameterized.product(name=list(CASES), several=[1, 2])
-    def test_gradient_is_the_numerical_one(self, name, several):
-        with jax.enable_x64(True):
+
+def test_vmap_equals_a_loop(name):
+    cases = [random_case(seed) for seed in range(4)]
+    cases = [(scores.astype(np.float32), *masks) for scores, *masks in cases]
+    got = jax.jit(jax.vmap(loss_of(name)))(*map(np.stack, zip(*cases, strict=True)))
+    want = [compiled(name, jnp.float32)(*case) for case in cases]
+    np.testing.assert_allclose(got, jnp.stack(want), rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_equals_finite_differences(name):
+    with jax.enable_x64(True):
+        value_and_gradient, numerical = compiled_gradients(name, jnp.float64)
+        for several in (1, 2):
             for seed in range(4):
-                scores, positives, negatives = random_case(seed, positives_per_query=several)
-                loss = lambda s: loss_of(name)(s, positives, negatives).sum()  # noqa: B023, E731
-                want = central_differences(loss, scores)
-                np.testing.assert_allclose(jax.grad(loss)(jnp.asarray(scores)), want, atol=1e-6)
+                case = random_case(seed, positives_per_query=several)
+                np.testing.assert_allclose(value_and_gradient(*case)[1], numerical(*case), atol=1e-6)
 
-    @parameterized.product(name=list(CASES))
-    def test_queries_without_positive_or_negative_give_zero_and_no_nan(self, name):
-        scores, positives, negatives = random_case(1)
-        positives[0], negatives[1], positives[2], negatives[2] = False, False, False, False
-        scores, loss = jnp.asarray(scores, jnp.float32), loss_of(name)
-        value, gradient = jax.value_and_grad(lambda s: loss(s, positives, negatives).sum())(scores)
-        np.testing.assert_array_equal(loss(scores, positives, negatives)[:3], 0)
-        np.testing.assert_array_equal(gradient[:3], 0)
-        assert np.isfinite(value)
-        assert np.isfinite(gradient).all()
 
-    @parameterized.product(name=list(CASES))
-    def test_the_shape_is_checked(self, name):
-        with pytest.raises(AssertionError):
-            loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 6), bool), None)
-        with pytest.raises(AssertionError):
-            loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 7), bool), jnp.zeros((7, 1), bool))
+def test_queries_without_positive_or_negative_are_0(name):
+    scores, positives, negatives = random_case(1)
+    positives[0], negatives[1], positives[2], negatives[2] = False, False, False, False
+    case = scores.astype(np.float32), positives, negatives
+    value, gradient = compiled_gradients(name, jnp.float32)[0](*case)
+    np.testing.assert_array_equal(compiled(name, jnp.float32)(*case)[:3], 0)
+    np.testing.assert_array_equal(gradient[:3], 0)
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+def test_shape_is_checked(name):
+    with pytest.raises(AssertionError):
+        loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 6), bool), None)
+    with pytest.raises(AssertionError):
+        loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 7), bool), jnp.zeros((7, 1), bool))
 
 
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
