@@ -314,8 +314,8 @@ def test_lists_of_other_data_are_refused(tmp_path):
         'mined from other data': (i2t, t2i, other),
         r'needs integers \[4, H\]': (i2t[1:], t2i, None),
         'names texts beyond the 9': (i2t + 5, t2i, None),
-        'texts for the image they describe': (np.tile(np.arange(9), (4, 1)), t2i, None),
-        'images for their own texts': (i2t, np.tile(np.arange(4), (9, 1)), None),
+        'texts as negatives of their own images': (np.tile(np.arange(9), (4, 1)), t2i, None),
+        'images as negatives of their own texts': (i2t, np.tile(np.arange(4), (9, 1)), None),
     }
     for number, (message, (texts, images, data)) in enumerate(wrong.items()):
         save_lists(tmp_path / str(number), split, texts, images, data)
