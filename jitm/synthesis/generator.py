@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jitm.errors import UserError
+from jitm.errors import check_at_least, check_positive
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher, read_pairs
 from jitm.synthesis import refill
@@ -39,6 +39,9 @@ class Synthesis:
       num_samples: captions sampled per masked view, L in the paper; 20 in the released code.
       temperature: tau of the word probabilities.
       num_hard: m, the captions kept per image.
+
+    Raises:
+      ValueError: if a number is out of its range.
     """
 
     generator: str
@@ -47,11 +50,9 @@ class Synthesis:
     num_hard: int
 
     def __post_init__(self):
-        for key in ('num_samples', 'num_hard'):
-            if getattr(self, key) < 1:
-                raise UserError(f"config key 'synthesis.{key}' is {getattr(self, key)}; it must be at least 1")
-        if not self.temperature > 0:
-            raise UserError(f"config key 'synthesis.temperature' is {self.temperature}; it must be above 0")
+        check_at_least(self.num_samples, 1, 'num_samples')
+        check_at_least(self.num_hard, 1, 'num_hard')
+        check_positive(self.temperature, 'temperature')
 
     def choose(
         self,

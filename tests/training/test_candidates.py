@@ -10,9 +10,10 @@ from jitm.training.build.objective import make_retrieval
 from jitm.training.candidates import SAME_IMAGE, BatchScores, InBatch, ListScores, Shortlist
 from jitm.training.source import GlobalBatch, Inputs
 from jitm.types import Batch, Pairs
-from tests.models.test_matchers import MATCHERS, make_inputs, perturb
+from tests.models.test_matchers import make_inputs, perturb
+from tests.training.models import small_vse
 
-MODEL = MATCHERS['vse_fc']
+MODEL = small_vse()
 PAIRS, EXTRA, HARD = 4, 6, 3
 SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
 

@@ -1,4 +1,4 @@
-"""A training step that writes its own negative sentences: TAGS and TAGS-DC (paper 001)."""
+"""The training step with synthetic negative captions: TAGS and TAGS-DC (Fan et al., 2022)."""
 
 import dataclasses
 import functools
@@ -15,38 +15,42 @@ from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
 from jitm.synthesis import refill
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.candidates import Shortlist, ShortlistScores
+from jitm.training.build.objective import make_generated
+from jitm.training.candidates import ListScores, Shortlist
 from jitm.training.diagnostics import BINS, difficulty
-from jitm.training.generated import score_synthetic
-from jitm.training.members import Member, MemberState, frozen, gradient
-from jitm.training.objective import Term
-from jitm.training.step import TrainState, make_train_step
+from jitm.training.generated import GeneratedCaptions, MaskedCaptions
+from jitm.training.members import Frozen, Gradient, Member, MemberState
+from jitm.training.objective import RankingTerm, TokenTerm
+from jitm.training.source import Inputs
+from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch, Masked, Texts
 from tests.models.test_matchers import VOCABULARY, make_inputs, perturb
 
 MODEL = UNITER(VOCABULARY, 'tiny', dropout=0.0, dtype='float32', heads=('mlm', 'discriminate', 'correct'))
-PAIRS, VARIANTS, LENGTH = 2, 3, 7
+PAIRS, VIEWS, LENGTH = 2, 3, 7
 MASK = VOCABULARY - 1
 SYNTHESIS = Synthesis(generator='target', num_samples=4, temperature=1.5, num_hard=5)
-COUNTS = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
+EQUAL = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
 HINGES = functools.partial(ranking.mean_of_hinges, margin=0.2)
 TERMS = {
-    'ranking': Term(HINGES, **COUNTS),
-    'synthetic': Term(HINGES, **COUNTS, rankings=('generated',)),
-    'masked': Term(tokens.masked_language_modeling, **COUNTS, predictions='masked_language_modeling'),
-    'discrimination': Term(
-        functools.partial(tokens.word_discrimination, match_weight=0.11), **COUNTS, predictions='word_discrimination'
+    'ranking': RankingTerm(loss=HINGES, **EQUAL),
+    'synthetic': RankingTerm(loss=HINGES, **EQUAL, rankings=('generated',)),
+    'masked': TokenTerm(loss=tokens.masked_language_modeling, **EQUAL, predictions='masked_language_modeling'),
+    'discrimination': TokenTerm(
+        loss=functools.partial(tokens.word_discrimination, match_weight=0.11),
+        **EQUAL,
+        predictions='word_discrimination',
     ),
-    'correction': Term(tokens.word_correction, **COUNTS, predictions='word_correction'),
+    'correction': TokenTerm(loss=tokens.word_correction, **EQUAL, predictions='word_correction'),
 }
 
 
 def make_batch():
-    images, texts = make_inputs(PAIRS, PAIRS)
-    texts = texts.replace(lengths=np.array([7, 4], np.int32))
+    images, _ = make_inputs(PAIRS, padded=False)
+    texts = Texts(np.zeros((PAIRS, LENGTH), np.int32), np.array([7, 4], np.int32))
     rng = np.random.default_rng(0)
     ids = np.where(texts.mask, rng.integers(1, MASK, (PAIRS, LENGTH)), 0).astype(np.int32)
-    labelled = np.zeros((PAIRS, VARIANTS, LENGTH), bool)
+    labelled = np.zeros((PAIRS, VIEWS, LENGTH), bool)
     labelled[0, 0, 1:3] = labelled[0, 1, 4] = labelled[0, 2, 2] = labelled[1, :, 1] = labelled[1, 2, 2] = True
     masked = Masked(np.where(labelled, MASK, ids[:, None]).astype(np.int32), labelled)
     known = np.full((PAIRS, 8), -1, np.int32)
@@ -63,8 +67,8 @@ def params():
 
 
 @pytest.fixture(scope='module')
-def written(params):
-    """What the model writes for itself, and the keys it wrote with."""
+def generated(params):
+    """The captions that the model generates for itself, and the random keys."""
     variables, keys = {'params': params}, jax.random.split(jax.random.key(3), PAIRS)
     choose = jax.jit(lambda batch: SYNTHESIS.choose(MODEL, variables, (MODEL, variables), batch, keys))
     return jax.device_get(choose(make_batch())), keys
@@ -72,7 +76,7 @@ def written(params):
 
 @jax.jit
 def read(params, images, ids, lengths):
-    """What every head says of image n with text n."""
+    """The outputs of every head for image n with text n."""
 
     def heads(matcher):
         texts = matcher.encode_text(Texts(ids, lengths))
@@ -82,47 +86,47 @@ def read(params, images, ids, lengths):
 
 
 def read_pairs(params, pairs):
-    """The same of pairs (image, ids, length), all with one compilation."""
-    batch, most = make_batch(), VARIANTS * SYNTHESIS.num_samples
+    """The same for pairs (image, ids, length), all with one compilation."""
+    batch, most = make_batch(), VIEWS * SYNTHESIS.num_samples
     rows, ids, lengths = zip(*(list(pairs) + [pairs[0]] * (most - len(pairs))), strict=True)
     images = jax.tree.map(lambda x: x[list(rows)], batch.images)
-    said = jax.device_get(read(params, images, np.array(ids, np.int32), np.array(lengths, np.int32)))
-    return {head: values[: len(pairs)].astype(np.float64) for head, values in said.items()}
+    outputs = jax.device_get(read(params, images, np.array(ids, np.int32), np.array(lengths, np.int32)))
+    return {head: values[: len(pairs)].astype(np.float64) for head, values in outputs.items()}
 
 
 def read_one(params, n, ids):
-    """What every head says of image n with sentences as long as its own."""
-    return read_pairs(params, [(n, sentence, make_batch().texts.lengths[n]) for sentence in ids])
+    """The outputs of every head for image n with captions as long as its own."""
+    return read_pairs(params, [(n, caption, make_batch().texts.lengths[n]) for caption in ids])
 
 
-def test_the_best_new_sentences_are_kept_and_the_true_one_is_none_of_them(params, written):
-    synthetic, keys = written
+def test_hardest_new_captions_are_kept(params, generated):
+    synthetic, keys = generated
     batch = make_batch()
     for n, row_key in enumerate(keys):
         masked = jax.tree.map(lambda x, n=n: x[n], batch.masked)
         logits = read_one(params, n, masked.ids)['mlm'].astype(np.float32)
-        drawn = np.asarray(refill.refill(logits, masked, SYNTHESIS.num_samples, SYNTHESIS.temperature, row_key))
+        samples = np.asarray(refill.refill(logits, masked, SYNTHESIS.num_samples, SYNTHESIS.temperature, row_key))
         own, known = batch.texts.ids[n].tolist(), set(batch.caption_words[n].tolist())
         allowed = {}
-        for k, sentence in enumerate(drawn.tolist()):
-            changed = {new for new, old in zip(sentence, own, strict=True) if new != old}
+        for k, caption in enumerate(samples.tolist()):
+            changed = {new for new, old in zip(caption, own, strict=True) if new != old}
             if changed - known:
-                allowed.setdefault(tuple(sentence), k)
+                allowed.setdefault(tuple(caption), k)
         scores = dict(zip(allowed, read_one(params, n, list(allowed))['rank'], strict=True))
         best = sorted(scores, key=scores.get, reverse=True)
-        kept = synthetic.ids[n][synthetic.there[n]]
+        kept = synthetic.ids[n][synthetic.valid[n]]
         assert [tuple(row) for row in kept.tolist()] == best[: SYNTHESIS.num_hard]
-        for sentence, places in zip(kept, synthetic.labelled[n], strict=False):
-            np.testing.assert_array_equal(places, masked.labelled[allowed[tuple(sentence.tolist())] // 4])
-    assert synthetic.there.any()
+        for caption, refilled in zip(kept, synthetic.refilled[n], strict=False):
+            np.testing.assert_array_equal(refilled, masked.labelled[allowed[tuple(caption.tolist())] // 4])
+    assert synthetic.valid.any()
 
 
 def make_step(terms=TERMS, **members):
-    target = Member(MODEL, gradient, optax.trace(0.0))
-    source = Shortlist(num_extra=0, num_hard=1)
+    target = Member(MODEL, Gradient(), optax.trace(0.0))
     synthesis = dataclasses.replace(SYNTHESIS, generator='generator' if members else 'target')
-    options = {'seed': 0, 'steps_per_epoch': 2, 'epochs': 1, 'synthesis': synthesis}
-    return jax.jit(make_train_step({'target': target, **members}, terms, source, **options))
+    sources = Shortlist(num_extra=0, num_hard=1), MaskedCaptions(), GeneratedCaptions(synthesis)
+    step = TrainStep({'target': target, **members}, terms, sources, seed=0, steps_per_epoch=2, epochs=1)
+    return jax.jit(step)
 
 
 def state_of(params, **others):
@@ -135,8 +139,8 @@ def stepped(params):
     return make_step()(state_of(params), make_batch())
 
 
-def hinges(scores, wrong):
-    return np.mean(np.maximum(0.2 + wrong - scores, 0)) if len(wrong) else 0.0
+def hinges(positive, negatives):
+    return np.mean(np.maximum(0.2 + negatives - positive, 0)) if len(negatives) else 0.0
 
 
 def sigmoid(logits):
@@ -148,47 +152,46 @@ def log_softmax(logits):
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def test_terms_are_those_of_the_paper_over_what_the_step_wrote(params, stepped):
-    """From the sentences that the step has written, each loss by loops over its definition."""
+def test_terms_equal_their_definition(params, stepped):
+    """Each loss by loops over its definition, from the captions that the step has generated."""
     _, metrics = stepped
     batch = make_batch()
     key = jax.random.fold_in(jax.random.key(0), 0)
-    key = jax.random.fold_in(jax.random.fold_in(key, 0), 1)  # of the member, of its sentences
+    key = jax.random.fold_in(jax.random.fold_in(key, 0), 1)  # of the model, of its captions
     variables, keys = {'params': params}, jax.random.split(key, PAIRS)
     choose = jax.jit(lambda batch: SYNTHESIS.choose(MODEL, variables, (MODEL, variables), batch, keys))
     synthetic = jax.device_get(choose(batch))
     want = dict.fromkeys(TERMS, 0.0)
     for n in range(PAIRS):
         own, length = batch.texts.ids[n], batch.texts.lengths[n]
-        there = synthetic.there[n]
-        wrong = read_one(params, n, synthetic.ids[n][there])
-        said = read_one(params, n, own[None])
-        positive = sigmoid(said['rank'][0])
-        want['synthetic'] += hinges(positive, sigmoid(wrong['rank'])) / PAIRS
+        valid = synthetic.valid[n]
+        negatives = read_one(params, n, synthetic.ids[n][valid])
+        positive = sigmoid(read_one(params, n, own[None])['rank'][0])
+        want['synthetic'] += hinges(positive, sigmoid(negatives['rank'])) / PAIRS
         other = 1 - n, batch.texts.ids[1 - n], batch.texts.lengths[1 - n]
         for pair in ((n, *other[1:]), (1 - n, own, length)):
             want['ranking'] += hinges(positive, sigmoid(read_pairs(params, [pair])['rank'])) / PAIRS
-        variants = read_one(params, n, batch.masked.ids[n])['mlm']
+        views = read_one(params, n, batch.masked.ids[n])['mlm']
         costs = [
-            -log_softmax(variants[k, place])[own[place]] for k, place in np.argwhere(batch.masked.labelled[n]).tolist()
+            -log_softmax(views[k, t])[own[t]] for k, t in np.argwhere(batch.masked.labelled[n]).tolist()
         ]
         want['masked'] += np.mean(costs) / PAIRS
-        told, corrected = [], []
-        for s in range(there.sum()):
-            ids, places = synthetic.ids[n][s], synthetic.labelled[n][s]
-            for place in range(length):
-                match = int(ids[place] == own[place])
-                cost = -log_softmax(wrong['discriminate'][s, place])[match]
-                told.append(cost * (0.11 if match else 1.0))
-                if places[place]:
-                    corrected.append(-log_softmax(wrong['correct'][s, place])[own[place]])
-        want['discrimination'] += np.mean(told) / PAIRS
+        discriminated, corrected = [], []
+        for s in range(valid.sum()):
+            ids, refilled = synthetic.ids[n][s], synthetic.refilled[n][s]
+            for t in range(length):
+                match = int(ids[t] == own[t])
+                cost = -log_softmax(negatives['discriminate'][s, t])[match]
+                discriminated.append(cost * (0.11 if match else 1.0))
+                if refilled[t]:
+                    corrected.append(-log_softmax(negatives['correct'][s, t])[own[t]])
+        want['discrimination'] += np.mean(discriminated) / PAIRS
         want['correction'] += np.mean(corrected) / PAIRS
     got = {name: float(metrics[f'target/terms/{name}']) for name in TERMS}
     np.testing.assert_allclose([got[name] for name in TERMS], [want[name] for name in TERMS], rtol=2e-4)
 
 
-def test_the_gradient_reaches_every_head_that_a_term_trains(stepped):
+def test_gradient_reaches_every_head(stepped):
     state, metrics = stepped
     trace = state.members['target'].optimizer.trace
     for module in ('rank_head', 'mlm_head', 'discriminate_head', 'correct_head', 'pooler', 'regions', 'bert'):
@@ -196,18 +199,19 @@ def test_the_gradient_reaches_every_head_that_a_term_trains(stepped):
     assert metrics['finite']
 
 
-def test_a_static_generator_writes_for_another_model_and_stays_as_it_is(params, stepped):
-    still = MemberState(jax.tree.map(lambda x: 2 * x, params), {})
+@pytest.mark.slow
+def test_static_generator_is_constant(params, stepped):
+    fixed = MemberState(jax.tree.map(lambda x: 2 * x, params), {})
     terms = {name: TERMS[name] for name in ('ranking', 'synthetic')}
-    state, metrics = make_step(terms, generator=Member(MODEL, frozen))(state_of(params, generator=still), make_batch())
-    jax.tree.map(np.testing.assert_array_equal, state.members['generator'].params, still.params)
+    state, metrics = make_step(terms, generator=Member(MODEL, Frozen()))(state_of(params, generator=fixed), make_batch())
+    jax.tree.map(np.testing.assert_array_equal, state.members['generator'].params, fixed.params)
     _, alone = stepped
     np.testing.assert_allclose(metrics['target/terms/ranking'], alone['target/terms/ranking'], rtol=1e-5)
     assert abs(metrics['target/terms/synthetic'] - alone['target/terms/synthetic']) > 1e-4
 
 
-def test_without_any_sentence_left_nothing_is_learned_from_them():
-    scores = ShortlistScores(jnp.array([[0.5, 0.9], [0.5, 0.9]]), jnp.array([[False], [True]]))
+def test_no_valid_caption_gives_no_gradient():
+    scores = ListScores(jnp.array([[0.5, 0.9], [0.5, 0.9]]), jnp.array([[False], [True]]))
 
     def loss(values):
         one = scores.replace(scores=values).ranking()
@@ -216,34 +220,42 @@ def test_without_any_sentence_left_nothing_is_learned_from_them():
     value, slope = jax.value_and_grad(loss)(scores.scores)
     np.testing.assert_allclose(value, 0.6, rtol=1e-6)
     np.testing.assert_allclose(slope, [[0, 0], [-1, 1]], atol=1e-6)
-    assert float(difficulty(scores.replace(chosen=jnp.zeros((2, 1), bool)).ranking())['gap']) == 0
+    assert float(difficulty(scores.replace(valid=jnp.zeros((2, 1), bool)).ranking())['gap']) == 0
 
 
-def test_difficulty_is_a_histogram_of_the_wrong_less_the_true():
-    scores = ShortlistScores(jnp.array([[0.5, 0.83, 0.12, 0.45]]), jnp.array([[True, True, False]]))
-    told = jax.device_get(difficulty(scores.ranking()))
-    np.testing.assert_allclose([told['count'], told['gap']], [2, (0.33 - 0.38) / 2], atol=1e-6)
-    shares = [told[f'share_{n:02}'] for n in range(BINS)]
+def test_difficulty_is_a_histogram_of_score_differences():
+    scores = ListScores(jnp.array([[0.5, 0.83, 0.12, 0.45]]), jnp.array([[True, True, False]]))
+    metrics = jax.device_get(difficulty(scores.ranking()))
+    np.testing.assert_allclose([metrics['count'], metrics['gap']], [2, (0.33 - 0.38) / 2], atol=1e-6)
+    shares = [metrics[f'share_{n:02}'] for n in range(BINS)]
     np.testing.assert_allclose(np.flatnonzero(shares), [6, 13])  # -0.38 and 0.33 of [-1, 1] in twentieths
     np.testing.assert_allclose([shares[6], shares[13]], 0.5)
 
 
-def test_synthesis_refuses_what_means_nothing():
-    with pytest.raises(UserError, match=r"'synthesis.temperature' is 0; it must be above 0"):
-        dataclasses.replace(SYNTHESIS, temperature=0)
-    with pytest.raises(UserError, match=r"'synthesis.num_hard' is 0; it must be at least 1"):
-        dataclasses.replace(SYNTHESIS, num_hard=0)
+def test_wrong_synthesis_is_refused():
+    for changes, message in (
+        ({'temperature': 0}, 'temperature is 0; it must be above 0'),
+        ({'num_hard': 0}, 'num_hard is 0; it must be at least 1'),
+        ({'num_samples': 0}, 'num_samples is 0; it must be at least 1'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(SYNTHESIS, **changes)
+        section = dataclasses.asdict(SYNTHESIS) | changes
+        config = {'synthesis': section, 'masking': {'num_views': VIEWS}, 'members': {'target': {}}}
+        with pytest.raises(UserError, match=f"config key 'synthesis.{[*changes][0]}' is 0"):
+            make_generated(config)
 
 
-def test_memory_is_that_of_a_tile_whatever_the_number_of_images(params, monkeypatch):
-    """A tile holds one image's sentences: twelve images take the memory of two, but for inputs and results."""
+def test_memory_does_not_grow_with_the_images(params, monkeypatch):
+    """A tile holds one image's captions: twelve images take the memory of two, apart from inputs and results."""
     monkeypatch.setattr(parallel, 'tile_floats', lambda: 6 * 11 * 512)
+    source = GeneratedCaptions(SYNTHESIS)
 
     def memory(images):
         def loss(params, batch, synthetic):
             def score(matcher):
-                shown = matcher.encode_image(batch.images, train=True)
-                return score_synthetic(matcher, shown, batch, synthetic, {})[0].scores
+                images = matcher.encode_image(batch.images, train=True)
+                return source.score(matcher, Inputs(images, None, batch, synthetic))[0].scores
 
             return jnp.sum(MODEL.apply({'params': params}, method=score, rngs={'dropout': jax.random.key(0)}))
 

@@ -25,7 +25,8 @@ from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, Ou
 from jitm.training.step import TrainState, TrainStep
 from tests.conftest import UNCHANGED
 from tests.test_train import assert_same_run, remove_checkpoints
-from tests.training.test_objective import TERM, vse_of
+from tests.training.models import small_vse
+from tests.training.test_objective import TERM
 
 BOOST = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'margin': 0.2}
 TERMS = {'ranking': TERM, 'boost': BOOST | {'loss': 'anchored.relative_max'}}
@@ -61,11 +62,11 @@ def train(step, state, pipeline, count=3):
 
 def trained(pipeline, learn_from=(), mlp='plain'):
     """A member that trains; its MLP has batch normalization."""
-    return Member(vse_of(pipeline.vocabulary, mlp), Gradient(), optax.sgd(0.1), learn_from)
+    return Member(small_vse(len(pipeline.vocabulary), mlp), Gradient(), optax.sgd(0.1), learn_from)
 
 
 def untrained(pipeline, rule):
-    return Member(vse_of(pipeline.vocabulary, 'plain'), rule)
+    return Member(small_vse(len(pipeline.vocabulary), 'plain'), rule)
 
 
 def assert_equal(one, other):
@@ -108,7 +109,7 @@ def test_frozen_anchor_is_constant(oas):
 
 def test_frozen_anchor_is_scored_in_evaluation_mode(oas, pipeline):
     states, metrics = oas
-    batch, model = pipeline.batch(0), vse_of(pipeline.vocabulary, 'plain')
+    batch, model = pipeline.batch(0), small_vse(len(pipeline.vocabulary), 'plain')
     scores = scores_of(model, states[0].members['target'], batch, train=True)
     anchor = scores_of(model, states[0].members['anchor'], batch)
     own = jnp.eye(8, dtype=bool)
@@ -125,7 +126,7 @@ def test_frozen_anchor_is_scored_in_evaluation_mode(oas, pipeline):
 def test_no_gradient_flows_through_anchor_scores(request, pipeline, scenario):
     states, _ = request.getfixturevalue(scenario)
     before, batch, own = states[0].members['target'], pipeline.batch(0), jnp.eye(8, dtype=bool)
-    model = vse_of(pipeline.vocabulary, 'plain')
+    model = small_vse(len(pipeline.vocabulary), 'plain')
     held = scores_of(model, states[0].members['anchor'], batch)
 
     def loss(params):

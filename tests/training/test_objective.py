@@ -20,7 +20,7 @@ from jitm.training.objective import objective, token_terms
 from jitm.training.step import TrainState, TrainStep
 from jitm.types import TokenPredictions
 from tests.conftest import UNCHANGED
-from tests.models.test_matchers import make_vse
+from tests.training.models import small_vse
 from tests.training.test_candidates import SCORES, rank_in_batch
 
 TERM = {
@@ -32,12 +32,6 @@ TERM = {
     'reduction': 'sum',
 }
 CAPTION = {'loss': 'tokens.captioning', 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
-
-
-def vse_of(vocabulary, mlp='none'):
-    """VSE++ at a small size, for the words of a vocabulary."""
-    model = make_vse(mlp)
-    return model.clone(text=model.text.clone(vocab_size=len(vocabulary)))
 
 
 def test_loss_takes_the_margins_of_a_ranking():
@@ -123,7 +117,7 @@ def parts():
     vocabulary = Vocabulary.build(split.captions, 1)
     tokens = tokenize_split(split.captions, vocabulary)
     pipeline = Pipeline(split, tokens, vocabulary, 8, 0, length_multiple=32, augmentation=Augmentation(**UNCHANGED))
-    model = vse_of(vocabulary)
+    model = small_vse(len(vocabulary))
     member = Member(model, Gradient(), optax.sgd(0.1))
     members = {'target': member, 'other': member}
     terms = make_terms({'ranking': TERM, 'later': TERM | {'start_epoch': 1}})
@@ -203,7 +197,7 @@ def test_diagnostics_equal_their_definition(parts):
     np.testing.assert_allclose(metrics['target/collapsed_loss'], 2 * 8 * 0.2, rtol=1e-6)
     np.testing.assert_allclose(metrics['target/ranking_loss'], metrics['target/loss'], rtol=1e-6)
     batch = pipeline.batch(0)
-    model = vse_of(pipeline.vocabulary)
+    model = small_vse(len(pipeline.vocabulary))
     s = np.asarray(model.apply({'params': state.members['target'].params}, batch.images, batch.texts))
     gaps, active = [], []
     assert len(np.unique(batch.image_index)) < 8
