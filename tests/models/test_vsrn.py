@@ -11,11 +11,12 @@ from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
 from jitm.losses import tokens
 from jitm.models import vsrn
+from jitm.training.build.objective import make_terms
 from jitm.training.build.run import set_up
 from jitm.training.candidates import InBatch
+from jitm.training.generated import MatcherPredictions
 from jitm.training.members import Member
-from jitm.training.objective import Term
-from jitm.training.step import Choice, forward
+from jitm.training.step import score
 from jitm.types import Batch, Images, Texts
 from tests.layers.test_layers import sigmoid
 from tests.models.test_matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
@@ -271,24 +272,26 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
     variables = jax.eval_shape(lambda key: model.init(key, images, texts), jax.random.key(0))
     batch = Batch(np.int32(0), images, texts, np.arange(5))
 
-    def shapes(token_terms):
+    terms = make_terms({'caption': CAPTION})
+
+    def shapes(*sources):
         def run(v, k):
-            return forward(model, v, batch, Choice(None), k, None, InBatch(same_image='negative'), token_terms)
+            return score(model, v, sources, terms, batch, [None] * len(sources), k, None)
 
         return jax.eval_shape(run, variables, jax.random.key(0))
 
-    term = Term(tokens.captioning, 1.0, 0, None, 'sum', predictions='captioning')
-    scores, losses, statistics = shapes({'caption': term})
-    assert (scores.retrieved.rows.shape, losses['caption'].shape) == ((5, 5), (5,))
-    assert set(statistics) == {'graph_0', 'graph_1', 'norm'}
+    ranked, captioned = InBatch(same_image='negative'), MatcherPredictions(('captioning',))
+    outputs = shapes(ranked, captioned)
+    assert (outputs[0][0].rows.shape, outputs[1]['caption'].shape) == ((5, 5), (5,))
+    assert set(outputs[2]) == {'graph_0', 'graph_1', 'norm'}
 
     def refuse(*_, **__):
         raise AssertionError
 
     monkeypatch.setattr(vsrn.VSRN, 'predict_tokens', refuse)
-    assert shapes({})[1] == {}
+    assert shapes(ranked)[1] == {}
     with pytest.raises(AssertionError):
-        shapes({'caption': term})
+        shapes(ranked, captioned)
 
 
 @pytest.mark.parametrize(
