@@ -23,6 +23,7 @@ from jitm.training.build import run as build
 from jitm.training.loop import train_and_evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / 'shared'  # real data beside the checkout; tests that need it skip without
 CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
 sys.path.insert(0, str(ROOT))
 

@@ -1,7 +1,5 @@
 import dataclasses
 import json
-import os
-import pathlib
 import re
 import sys
 
@@ -11,8 +9,9 @@ import pytest
 from benchmarks import members, mining, scene_graphs, scoring, tags_step
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
+from tests.conftest import SHARED
 
-FACTUAL = pathlib.Path(os.environ.get('FACTUAL', 'data/factual_sg/dev.csv'))
+FACTUAL = SHARED / 'data' / 'factual_sg' / 'dev.csv'
 
 MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
 
@@ -208,7 +207,7 @@ def test_base_forms():
     assert {phrase: scene_graphs.base_of_noun(phrase) for phrase in nouns} == nouns
 
 
-@pytest.mark.skipif(not FACTUAL.is_file(), reason='needs the gold scene graphs of FACTUAL')
+@pytest.mark.skipif(not FACTUAL.is_file(), reason='needs the gold scene graphs in ../shared/data')
 def test_scene_graphs_accuracy():
     captions, gold = scene_graphs.read_file(str(FACTUAL))
     parsed = [scene_graphs.read_parsed(caption, parse(caption)) for caption in captions]

@@ -7,8 +7,9 @@ import pytest
 
 from jitm.data import precomp
 from jitm.errors import UserError
+from tests.conftest import SHARED
 
-DATA = pathlib.Path(__file__).parents[2] / 'shared' / 'data'
+DATA = SHARED / 'data'
 
 
 class Touch:

@@ -1,5 +1,4 @@
 import json
-import pathlib
 import random
 import re
 
@@ -9,8 +8,9 @@ import pytest
 from jitm.data import text
 from jitm.data.text import SPECIAL_WORDS, Vocabulary, find_tokens, tokenize
 from jitm.errors import UserError
+from tests.conftest import SHARED
 
-CAPTIONS = pathlib.Path(__file__).parents[2] / 'shared' / 'data' / 'f8k' / 'dev_caps.txt'
+CAPTIONS = SHARED / 'data' / 'f8k' / 'dev_caps.txt'
 SPECIAL = ['<pad>', '<start>', '<end>', '<unk>']
 
 

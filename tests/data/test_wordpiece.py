@@ -1,5 +1,4 @@
 import json
-import pathlib
 import pickle
 import re
 
@@ -10,8 +9,8 @@ from jitm.data.pipeline import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
+from tests.conftest import SHARED
 
-SHARED = pathlib.Path(__file__).parents[2] / 'shared'
 PUBLISHED = SHARED / 'vocab' / 'bert-base-uncased-vocab.txt'
 CAPTIONS = SHARED / 'data' / 'f8k' / 'dev_caps.txt'
 needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason='needs the vocabulary in ../shared/vocab')
