@@ -45,7 +45,7 @@ def environment(**variables: str) -> dict[str, str]:
 def run_script(script: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
     """Runs train.py or eval.py and waits."""
     command = [sys.executable, str(ROOT / script), *map(str, arguments)]
-    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
 
 
 UNCHANGED = {'drop_regions': 0.0, 'change_words': 0.0, 'keep_special_tokens': False, 'num_views': 1}

@@ -1,4 +1,4 @@
-"""Takes training steps on some virtual devices and saves losses and gradients: run by test_parallel.py."""
+"""Takes training steps on virtual devices and saves losses and gradients; test_parallel.py runs it."""
 
 import dataclasses
 import functools
@@ -14,32 +14,34 @@ import warnings  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 
-from jitm import parallel
-from jitm.data import cider
-from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline
-from jitm.data.splits import Split
-from jitm.data.text import Tokens, Vocabulary
-from jitm.losses import anchored, ranking, tokens
-from jitm.training.candidates import InBatch, Shortlist
-from jitm.training.members import Member, frozen, gradient, init_members
-from jitm.training.objective import Term
-from jitm.training.step import TrainState, make_train_step
+from jitm import parallel  # noqa: E402
+from jitm.data import cider  # noqa: E402
+from jitm.data.augmentation import Augmentation  # noqa: E402
+from jitm.data.pipeline import Pipeline  # noqa: E402
+from jitm.data.splits import Split  # noqa: E402
+from jitm.data.text import Tokens, Vocabulary  # noqa: E402
+from jitm.losses import anchored, ranking, tokens  # noqa: E402
+from jitm.training.candidates import InBatch, Shortlist  # noqa: E402
+from jitm.training.generated import MatcherPredictions  # noqa: E402
+from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
+from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
+from jitm.training.step import TrainState, TrainStep  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
 
 HINGE = {'margin': 0.2}
-MODELS = {'shortlist': 'vse_fc', 'boosted': 'rvse_mlp'}  # of the cases that are not named for theirs
+TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
+MODELS = {'shortlist': 'vse_fc', 'boosted': 'rvse_mlp'}  # other cases are named after their model
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('saf', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
     ('naaf', functools.partial(ranking.max_of_hinges, **HINGE), {}),  # thresholds mined over the images of all devices
-    # Batch normalisation over the real regions of all devices; copies that keep other regions and words.
+    # Batch normalization over the valid regions of all devices; views with other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
-    ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'copies': 2}),
-    ('shortlist', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and a pool on all devices
-    ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'copies': 2}),
+    ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'num_views': 2}),
+    ('shortlist', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and extra pairs on all devices
+    ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'num_views': 2}),
 ]
 
 
@@ -69,38 +71,33 @@ def main() -> None:
         if chosen != 'all' and name not in chosen.split(','):
             continue
         pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes))
-        model, terms = MATCHERS[MODELS.get(name, name)], {'ranking': Term(loss, 1.0, 0, None, 'sum')}
+        model, terms = MATCHERS[MODELS.get(name, name)], {'ranking': RankingTerm(loss=loss, **TERM)}
+        sources = (InBatch(same_image='ignored'),)
         if name == 'vsrn_f30k':
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
-            terms['caption'] = Term(tokens.captioning, 1.0, 0, None, 'sum', predictions='captioning')
+            terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
+            sources = MatcherPredictions(('captioning',)), *sources
         if name == 'saf':
-            still = {side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}
-            model = model.clone(**still)
-        members = {'target': Member(model, gradient, optax.trace(0.0))}
+            model = model.clone(
+                **{side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}
+            )
+        members = {'target': Member(model, Gradient(), optax.trace(0.0))}
         if name == 'boosted':
-            learning = Member(model, gradient, optax.trace(0.0), learn_from=('anchor',))
-            members = {'anchor': Member(model, frozen), 'target': learning}
-        source = InBatch(same_image='ignored')
+            target = Member(model, Gradient(), optax.trace(0.0), learn_from=('anchor',))
+            members = {'anchor': Member(model, Frozen()), 'target': target}
         if name == 'shortlist':
-            source = Shortlist(num_extra=8, num_hard=5)
-            pipeline = dataclasses.replace(pipeline, relevance=None, pool_size=source.pool)
-        step = make_train_step(
-            members,
-            terms,
-            source,
-            seed=0,
-            steps_per_epoch=2,
-            epochs=2,
-        )
+            sources = (Shortlist(num_extra=8, num_hard=5),)
+            pipeline = dataclasses.replace(pipeline, relevance=None, num_extra=8)
+        step = TrainStep(members, terms, sources, seed=0, steps_per_epoch=2, epochs=2)
         step = parallel.data_parallel(step)
         whole = pipeline.batch(0)
-        first = init_members(members, 0, whole.images, whole.texts)
-        first = {key: member.replace(params=perturb(member.params)) for key, member in first.items()}
-        state = parallel.put_state(TrainState(np.int32(0), first))
+        states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)
+        states = {key: member.replace(params=perturb(member.params)) for key, member in states.items()}
+        state = parallel.put_state(TrainState(np.int32(0), states))
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
         state, metrics = step(state, parallel.put_batch(batch))
         target = jax.device_get(state.members['target'])
-        # A trace without memory is the gradient.
+        # A trace with decay 0 is the gradient.
         for what, tree in (('gradient', target.optimizer.trace), ('statistics', target.batch_stats)):
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                 results[f'{name}/{what}{jax.tree_util.keystr(path)}'] = leaf

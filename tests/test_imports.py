@@ -1,4 +1,4 @@
-"""Imports follow the arrows of the design: nobody imports from a higher level."""
+"""Imports point downward: a folder imports from lower levels only."""
 
 import ast
 from pathlib import Path
@@ -7,39 +7,50 @@ import pytest
 
 from tests.conftest import ROOT
 
-# A module may import from its own level's folder and from lower levels.
+# One level per folder or module of jitm, low to high.
 LEVELS = [
-    {'errors', 'types', 'metrics', 'losses'},
-    {'parallel', 'files', 'generation', 'reranking'},
-    {'config', 'layers', 'data', 'published'},
-    {'tiles'},
-    {'matcher'},
-    {'models', 'synthesis', 'training.checkpoint', 'analysis'},
-    {'importers', 'scoring'},
+    {'errors'},
+    {'types', 'metrics'},
+    {'losses'},
+    {'files', 'parallel'},
+    {'config'},
+    {'data'},
+    {'layers'},
+    {'models'},
+    {'importers'},
+    {'analysis'},
+    {'runs'},
+    {'synthesis'},
     {'evaluation'},
-    {'words'},
-    {'explain', 'mining'},
-    {'training', 'inference'},
-    {'cli'},
-    {'mining.__main__', 'words.__main__', 'sweep'},
+    {'mining'},
+    {'training'},
+    {'api'},
+    {'commands'},
+    {'__main__'},
 ]
 PURE = {'types', 'metrics', 'losses'}
+PURE_PACKAGES = {'jax', 'numpy', 'chex', 'flax', 'collections', 'itertools', 'typing'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))
+BUILD = sorted((ROOT / 'jitm' / 'training' / 'build').glob('*.py'))
+PAPERS = {'vse', 'aoq', 'dbl', 'tags', 'uniter', 'selhn', 'rvse', 'faghri', 'fan', 'diao', 'li', 'chen'}
 
 
-def room(module: str) -> str:
-    """The part of a module's name that has a level: `training.step` -> `training`."""
-    rooms = [name for level in LEVELS for name in level]
-    return max((name for name in rooms if f'{module}.'.startswith(f'{name}.')), key=len, default='')
+def folder_of(module: str) -> str:
+    """The folder or module directly below jitm: `training.step` -> `training`."""
+    return module.partition('.')[0]
 
 
 def level(module: str) -> int:
-    return next(n for n, rooms in enumerate(LEVELS) if room(module) in rooms)
+    return next(n for n, folders in enumerate(LEVELS) if folder_of(module) in folders)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def imports(path: Path) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -48,35 +59,54 @@ def imports(path: Path) -> set[str]:
     return names
 
 
+def name_of(path: Path) -> str:
+    return '.'.join(path.relative_to(ROOT / 'jitm').with_suffix('').parts).removesuffix('.__init__')
+
+
 @pytest.mark.parametrize('path', MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_downward(path):
-    module = '.'.join(path.relative_to(ROOT / 'jitm').with_suffix('').parts).removesuffix('.__init__')
+    module = name_of(path)
     if module == '__init__':
         return
     for name in imports(path):
         assert not name.startswith(('train', 'eval', 'configs'))
-        if not name.startswith('jitm.'):
-            if room(module) in PURE and module != 'losses':
-                assert name.split('.')[0] in {'jax', 'numpy', 'chex', 'flax', 'collections', 'itertools', 'typing'}, (
-                    name
-                )
-            continue
-        imported = name.removeprefix('jitm.')
-        if room(imported) == room(module):
-            continue
-        assert level(imported) < level(module), f'{module} imports {imported}'
-        assert not (room(module) == 'losses' and room(imported) != 'types')
+        if name.startswith('jitm.'):
+            imported = name.removeprefix('jitm.')
+            same = folder_of(imported) == folder_of(module)
+            assert same or level(imported) < level(module), f'{module} imports {imported}'
+        elif folder_of(module) in PURE:
+            assert name.partition('.')[0] in PURE_PACKAGES, name
 
 
-def test_every_module_has_a_level_and_none_is_called_utils():
+def test_losses_import_errors_and_types_only():
+    for path in (ROOT / 'jitm' / 'losses').glob('*.py'):
+        own = {name.split('.')[1] for name in imports(path) if name.startswith('jitm.')}
+        assert own <= {'errors', 'types', 'losses'}, path
+
+
+def test_every_module_has_a_level_and_a_name():
     for path in MODULES:
-        module = '.'.join(path.relative_to(ROOT / 'jitm').with_suffix('').parts).removesuffix('.__init__')
-        assert module == '__init__' or room(module), module
-        assert path.stem not in {'utils', 'util', 'helpers', 'misc'}
+        module = name_of(path)
+        assert module == '__init__' or level(module) >= 0, module
+        assert path.stem not in {'utils', 'util', 'helpers', 'misc', 'common'}
 
 
-def test_defaults_stand_in_the_configs():
+def test_configs_have_no_defaults_in_code():
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.Attribute) and node.attr == 'get':
                 assert not (isinstance(node.value, ast.Name) and node.value.id in {'config', 'cfg'}), path
+
+
+@pytest.mark.parametrize('path', BUILD, ids=lambda path: path.stem)
+def test_functions_that_build_are_short(path):
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno + 1 <= 40, f'{path.name}: {node.name}'
+
+
+def test_training_step_names_no_paper():
+    text = (ROOT / 'jitm' / 'training' / 'step.py').read_text().lower()
+    for character in set(text) - set('abcdefghijklmnopqrstuvwxyz'):
+        text = text.replace(character, ' ')
+    assert not PAPERS & set(text.split())

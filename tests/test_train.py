@@ -265,7 +265,9 @@ def test_wrong_values_are_refused_before_writing(tiny_config, tmp_path):
     check_refused(tiny_config | {'epochs': 0}, workdir, "'epochs' is 0; it must be at least 1")
     check_refused(tiny_config | {'seed': -1}, workdir, "'seed' is -1; it must not be negative")
     check_refused(tiny_config | {'run': tiny_config['run'] | {'log_every': 0}}, workdir, "'run.log_every' is 0")
-    check_refused(tiny_config | {'model': tiny_config['model'] | {'measure': 'x'}}, workdir, "'model.measure' is unknown")
+    check_refused(
+        tiny_config | {'model': tiny_config['model'] | {'measure': 'x'}}, workdir, "'model.measure' is unknown"
+    )
     evaluation = tiny_config['evaluation'] | {'member': 'x'}
     check_refused(tiny_config | {'evaluation': evaluation}, workdir, "'evaluation.member' is 'x', not one of")
     vocabulary = tiny_config['vocabulary'] | {'path': 'nowhere.json'}
@@ -489,9 +491,7 @@ def with_long_caption(folder, split, words):
 
 
 @pytest.mark.parametrize('split', ['train', 'dev'])
-def test_too_long_text_is_refused(
-    bert_config, precomp_folder, tmp_path, split
-):
+def test_too_long_text_is_refused(bert_config, precomp_folder, tmp_path, split):
     bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
     with_long_caption(precomp_folder, split, 511)
     sentence = f'precomp/{split}, text 3 has 513 word pieces with both ends, but the model reads at most 512: shorten'

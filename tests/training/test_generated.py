@@ -172,9 +172,7 @@ def test_terms_equal_their_definition(params, stepped):
         for pair in ((n, *other[1:]), (1 - n, own, length)):
             want['ranking'] += hinges(positive, sigmoid(read_pairs(params, [pair])['rank'])) / PAIRS
         views = read_one(params, n, batch.masked.ids[n])['mlm']
-        costs = [
-            -log_softmax(views[k, t])[own[t]] for k, t in np.argwhere(batch.masked.labelled[n]).tolist()
-        ]
+        costs = [-log_softmax(views[k, t])[own[t]] for k, t in np.argwhere(batch.masked.labelled[n]).tolist()]
         want['masked'] += np.mean(costs) / PAIRS
         discriminated, corrected = [], []
         for s in range(valid.sum()):
@@ -203,7 +201,9 @@ def test_gradient_reaches_every_head(stepped):
 def test_static_generator_is_constant(params, stepped):
     fixed = MemberState(jax.tree.map(lambda x: 2 * x, params), {})
     terms = {name: TERMS[name] for name in ('ranking', 'synthetic')}
-    state, metrics = make_step(terms, generator=Member(MODEL, Frozen()))(state_of(params, generator=fixed), make_batch())
+    state, metrics = make_step(terms, generator=Member(MODEL, Frozen()))(
+        state_of(params, generator=fixed), make_batch()
+    )
     jax.tree.map(np.testing.assert_array_equal, state.members['generator'].params, fixed.params)
     _, alone = stepped
     np.testing.assert_allclose(metrics['target/terms/ranking'], alone['target/terms/ranking'], rtol=1e-5)

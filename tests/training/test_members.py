@@ -96,7 +96,9 @@ def test_anchor_of_oss_trains_as_it_would_alone(pipeline):
 
 @pytest.fixture(scope='module')
 def oas(pipeline):
-    return train(*start(pipeline, anchor=untrained(pipeline, Frozen()), target=trained(pipeline, ('anchor',))), pipeline)
+    return train(
+        *start(pipeline, anchor=untrained(pipeline, Frozen()), target=trained(pipeline, ('anchor',))), pipeline
+    )
 
 
 def test_frozen_anchor_is_constant(oas):

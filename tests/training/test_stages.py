@@ -1,4 +1,4 @@
-"""Training with mined negatives, and two stages by one command."""
+"""Training with mined negatives, and in two stages by one command."""
 
 import copy
 import json
@@ -8,19 +8,19 @@ import jax
 import numpy as np
 import pytest
 
+from jitm.commands import cli
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
-from jitm.errors import UserError
+from jitm.errors import EXIT_USER_ERROR, UserError
 from jitm.runs.run import load_run
 from jitm.training import stages
 from jitm.training.build import run as build
-from jitm.training.candidates import in_batch
-from tests.conftest import run_script
+from tests.configs.settings import load
 from tests.mining.test_mining import make_lists, make_split, save_lists
 from tests.test_parallel import run_processes
-from tests.test_train import assert_about_the_same_metrics, finished  # noqa: F401
+from tests.test_train import assert_about_the_same_metrics
 
 OFF = Augmentation(0.0, 0.0, False, 1)
 QUINTUPLET = {
@@ -35,7 +35,7 @@ QUINTUPLET = {
 
 
 def make_negatives(split, top_h_texts=6, top_h_images=3, coupled=False, redraw=True):
-    """All that do not correspond, in a random order for each query."""
+    """All non-matching items in a random order for each query."""
     rng = np.random.default_rng(0)
     own = split.image_of_text == np.arange(split.num_images)[:, None]
     i2t, t2i = (
@@ -45,16 +45,16 @@ def make_negatives(split, top_h_texts=6, top_h_images=3, coupled=False, redraw=T
     return OfflineNegatives(Candidates(i2t, t2i), top_h_texts, top_h_images, coupled, redraw)
 
 
-def draw_often(negatives, split, times=400):
+def sample_often(negatives, split, times=400):
     text_index = np.arange(split.num_texts)
-    draws = [negatives.sample(text_index, split, np.random.default_rng([0, n])) for n in range(times)]
-    return tuple(tuple(np.stack([draw[a][b] for draw in draws]) for b in range(2)) for a in range(2))
+    samples = [negatives.sample(text_index, split, np.random.default_rng([0, n])) for n in range(times)]
+    return tuple(tuple(np.stack([sample[a][b] for sample in samples]) for b in range(2)) for a in range(2))
 
 
-def test_negatives_are_drawn_independently_of_all_listed():
+def test_negatives_are_sampled_independently():
     split = make_split(5, 12)
     negatives = make_negatives(split)
-    (images, texts), (other_images, other_texts) = draw_often(negatives, split)
+    (images, texts), (other_images, other_texts) = sample_often(negatives, split)
     for text, image in enumerate(split.image_of_text):
         assert set(texts[:, text]) == set(negatives.candidates.i2t[image])
         assert set(images[:, text]) == set(negatives.candidates.t2i[text])
@@ -64,18 +64,18 @@ def test_negatives_are_drawn_independently_of_all_listed():
     assert {int(t) for t in other_texts[images == 0]} == set(np.flatnonzero(split.image_of_text == 0))
 
 
-def test_released_draws_are_coupled_and_kept():
+def test_released_sampling_is_coupled_and_fixed():
     split = make_split(5, 12)
     negatives = make_negatives(split, coupled=True, redraw=False)
-    (images, texts), _ = draw_often(negatives, split)
+    (images, texts), _ = sample_often(negatives, split)
     ranks = np.argmax(negatives.candidates.i2t[split.image_of_text] == texts[..., None], axis=-1)
     np.testing.assert_array_equal(images, negatives.candidates.t2i[np.arange(12), ranks // 2])
     assert (split.image_of_text[texts] == images).any()
 
 
-def test_more_than_the_lists_hold_is_refused():
+def test_more_negatives_than_listed_are_refused():
     split = make_split(5, 12)
-    with pytest.raises(UserError, match=r"'offline.top_h_images' is 4; the lists hold 1 to 3"):
+    with pytest.raises(ValueError, match='top_h_images is 4; the lists hold 1 to 3'):
         OfflineNegatives(make_negatives(split).candidates, 6, 4, False, True)
 
 
@@ -88,7 +88,7 @@ def make_pipeline(offline):
     return Pipeline(split, tokens, vocabulary, 4, 0, 1, OFF, offline=offline)
 
 
-def test_a_batch_carries_the_same_negatives_in_all_shards_and_every_time():
+def test_negatives_of_a_batch_are_reproducible():
     pipeline = make_pipeline(make_negatives(make_split(5, 12)))
     whole = pipeline.batch(3)
     shards = [pipeline.batch(3, n, 2) for n in range(2)]
@@ -100,15 +100,7 @@ def test_a_batch_carries_the_same_negatives_in_all_shards_and_every_time():
     assert whole.texts.ids.shape[1] == np.concatenate(lengths).max()
     assert make_pipeline(None).batch(3).offline is None
     np.testing.assert_array_equal(make_pipeline(None).batch(3).image_index, whole.image_index)
-    assert pipeline.identity['candidates'] == pipeline.offline.path.hash
-
-
-def test_rankings_hold_the_scores_of_mined_negatives():
-    offline = {'i2t': (np.ones(3), np.zeros(3)), 't2i': (np.full(3, 2.0), np.full(3, 3.0))}
-    got = in_batch(np.zeros((3, 3)), np.arange(3), offline=offline, same_image='negative')
-    for direction, (with_query, of_pair) in offline.items():
-        np.testing.assert_array_equal(got[direction].offline_scores, with_query)
-        np.testing.assert_array_equal(got[direction].offline_pair_scores, of_pair)
+    assert pipeline.identity['candidates'] == pipeline.offline.candidates.hash
 
 
 @pytest.fixture
@@ -120,8 +112,8 @@ def two_stages(tiny_config, tmp_path):
     return second | {'stages': {'first': first, 'top_h_texts': 20, 'top_h_images': 5, 'fine_tune': False}}
 
 
-def test_the_step_scores_each_mined_pair(two_stages, tmp_path):
-    first, second, _ = stages.split_stages(two_stages, tmp_path)
+def test_step_scores_mined_pairs(two_stages, tmp_path):
+    first, second, *_ = stages.split_stages(two_stages, tmp_path)
     split = build.set_up(first).pipeline.split
     save_lists(tmp_path / 'candidates', split, *make_lists(split, 20))
     made = build.set_up(second)
@@ -160,31 +152,31 @@ def write_config(path, config):
     return path
 
 
-def test_two_rounds_are_one_command_that_goes_on(two_stages, tmp_path):
+def test_two_stages_train_and_resume(two_stages, tmp_path, capsys):
     path = write_config(tmp_path / 'two_stages.py', two_stages)
     workdir = tmp_path / 'run'
-    command = 'train.py', f'--config={path}', f'--workdir={workdir}'
-    result = run_script(*command)
-    assert result.returncode == 0, result.stderr
-    assert f'evaluate     python eval.py --workdir {workdir}/stage2' in result.stdout
+    command = ['train', f'--config={path}', f'--workdir={workdir}']
+    assert cli.main(command) == 0
+    assert f'--workdir {workdir}/stage2' in capsys.readouterr().out
     assert np.load(workdir / 'candidates' / 'i2t_train.npy').shape == (16, 20)
     files = {p: p.read_bytes() for p in sorted(workdir.rglob('*.npy'))}
     times = {p: p.stat().st_mtime_ns for p in files}
     lines = (workdir / 'stage2' / 'metrics.jsonl').read_text()
     assert json.loads(lines.splitlines()[-1])['step'] == 10
-    assert run_script(*command).returncode == 0
+    assert cli.main(command) == 0
     assert {p: p.stat().st_mtime_ns for p in files} == times
     assert (workdir / 'stage2' / 'metrics.jsonl').read_text() == lines
     (workdir / 'candidates' / 'manifest.json').unlink()
-    assert run_script(*command).returncode == 0
+    assert cli.main(command) == 0
     assert {p: p.read_bytes() for p in files} == files
-    assert run_script('eval.py', f'--workdir={workdir}/stage2').returncode == 0
+    assert cli.main(['eval', f'--workdir={workdir}/stage2']) == 0
+    capsys.readouterr()
     path.write_text(path.read_text().replace("'top_h_texts': 20", "'top_h_texts': 21"))
-    more = run_script(*command)
-    assert (more.returncode, 'begun with other negatives than' in more.stderr) == (2, True)
+    assert cli.main(command) == EXIT_USER_ERROR
+    assert 'started with other negatives than' in capsys.readouterr().err
     assert {p: p.read_bytes() for p in files} == files
-    other = run_script('train.py', f'--config={path}', f'--workdir={workdir}/stage1')
-    assert (other.returncode, 'does not hold two stages' in other.stderr) == (2, True)
+    assert cli.main(['train', f'--config={path}', f'--workdir={workdir}/stage1']) == EXIT_USER_ERROR
+    assert 'does not hold two stages' in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -210,7 +202,7 @@ def read_arrays(folder):
     return {path.stem: np.load(path) for path in folder.glob('*.npy')}
 
 
-def test_lists_of_another_first_round_are_mined_again(two_stages, tmp_path):
+def test_negatives_of_another_first_stage_are_mined_again(two_stages, tmp_path):
     stages.train_stages(two_stages, tmp_path / 'run')
     for name in ('stage1', 'stage2'):
         shutil.rmtree(tmp_path / 'run' / name)
@@ -221,7 +213,7 @@ def test_lists_of_another_first_round_are_mined_again(two_stages, tmp_path):
     assert (np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy') != before).any()
 
 
-def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_stages, tmp_path):
+def test_wrong_second_stage_is_refused_before_the_first(two_stages, tmp_path):
     def changed(**changes):
         return stages.train_stages({**two_stages, **changes}, tmp_path / 'run')
 
@@ -234,10 +226,11 @@ def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_stages
         changed(offline={**two_stages['offline'], 'copled': True})
     with pytest.raises(UserError, match=r"'augmentation' must leave examples as they are"):
         changed(augmentation={**two_stages['augmentation'], 'drop_regions': 0.2})
-    scope = {}
-    exec('from configs import saf_f30k; model = saf_f30k.get_config().model.to_dict()', scope)
-    with pytest.raises(UserError, match=r'SGRAF in training scores a batch as a whole'):
-        changed(model={**scope['model'], 'embed_dim': 8, 'alignment_dim': 4})
+    sgraf = load('sgraf:saf,f30k')['model']
+    with pytest.raises(
+        UserError, match=r"config key 'model': SGRAF scores a whole batch in training and no single pairs"
+    ):
+        changed(model={**sgraf, 'embed_dim': 8, 'alignment_dim': 4})
     with pytest.raises(UserError, match=r"'stages.fine_tune' needs the same model and vocabulary in both stages"):
         changed(stages={**two_stages['stages'], 'fine_tune': True}, model={**two_stages['model'], 'embed_dim': 24})
     with pytest.raises(UserError, match=r"config key 'stages.third' is unknown"):
@@ -247,7 +240,7 @@ def test_what_is_wrong_with_the_second_round_is_said_before_the_first(two_stages
     assert not (tmp_path / 'run').exists()
 
 
-def test_a_first_round_without_its_anchor_is_refused_before_anything_is_written(two_stages, tmp_path):
+def test_first_stage_without_its_run_is_refused(two_stages, tmp_path):
     members = {'target': {'rule': 'gradient', 'init_from': str(tmp_path / 'nowhere')}}
     two_stages['stages']['first'] = {**two_stages['stages']['first'], 'members': members}
     for start in (stages.check, stages.train):
@@ -256,15 +249,15 @@ def test_a_first_round_without_its_anchor_is_refused_before_anything_is_written(
     assert not (tmp_path / 'run').exists()
 
 
-def test_losses_of_mined_negatives_need_some(two_stages):
-    with pytest.raises(UserError, match=r'mine negatives with jitm.mining and set offline.path'):
+def test_offline_loss_without_negatives_is_refused(two_stages):
+    with pytest.raises(UserError, match=r'mine negatives with `jitm mine` and set offline.path'):
         build.set_up({**two_stages, 'stages': {}})
 
 
-def test_fine_tuning_begins_with_the_first_round(two_stages, tmp_path, finished):  # noqa: F811
+def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, finished):
     config = copy.deepcopy(two_stages['stages']['first'])
-    config['members']['target']['init_from'] = str(finished[0])
-    member, run = build.set_up(config).initial_state().members['target'], load_run(finished[0])
+    config['members']['target']['init_from'] = str(finished)
+    member, run = build.set_up(config).initial_state().members['target'], load_run(finished)
     jax.tree.map(np.testing.assert_array_equal, member.params, run.variables['params'])
     jax.tree.map(np.testing.assert_array_equal, member.batch_stats, run.variables['batch_stats'])
     larger = copy.deepcopy(config)
@@ -276,5 +269,5 @@ def test_fine_tuning_begins_with_the_first_round(two_stages, tmp_path, finished)
     with pytest.raises(UserError, match=r"'members.target.init_from': .* has another vocabulary"):
         build.set_up(other)
     fine_tuned = {**two_stages, 'stages': {**two_stages['stages'], 'fine_tune': True}}
-    _, second, _ = stages.split_stages(fine_tuned, tmp_path)
+    second = stages.split_stages(fine_tuned, tmp_path).second
     assert second['members']['target']['init_from'] == str(tmp_path / 'stage1')

@@ -1,4 +1,4 @@
-"""Whole runs of TAGS and TAGS-DC, tiny, on the scenes."""
+"""Tiny runs of TAGS and TAGS-DC (Fan et al., 2022) on the scenes."""
 
 import dataclasses
 import functools
@@ -10,23 +10,20 @@ import pytest
 from jitm.data import scenes
 from jitm.data.text import tokenize
 from jitm.errors import UserError
-from jitm.evaluation.discrimination.report import false_sentences
-from jitm.runs.checkpoint import Checkpoints
+from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.runs.run import load_run
-from jitm.synthesis.trained import load_writer
+from jitm.synthesis.trained import load_generator
 from jitm.training import loop
-from jitm.training.build import weights
+from jitm.training.build import model as build_model
 from jitm.training.logs import read_metrics
-from tests.conftest import ROOT
-from tests.test_train import assert_same_run
+from tests.configs.settings import load
+from tests.test_train import assert_same_run, remove_checkpoints
 
 
 @pytest.fixture
 def tags_dc(tiny_config):
-    """One stage, by the members' own words: 5 steps of 8 pairs, each with 8 sentences of which 3 are kept."""
-    scope = {}
-    exec((ROOT / 'configs/tags/tags_dc_single_scenes.py').read_text(), scope)
-    config = scope['get_config']().to_dict()
+    """TAGS-DC with a dynamic generator: 5 steps of 8 pairs; 3 of 8 synthetic captions are kept."""
+    config = load('tags:tags_dc_single,scenes')
     config['data'] = tiny_config['data'] | {'train_images': 8}
     config['epochs'], config['length_multiple'] = 1, 24
     config['candidates'] |= {'num_extra': 8, 'num_hard': 3}
@@ -38,22 +35,22 @@ def tags_dc(tiny_config):
 
 @pytest.fixture
 def stage_1(tags_dc):
-    """TAGS, to begin with: sentences without terms of their words."""
+    """TAGS, the first stage: synthetic captions without word terms."""
     terms = {name: tags_dc['terms'][name] for name in ('ranking', 'synthetic', 'masked')}
     return tags_dc | {'model': tags_dc['model'] | {'heads': ('itm', 'mlm')}, 'terms': terms}
 
 
 @pytest.mark.slow
-def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, tmp_path, monkeypatch):
+def test_two_stages_train_resume_and_generate(stage_1, tags_dc, tmp_path, monkeypatch):
     first = tmp_path / 'tags'
     loop.train_and_evaluate(stage_1, first)
     tags_dc['members']['target']['init_from'] = str(first)
     setup = loop.set_up(tags_dc)
-    began, trained = setup.initial_state().members['target'].params, load_run(first).variables['params']
+    initial, trained = setup.initial_state().members['target'].params, load_run(first).variables['params']
     for new, old in (('rank_head', 'rank_head'), ('correct_head', 'mlm_head')):
-        np.testing.assert_array_equal(began[new]['bias'], trained[old]['bias'])
-    np.testing.assert_array_equal(began['correct_head']['dense']['kernel'], trained['mlm_head']['dense']['kernel'])
-    np.testing.assert_array_equal(began['discriminate_head']['kernel'], trained['itm_head']['kernel'])
+        np.testing.assert_array_equal(initial[new]['bias'], trained[old]['bias'])
+    np.testing.assert_array_equal(initial['correct_head']['dense']['kernel'], trained['mlm_head']['dense']['kernel'])
+    np.testing.assert_array_equal(initial['discriminate_head']['kernel'], trained['itm_head']['kernel'])
 
     def load_without_itm(workdir):
         run = load_run(workdir)
@@ -63,31 +60,30 @@ def test_two_stages_train_and_the_second_goes_on_after_a_stop(stage_1, tags_dc, 
         return dataclasses.replace(run, config=config, variables=run.variables | {'params': params})
 
     with monkeypatch.context() as patch:
-        patch.setattr(weights, 'load_run', load_without_itm)
-        began, drawn = (s.members['target'].params for s in (setup.initial_state(), setup.draw_state()))
-    np.testing.assert_array_equal(began['rank_head']['kernel'], trained['rank_head']['kernel'])
-    np.testing.assert_array_equal(began['discriminate_head']['kernel'], drawn['discriminate_head']['kernel'])
+        patch.setattr(build_model, 'load_run', load_without_itm)
+        states = loop.set_up(tags_dc).initial_state(), setup.random_state()
+        initial, sampled = (state.members['target'].params for state in states)
+    np.testing.assert_array_equal(initial['rank_head']['kernel'], trained['rank_head']['kernel'])
+    np.testing.assert_array_equal(initial['discriminate_head']['kernel'], sampled['discriminate_head']['kernel'])
 
     whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
     loop.train_and_evaluate(tags_dc, whole)
     shutil.copytree(whole, stopped)
-    for step in Checkpoints(stopped).steps():
-        if step > 2:
-            shutil.rmtree(stopped / 'checkpoints' / str(step))
+    remove_checkpoints(stopped, after=2)
     loop.train_and_evaluate(tags_dc, stopped)
     assert_same_run(stopped, whole)
     line = next(line for line in read_metrics(whole) if line['part'] == 'train')
     assert {f'target/terms/{name}' for name in tags_dc['terms']} <= line.keys()
     assert 0 < line['target/generated/count'] <= 3
 
-    assert load_writer(whole, 4).run.step == 4
-    writer = load_writer(whole)
+    assert load_generator(whole, 4).run.step == 4
+    generator = load_generator(whole)
     dev = scenes.load('dev', **{key: value for key, value in tags_dc['data'].items() if key != 'source'})
-    written = false_sentences(dev, np.arange(20), ['generated'], writer=writer)['generated']
-    assert 1 <= max(map(len, written)) <= 3
+    generated = perturbed_captions(dev, np.arange(20), ['generated'], generator=generator)['generated']
+    assert 1 <= max(map(len, generated)) <= 3
     for image, captions in enumerate(np.array(dev.captions).reshape(-1, 5)):
         true = {' '.join(tokenize(caption)) for caption in captions}
-        assert not true & {sentence for own in written[5 * image : 5 * image + 5] for sentence in own}
+        assert not true & {caption for own in generated[5 * image : 5 * image + 5] for caption in own}
 
 
 def set_up_with(config, **changes):
@@ -104,39 +100,47 @@ def set_up_with(config, **changes):
         ({'synthesis__generator': 'x'}, "'synthesis.generator' is 'x', no member"),
         (
             {'masking__num_views': 0},
-            "'masking.num_views' is 0, but config key 'synthesis' refills masked sentences: set it",
+            "'masking.num_views' is 0, but config key 'synthesis' refills masked captions: set it",
         ),
-        ({'synthesis__num_hard': 9}, r"'synthesis.num_hard' is 9, more than the sentences there are \(.* = 8\)"),
+        (
+            {'synthesis__num_hard': 9},
+            r"'synthesis.num_hard' is 9, more than the synthetic captions of an image \(.* = 8\)",
+        ),
         ({'synthesis__generator': ''}, "'terms.synthetic.rankings' names 'generated'; there are i2t, t2i"),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
         ({'augmentation__num_views': 2}, "'augmentation' must leave examples as they are"),
-        ({'candidates__source': 'x'}, "'candidates.source' is 'x'; take one of in_batch, listed"),
-        ({'relevance__source': 'cider.from_captions'}, "'relevance.source' needs 'candidates.source' 'in_batch'"),
-        ({'augmentation__change_words': 0.2}, "'augmentation' must leave examples as they are: masked sentences"),
+        ({'candidates__source': 'x'}, "'candidates.source' is 'x'; take one of in_batch, shortlist"),
+        (
+            {'relevance__source': 'cider.from_captions'},
+            "the config supplies margins, which needs 'candidates.source' 'in_batch'",
+        ),
+        ({'augmentation__change_words': 0.2}, "'augmentation' must leave examples as they are: masked captions"),
         ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
     ],
 )
-def test_what_does_not_go_together_is_refused(tags_dc, changes, message):
+def test_conflicting_sections_are_refused(tags_dc, changes, message):
     with pytest.raises(UserError, match=message):
         set_up_with(tags_dc, **changes)()
 
 
-def test_terms_of_words_need_words(tags_dc):
-    config = tags_dc | {'rankings': {'source': 'in_batch', 'same_image': 'ignored'}}
+def test_word_terms_without_synthetic_captions_are_refused(tags_dc):
+    config = tags_dc | {'candidates': {'source': 'in_batch', 'same_image': 'ignored'}}
     terms = {name: tags_dc['terms'][name] for name in ('ranking', 'correction')}
     off = tags_dc['synthesis'] | {'generator': ''}
     with pytest.raises(UserError, match=r"'terms.correction' needs 'synthesis.generator': set it, or leave the term"):
         loop.set_up(config | {'terms': terms, 'synthesis': off})
-    with pytest.raises(UserError, match=r"'masking.num_views' masks sentences for nothing: add a term, or set it to 0"):
+    with pytest.raises(
+        UserError, match=r"'masking.num_views' is set but unused: add a term of masked words, or set it to 0"
+    ):
         loop.set_up(config | {'terms': {'ranking': terms['ranking']}, 'synthesis': off})
 
 
-def test_terms_name_rankings_that_have_what_they_take(tags_dc):
+def test_terms_of_unsuitable_rankings_are_refused(tags_dc):
     def with_synthetic(**changes):
         return tags_dc | {'terms': tags_dc['terms'] | {'synthetic': tags_dc['terms']['synthetic'] | changes}}
 
-    margins = {'loss': 'ranking.adaptive_margin', 'weight': 1.0, 'candidates': ('generated',)} | {
+    margins = {'loss': 'ranking.adaptive_margin', 'weight': 1.0, 'rankings': ('generated',)} | {
         key: tags_dc['terms']['synthetic'][key] for key in ('start_epoch', 'end_epoch', 'reduction')
     }
     with pytest.raises(UserError, match=r"'terms.synthetic' needs margins, which only rankings i2t and t2i have"):
@@ -150,6 +154,6 @@ def test_terms_name_rankings_that_have_what_they_take(tags_dc):
 
 
 @pytest.mark.slow
-def test_words_may_be_learned_without_a_triplet_of_sentences(tags_dc):
+def test_word_terms_without_a_ranking_of_captions(tags_dc):
     terms = {name: term for name, term in tags_dc['terms'].items() if name != 'synthetic'}
     loop.set_up(tags_dc | {'terms': terms})  # traces the step

@@ -116,11 +116,11 @@ def _make_ranking_term(
 ) -> RankingTerm:
     loss = config_lib.resolve('jitm.losses', loss_name)
     inputs = inputs_of(loss)
-    if missing := [name for name in inputs if name not in supplied]:
-        raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
     ranked = _named_rankings(where, keywords.pop('rankings', DIRECTIONS), rankings)
     if inputs and not set(ranked) <= set(DIRECTIONS):
         raise UserError(f"'{where}' needs {inputs[0]}, which only rankings {' and '.join(DIRECTIONS)} have")
+    if missing := [name for name in inputs if name not in supplied]:
+        raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
     term = _bind_term(
         RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=ranked
     )
