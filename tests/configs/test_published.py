@@ -232,5 +232,5 @@ def test_tags(words):
     assert config['epochs'] == max(1, round(steps / (num_texts // positives)))
     assert {terms[term]['margin'] for term in ('ranking', 'synthetic')} == {0.2}
     assert (optimizer['weight_decay'], optimizer['clip_norm'], config['model']['dropout']) == (0.01, 2.0, 0.1)
-    first = f'runs/tags_{words.replace("tags_dc", "tags").replace(",", "_")}'
+    first = f'runs/{words.replace("tags_dc", "tags").replace(",", "_")}'
     assert config['members']['target']['init_from'] == (first if word_weight else '')
