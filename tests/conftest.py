@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 # Tests compile much and compute little: without the compiler's costly passes they take a quarter less.
 os.environ['XLA_FLAGS'] = (
@@ -126,7 +127,7 @@ def finished(tmp_path_factory) -> Path:
 class SharedSetup(build.Setup):
     """A Setup that shares its compiled functions with those of equal configs: each is traced once per process."""
 
-    first: dict[str, build.Setup] = {}
+    first: ClassVar[dict[str, build.Setup]] = {}
 
     def __post_init__(self):
         config = config_lib.training_relevant(self.config)

@@ -430,6 +430,7 @@ def bert_config(tiny_config, tmp_path):
     return tiny_config | {'epochs': 2, 'length_multiple': 64}
 
 
+@pytest.mark.slow
 def test_bert_is_initialized_trained_and_evaluated(bert_config, tmp_path):
     setup = set_up(bert_config)
     table = setup.initial_state().members['target'].params['text']['bert']['embeddings']['words']['embedding']
@@ -533,6 +534,7 @@ def sam_config(tiny_config):
     return tiny_config
 
 
+@pytest.mark.slow
 def test_adaptive_margins_with_computed_and_given_cider(sam_config, tmp_path):
     sam_config['relevance'] = {'source': 'cider.from_captions'}
     loop.train_and_evaluate(sam_config, tmp_path / 'ours')

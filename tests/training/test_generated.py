@@ -242,7 +242,7 @@ def test_wrong_synthesis_is_refused():
             dataclasses.replace(SYNTHESIS, **changes)
         section = dataclasses.asdict(SYNTHESIS) | changes
         config = {'synthesis': section, 'masking': {'num_views': VIEWS}, 'members': {'target': {}}}
-        with pytest.raises(UserError, match=f"config key 'synthesis.{[*changes][0]}' is 0"):
+        with pytest.raises(UserError, match=f"config key 'synthesis.{next(iter(changes))}' is 0"):
             make_generated(config)
 
 

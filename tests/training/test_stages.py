@@ -202,6 +202,7 @@ def read_arrays(folder):
     return {path.stem: np.load(path) for path in folder.glob('*.npy')}
 
 
+@pytest.mark.slow
 def test_negatives_of_another_first_stage_are_mined_again(two_stages, tmp_path):
     stages.train_stages(two_stages, tmp_path / 'run')
     for name in ('stage1', 'stage2'):
