@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from jitm import config as config_lib
-
 from tests.golden import renames
 
 GOLDEN = json.loads((Path(renames.__file__).parent / 'configs.json').read_text())
