@@ -225,8 +225,8 @@ def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
 def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
     """Builds the matcher of a config: dict(name='vse.VSE', ...) -> Matcher.
 
-    A nested sub-dict is a module of `jitm.layers`. Each module gets the vocabulary's size and the model's `embed_dim` if
-    it has these arguments.
+    A nested sub-dict is a module of `jitm.layers`. Each module gets the vocabulary's size and the model's `embed_dim`
+    if it has these arguments.
     """
     shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
 

@@ -1,15 +1,25 @@
-"""Two training steps of a setting on tiny data, reduced to a few numbers; `steps.json` holds those of the old tree."""
+"""Two training steps of a setting on tiny data, reduced to a few numbers.
+
+`steps.json` holds those from before the redesign. `python -m tests.golden.steps` compares all of its settings, the
+tests one of each system.
+"""
 
 import importlib
 import json
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` was made with
 from jitm.data import candidates, scenes
 from jitm.training.build.run import set_up
+from tests.golden import renames
+
+GOLDEN = json.loads((Path(__file__).parent / 'steps.json').read_text())
 
 DATA = {'seed': 0, 'train_images': 8, 'dev_images': 4, 'test_images': 4}
 SIZES = {
@@ -97,3 +107,35 @@ def two_steps(setting: str, folder: Path) -> dict[str, Any]:
         steps.append({key: float(value) for key, value in kept.items()})
     members = jax.device_get(state).members
     return {'steps': steps, 'after': {name: [reduce(m.params), reduce(m.batch_stats)] for name, m in members.items()}}
+
+
+def compare(name: str, folder: Path) -> None:
+    """Raises an AssertionError unless two steps of a setting, by its old name, are those of `steps.json`."""
+    got, want = two_steps(renames.OLD_TO_NEW[name], folder), GOLDEN[name]
+    for new, old in zip(got['steps'], want['steps'], strict=True):
+        assert new.keys() == old.keys()
+        np.testing.assert_allclose([new[key] for key in old], list(old.values()), rtol=1e-4)
+    assert got['after'].keys() == want['after'].keys()
+    for member, numbers in want['after'].items():
+        np.testing.assert_allclose(got['after'][member], numbers, rtol=1e-5, atol=1e-5)
+
+
+def main() -> int:
+    """Compares all settings, prints one line for each and returns how many differ."""
+    different = 0
+    with tempfile.TemporaryDirectory() as folder:
+        write_files(Path(folder))
+        for name in GOLDEN:
+            try:
+                compare(name, Path(folder))
+            except AssertionError as error:
+                different += 1
+                print(f'{renames.OLD_TO_NEW[name]}: {error}')
+            else:
+                print(f'{renames.OLD_TO_NEW[name]}: equal', flush=True)
+    print(f'{len(GOLDEN) - different} of {len(GOLDEN)} settings are equal')
+    return different
+
+
+if __name__ == '__main__':
+    sys.exit(main())
