@@ -120,7 +120,7 @@ def reduce_attention(config: ConfigDict) -> None:
 def run_of(file: str, setting: str) -> str:
     """Returns the run directory of a setting: its words joined by underscores, after the stem of its file.
 
-    The stem is left out if the words begin with it: `runs/tags_dc_base_f30k`, not `runs/tags_dc_base_f30k`.
+    The stem is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_dc_base_f30k`.
     """
     stem, words = file.rpartition('.')[2], setting.replace(',', '_')
     return f'runs/{words}' if words.startswith(stem) else f'runs/{stem}_{words}'

@@ -79,6 +79,7 @@ def test_torch_loops_print_json(loops, tmp_path, monkeypatch, capsys, train):
     assert loops.caption_lengths(captions, 2).tolist() == [4, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('model', [[], ['--model=scan_t2i']])
 def test_mining_prints_speed(monkeypatch, capsys, model):
     sizes = ['--images=12', '--texts=60', '--dim=8', '--top_h_texts=4', '--top_h_images=3']
@@ -90,6 +91,7 @@ def test_mining_prints_speed(monkeypatch, capsys, model):
     assert ("Flickr30K's training split" if model else 'GFLOP/s of the plain product') in out
 
 
+@pytest.mark.slow
 def test_members_are_timed_against_a_single_model(precomp_folder, monkeypatch, capsys):
     load = members.load_config
 
@@ -122,6 +124,7 @@ def test_flops_per_pair_by_hand():
     assert tags_step.flops_per_pair(SIZES['base'], 16, 36, 28996, heads) == ranked + words + 16 * 2 * 768 * 2
 
 
+@pytest.mark.slow
 def test_tags_step_parts_are_timed_and_scaled(monkeypatch, capsys):
     monkeypatch.setitem(SIZES, 'tiny', dataclasses.replace(SIZES['tiny'], layers=1))  # compiles in half the time
     monkeypatch.setattr(tags_step, 'seconds', lambda part, *args: (3.0, part(*args)))

@@ -315,6 +315,7 @@ def test_features_of_another_size_are_refused(tiny_config, precomp_folder, tmp_p
     check_refused(tiny_config, tmp_path / 'run', 'train has 6 features per region and tiny_precomp/dev 5')
 
 
+@pytest.mark.slow
 def test_resuming_with_moved_or_changed_data(tiny_config, precomp_folder, tmp_path):
     tiny_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
     tiny_config['epochs'] = 1
@@ -331,6 +332,7 @@ def test_resuming_with_moved_or_changed_data(tiny_config, precomp_folder, tmp_pa
         loop.train_and_evaluate(tiny_config, workdir)
 
 
+@pytest.mark.slow
 def test_resuming_with_moved_or_changed_relevance(tiny_config, tmp_path):
     workdir, path, moved = tmp_path / 'run', tmp_path / 'cider.npy', tmp_path / 'moved.npy'
     phi = np.zeros((16, 80), np.float32)
@@ -374,6 +376,7 @@ def test_resuming_with_other_run_options(finished, tiny_config, tmp_path):
     assert result['best']['rsum'] == max(line['rsum'] for line in lines)
 
 
+@pytest.mark.slow
 def test_validation_scores_the_evaluated_member(tiny_config):
     tiny_config['members'] = {'another': tiny_config['members']['target'], **tiny_config['members']}
     setup = loop.set_up(tiny_config)
@@ -453,6 +456,7 @@ GRU = {'name': 'text.GRUEncoder', 'word_dim': 8, 'bidirectional': True, 'dropout
 VSRN_MODEL = {'name': 'vsrn.VSRN'} | {key: value for key, value in VSRN.items() if key != 'vocab_size'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['model.text.name', 'model.name'])
 def test_word_pieces_for_a_model_of_words_are_refused(bert_config, tmp_path, name):
     bert_config['model'] = VSRN_MODEL if name == 'model.name' else bert_config['model'] | {'text': GRU}
@@ -471,6 +475,7 @@ def test_words_for_a_bert_are_refused(bert_config, tmp_path):
     check_refused(bert_config, tmp_path / 'run', sentence + 'pieces: give the vocab.txt of a BERT, or change the model')
 
 
+@pytest.mark.slow
 def test_captioning_with_changed_words_is_refused(tiny_config, tmp_path):
     tiny_config['model'] = VSRN_MODEL
     tiny_config['terms']['caption'] = {'loss': 'tokens.captioning', 'weight': 1.0, 'reduction': 'mean'}
@@ -495,10 +500,11 @@ def with_long_caption(folder, split, words):
 def test_too_long_text_is_refused(bert_config, precomp_folder, tmp_path, split):
     bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
     with_long_caption(precomp_folder, split, 511)
-    sentence = f'precomp/{split}, text 3 has 513 word pieces with both ends, but the model reads at most 512: shorten'
+    sentence = f'precomp/{split}, text 3 has 513 word pieces with special tokens, but the model reads at most 512'
     check_refused(bert_config, tmp_path / 'run', sentence)
 
 
+@pytest.mark.slow
 def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, monkeypatch):
     bert_config |= {'batch_size': 40, 'length_multiple': 100}  # the batch holds every text
     bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}

@@ -55,6 +55,7 @@ def case(request):
     return model, {**variables, 'params': perturb(variables['params'])}, ORACLES[request.param]
 
 
+@pytest.mark.slow
 def test_attention_equals_the_oracle(case):
     model, variables, expected = case
     images, texts = INPUTS
@@ -138,6 +139,7 @@ def report(run, split):
     )
 
 
+@pytest.mark.slow
 def test_description_of_pairs(split, report):
     assert {key: report[key] for key in ('data', 'workdir', 'step')} == {
         'data': 'scenes/dev',
@@ -262,6 +264,7 @@ SCAN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_command_explains(tiny_config, tmp_path, capsys):
     model = tiny_config['model']
     tiny_config |= {'epochs': 1, 'model': SCAN | {'image': model['image'], 'text': model['text']}}

@@ -46,7 +46,7 @@ def test_rows_are_sorted_one_per_line():
 
 def test_package_data_has_the_rows():
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())
-    assert 'published.json' in project['tool']['setuptools']['package-data']['jitm']
+    assert 'published.json' in project['tool']['setuptools']['package-data']['jitm.evaluation']
 
 
 def test_every_table_is_complete():

@@ -230,6 +230,7 @@ def test_scores_that_are_not_finite_are_refused(run, dev):
         evaluate_runs([broken], dev, shortlist=Shortlist([run], 2))
 
 
+@pytest.mark.slow
 def test_uniter_orders_the_shortlist_of_another_model(uniter_config, run, dev, tmp_path):  # noqa: F811
     train_and_evaluate(uniter_config, tmp_path / 'uniter')
     uniter = load_run(tmp_path / 'uniter')

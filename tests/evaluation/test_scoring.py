@@ -25,6 +25,7 @@ from jitm.errors import UserError
 from jitm.evaluation import scoring
 from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.scoring import Scorer, ScoringOptions
+from jitm.runs import progress
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
 from tests.test_parallel import free_port
@@ -72,6 +73,7 @@ def vsepp():
     return make_problem('vsepp')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'shapes'),
     [
@@ -165,6 +167,7 @@ def test_cache_key_depends_on_boxes_if_they_are_read():
 LARGE = ('vsepp', 40, 20, (36, 512))
 
 
+@pytest.mark.slow
 def test_memory_budget_does_not_change_scores():
     shapes = []
     for memory_mb in (1, 4, 64):
@@ -364,22 +367,24 @@ def test_unwritable_block_is_a_user_error(vsepp, tmp_path, monkeypatch):
 
 
 def test_progress_counts_pairs(vsepp, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, 'time', types.SimpleNamespace(perf_counter=itertools.count(0, 2).__next__))
+    clock = types.SimpleNamespace(perf_counter=itertools.count(0, 2).__next__)
+    for module in (scoring, progress):
+        monkeypatch.setattr(module, 'time', clock)
     scorer = make_scorer(vsepp)
     seen = []
     scorer.score(report=seen.append)
-    assert [progress.pairs for progress in seen] == [12, 24, 36, 39, 51, 63, 75, 78, 82, 86, 90, 91]
-    assert {progress.total for progress in seen} == {91}
-    np.testing.assert_allclose([progress.rate for progress in seen[:4]], [12 / 2, 24 / 4, 36 / 6, 39 / 8])
-    left = [progress.rate * progress.seconds_left for progress in seen]
-    np.testing.assert_allclose(left, [91 - progress.pairs for progress in seen])
+    assert [report.pairs for report in seen] == [12, 24, 36, 39, 51, 63, 75, 78, 82, 86, 90, 91]
+    assert {report.total for report in seen} == {91}
+    np.testing.assert_allclose([report.rate for report in seen[:4]], [12 / 2, 24 / 4, 36 / 6, 39 / 8])
+    left = [report.rate * report.seconds_left for report in seen]
+    np.testing.assert_allclose(left, [91 - report.pairs for report in seen])
 
     with pytest.raises(KeyboardInterrupt):
         scorer.score(Counting(tmp_path, scorer.cache_key(), stop_after=5))
     seen.clear()
     scorer.score(FinishedBlocks(tmp_path, scorer.cache_key()), seen.append)
-    assert [progress.pairs for progress in seen] == [63, 75, 78, 82, 86, 90, 91]
-    np.testing.assert_allclose([progress.rate for progress in seen[:3]], [12 / 2, 24 / 4, 27 / 6])
+    assert [report.pairs for report in seen] == [63, 75, 78, 82, 86, 90, 91]
+    np.testing.assert_allclose([report.rate for report in seen[:3]], [12 / 2, 24 / 4, 27 / 6])
     np.testing.assert_allclose(seen[0].seconds_left, (91 - 63) / 6)
 
 
@@ -439,6 +444,7 @@ def check_devices(results):
         check_pairs(results[f'{number}_pairs'], random_pairs(*want.shape), *arguments)
 
 
+@pytest.mark.slow
 def test_four_devices_give_the_scores_of_one(tmp_path):
     (results,) = run_workers(tmp_path, 4)
     assert results['devices'] == 4

@@ -2,8 +2,11 @@ import pytest
 
 from tests.golden import steps
 
-FAST = ('vse_fc_selhn_f30k', 'scan_i2t_lse_f30k', 'vsrn_f30k', 'dbl/vse_fc_rm_oss_f8k')
+FAST = ('vse_fc_selhn_f30k',)
 SLOW = (
+    'scan_i2t_lse_f30k',
+    'vsrn_f30k',
+    'dbl/vse_fc_rm_oss_f8k',
     'orderpp_coco',
     'rvsepp_f30k',
     'esa_bigru_f30k',

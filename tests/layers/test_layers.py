@@ -69,6 +69,7 @@ def test_embeddings_are_initialized_within_a_tenth():
     assert 0.099 < np.abs(table['embedding']).max() <= 0.1
 
 
+@pytest.mark.slow
 def test_l2_normalize_is_finite_at_zero_and_one_elsewhere():
     x = jnp.asarray([[3.0, 4.0], [0.0, 0.0]])
     np.testing.assert_allclose(l2_normalize(x), [[0.6, 0.8], [0, 0]], atol=1e-7)
@@ -94,6 +95,7 @@ def numpy_batch_norm(x, weights):
     return mean, squares / count, squares / (count - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('masked', [True, False])
 def test_batch_norm_uses_biased_and_averages_unbiased_variance(masked):
     rng = np.random.default_rng(0)

@@ -57,6 +57,7 @@ def test_each_pooling_is_its_formula_on_the_real_vectors(name):
         np.testing.assert_allclose(got[n], oracle(name, params, FEATURES[n], MASK[n]), atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', pooling.POOLINGS)
 def test_padding_is_invisible_in_value_and_gradient(name):
     apply, params = make(name)
@@ -77,6 +78,7 @@ def test_ranks_are_those_of_a_stable_sort_with_ties():
     np.testing.assert_array_equal(jax.jit(pooling.descending_ranks)(x), want)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_gpo_is_the_numerical_one():
     with jax.enable_x64(True):
         apply, params = make('gpo')
@@ -96,6 +98,7 @@ def test_the_gradient_of_gpo_is_the_numerical_one():
             np.testing.assert_allclose((up - down) / 2, want, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_gpo_computes_its_weights_once_for_each_number_of_vectors():
     gpo = pooling.GPO()
     params = gpo.init(jax.random.key(0), FEATURES, MASK)

@@ -152,6 +152,7 @@ def test_masked_tokens_are_not_looked_at_wherever_they_stand(variables):
     assert np.abs(encode(params, tokens, mask) - states)[1].max(-1).min() > 1e-4
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_with_float32_parameters(variables, texts):
     half = bert(dtype=jnp.bfloat16)
     for leaf in jax.tree.leaves(jax.eval_shape(half.init, jax.random.key(0), texts)):
@@ -179,6 +180,7 @@ def test_bfloat16_is_for_products_and_float32_for_the_softmax(variables, texts):
     assert all(':f32[4,3,7,7]' in line for line in exponentials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('train', [False, True])
 def test_gradients_are_finite_and_reach_every_parameter(variables, texts, train):
     def loss(params):
@@ -195,6 +197,7 @@ def test_gradients_are_finite_and_reach_every_parameter(variables, texts, train)
             assert np.abs(gradient).max() > 1e-3, name
 
 
+@pytest.mark.slow
 def test_padding_gets_no_gradient(variables, texts):
     gradient = jax.jit(jax.grad(lambda v: jnp.sum(bert().apply(v, texts)[..., 0])))(variables)
     words = gradient['params']['embeddings']['words']['embedding']
@@ -202,6 +205,7 @@ def test_padding_gets_no_gradient(variables, texts):
     assert np.any(words[texts.ids[0, 0]])
 
 
+@pytest.mark.slow
 def test_dropout_is_active_only_in_training(variables, texts):
     def states(seed, train, dropout=0.1):
         apply = jax.jit(bert(dropout).apply, static_argnums=2)
@@ -213,6 +217,7 @@ def test_dropout_is_active_only_in_training(variables, texts):
     np.testing.assert_array_equal(states(0, True, dropout=0.0), states(0, False))
 
 
+@pytest.mark.slow
 def test_dropout_stands_where_bert_has_it(variables):
     """After the embeddings, the attention and the network, and on each attention weight of its own."""
     same = Texts(np.tile(np.arange(1, 6, dtype=np.int32), (2, 1)), np.full(2, 5, np.int32))
@@ -231,6 +236,7 @@ def test_dropout_stands_where_bert_has_it(variables):
     assert np.abs(states[0] - states[1]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_initialisation():
     size = BERTSize(hidden=64, layers=1, heads=4, mlp_dim=128)
     texts = Texts(jnp.ones((1, 2), jnp.int32), jnp.full(1, 2))
@@ -252,6 +258,7 @@ def test_published_sizes_have_the_published_number_of_parameters(size, parameter
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == parameters
 
 
+@pytest.mark.slow
 def test_texts_longer_than_the_positions(variables):
     full = Texts(np.ones((1, 16), np.int32), np.full(1, 16))
     assert bert().apply(variables, full).shape == (1, 16, 12)

@@ -154,6 +154,7 @@ def test_the_class_of_a_match_is_one():
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'loss', [tokens.word_correction, functools.partial(tokens.word_discrimination, match_weight=0.11)]
 )

@@ -118,6 +118,7 @@ def test_product_search_equals_full_sort(tmp_path, top_h_texts, top_h_images):
         assert_state(state, split, scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shape', [(3, 4), (7, 13), (2, 1)])
 def test_pair_search_equals_full_sort(tmp_path, shape):
     problem = make_problem('scan_t2i')
@@ -126,6 +127,7 @@ def test_pair_search_equals_full_sort(tmp_path, shape):
     assert_state(state, problem[2], score_at_once('scan_t2i'), 1e-6)
 
 
+@pytest.mark.slow
 def test_pair_search_averages_an_ensemble(tmp_path):
     names = 'scan_t2i', 'saf'
     split = make_problem(names[0])[2]
@@ -168,12 +170,14 @@ def test_damaged_state_is_ignored(tmp_path):
     assert MiningState.load(path, 'job') is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('devices', [1, 2, 4])
 def test_devices_do_not_change_mined_lists(tmp_path, devices):
     run_workers(tmp_path, [[devices]])
     assert_worker(tmp_path, 0)
 
 
+@pytest.mark.slow
 def test_processes_share_the_work(tmp_path):
     port = free_port()
     run_workers(tmp_path, [[1, f'localhost:{port}', 2, n] for n in range(2)])

@@ -156,6 +156,7 @@ for how in attention.AGGREGATIONS:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_scores_are_those_of_a_loop_over_pairs(name):
     model, score = CASES[name]
@@ -166,6 +167,7 @@ def test_scores_are_those_of_a_loop_over_pairs(name):
         np.testing.assert_allclose(similarity(model, train=True), want, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'name', ['scan_t2i_lse', 'scan_i2t_avg', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'dbl', 'scan_softmax']
 )
@@ -185,6 +187,7 @@ def test_gradients_are_those_of_a_loop_over_pairs(name):
     assert_gradients_along_the_sphere(got, theirs, images, texts)
 
 
+@pytest.mark.slow
 def test_saf_gradients_in_training_equal_a_loop():
     images, texts = make_elements([2, 3], 3, seed=4), make_elements([3, 2], 3, seed=5)
     model = make_sgraf(alignment.AttentionFiltration())
@@ -220,6 +223,7 @@ def saf_in_training(model, images, texts):
     return model.apply(variables_of(model), images, texts, method=call, mutable=['batch_stats'])
 
 
+@pytest.mark.slow
 def test_saf_normalises_each_text_by_its_own_alignments_in_training():
     scores, changed = saf_in_training(make_sgraf(alignment.AttentionFiltration()), IMAGES, TEXTS)
     longest_first = np.argsort(-TEXTS.mask.sum(1))  # the order in which the released loader has them
@@ -253,6 +257,7 @@ def test_a_slot_without_regions_keeps_its_statistics():
         assert (after[key][:2] != before[key][:2]).all()
 
 
+@pytest.mark.slow
 def test_zero_rows_have_no_nan():
     empty = IMAGES.replace(vectors=np.zeros_like(IMAGES.vectors))
     for name in ('scan_t2i_lse', 'scan_i2t_avg', 'bfan_equal', 'bfan_prob', 'dbl'):
@@ -278,6 +283,7 @@ def test_equal_weights_leave_nothing_to_focus_on(focal):
                 np.testing.assert_array_equal(jax.jit(attention.focus, static_argnums=2)(weights, mask, focal), 0)
 
 
+@pytest.mark.slow
 def test_half_precision_inputs_give_float32_scores():
     def half(elements):
         return jax.tree.map(lambda x: x if x.dtype == bool else x.astype(jnp.bfloat16), elements)
@@ -291,6 +297,7 @@ def test_half_precision_inputs_give_float32_scores():
         assert 0 < np.abs(got - want).max() < 0.05, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('model', 'message'),
     [

@@ -228,6 +228,7 @@ def test_other_values_are_not_traced_again(name):
     assert forward._cache_size() == count
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_and_reach_every_parameter(name):
     model, variables, _ = compiled(name)
     images, texts = make_inputs()

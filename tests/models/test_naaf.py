@@ -105,6 +105,7 @@ def test_training_mines_thresholds_as_the_loop_does(minimum):
         assert safe_threshold > 0
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_loop_with_constant_thresholds():
     images, captions = make_pairs(4, noise=0.5, seed=3)
     used, threshold, _ = oracle.naaf_thresholds(images, captions, minimum=MINIMUM)
@@ -141,6 +142,7 @@ def test_thresholds_are_reset_for_each_training_batch():
     np.testing.assert_array_equal(scores, same)
 
 
+@pytest.mark.slow
 def test_devices_rank_the_images_of_all():
     images, captions = map(padded, make_pairs())
 

@@ -15,7 +15,7 @@ from jitm.data import scenes
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.models.uniter import HEADS, UNITER
-from jitm.runs.run import load_run
+from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Elements, Images, Texts
 from tests.models.test_matchers import perturb
@@ -104,6 +104,7 @@ def token_logits(p, head, states):
     return hidden @ p['bert']['embeddings']['words']['embedding'].T + p[head]['bias']
 
 
+@pytest.mark.slow
 def test_scores_and_heads_are_the_formulas_in_float64(variables):
     model, (images, texts) = make(HEADS), make_inputs()
     sims = np.asarray(score(model, variables, images, texts))
@@ -129,6 +130,7 @@ def test_scores_and_heads_are_the_formulas_in_float64(variables):
             np.testing.assert_allclose(said['correct'][i, :length], token_logits(p, 'correct_head', want), atol=5e-5)
 
 
+@pytest.mark.slow
 def test_a_pair_has_the_score_it_has_alone_whatever_it_is_padded_to(variables):
     """Released code reads padding as regions where another caption of the batch is longer than the last."""
     model, (images, texts) = make(), make_inputs()
@@ -177,6 +179,7 @@ def direct(model, images, texts, train=False):
     return model.score_pairs(*sides, train).reshape(len(images.mask), len(texts.mask))
 
 
+@pytest.mark.slow
 def test_tiles_change_neither_scores_nor_gradients(variables, small_tiles):
     model, inputs = make(dropout=0.0), make_inputs(images=3, texts=6)
     weights = np.random.default_rng(1).normal(size=(3, 6))
@@ -208,6 +211,7 @@ def test_pairs_are_the_diagonal_in_tiles(variables, small_tiles):
     np.testing.assert_allclose(pairwise, np.diag(sims), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_pair_drops_out_by_itself_in_training_only(variables, small_tiles):
     model, inputs = make(), make_inputs(images=1, texts=1)
     same = jax.tree.map(lambda x: jnp.repeat(x, 11, axis=0), encode(model, variables, *inputs))
@@ -223,6 +227,7 @@ def test_each_pair_drops_out_by_itself_in_training_only(variables, small_tiles):
         assert len(np.unique(scores(method, 0, train=False))) == 1
 
 
+@pytest.mark.slow
 def test_dropout_stands_where_it_is_published(variables):
     calls = []
 
@@ -243,6 +248,7 @@ def test_dropout_stands_where_it_is_published(variables):
     assert [path.startswith('bert/encoder/') for path in calls[2:]] == [True] * 2 * SIZES['layers']
 
 
+@pytest.mark.slow
 def test_gradients_of_the_heads_reach_every_parameter(variables):
     model, inputs = make(HEADS), make_inputs()
 
@@ -261,6 +267,7 @@ def test_gradients_of_the_heads_reach_every_parameter(variables):
         assert np.abs(leaf).max() > 0 or name.endswith("['key']['bias']"), name
 
 
+@pytest.mark.slow
 def test_heads_are_initialized_as_copies():
     inputs = make_inputs()
     params = jax.jit(make(HEADS).init)(jax.random.key(0), *inputs)['params']
@@ -300,6 +307,7 @@ def test_published_sizes_have_the_published_number_of_parameters(size, backbone,
     assert counts['rank_head'] == matching // 2
 
 
+@pytest.mark.slow
 def test_bfloat16_is_for_embeddings_and_blocks(variables):
     model, inputs = make(HEADS, dtype='bfloat16'), make_inputs()
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
@@ -348,6 +356,7 @@ def test_tiles_fit_the_largest_array_of_a_pair():
     assert make(size='base').floats_per_pair(elements[0], long) == 12 * 436**2
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_tile_whatever_the_number_of_pairs(small_tiles):
     """All 400 pairs at once would take 2 MB for their tokens alone, and 20 MB for the largest array."""
     model, inputs = make(), make_inputs()
@@ -385,10 +394,11 @@ def uniter_config(tiny_config, tmp_path):
     return tiny_config | {'epochs': 1, 'length_multiple': 64}
 
 
+@pytest.mark.slow
 def test_a_run_trains_is_evaluated_and_scores_features_with_boxes(uniter_config, tmp_path):
     result = train_and_evaluate(uniter_config, tmp_path / 'run')
     run = load_run(tmp_path / 'run', result['best']['step'])
-    report, sims = evaluate_runs([run], 'dev', folds=1)
+    report, sims = evaluate_runs([run], read_split([run], 'dev'), folds=1)
     np.testing.assert_allclose(report['metrics']['rsum'], result['best']['rsum'], atol=1e-3)
     assert sims.std() > 1e-4
     split = scenes.load('dev', train_images=16, dev_images=10, test_images=10)

@@ -112,7 +112,7 @@ def caption_loss(p, regions, ids, max_length):
 
 def make_pairs(seed=0):
     """Images of 1 to 4 regions and texts of 2 to 6 words, from `<start>` to `<end>`; caption_length is 5."""
-    images, texts = make_inputs(seed=seed)
+    images, texts = make_inputs(seed=seed, padded=False)
     images = images.replace(counts=np.array([4, 1, 3, 2, 4], np.int32))
     lengths = np.array([6, 2, 5, 4, 3], np.int32)
     ids = np.random.default_rng(seed).integers(3, VSRN['vocab_size'], texts.ids.shape).astype(np.int32)
@@ -143,6 +143,7 @@ def matcher(request):
     return model, {'params': perturb(variables['params']), 'batch_stats': statistics}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('train', [False, True])
 def test_is_its_formulas_in_float64(matcher, train):
     model, variables = matcher
@@ -161,6 +162,7 @@ def test_is_its_formulas_in_float64(matcher, train):
     np.testing.assert_allclose(losses, want, rtol=2e-6)
 
 
+@pytest.mark.slow
 def test_padding_is_invisible_in_training_too(matcher):
     model, variables = matcher
     images, texts = make_pairs()
@@ -201,6 +203,7 @@ def test_graph_is_initialized_as_identity():
     )
 
 
+@pytest.mark.slow
 def test_is_initialised_as_released():
     model = vsrn.VSRN(**VSRN | {'vocab_size': 500, 'embed_dim': 64, 'word_dim': 20, 'caption_dim': 100})
     params = jax.jit(model.init)(jax.random.key(0), *make_pairs())['params']
@@ -223,6 +226,7 @@ def test_is_initialised_as_released():
     np.testing.assert_allclose(np.abs(params['image_fc']['kernel']).max(), (6 / 70) ** 0.5, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_evaluation_keeps_the_image_vector_only(matcher):
     model, variables = matcher
     images, _ = make_pairs()
@@ -246,6 +250,7 @@ REGIONS = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 WORDS = np.full((2, 4), 3, np.int32)
 
 
+@pytest.mark.slow
 def test_all_that_the_captioner_reads_is_dropped_out():
     params, logits = captioned(rate=1.0)
     for regions, words in ((REGIONS + 1, WORDS), (REGIONS, WORDS + 1)):
@@ -253,6 +258,7 @@ def test_all_that_the_captioner_reads_is_dropped_out():
         np.testing.assert_array_equal(logits(params, regions, words, 0), logits(params, REGIONS, WORDS, 0))
 
 
+@pytest.mark.slow
 def test_the_captioner_drops_out_anew_at_each_word():
     params, logits = captioned(rate=0.5)
     # A decoder without memory: each of the equal words gives the same, but for what is dropped out.
@@ -312,6 +318,7 @@ def test_without_captioner_there_are_no_parameters_for_it():
     assert 'captioner' not in variables['params']
 
 
+@pytest.mark.slow
 def test_a_token_term_without_predictions_is_refused_before_the_run(tiny_config):
     tiny_config['terms']['caption'] = CAPTION
     with pytest.raises(UserError, match=r"'terms.caption' needs predictions for 'captioning', which VSE as configured"):

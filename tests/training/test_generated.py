@@ -152,6 +152,7 @@ def log_softmax(logits):
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_terms_equal_their_definition(params, stepped):
     """Each loss by loops over its definition, from the captions that the step has generated."""
     _, metrics = stepped
@@ -189,6 +190,7 @@ def test_terms_equal_their_definition(params, stepped):
     np.testing.assert_allclose([got[name] for name in TERMS], [want[name] for name in TERMS], rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_gradient_reaches_every_head(stepped):
     state, metrics = stepped
     trace = state.members['target'].optimizer.trace
@@ -210,6 +212,7 @@ def test_static_generator_is_constant(params, stepped):
     assert abs(metrics['target/terms/synthetic'] - alone['target/terms/synthetic']) > 1e-4
 
 
+@pytest.mark.slow
 def test_no_valid_caption_gives_no_gradient():
     scores = ListScores(jnp.array([[0.5, 0.9], [0.5, 0.9]]), jnp.array([[False], [True]]))
 
@@ -246,6 +249,7 @@ def test_wrong_synthesis_is_refused():
             make_generated(config)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_images(params, monkeypatch):
     """A tile holds one image's captions: twelve images take the memory of two, apart from inputs and results."""
     monkeypatch.setattr(parallel, 'tile_floats', lambda: 6 * 11 * 512)

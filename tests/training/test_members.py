@@ -124,6 +124,7 @@ def test_frozen_anchor_is_scored_in_evaluation_mode(oas, pipeline):
     np.testing.assert_allclose(metrics[0]['anchor/gap'], gap, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scenario', ['oas', 'mss'])
 def test_no_gradient_flows_through_anchor_scores(request, pipeline, scenario):
     states, _ = request.getfixturevalue(scenario)
@@ -174,6 +175,7 @@ def test_published_average_at_start_middle_and_end():
     np.testing.assert_allclose([after(0), after(0.5), after(1)], [5e-5, 2.5e-5, 0], atol=1e-11, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_loss_is_the_mean_over_two_anchors(pipeline):
     members = {
         'anchor': trained(pipeline),
@@ -194,6 +196,7 @@ def test_loss_is_the_mean_over_two_anchors(pipeline):
     np.testing.assert_allclose(metrics[0]['target/terms/boost'], mean, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_mutual_learning_gradients_are_independent(pipeline):
     """The gradient of each is that of its own objective, with the other's scores constant."""
     terms = {'ranking': TERM, 'mutual': TERM | {'loss': 'distillation.mutual_learning'}}
@@ -251,6 +254,7 @@ def test_stopped_run_of_two_models_resumes_exactly(tiny_config, finished, tmp_pa
     assert ('anchor/loss' in line) == (scenario == 'oss')
 
 
+@pytest.mark.slow
 def test_anchor_is_initialized_from_a_run_and_evaluated(tiny_config, finished, tmp_path, capsys):
     config = boosted(tiny_config, 'oas', str(finished))
     config['model']['image']['mlp'] = 'none'
@@ -266,6 +270,7 @@ def test_anchor_is_initialized_from_a_run_and_evaluated(tiny_config, finished, t
         load_run(tmp_path / 'run', member='ancor')
 
 
+@pytest.mark.slow
 def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
     config = boosted(tiny_config, 'oas', str(finished))
     config['model']['embed_dim'] = 12
@@ -307,6 +312,7 @@ def test_members_without_a_fitting_term_are_refused(tiny_config, tmp_path):
         loop.set_up(config)
 
 
+@pytest.mark.slow
 def test_resuming_with_another_anchor_is_refused(tiny_config, finished, tmp_path):
     config = boosted(tiny_config, 'oas', str(finished))
     config['model']['image']['mlp'] = 'none'

@@ -136,6 +136,7 @@ def test_gradient_rule_updates_statistics_and_optimizer():
     np.testing.assert_allclose(state.params['w'], 1 + 1.5)
 
 
+@pytest.mark.slow
 def test_term_starts_at_the_first_step_of_its_epoch(parts):
     step, state, pipeline = parts
     for n, active in ((4, False), (5, True)):

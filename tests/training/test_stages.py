@@ -112,6 +112,7 @@ def two_stages(tiny_config, tmp_path):
     return second | {'stages': {'first': first, 'top_h_texts': 20, 'top_h_images': 5, 'fine_tune': False}}
 
 
+@pytest.mark.slow
 def test_step_scores_mined_pairs(two_stages, tmp_path):
     first, second, *_ = stages.split_stages(two_stages, tmp_path)
     split = build.set_up(first).pipeline.split
@@ -214,6 +215,7 @@ def test_negatives_of_another_first_stage_are_mined_again(two_stages, tmp_path):
     assert (np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy') != before).any()
 
 
+@pytest.mark.slow
 def test_wrong_second_stage_is_refused_before_the_first(two_stages, tmp_path):
     def changed(**changes):
         return stages.train_stages({**two_stages, **changes}, tmp_path / 'run')

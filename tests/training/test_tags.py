@@ -94,6 +94,7 @@ def set_up_with(config, **changes):
     return functools.partial(loop.set_up, config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [

@@ -303,6 +303,7 @@ def generated(generator, split):
     return perturbed_captions(split, ALL, ['generated'], seed=4, generator=generator)['generated']
 
 
+@pytest.mark.slow
 def test_captions_are_generated_as_in_training(generated, generator, split):
     """Compares with single captions: refilled by one run and selected by another, with the same keys."""
     vocabulary = generator.run.vocabulary
