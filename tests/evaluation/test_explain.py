@@ -69,6 +69,7 @@ def test_attention_equals_the_oracle(case):
             assert not got[name][n, :, count:].any()
 
 
+@pytest.mark.slow
 def test_padding_does_not_change_attention(case):
     model, variables, _ = case
     images, texts = INPUTS

@@ -230,6 +230,7 @@ def test_memory_does_not_grow_with_the_data_set():
 # Precision.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['vsepp', 'order0', 'scan_t2i'])
 def test_bfloat16_encodings_give_float32_scores(name):
     want, got = score_at_once(name), make_scorer(make_problem(name), 64, 64, 'bfloat16').score()

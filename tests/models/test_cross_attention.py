@@ -240,6 +240,7 @@ def test_saf_normalises_each_text_by_its_own_alignments_in_training():
             np.testing.assert_allclose(got, running[f'{theirs}/{key}'], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_slot_without_regions_keeps_its_statistics():
     images = make_elements([2, 1, 2], 3, seed=0)
     model = make_sgraf(alignment.AttentionFiltration())

@@ -143,6 +143,7 @@ def test_a_pair_has_the_score_it_has_alone_whatever_it_is_padded_to(variables):
         np.testing.assert_allclose(score(model, variables, image, text)[0, 0], sims[i, t], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padded_slots_are_not_looked_at_even_between_text_and_image(variables):
     model, inputs = make(), make_inputs()
     images, texts = encode(model, variables, *inputs)

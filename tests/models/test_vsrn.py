@@ -339,6 +339,7 @@ def test_wrong_sizes_are_refused(changes, message):
         vsrn.VSRN(**VSRN | changes).init(jax.random.key(0), *make_pairs())
 
 
+@pytest.mark.slow
 def test_regions_are_read_in_their_order(matcher):
     """The graph does not see the order, the GRU does."""
     model, variables = matcher

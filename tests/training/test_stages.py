@@ -153,6 +153,7 @@ def write_config(path, config):
     return path
 
 
+@pytest.mark.slow
 def test_two_stages_train_and_resume(two_stages, tmp_path, capsys):
     path = write_config(tmp_path / 'two_stages.py', two_stages)
     workdir = tmp_path / 'run'

@@ -111,6 +111,7 @@ def pairs_to_read(run):
     return np.array([2, 0, 1, 3, 0]), [run.vocabulary.encode(caption) for caption in captions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['uniter', 'vse'])
 def test_scores_equal_those_of_single_pairs(name, split, request):
     run = request.getfixturevalue(name)
