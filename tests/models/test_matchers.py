@@ -20,7 +20,7 @@ from jitm.models.matcher import CrossAttentionMatcher, DualEncoder, JointEncoder
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
-ROUNDING = 3e-6  # of scores in float32
+ROUNDING = 5e-6  # of scores in float32
 DIM = 8
 
 
