@@ -66,7 +66,7 @@ def set_schedule(config: ConfigDict, epochs: int, learning_rate: float, decay_ep
 
 
 def sum_first(config: ConfigDict, epochs: int, loss: str = '') -> None:
-    """Trains with the sum of hinges for so many epochs before the ranking loss, or before `loss` if given."""
+    """Trains with the sum of hinges for this many epochs before the ranking loss, or before `loss` if given."""
     hinges = config.terms.ranking.to_dict()
     config.terms = dict(
         warm_up=dict(hinges, loss='ranking.sum_of_hinges', end_epoch=epochs),
@@ -120,7 +120,7 @@ def reduce_attention(config: ConfigDict) -> None:
 def run_of(file: str, setting: str) -> str:
     """Returns the run directory of a setting: its words joined by underscores, after the stem of its file.
 
-    The stem is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_dc_base_f30k`.
+    The stem is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
     """
     stem, words = file.rpartition('.')[2], setting.replace(',', '_')
     return f'runs/{words}' if words.startswith(stem) else f'runs/{stem}_{words}'

@@ -16,7 +16,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data = dict(
         source='precomp.load',
         root='data/f30k_precomp',  # folder with {split}_ims.npy and {split}_caps.txt
-        dev_images=1000,  # a longer dev split is cut to its first so many images, as is customary
+        dev_images=1000,  # longer dev splits are truncated to this many images, as is customary
     )
     config.vocabulary = dict(
         path='',  # a published JSON vocabulary, or BERT's vocab.txt; '' builds one from the training captions
@@ -38,8 +38,8 @@ def get_config() -> ml_collections.ConfigDict:
     # Mined negatives, for losses with `offline_scores`.
     config.offline = dict(
         path='',  # the folder that `jitm mine` wrote; '' for none
-        top_h_texts=300,  # for each image, one caption is sampled among its hardest so many
-        top_h_images=60,  # for each caption, one image is sampled among its hardest so many
+        top_h_texts=300,  # for each image, one of this many hardest captions is sampled
+        top_h_images=60,  # for each caption, one of this many hardest images is sampled
         coupled=False,  # one random rank for both, as released; in the paper they are independent
         redraw=True,  # samples again if the two negatives match each other, as in the paper; not in the released code
     )
@@ -108,7 +108,7 @@ def get_config() -> ml_collections.ConfigDict:
         generator='',  # the member: 'target' for a dynamic generator, a frozen one for a static one; '' for none
         num_samples=20,  # of each masked caption (L of TAGS)
         temperature=1.5,  # tau: words are sampled from softmax(logits / tau)
-        num_hard=31,  # so many of the highest score are kept (m)
+        num_hard=31,  # number of highest-scoring captions kept (m)
     )
 
     # The objective is the weighted sum of these terms: name -> loss in jitm.losses, its arguments, and its schedule.
@@ -130,7 +130,7 @@ def get_config() -> ml_collections.ConfigDict:
         learning_rate=2e-4,
         weight_decay=0.0,  # decoupled; 0 is Adam
         factors=dict(),  # module name -> factor of its learning rate
-        decay_epochs=15,  # the rate is multiplied by decay_factor every so many epochs
+        decay_epochs=15,  # the rate is multiplied by decay_factor after each period of this many epochs
         decay_factor=0.1,
         clip_norm=2.0,  # global norm of a member's gradient
     )
@@ -138,7 +138,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.evaluation = dict(
         split='dev',  # evaluated after each epoch; the best checkpoint is the one with the highest rsum
         member='target',  # the member whose rsum selects the best checkpoint
-        every_steps=ml_collections.config_dict.placeholder(int),  # evaluates every so many steps as well
+        every_steps=ml_collections.config_dict.placeholder(int),  # also evaluates every this many steps
         dtype='float32',  # of the encodings that are scored, or 'bfloat16': less exact, faster, half the memory
     )
 

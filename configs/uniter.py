@@ -1,4 +1,4 @@
-"""UNITER (Chen et al. 2020), fine-tuned with hard negatives as the baseline of Fan et al. (2022).
+"""UNITER (Chen et al. 2020b), fine-tuned with hard negatives as the baseline of Fan et al. (2022).
 
 Set `initialize.uniter` to released weights and `vocabulary.path` to BERT's cased vocab.txt. For `pretrain`, set
 `initialize.bert` to the weights of BERT; it is a short pre-training with masked words and image-text matching only.

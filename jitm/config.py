@@ -13,6 +13,8 @@ from flax import linen as nn
 
 from jitm.errors import UserError, did_you_mean
 
+OLD_KEYS = {'rounds', 'rankings'}  # of configs before checkpoint format 4
+
 
 def resolve(package: str, name: str) -> Callable:
     """Returns a function or class of a package of jitm.
@@ -151,6 +153,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
         nested = isinstance(value, Mapping) and value
         flat |= flatten(value, f'{prefix}{key}.') if nested else {f'{prefix}{key}': value}
     return flat
+
+
+def check_format(config: Mapping[str, Any], workdir: Any) -> None:
+    """Raises a UserError if the saved config of a run has keys of an older format."""
+    if not OLD_KEYS.isdisjoint(config):
+        raise UserError(f'{workdir} holds a run of an older format; train it again with this version in a new workdir')
 
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:

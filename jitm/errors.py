@@ -64,7 +64,7 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
     """
     if value not in choices:
         nearest = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f", did you mean '{nearest[0]}'?" if nearest else ''
+        hint = f" (did you mean '{nearest[0]}'?)" if nearest else ''
         raise ValueError(f"{name} is '{value}'; take one of {', '.join(choices)}{hint}")
 
 

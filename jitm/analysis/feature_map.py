@@ -37,7 +37,7 @@ def _read(path: Path) -> Vectors:
         with np.load(path) as file:
             arrays = {key: file[key] for key in ('images', 'texts', 'image_of_text')}
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise UserError(f'{path} is not a file of eval.py --save_vectors ({error}); write it again') from None
+        raise UserError(f'{path} was not written by jitm eval --save_vectors ({error}); write it again') from None
     shapes = [arrays[key].shape for key in ('images', 'texts', 'image_of_text')]
     images, texts, image_of_text = arrays.values()
     consistent = (
@@ -46,7 +46,7 @@ def _read(path: Path) -> Vectors:
     if not consistent or not np.isin(np.arange(len(images)), image_of_text).all():
         raise UserError(f'{path} has arrays of shapes {shapes}, which are not consistent; write it again')
     if not all(np.isfinite(side).all() for side in (images, texts)):
-        raise UserError(f'{path} has NaN or infinite vectors; write it again with eval.py --save_vectors')
+        raise UserError(f'{path} has NaN or infinite vectors; write it again with jitm eval --save_vectors')
     return Vectors(path=path, protocol=read_protocol(path), **arrays)
 
 

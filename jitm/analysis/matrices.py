@@ -1,4 +1,4 @@
-"""Saved files of `eval.py` and their names in reports; similarity matrices as `--save_sims` writes them."""
+"""Saved files of `jitm eval` and their names in reports; similarity matrices as `--save_sims` writes them."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from jitm.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A saved file of `eval.py`.
+    """A saved file of `jitm eval`.
 
     Attributes:
       path: its path.
@@ -46,13 +46,13 @@ def read_protocol(path: Path) -> dict[str, Any]:
     """Reads the protocol in the `metrics.json` beside a file; empty if there is none.
 
     Raises:
-      UserError: if it is not a report of `eval.py`.
+      UserError: if it is not a report of `jitm eval`.
     """
     report = path.parent / 'metrics.json'
     try:
         return json.loads(report.read_text())['protocol'] if report.exists() else {}
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f'{report} is not a report of eval.py ({error!r}); write it again, or remove it') from None
+        raise UserError(f'{report} is not a report of jitm eval ({error!r}); write it again, or remove it') from None
 
 
 def _read_matrix(path: Path) -> Matrix:
@@ -60,10 +60,10 @@ def _read_matrix(path: Path) -> Matrix:
     if sims.ndim != 2 or sims.shape[1] % sims.shape[0]:
         raise UserError(
             f'{path} has shape {sims.shape}, but must be [images, texts] with equally many texts for every image, as '
-            'eval.py --save_sims writes it'
+            'jitm eval --save_sims writes it'
         )
     if not np.isfinite(sims).all():
-        raise UserError(f'{path} has NaN or infinite similarities; write it again with eval.py --save_sims')
+        raise UserError(f'{path} has NaN or infinite similarities; write it again with jitm eval --save_sims')
     return Matrix(path=path, sims=sims, protocol=read_protocol(path))
 
 

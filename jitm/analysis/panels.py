@@ -32,14 +32,14 @@ def read_split(matrices: Sequence[Matrix], data_root: str | None) -> Split:
     if protocol is None:
         raise UserError(
             f'{matrices[0].path} has no metrics.json beside it that names its data; give at least one matrix in the '
-            'folder where eval.py --save_sims wrote it'
+            'folder where jitm eval --save_sims wrote it'
         )
     run = read_run_log(Path(protocol['runs'][0]['workdir']))
     split = config_lib.load_split(run.config['data'], protocol['split'], data_root)
     if (split.num_images, split.num_texts) != matrices[0].sims.shape:
         raise UserError(
             f'{split.name} has {split.num_images} images and {split.num_texts} texts, but {matrices[0].path} has shape '
-            f'{matrices[0].sims.shape}; give the --data_root that eval.py used'
+            f'{matrices[0].sims.shape}; give the --data_root that jitm eval used'
         )
     return split
 

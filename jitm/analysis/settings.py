@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.config import flatten
+from jitm.config import check_format, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 
@@ -74,6 +74,7 @@ def read_run_log(workdir: Path) -> RunLog:
         lines = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
     except (OSError, ValueError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
+    check_format(config, workdir)
     return RunLog(workdir, config, lines)
 
 

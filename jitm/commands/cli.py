@@ -4,6 +4,7 @@ import ast
 import contextlib
 import importlib
 import inspect
+import itertools
 import logging
 import re
 import runpy
@@ -45,7 +46,7 @@ def _one_line(error: Exception) -> str:
 def _config_argument(argv: Sequence[str]) -> str | None:
     """Returns the value of `--config`, the last one if there are several."""
     value = None
-    for argument, following in zip(argv, [*argv[1:], None], strict=True):
+    for argument, following in itertools.zip_longest(argv, argv[1:]):
         name, equals, given = argument.partition('=')
         if name in ('--config', '-config'):
             value = given if equals else following

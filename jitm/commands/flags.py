@@ -35,7 +35,7 @@ SHARED: dict[str, tuple[Callable, object, str, dict]] = {
     'compilation_cache': (
         flags.DEFINE_boolean,
         True,
-        'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm, for the next start.',
+        'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm/compiled, for the next start.',
         {},
     ),
     'coordinator': (flags.DEFINE_string, None, 'host:port of process 0, if several processes work together.', {}),

@@ -62,7 +62,7 @@ def check_top_h(split: Split, top_h_texts: int, top_h_images: int) -> None:
         ('top_h_images', top_h_images, split.num_images - 1),
     ):
         if not 1 <= top_h <= available:
-            raise UserError(f'--{flag} is {top_h}; {split.name} has 1 to {available} negatives')
+            raise UserError(f'{flag} is {top_h}; {split.name} has 1 to {available} negatives')
 
 
 def _search_local(

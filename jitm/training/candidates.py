@@ -129,8 +129,8 @@ class ListScores(struct.PyTreeNode):
 class Shortlist(Source):
     """Ranks the hardest of many candidates: all are scored without gradient, the shortlist is scored again with it.
 
-    This is how UNITER trains with hard negatives (Chen et al., 2020, released code): 399 random candidates, of which 31
-    are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
+    This is how UNITER trains with hard negatives (Chen et al., 2020b, released code): 399 random candidates, of which
+    31 are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
     extra pairs.
 
     Attributes:

@@ -20,7 +20,7 @@ from jitm.types import Images, Texts, TokenPredictions
 
 
 class MemberState(struct.PyTreeNode):
-    """What a member carries from step to step; its optimizer state is empty if it has no gradient."""
+    """The state of a member: parameters, batch statistics and optimizer state (empty without a gradient)."""
 
     params: chex.ArrayTree
     batch_stats: chex.ArrayTree
@@ -164,11 +164,11 @@ def init_members(members: Mapping[str, Member], seed: int, images: Images, texts
     """Initializes the state of every member.
 
     The n-th member with a gradient, in the order of their names, is initialized from (seed, n). The first one is
-    therefore initialized as it would be alone.
+    therefore initialized exactly as when trained alone.
 
     Args:
       members: name -> Member.
-      seed: of the run.
+      seed: seed of the run.
       images: Images of any content.
       texts: Texts of any content.
 

@@ -67,7 +67,7 @@ class Source:
 
     @property
     def extra_pairs(self) -> int:
-        """How many candidate pairs a batch holds besides the matching ones."""
+        """How many candidate pairs a batch holds in addition to the matching pairs."""
         return 0
 
     def supplies(self, config: Mapping[str, Any]) -> set[str]:
@@ -76,7 +76,7 @@ class Source:
         return set()
 
     def check(self, config: Mapping[str, Any], num_texts: int) -> None:
-        """Raises a UserError if the config of a run with so many training captions does not fit this source."""
+        """Raises a UserError if a config does not fit this source; `num_texts` is the number of training captions."""
 
     def choose(self, models: Models, name: str, batch: Batch, key: chex.PRNGKey, axis: str | None) -> Any:
         """Chooses candidates for a model, without gradient.

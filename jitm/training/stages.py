@@ -75,7 +75,9 @@ def check_stages(stages: Stages, workdir: Path) -> None:
       UserError: if something in either of them is wrong.
     """
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - FOLDERS):
-        raise UserError(f'workdir {workdir} exists and does not hold two stages; choose an empty or a new one')
+        raise UserError(
+            f'workdir {workdir} exists and does not hold two stages of this version; choose an empty or a new one'
+        )
     # There is no first stage to be initialized from yet.
     second = _initialized_from(stages.second, '') if stages.fine_tune else stages.second
     setups = []
@@ -154,5 +156,5 @@ def check(config: Mapping[str, Any], workdir: Path) -> None:
 
 
 def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
-    """Trains what a config describes: `train_stages` if it has stages, else `train_and_evaluate`."""
+    """Trains a config in two stages if it has `stages`, else in one."""
     return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)

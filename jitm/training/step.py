@@ -17,7 +17,7 @@ from jitm.training.objective import RankingTerm, Term, objective, token_terms
 from jitm.training.source import GlobalBatch, Inputs, Source
 from jitm.types import Batch, Ranking
 
-Scores = tuple[Any, ...]  # what each source scores, of the global batch; None for a source that was left out
+Scores = tuple[Any, ...]  # scores of the global batch, one entry per source; None for a source that was left out
 
 
 class TrainState(struct.PyTreeNode):
@@ -66,8 +66,8 @@ def score(
       sources: of rankings and token predictions.
       terms: the objective, for the token terms.
       batch: this device's part of the batch.
-      chosen: what each source has chosen for the model.
-      key: of dropout.
+      chosen: the candidates chosen by each source.
+      key: random key for dropout.
       axis: name of the device axis; None on one device.
     """
 
@@ -130,9 +130,9 @@ class TrainStep:
       members: the models that train together; no gradient flows through the scores of another model.
       terms: the objective of each trained model, see `terms_of`.
       sources: of rankings and token predictions, in the order in which they are scored.
-      seed: of dropout and sampling.
+      seed: seed for dropout and sampling.
       steps_per_epoch: turns the step into the epoch, which decides which terms are active.
-      epochs: of the whole run.
+      epochs: total number of epochs of the run.
     """
 
     members: Mapping[str, Member]

@@ -275,7 +275,7 @@ def test_command_as_two_processes_writes_the_same_files(trained, tmp_path):
 def test_too_large_top_h_is_refused(trained):
     run = load_run(trained)
     split = read_split([run], 'train')
-    with pytest.raises(UserError, match=r'--top_h_texts is 80; scenes/train has 1 to 75 negatives'):
+    with pytest.raises(UserError, match=r'top_h_texts is 80; scenes/train has 1 to 75 negatives'):
         mine([run], split, 'train', trained / 'nowhere', top_h_texts=80, top_h_images=1)
     assert not (trained / 'nowhere').exists()
 

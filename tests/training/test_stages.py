@@ -224,7 +224,7 @@ def test_wrong_second_stage_is_refused_before_the_first(two_stages, tmp_path):
     few = {**two_stages['stages'], 'top_h_texts': 5}
     with pytest.raises(UserError, match=r"'offline.top_h_texts' is 9, but 'stages.top_h_texts' only 5"):
         changed(stages=few)
-    with pytest.raises(UserError, match=r'--top_h_images is 99; scenes/train has 1 to 15 negatives'):
+    with pytest.raises(UserError, match=r'top_h_images is 99; scenes/train has 1 to 15 negatives'):
         changed(stages={**two_stages['stages'], 'top_h_images': 99})
     with pytest.raises(UserError, match=r"config key 'offline.copled' is unknown"):
         changed(offline={**two_stages['offline'], 'copled': True})

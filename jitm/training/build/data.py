@@ -27,9 +27,9 @@ class Data:
     Attributes:
       train: the training split.
       validation: the validation split.
-      vocabulary: of all captions.
-      train_tokens: the training captions.
-      validation_tokens: the validation captions.
+      vocabulary: built from the training captions, or read from a file.
+      train_tokens: the token ids of the training captions.
+      validation_tokens: the token ids of the validation captions.
     """
 
     train: Split
@@ -40,7 +40,7 @@ class Data:
 
 
 def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> Augmentation:
-    """Makes what a config's `augmentation` describes.
+    """Builds the Augmentation of a config.
 
     Raises:
       UserError: if it would change captions that a term predicts, or examples that have to stay as they are.

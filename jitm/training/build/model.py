@@ -125,9 +125,9 @@ def check_members(
 
     Args:
       config: the whole config.
-      members: by name.
+      members: name -> Member.
       terms: the objective.
-      batch: of any content.
+      batch: any batch; only shapes are used.
     """
     trained = {name: member for name, member in members.items() if member.trains}
     if config['evaluation']['member'] not in trained:
@@ -161,7 +161,7 @@ def load_weights(
 
     Args:
       config: the whole config.
-      members: by name.
+      members: name -> Member.
       states: of each member; only shapes are read.
       vocabulary: of the run.
 
@@ -189,7 +189,7 @@ def load_from_run(
     Heads that the run lacks are initialized as `JointEncoder.add_heads` does, or randomly.
 
     Args:
-      name: of the member.
+      name: name of the member.
       member: with `init_from`.
       state: of the member; only shapes are read.
       config: of the current run.

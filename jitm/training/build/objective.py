@@ -21,7 +21,7 @@ COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every te
 
 
 def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[Source, ...]]:
-    """Makes the terms of a config and the sources of what they are computed from.
+    """Builds the terms of a config and the sources of their inputs.
 
     Args:
       config: the whole config, a nested dict.
@@ -157,7 +157,7 @@ def _named_rankings(where: str, named: Any, known: Collection[str]) -> tuple[str
     if not isinstance(named, tuple | list) or not named:
         raise UserError(f"config key '{where}.rankings' is {named!r}; give a tuple of some of {', '.join(known)}")
     if unknown := [name for name in named if name not in known]:
-        raise UserError(f"'{where}.rankings' names '{unknown[0]}'; there are {', '.join(known)}")
+        raise UserError(f"'{where}.rankings' names '{unknown[0]}', which is no ranking; known are {', '.join(known)}")
     return tuple(named)
 
 

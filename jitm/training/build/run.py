@@ -168,10 +168,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
         old = json.loads(path.read_text())
     except ValueError:
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
-    if 'candidates' not in old or 'stages' not in old:
-        raise UserError(
-            f'workdir {workdir} holds a run of an older format; train it again with this version in a new workdir'
-        )
+    config_lib.check_format(old, workdir)
     if changed := config_lib.differences(old, config):
         raise UserError(
             f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
