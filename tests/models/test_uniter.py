@@ -407,7 +407,7 @@ def test_a_run_trains_is_evaluated_and_scores_features_with_boxes(uniter_config,
     few = split.captions[:2]
     np.testing.assert_allclose(jitm.score(run, features, few, boxes), sims[:3, :2], atol=1e-5)
     np.testing.assert_allclose(jitm.score(run, features[1], few[0], boxes[1]), sims[1, 0], atol=1e-5)
-    with pytest.raises(UserError, match='is of a model that reads where regions are: give their boxes'):
+    with pytest.raises(UserError, match='has a model that reads the location of regions: give their boxes'):
         jitm.score(run, features[1], few)
     shapes = rf'boxes have the shapes \[\[1, 4\]\]; these images need \[\[{split.counts[1]}, 4\]\]'
     with pytest.raises(UserError, match=shapes):
