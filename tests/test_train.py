@@ -281,7 +281,7 @@ def test_wrong_values_are_refused_before_writing(tiny_config, tmp_path):
         ('run', 'log_every', "'run.log_every' is missing"),
         ('evaluation', 'member', "'evaluation.member' is missing"),
         ('evaluation', {'every_steps': 0}, "'evaluation.every_steps' is 0; it must be at least 1"),
-        ('evaluation', {'dtype': 'float16'}, "'evaluation.dtype' is 'float16'; take 'float32' or 'bfloat16'"),
+        ('evaluation', {'dtype': 'float16'}, "'evaluation.dtype' is 'float16'; take one of float32, bfloat16"),
         ('run', {'memory_mb': 0}, "'run.memory_mb' is 0; it must be at least 1"),
         ('data', 'source', "'data.source' is missing"),
         ('model', 'name', "'model.name' is missing"),

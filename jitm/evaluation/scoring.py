@@ -51,7 +51,7 @@ DEFAULT_OPTIONS = ScoringOptions()
 def check_dtype(dtype: str) -> None:
     """Raises a UserError unless `dtype` is one of `DTYPES`."""
     if dtype not in DTYPES:
-        raise UserError(f"dtype of scoring is '{dtype}'; take 'float32' or 'bfloat16'")
+        raise UserError(f"dtype is '{dtype}'; take 'float32' or 'bfloat16'")
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ SIMS = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)
 
 
 def write(folder, sims=SIMS, runs=(), data='tiny/dev'):
-    """A folder as eval.py writes it, without a report if there are no runs."""
+    """A folder as jitm eval writes it, without a report if there are no runs."""
     folder.mkdir(parents=True)
     np.save(folder / 'sims.npy', np.asarray(sims, np.float32))
     if runs:
@@ -54,7 +54,7 @@ def test_damaged_reports_and_missing_files_are_refused(tmp_path, capsys):
     sims = write(tmp_path / 'a')
     for text in ('{}', '{"prot'):
         (tmp_path / 'a' / 'metrics.json').write_text(text)
-        with pytest.raises(UserError, match=r'metrics.json is not a report of eval\.py'):
+        with pytest.raises(UserError, match=r'metrics.json is not a report of jitm eval'):
             read_matrices([sims])
     for report in ('cross_retrieval', 'panels'):
         assert cli.main(['report', report, str(tmp_path / 'none.npy')]) == 2

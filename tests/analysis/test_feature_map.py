@@ -10,7 +10,7 @@ from jitm.errors import UserError
 
 
 def write(folder, count=6, runs=(), **changes):
-    """Vectors as eval.py writes them, two texts for each image near it."""
+    """Vectors as jitm eval writes them, two texts for each image near it."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(count, 4)).astype(np.float32)
@@ -76,8 +76,8 @@ def test_command_draws_a_map(tmp_path, method, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'texts': None}, 'is not a file of eval.py --save_vectors .*texts'),
-        ({'images': np.array([{}])}, 'is not a file of eval.py --save_vectors'),
+        ({'texts': None}, 'was not written by jitm eval --save_vectors .*texts'),
+        ({'images': np.array([{}])}, 'was not written by jitm eval --save_vectors'),
         ({'images': np.zeros((6, 3), np.float32)}, r'has arrays of shapes .*\(6, 3\).* are not consistent'),
         ({'images': np.zeros((7, 4), np.float32)}, 'are not consistent'),
         ({'image_of_text': np.arange(6)}, 'are not consistent'),
@@ -95,9 +95,9 @@ def test_user_errors(tmp_path, capsys):
     (tmp_path / 'empty.npz').touch()
     for arguments, message in (
         ([one, other], 'b/vectors.npz has other images and texts than'),
-        ([tmp_path / 'sims.npy'], 'sims.npy is not a file of eval.py --save_vectors'),
-        ([tmp_path / 'empty.npz'], 'empty.npz is not a file of eval.py --save_vectors'),
-        ([tmp_path / 'none.npz'], 'none.npz is not a file of eval.py --save_vectors'),
+        ([tmp_path / 'sims.npy'], 'sims.npy was not written by jitm eval --save_vectors'),
+        ([tmp_path / 'empty.npz'], 'empty.npz was not written by jitm eval --save_vectors'),
+        ([tmp_path / 'none.npz'], 'none.npz was not written by jitm eval --save_vectors'),
         ([one, '--pairs', '1'], '--pairs is 1; give 2 or more'),
         ([one, '--output', tmp_path], 'the figure cannot be written to'),
     ):

@@ -241,7 +241,7 @@ def test_bfloat16_encodings_give_float32_scores(name):
 
 
 def test_unknown_dtype_is_refused(vsepp):
-    with pytest.raises(UserError, match=r"'evaluation.dtype' is 'float16'; take 'float32' or 'bfloat16'"):
+    with pytest.raises(UserError, match=r"dtype is 'float16'; take 'float32' or 'bfloat16'"):
         Scorer(*vsepp, ScoringOptions('float16', 64))
 
 

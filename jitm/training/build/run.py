@@ -16,7 +16,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
-from jitm.evaluation.scoring import check_dtype
+from jitm.evaluation.scoring import DTYPES
 from jitm.importers.pretrained import Replacements, replace
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
@@ -153,7 +153,8 @@ def check_sections(config: Mapping[str, Any]) -> None:
             raise UserError(f"config key '{key}' is {count}; it must be at least 1")
     if config['seed'] < 0:
         raise UserError(f"config key 'seed' is {config['seed']}; it must not be negative")
-    check_dtype(config['evaluation']['dtype'])
+    if (dtype := config['evaluation']['dtype']) not in DTYPES:
+        raise UserError(f"config key 'evaluation.dtype' is '{dtype}'; take one of {', '.join(DTYPES)}")
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
