@@ -16,14 +16,15 @@ MODEL = {  # figure 2: the MLP beside the fully connected layer of the regions
 LOSS = {  # tables 1 and 3
     'selhn': dict(
         loss='ranking.selective_hard_negative',
+        margin=0.2,
         epsilon=0.01,
         weight=0.5,  # the mean of both directions, as released; the paper writes their sum
         reduction='mean',
     ),
-    'max': dict(loss='ranking.max_of_hinges'),  # HN: hard negatives
-    'sum': dict(loss='ranking.sum_of_hinges'),  # Triplet: all negatives
-    'shn': dict(loss='ranking.semi_hard_hinge'),  # semi-hard negatives
-    'sct': dict(loss='ranking.selective_contrastive'),  # selectively contrastive triplet loss
+    'max': dict(loss='ranking.max_of_hinges', margin=0.2),  # HN: hard negatives
+    'sum': dict(loss='ranking.sum_of_hinges', margin=0.2),  # Triplet: all negatives
+    'shn': dict(loss='ranking.semi_hard_hinge', margin=0.2),  # semi-hard negatives
+    'sct': dict(loss='ranking.selective_contrastive', margin=0.2),  # selectively contrastive triplet loss
 }
 
 SETTINGS = {
@@ -63,7 +64,8 @@ def get_config(setting: str = 'fc,selhn,f30k') -> ConfigDict:
     config.model.text.bidirectional = True
     config.model.image_pooling = 'gpo'
     config.model.text_pooling = 'gpo'
-    config.terms.ranking = dict(config.terms.ranking.to_dict(), **LOSS[loss])
+    schedule = {key: config.terms.ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
+    config.terms.ranking = dict(schedule, **LOSS[loss])
     config.optimizer.weight_decay = 0.01  # PyTorch's default
     common.set_schedule(config, epochs=20, learning_rate=5e-4, decay_epochs=20)  # the rate of the ablations is constant
     if model == 'rvsepp':
