@@ -94,7 +94,7 @@ def describe_flags(values: flags.FlagValues, required: Iterable[str]) -> str:
 
     Args:
       values: the flags of a command.
-      required: names of the flags without which the command does not run.
+      required: names of the required flags.
     """
     required, lines = tuple(required), []
     for name in sorted(values, key=lambda name: name not in required):
