@@ -482,8 +482,8 @@ def score(
       run: a loaded run, or a run directory, which is read anew at each call.
       image: features [R, F] of one image's regions, or a vector [F]; several: [I, R, F], or a list of [R, F].
       text: a caption, or a list of captions.
-      boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [R, 4]; a list of such arrays for several images.
-        Only for models that read the location of regions.
+      boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [R, 4]; for several images a list of such
+        arrays. Only for models that read the location of regions.
 
     Returns:
       float32, higher for better matches: a number, [I], [T] or [I, T], with an axis for each side that has several.
