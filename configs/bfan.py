@@ -11,7 +11,7 @@ FOCAL = ('equal', 'prob')  # the two weightings of fragments in focal attention
 DATA = {
     'f30k': dict(epochs=15, learning_rate=2e-4, decay_epochs=15),  # as released: the rate never decays
     'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=15),
-    'f8k': dict(epochs=4, learning_rate=5e-4, decay_epochs=3),  # reduced
+    'f8k': dict(epochs=10, learning_rate=5e-4, decay_epochs=8),  # reduced
 }
 
 SETTINGS = {
@@ -20,13 +20,14 @@ SETTINGS = {
     'equal,coco': (('BFAN', 'coco', 'AOQ table 1'),),
     'prob,coco': (('BFAN', 'coco', 'AOQ table 1'),),
     'equal,f8k': (),
+    'equal,selhn,f8k': (),
     'prob,f8k': (),
 }
 
 
 def get_config(setting: str = 'equal,f30k') -> ConfigDict:
     """Returns the config of a setting."""
-    focal, data = common.parse(setting, FOCAL, DATA)
+    focal, loss, data = common.parse(setting, FOCAL, common.LOSS, DATA)
     config = default.get_config()
     config.data = common.DATA[data]
     config.model = dict(
@@ -41,5 +42,8 @@ def get_config(setting: str = 'equal,f30k') -> ConfigDict:
     )
     if data == 'f8k':
         common.reduce_attention(config)
+    common.rank_with(config, common.LOSS[loss])
+    if loss == 'max' and data == 'f8k':
+        common.sum_first(config, epochs=1)
     common.set_schedule(config, **DATA[data])
     return config

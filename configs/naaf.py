@@ -38,4 +38,5 @@ def get_config(setting: str = 'f30k') -> ConfigDict:
     common.set_schedule(config, epochs=20, learning_rate=5e-4, decay_epochs=10)
     if data == 'f8k':  # without word vectors
         common.reduce_attention(config)
+        common.sum_first(config, epochs=1)
     return config

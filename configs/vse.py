@@ -1,5 +1,8 @@
 """VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ with the losses of Li et al. (2023), SelHN among them.
 
+`mean` is VSE(FC) with the poolings of VSE++, `sum_max` the loss of VSE-infinity, `softmax` that of CLIP at a fixed
+temperature; the paper has none of these.
+
 Example: --config configs/vse.py:rvse,selhn,coco
 """
 
@@ -12,19 +15,16 @@ MODEL = {  # figure 2: the MLP beside the fully connected layer of the regions
     'mlp': 'plain',
     'rvse': 'residual',
     'rvsepp': 'residual',  # with BERT
+    'mean': 'none',  # without GPO
 }
 LOSS = {  # tables 1 and 3
-    'selhn': dict(
-        loss='ranking.selective_hard_negative',
-        margin=0.2,
-        epsilon=0.01,
-        weight=0.5,  # the mean of both directions, as released; the paper writes their sum
-        reduction='mean',
-    ),
-    'max': dict(loss='ranking.max_of_hinges', margin=0.2),  # HN: hard negatives
+    'selhn': common.LOSS['selhn'],
+    'max': common.LOSS['max'],  # HN: hard negatives
     'sum': dict(loss='ranking.sum_of_hinges', margin=0.2),  # Triplet: all negatives
     'shn': dict(loss='ranking.semi_hard_hinge', margin=0.2),  # semi-hard negatives
     'sct': dict(loss='ranking.selective_contrastive', margin=0.2),  # selectively contrastive triplet loss
+    'sum_max': common.LOSS['max'],  # after one epoch of 'sum'
+    'softmax': common.LOSS['softmax'],
 }
 
 SETTINGS = {
@@ -46,8 +46,12 @@ SETTINGS = {
     'rvse,selhn,f30k': (('RVSE (MLP) + SelHN', 'f30k', 'SelHN table 1'),),
     'rvsepp,selhn,f30k': (('RVSE++', 'f30k', 'SelHN table 5'),),
     'rvsepp,selhn,coco': (('RVSE++', 'coco', 'SelHN table 6'), ('RVSE++', 'coco', 'SelHN table 11')),
-    **{f'fc,{loss},f8k': () for loss in ('sum', 'max', 'shn', 'sct', 'selhn')},
-    **{f'{model},{loss},f8k': () for model in ('mlp', 'rvse') for loss in ('sum', 'max', 'selhn')},
+    **{f'fc,{loss},f8k': () for loss in LOSS},
+    **{
+        f'{model},{loss},f8k': ()
+        for model in ('mean', 'mlp', 'rvse')
+        for loss in ('sum', 'max', 'sum_max', 'selhn', 'softmax')
+    },
     'rvsepp,selhn,f8k': (),  # vocabulary.path must name a vocab.txt of BERT
 }
 
@@ -60,17 +64,17 @@ def get_config(setting: str = 'fc,selhn,f30k') -> ConfigDict:
     config.augmentation.drop_regions = 0.2
     config.augmentation.change_words = 0.2
     config.model.image.mlp = MODEL[model]
-    config.model.image.norm_padding = model != 'fc'
+    config.model.image.norm_padding = MODEL[model] != 'none'
     config.model.text.bidirectional = True
-    config.model.image_pooling = 'gpo'
-    config.model.text_pooling = 'gpo'
-    schedule = {key: config.terms.ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
-    config.terms.ranking = dict(schedule, **LOSS[loss])
+    config.model.image_pooling = config.model.text_pooling = 'mean' if model == 'mean' else 'gpo'
+    common.rank_with(config, LOSS[loss])
+    if loss == 'sum_max':
+        common.sum_first(config, epochs=1)
     config.optimizer.weight_decay = 0.01  # PyTorch's default
     common.set_schedule(config, epochs=20, learning_rate=5e-4, decay_epochs=20)  # the rate of the ablations is constant
     if model == 'rvsepp':
         common.use_bert(config)
         common.set_schedule(config, epochs=30, learning_rate=5e-4, decay_epochs=15)
     if data == 'f8k':
-        common.reduce_vse(config)
+        common.reduce(config)
     return config

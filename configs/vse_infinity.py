@@ -34,7 +34,7 @@ SETTINGS = {
 def get_config(setting: str = 'vse_infinity,bert,f30k') -> ConfigDict:
     """Returns the config of a setting."""
     system, text, data = common.parse(setting, SYSTEM, TEXT, common.DATA)
-    config = vse.get_config('fc,max')
+    config = vse.get_config('fc,sum_max')
     config.data = common.DATA[data]
     config.augmentation.num_views = SYSTEM[system]['num_views']
     config.model.image.mlp = 'residual_on_input'
@@ -42,12 +42,11 @@ def get_config(setting: str = 'vse_infinity,bert,f30k') -> ConfigDict:
     config.model.image_pooling = SYSTEM[system]['pooling']
     config.model.text_pooling = SYSTEM[system]['pooling']
     common.set_schedule(config, epochs=25, learning_rate=5e-4, decay_epochs=15)
-    common.sum_first(config, epochs=1)
     if text == 'bert':
         common.use_bert(config)
     if system == 'esa':
         config.model.text.update(TEXT[text])
         config.initialize.word_vectors = WORD_VECTORS if text == 'gru' else ''
     if data == 'f8k':
-        common.reduce_vse(config)
+        common.reduce(config)
     return config

@@ -17,7 +17,6 @@ DATA = {
     **common.DATA,
     '10crop': dict(common.DATA['coco'], root='data/10crop_precomp'),  # COCO, mean features of ten crops
 }
-REDUCED_LEARNING_RATE = {'vse0': 2e-3}  # on Flickr8k, roughly tuned, as 5e-4 is for VSE++: docs/results.md
 
 SETTINGS = {
     'vse0,f30k': (('VSE0', 'f30k', 'VSE++ table 3', 'VGG19, 1C'),),
@@ -41,6 +40,7 @@ def get_config(setting: str = 'vsepp,f30k') -> ConfigDict:
     config.optimizer.learning_rate = arguments.pop('learning_rate')
     config.model.update(arguments)
     if data == 'f8k':
-        common.set_schedule(config, 10, REDUCED_LEARNING_RATE.get(system, 5e-4), decay_epochs=7)
-        config.model.embed_dim = 512
+        common.reduce(config)
+        if system == 'vsepp':
+            common.sum_first(config, epochs=1)
     return config

@@ -12,8 +12,8 @@ from jitm.layers.linear import symmetric_uniform
 class GRUCell(nn.RNNCellBase):
     """A gated recurrent unit as in `torch.nn.GRU`, which applies the reset gate after the recurrent product.
 
-    PyTorch adds two biases to the reset and update gates, each U(-1/sqrt(H), 1/sqrt(H)). Here their sum is one
-    parameter, initialized as that sum. The new gate has both.
+    As there, each gate has a bias for the inputs and one for the state. In the reset and update gates only their sum
+    matters, but with Adam it moves twice as fast as one bias, and the norm that clips the gradient counts both.
 
     Attributes:
       features: H, the size of the state.
@@ -26,21 +26,12 @@ class GRUCell(nn.RNNCellBase):
         """Maps the state [..., H] and inputs [..., D] to the new state, returned twice."""
         uniform = symmetric_uniform(self.features**-0.5)
 
-        def sum_of_two(key, shape, dtype=jnp.float32):
-            return sum(uniform(k, shape, dtype) for k in jax.random.split(key))
+        def dense(name):
+            return nn.Dense(self.features, kernel_init=uniform, bias_init=uniform, name=name)
 
-        def dense(name, bias_init=None):
-            return nn.Dense(
-                self.features,
-                use_bias=bias_init is not None,
-                kernel_init=uniform,
-                bias_init=bias_init or nn.initializers.zeros,
-                name=name,
-            )
-
-        reset = nn.sigmoid(dense('input_reset', sum_of_two)(inputs) + dense('hidden_reset')(carry))
-        update = nn.sigmoid(dense('input_update', sum_of_two)(inputs) + dense('hidden_update')(carry))
-        new = nn.tanh(dense('input_new', uniform)(inputs) + reset * dense('hidden_new', uniform)(carry))
+        reset = nn.sigmoid(dense('input_reset')(inputs) + dense('hidden_reset')(carry))
+        update = nn.sigmoid(dense('input_update')(inputs) + dense('hidden_update')(carry))
+        new = nn.tanh(dense('input_new')(inputs) + reset * dense('hidden_new')(carry))
         carry = (1 - update) * new + update * carry
         return carry, carry
 
