@@ -1,7 +1,7 @@
 """Measures time and memory of a training step with an anchor model (DBL's OAS, OSS and MSS) relative to one without.
 
     python -m benchmarks.members                                        # DBL's network and VSE(FC), batch 128
-    python -m benchmarks.members --networks vse --data f8k --rounds 20 --data_root data/f8k_precomp
+    python -m benchmarks.members --networks vsepp --data f8k --rounds 20 --data_root data/f8k_precomp
 
 The steps of all scenarios alternate in rounds on the same batch; times are medians of the ratios within a round. An
 anchor costs at least its forward pass in evaluation mode, which is timed too: the lower bound is 1 + this pass for OAS
@@ -114,7 +114,7 @@ def measure(network: str, data: str, batch: Batch, words: int, rounds: int) -> N
 def main(argv: list[str] | None = None) -> None:
     """Prints a table for each network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--networks', nargs='+', default=['baseline', 'vse'], help='words of configs/dbl.py')
+    parser.add_argument('--networks', nargs='+', default=['baseline', 'vsepp'], help='words of configs/dbl.py')
     parser.add_argument('--data', default='f30k', help='the data set whose settings are measured')
     parser.add_argument('--data_root', help='a *_precomp folder; random data if not given')
     parser.add_argument('--batch_size', type=int, default=128)

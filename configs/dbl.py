@@ -39,12 +39,14 @@ LOSS = {
         dict(loss='anchored.absolute_max', margin=0.2, alpha=0.5, weight=0.5),
     ),
     # distillation: table II, and SP of the released code
-    'dr': (dict(loss='distillation.rank_distillation', reduction='mean'),),
+    'dr': (dict(loss='distillation.rank_distillation', reduction='mean', hard=True),),  # as released
     'rkd': (dict(loss='distillation.relational_distillation', weight=5.0, reduction='mean'),),
-    'sp': (dict(loss='distillation.similarity_preserving', weight=5.0, reduction='mean'),),
+    'sp': (dict(loss='distillation.similarity_preserving', weight=10.0, reduction='mean'),),
     'dml': (dict(loss='distillation.mutual_learning', reduction='mean'),),
     'dino': (dict(loss='distillation.self_distillation', reduction='mean'),),
-    'inverse_dino': (dict(loss='distillation.self_distillation', reduction='mean', inverse=True),),  # DINO*
+    'inverse_dino': (  # DINO*, as released
+        dict(loss='distillation.self_distillation', reduction='mean', inverse=True, subtract_entropy=True),
+    ),
 }
 LOSS_ALONE = {  # without an anchor: the network's own loss (max), and those that replace it in table III
     'max': {},
@@ -136,9 +138,14 @@ def get_config(setting: str = 'baseline,rm,oss,f30k') -> ConfigDict:
     else:
         if scenario == 'oas' and data == 'f8k':  # both begin with a trained model
             common.rank_with(config, common.LOSS['max'])
-        config.members = _members(scenario, config, common.run_of('dbl', f'{network},max,alone,{data}'), data)
-        _add_terms(config, LOSS[loss])
+        boost(config, loss, scenario, data, run=common.run_of('dbl', f'{network},max,alone,{data}'))
     return config
+
+
+def boost(config: ConfigDict, loss: str, scenario: str, data: str, run: str = '') -> None:
+    """Makes the model of a config the target of an anchor; in OAS the anchor is `run`."""
+    config.members = _members(scenario, config, run, data)
+    _add_terms(config, LOSS[loss])
 
 
 def _baseline(config: ConfigDict) -> None:
@@ -177,8 +184,8 @@ def _members(scenario: str, config: ConfigDict, run: str, data: str) -> dict:
 
 
 def _add_terms(config: ConfigDict, terms: tuple[dict, ...]) -> None:
-    """Adds terms that are active as long as the ranking term is, each named by its loss."""
+    """Adds terms that are active and weighted as the ranking term is, each named by its loss."""
     ranking = config.terms.ranking
-    schedule = dict(weight=1.0, start_epoch=ranking.start_epoch, end_epoch=None, reduction=ranking.reduction)
+    schedule = {key: ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
     named = {term['loss'].rpartition('.')[2]: {**schedule, **term} for term in terms}
     config.terms = dict(config.terms.to_dict(), **named)

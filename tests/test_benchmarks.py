@@ -102,7 +102,7 @@ def test_members_are_timed_against_a_single_model(precomp_folder, monkeypatch, c
 
     monkeypatch.setattr(members, 'load_config', small)
     monkeypatch.setattr(members, 'SCENARIOS', ('single', 'oss', 'mss'))
-    members.main(['--networks=vse', '--data=f8k', f'--data_root={precomp_folder}', '--batch_size=4', '--rounds=1'])
+    members.main(['--networks=vsepp', '--data=f8k', f'--data_root={precomp_folder}', '--batch_size=4', '--rounds=1'])
     lines = capsys.readouterr().out.splitlines()
     table = {line.split()[0]: [float(cell) for cell in line.split()[1:]] for line in lines[-3:]}
     assert list(table) == ['single', 'oss', 'mss']

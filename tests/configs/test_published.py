@@ -167,6 +167,38 @@ def test_cross_attention(words):
         assert reduced['model'][key] == model[key]
 
 
+@pytest.mark.parametrize(
+    'words', ['vsepp:vsepp', 'vsepp:vse0', 'vse:mean,selhn', 'vse:mean,softmax', 'aoq:vsepp,offtri']
+)
+def test_reduced_dual_encoders_share_one_setting(words):
+    config = load(f'{words},f8k')
+    model, optimizer = config['model'], config['optimizer']
+    assert (model['embed_dim'], model['image_pooling'], model['text_pooling']) == (512, 'mean', 'mean')
+    assert (model['text']['word_dim'], model['text']['bidirectional']) == (300, True)
+    assert (config['augmentation']['drop_regions'], config['augmentation']['change_words']) == (0, 0)
+    assert (optimizer['learning_rate'], optimizer['weight_decay'], optimizer['clip_norm']) == (5e-4, 0.01, 2.0)
+    assert (config['batch_size'], config['epochs'], optimizer['decay_epochs']) == (128, 8, 6)
+
+
+def test_max_of_hinges_of_reduced_systems_follows_an_epoch_of_sums():
+    assert load('vsepp:vsepp,f8k') == load('vse:mean,sum_max,f8k')
+    for words in (
+        'vsepp:vsepp',
+        'scan:',
+        'bfan:',
+        'sgraf:sgr',
+        'naaf:',
+        'vsrn:',
+        'dbl:vsepp,rm,oss',
+        'aoq:vsepp,offtri',
+    ):
+        terms = load(f'{words},f8k'.replace(':,', ':'))['terms']
+        assert terms['warm_up']['loss'] == 'ranking.sum_of_hinges', words
+        assert (terms['warm_up']['end_epoch'], terms['ranking']['start_epoch']) == (1, 1), words
+    for words in ('aoq:vsepp,finetune', 'dbl:vsepp,rm,oas'):
+        assert all(term['start_epoch'] == 0 for term in load(f'{words},f8k')['terms'].values()), words
+
+
 def test_lambda_of_scan_i2t_lse():
     assert [load(f'scan:i2t,lse,{data}')['model']['lambda_lse'] for data in ('f30k', 'coco')] == [5, 20]
 
@@ -174,7 +206,7 @@ def test_lambda_of_scan_i2t_lse():
 AOQ = {  # Chen et al. 2020: epochs and decay of the first stage, both of VSRN
     'f30k': (20, 10),
     'coco': (30, 15),
-    'f8k': (10, 7),
+    'f8k': (8, 6),
 }
 
 

@@ -63,11 +63,12 @@ def test_settings_initialize_from_runs_of_settings():
         (
             'vse:fc,selhm,f30k',
             "the setting 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; take at most one word of "
-            'each table: fc | mlp | rvse | rvsepp; selhn | max | sum | shn | sct; f30k | coco | f8k',
+            'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax; '
+            'f30k | coco | f8k',
         ),
         ('vsrn:zzz', "the unknown word 'zzz'; take at most one word of each table: f30k | coco | f8k"),
         ('vse:fc,', "the unknown word ''"),
-        ('vse:fc,rvse', "the setting 'fc,rvse' has two words of fc | mlp | rvse | rvsepp; take one"),
+        ('vse:fc,rvse', "the setting 'fc,rvse' has two words of fc | mlp | rvse | rvsepp | mean; take one"),
         ('vse:fc,fc', 'two words of fc'),
         ('demo:f30k', "the unknown word 'f30k'; the file has no words"),
         ('dbl:cmpm', "the loss 'cmpm' has no anchor: take the scenario 'alone', not 'oss'"),
