@@ -118,6 +118,7 @@ def reduce(config: ConfigDict) -> None:
     Where the losses differ only in their negatives, this is the setting in which all of them train (docs/results.md).
     """
     set_schedule(config, epochs=8, learning_rate=5e-4, decay_epochs=6)
+    config.drop_last = True
     config.optimizer.weight_decay = 0.01
     config.augmentation.update(drop_regions=0.0, change_words=0.0)
     config.model.embed_dim = 512

@@ -10,6 +10,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 0  # of parameters, order of the examples, dropout, augmentation and masking
     config.epochs = 30
     config.batch_size = 128  # pairs, summed over all devices; hard negatives are mined within the global batch
+    config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
     config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
 
     # The data set: a `load` function in jitm.data and its arguments.

@@ -11,7 +11,7 @@ def get_config(setting: str = '') -> ConfigDict:
     """Returns the config of a setting."""
     common.parse(setting)
     config = default.get_config()
-    config.batch_size = 64
+    config.batch_size, config.drop_last = 64, True
     config.data = common.SCENES
     config.model.embed_dim = 256
     config.model.text.word_dim = 128

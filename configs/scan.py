@@ -60,7 +60,7 @@ def get_config(setting: str = 't2i,avg,f30k') -> ConfigDict:
     if loss == 'max' and data in ('f8k', 'scenes'):
         common.sum_first(config, epochs=1)
     if data == 'scenes':
-        config.batch_size = 64
+        config.batch_size, config.drop_last = 64, True
         config.model.embed_dim = config.model.text.word_dim = 128
     common.set_schedule(config, **DATA[data])
     return config

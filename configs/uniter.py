@@ -70,6 +70,7 @@ def get_config(setting: str = 'uniter,base,f30k') -> ConfigDict:
     config = default.get_config()
     config.data = common.BOXES[data]
     config.epochs, config.batch_size, learning_rate = PRETRAIN[data] if system == 'pretrain' else SCHEDULE[size, data]
+    config.drop_last = True  # released are numbers of steps, not of epochs
     config.vocabulary.path = 'data/bert-base-cased/vocab.txt'
     config.model = dict(name='uniter.UNITER', size=size, dropout=0.1, dtype='bfloat16', heads=('mlm',))
     config.optimizer = dict(

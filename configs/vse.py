@@ -61,6 +61,7 @@ def get_config(setting: str = 'fc,selhn,f30k') -> ConfigDict:
     model, loss, data = common.parse(setting, MODEL, LOSS, common.DATA)
     config = default.get_config()
     config.data = common.DATA[data]
+    config.drop_last = True
     config.augmentation.drop_regions = 0.2
     config.augmentation.change_words = 0.2
     config.model.image.mlp = MODEL[model]

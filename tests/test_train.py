@@ -169,6 +169,43 @@ def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatc
     assert_same_run(workdir, finished)
 
 
+def test_smaller_last_batch_counts_as_a_step_and_resumes(tiny_config, tmp_path, monkeypatch):
+    config = tiny_config | {
+        'batch_size': 32,
+        'epochs': 2,
+        'evaluation': tiny_config['evaluation'] | {'every_steps': 99},
+    }
+    config['optimizer'] |= {'decay_epochs': 1}
+    loop.train_and_evaluate(config, tmp_path / 'whole')
+    lines = read_metrics(tmp_path / 'whole')
+    assert [line['step'] for line in lines if line['part'] == 'dev'] == [0, 3, 6]  # 80 texts: 32, 32 and 16
+    train = [line for line in lines if line['part'] == 'train']
+    np.testing.assert_allclose([line['epoch'] for line in train], np.arange(1, 7) / 3)
+    np.testing.assert_allclose([line['learning_rate'] for line in train], [1e-2] * 3 + [1e-3] * 3, rtol=1e-5)
+    sizes = [line['target/collapsed_loss'] / (2 * 0.2) for line in train]
+    np.testing.assert_allclose(sizes, [32, 32, 16] * 2, rtol=1e-5)
+    read = itertools.count(1)
+    every_third = property(lambda _: next(read) % 3 == 0, lambda *_: None)  # it is read before each step
+    monkeypatch.setattr(StopRequest, 'requested', every_third, raising=False)
+    for step in (2, 4):
+        with pytest.raises(InterruptedRun, match=f'saved at step {step} of 6'):
+            loop.train_and_evaluate(config, tmp_path / 'run')
+    monkeypatch.undo()
+    loop.train_and_evaluate(config, tmp_path / 'run')
+    assert_same_run(tmp_path / 'run', tmp_path / 'whole')
+
+
+@pytest.mark.slow
+def test_smaller_last_batch_on_two_devices(tiny_config, tiny_config_file, tmp_path):
+    flags = '--config.batch_size=32', '--config.epochs=1', '--config.optimizer.learning_rate=1e-3'
+    for devices in '1', '2':
+        command = '--config', tiny_config_file, *flags, '--workdir', tmp_path / devices
+        result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES=devices)
+        assert result.returncode == 0, result.stderr
+    assert_about_the_same_metrics(tmp_path / '2', tmp_path / '1')
+    assert [line['step'] for line in read_metrics(tmp_path / '2')] == [0, 1, 2, 3, 3]
+
+
 def test_damaged_latest_checkpoint_falls_back(finished, tiny_config, tmp_path, caplog):
     workdir = tmp_path / 'run'
     shutil.copytree(finished, workdir)

@@ -89,7 +89,8 @@ class Pipeline:
     """The training batches of a split.
 
     An example is a text with its image. An epoch is a permutation of the texts, sampled from (seed, epoch) and split
-    into complete batches; the remaining texts differ between epochs.
+    into batches. The last batch is smaller if their number is no multiple of B; with `drop_last` it is left out. The
+    texts that an epoch leaves out differ between epochs.
 
     Attributes:
       split: images and captions.
@@ -106,6 +107,8 @@ class Pipeline:
       locations: adds the locations of regions to the batches.
       num_extra: P, number of candidate pairs besides those of the batch.
       masked: masks the captions; optional.
+      drop_last: leaves out the last, smaller batch of an epoch, so that all batches have one size.
+      num_devices: over which a batch is split; the last batch is cut to a multiple of this.
     """
 
     split: Split
@@ -121,6 +124,8 @@ class Pipeline:
     locations: bool = False
     num_extra: int = 0
     masked: MaskedWords | None = None
+    drop_last: bool = True
+    num_devices: int = 1
 
     @property
     def identity(self) -> dict[str, object]:
@@ -132,15 +137,24 @@ class Pipeline:
         return self.split.identity | relevance | mined | boxes | phrases
 
     @property
+    def texts_per_epoch(self) -> int:
+        """Number of texts in the batches of an epoch."""
+        return self.split.num_texts - self.split.num_texts % (self.batch_size if self.drop_last else self.num_devices)
+
+    @property
     def steps_per_epoch(self) -> int:
-        """Number of batches in an epoch."""
-        return self.split.num_texts // self.batch_size
+        """Number of batches in an epoch, the smaller one included."""
+        return -(-self.texts_per_epoch // self.batch_size)
 
     def text_index(self, step: int) -> np.ndarray:
-        """Returns the rows of the texts in the batch of a step: int64 [B]."""
+        """Returns the rows of the texts in the batch of a step: int64 [B], or fewer in the last batch of an epoch."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        order = _permutation(self.seed, epoch, self.split.num_texts)
+        order = _permutation(self.seed, epoch, self.split.num_texts)[: self.texts_per_epoch]
         return order[position * self.batch_size : (position + 1) * self.batch_size]
+
+    def one_pair(self) -> Batch:
+        """Makes a batch of one pair, without extra pairs, for the shapes of a model's inputs."""
+        return dataclasses.replace(self, num_extra=0).batch(0, 0, self.batch_size)
 
     def batch(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
         """Makes the batch of a step, or the rows of one process.
@@ -151,7 +165,8 @@ class Pipeline:
           num_shards: number of equal parts of the batch.
 
         Returns:
-          Numpy arrays with B / num_shards rows, padded to the same length in every shard.
+          Numpy arrays with B / num_shards rows (fewer in the last batch of an epoch), padded to the same length in
+          every shard.
         """
         text_index = self.text_index(step)
         offline, extra = self._sample_offline(step, text_index), self._sample_extra(step)

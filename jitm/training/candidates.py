@@ -179,7 +179,8 @@ class Shortlist(Source):
         """Finds the hardest candidates of this device's queries, in evaluation mode.
 
         Returns:
-          Direction -> int [B, H], rows of `_candidates`, and bool [B, H], which of them are real.
+          Direction -> int [B, H], rows of `_candidates`, and bool [B, H], which of them are real. H is smaller in a
+          batch with fewer candidates, such as the last one of an epoch.
         """
         del key
         model, variables = models[name]
@@ -194,7 +195,8 @@ class Shortlist(Source):
             scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
             chosen = {}
             for direction, rows in scores.items():
-                values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), self.num_hard)
+                num_hard = min(self.num_hard, rows.shape[1])
+                values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), num_hard)
                 chosen[direction] = rows, jnp.isfinite(values)
             return chosen
 

@@ -52,6 +52,35 @@ def test_a_batch_is_a_pure_function_of_seed_and_step(pipeline):
         assert not np.array_equal(other.text_index(0), pipeline.text_index(step))
 
 
+def test_last_batch_holds_the_remaining_texts(pipeline):
+    kept = dataclasses.replace(pipeline, drop_last=False, relevance=cider.from_captions(pipeline.split))
+    assert kept.steps_per_epoch == 5
+    for epoch in (0, 1):
+        batches = [kept.text_index(5 * epoch + step) for step in range(5)]
+        assert [len(batch) for batch in batches] == [8, 8, 8, 8, 3]
+        assert sorted(np.concatenate(batches)) == list(range(35))
+    np.testing.assert_array_equal(kept.text_index(3), pipeline.text_index(3))
+    whole, shards = kept.batch(9), [kept.batch(9, shard, 3) for shard in range(3)]
+    assert whole.relevance.shape == (3, 3)
+    np.testing.assert_array_equal(whole.image_index, pipeline.split.image_of_text[kept.text_index(9)])
+    for leaf in ('image_index', 'relevance'):
+        np.testing.assert_array_equal(np.concatenate([getattr(s, leaf) for s in shards]), getattr(whole, leaf))
+
+
+@pytest.mark.parametrize(('num_devices', 'sizes'), [(2, [8, 8, 8, 8, 2]), (4, [8, 8, 8, 8])])
+def test_last_batch_is_cut_to_a_multiple_of_the_devices(pipeline, num_devices, sizes):
+    kept = dataclasses.replace(pipeline, drop_last=False, num_devices=num_devices)
+    assert kept.steps_per_epoch == len(sizes)
+    assert [len(kept.text_index(step)) for step in range(2 * len(sizes))] == 2 * sizes
+    assert dataclasses.replace(kept, drop_last=True).steps_per_epoch == 4
+
+
+def test_one_pair_needs_no_equal_parts_of_the_extra_pairs(pipeline):
+    batch = dataclasses.replace(pipeline, num_extra=6).one_pair()
+    assert batch.extra is None
+    assert len(batch.image_index) == len(batch.texts.ids) == len(batch.images.regions) == 1
+
+
 def test_images_belong_to_their_texts(pipeline):
     batch, texts = pipeline.batch(1), pipeline.text_index(1)
     np.testing.assert_array_equal(batch.image_index, pipeline.split.image_of_text[texts])

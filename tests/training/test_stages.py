@@ -1,6 +1,7 @@
 """Training with mined negatives, and in two stages by one command."""
 
 import copy
+import dataclasses
 import json
 import shutil
 
@@ -98,6 +99,8 @@ def test_negatives_of_a_batch_are_reproducible():
     assert whole.offline[0].texts.ids.shape == (4, whole.texts.ids.shape[1])
     lengths = [whole.texts.lengths, *(pairs.texts.lengths for pairs in whole.offline)]
     assert whole.texts.ids.shape[1] == np.concatenate(lengths).max()
+    last = dataclasses.replace(pipeline, batch_size=5, drop_last=False).batch(2)
+    assert [len(pairs.texts.ids) for pairs in last.offline] == [len(last.image_index)] * 2 == [2, 2]
     assert make_pipeline(None).batch(3).offline is None
     np.testing.assert_array_equal(make_pipeline(None).batch(3).image_index, whole.image_index)
     assert pipeline.identity['candidates'] == pipeline.offline.candidates.hash

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from jitm import config as config_lib
@@ -165,4 +166,6 @@ def make_pipeline(
         locations=any(model.reads_locations for model in models.values()),
         num_extra=extra_pairs,
         masked=load_masked_words(config, data),
+        drop_last=config['drop_last'],
+        num_devices=jax.device_count(),
     )

@@ -81,7 +81,7 @@ class Setup:
 
     def random_state(self) -> TrainState:
         """Makes a randomly initialized state before the first step."""
-        batch = self.pipeline.batch(0, 0, self.config['batch_size'])
+        batch = self.pipeline.one_pair()
         return TrainState(jax.numpy.zeros((), jax.numpy.int32), self.init_members(batch.images, batch.texts))
 
 
@@ -112,7 +112,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     pipeline = data_lib.make_pipeline(config, data, models, augmentation, extra_pairs, mined_later)
     optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
     members = make_members(config['members'], models, optimizer)
-    check_members(config, members, terms, pipeline.batch(0, 0, config['batch_size']))
+    check_members(config, members, terms, pipeline.one_pair())
     step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
     init = jax.jit(functools.partial(init_members, members, config['seed']))
     setup = Setup(config, data, pipeline, members, init, parallel.data_parallel(step), schedule, weights={})

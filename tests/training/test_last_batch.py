@@ -1,0 +1,55 @@
+"""Steps on small batches, as the last batch of an epoch can be."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from jitm.losses import ranking, tokens
+from jitm.training.candidates import InBatch, Shortlist
+from jitm.training.generated import MatcherPredictions
+from jitm.training.members import Gradient, Member, MemberState
+from jitm.training.objective import RankingTerm, TokenTerm
+from jitm.training.step import TrainState, TrainStep
+from jitm.types import Batch
+from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
+
+TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
+
+
+def hinges(scores, positives, negatives=None):
+    return ranking.mean_of_hinges(scores, positives, negatives, margin=0.2)
+
+
+def take_step(model, terms, sources, size):
+    """The state after a step on a batch of so many pairs, and the metrics."""
+    images, texts = make_inputs(size, size)
+    batch = Batch(step=np.int32(0), images=images, texts=texts, image_index=np.arange(size, dtype=np.int32))
+    variables = random_variables(model, images, texts)
+    optimizer = optax.adamw(1e-2)
+    state = MemberState(variables['params'], variables.get('batch_stats', {}), optimizer.init(variables['params']))
+    step = TrainStep({'target': Member(model, Gradient(), optimizer)}, terms, sources, 0, steps_per_epoch=1, epochs=1)
+    return jax.jit(step)(TrainState(np.int32(0), {'target': state}), batch)
+
+
+@pytest.mark.parametrize('name', ['vse_infty', 'vsrn_f30k', 'bfan_equal', 'saf', 'naaf'])
+def test_one_pair_has_no_negatives_and_stays_finite(name):
+    terms, sources = {'ranking': RankingTerm(loss=hinges, **TERM)}, (InBatch(same_image='negative'),)
+    if name == 'vsrn_f30k':
+        terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
+        sources = MatcherPredictions(('captioning',)), *sources
+    state, metrics = take_step(MATCHERS[name], terms, sources, 1)
+    assert metrics['finite']
+    assert metrics['target/terms/ranking'] == 0
+    assert state.step == 1
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state, metrics)))
+
+
+def test_shortlist_of_fewer_candidates_than_it_keeps():
+    terms = {'ranking': RankingTerm(loss=hinges, **TERM)}
+    values = {
+        num_hard: take_step(MATCHERS['vse_fc'], terms, (Shortlist(num_extra=0, num_hard=num_hard),), 3)[1]
+        for num_hard in (2, 5)
+    }
+    assert values[5]['target/loss'] > 0
+    np.testing.assert_allclose(values[5]['target/loss'], values[2]['target/loss'], rtol=1e-6)
