@@ -136,7 +136,7 @@ def get_config(setting: str = 'baseline,rm,oss,f30k') -> ConfigDict:
     if scenario == 'alone':
         _replace_loss(config, loss)
     else:
-        if scenario == 'oas' and data == 'f8k':  # both begin with a trained model
+        if scenario == 'oas' and data == 'f8k':  # both are initialized from a trained model
             common.rank_with(config, common.LOSS['max'])
         boost(config, loss, scenario, data, run=common.run_of('dbl', f'{network},max,alone,{data}'))
     return config

@@ -38,14 +38,18 @@ def rank_distillation(
 
     The probability of an order is the product of softmaxes over the remaining candidates (Plackett-Luce).
 
+    The code of DBL has DarkRank's hard transfer instead (`hard`): -log P_S of the anchor's order, with -3 x^3 in place
+    of x / temperature. DarkRank takes distances x and skips the nearest, the query itself. For scores this is the order
+    of the candidates from the lowest score on, without the lowest.
+
     Args:
       scores: [Q, C].
       positives: bool [Q, C].
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
-      length: number of candidates, at most 6 unless `hard`, since all orders are enumerated; not stated by DBL.
-      temperature: divisor of the scores; not stated by DBL, 0.1 is that of its other losses.
-      hard: -log P_S of the anchor's order instead (DarkRank's hard transfer); no config uses it.
+      length: number of candidates, 4 as released; at most 6 unless `hard`, since all orders are enumerated.
+      temperature: divisor of the scores; not stated by DBL, 0.1 is that of its other losses. No effect with `hard`.
+      hard: the released form, see above.
 
     Returns:
       [Q]; reduced by the mean over the batch.
@@ -57,10 +61,12 @@ def rank_distillation(
         raise ValueError(f'length is {length}; take 1 to {MAX_LENGTH}, whose factorial is the number of orders')
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
-    candidates = positives | negatives
-    _, top = jax.lax.top_k(jnp.where(candidates, anchor_scores, -jnp.inf), min(length, scores.shape[1]))
+    candidates, skipped = positives | negatives, int(hard)
+    target, anchor = (-3 * x**3 if hard else x / temperature for x in (scores, anchor_scores))
+    _, top = jax.lax.top_k(jnp.where(candidates, anchor, -jnp.inf), min(skipped + length, scores.shape[1]))
+    top = top[:, skipped:]
     present = jnp.take_along_axis(candidates, top, axis=1)
-    target, anchor = (jnp.take_along_axis(x, top, axis=1) / temperature for x in (scores, anchor_scores))
+    target, anchor = (jnp.take_along_axis(x, top, axis=1) for x in (target, anchor))
     if hard:
         return jnp.where(valid, -_order_log_likelihoods(target, present), 0)
     orders = np.array(list(itertools.permutations(range(top.shape[1]))))
@@ -94,7 +100,7 @@ def relational_distillation(
 def similarity_preserving(
     scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, anchor_scores: chex.Array
 ) -> chex.Array:
-    """Mean over candidates of (s / |s| - a / |a|)^2, the norms over the query's candidates (SP, on scores).
+    """Sum over candidates of (s / |s| - a / |a|)^2, the norms over the query's candidates (SP, on scores).
 
     Args:
       scores: [Q, C].
@@ -103,8 +109,9 @@ def similarity_preserving(
       anchor_scores: [Q, C].
 
     Returns:
-      [Q]; published as 10 times the mean over the matrix of one direction. Reduction 'mean' with weight 5 has the
-      same scale; the norms of the two directions differ.
+      [Q]; released as 10 times the sum of the means over each direction (reduction 'mean', weight 10). The released
+      code normalizes the columns of the matrix whose rows it has normalized already; here each direction takes the
+      scores themselves.
     """
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
@@ -114,7 +121,7 @@ def similarity_preserving(
         row = jnp.where(candidates, row, 0)
         return row * jax.lax.rsqrt(jnp.maximum(jnp.sum(row**2, axis=1, keepdims=True), 1e-24))
 
-    return jnp.where(valid, masked_mean((unit(scores) - unit(anchor_scores)) ** 2, candidates), 0)
+    return jnp.where(valid, jnp.sum((unit(scores) - unit(anchor_scores)) ** 2, axis=1), 0)
 
 
 def _log_probabilities(scores: chex.Array, candidates: chex.Array, valid: chex.Array, temperature: float) -> chex.Array:
@@ -156,6 +163,7 @@ def self_distillation(
     anchor_scores: chex.Array,
     temperature: float = 0.1,
     inverse: bool = False,
+    subtract_entropy: bool = False,
 ) -> chex.Array:
     """-sum P_A log P_S, P = softmax(. / temperature) over the candidates (DINO, on scores, without centering).
 
@@ -166,6 +174,8 @@ def self_distillation(
       anchor_scores: [Q, C].
       temperature: in score units, of both; DBL multiplies by 10, i.e. 0.1.
       inverse: -sum P_S log P_A instead (DINO* of DBL's table II), with the gradient through P_S.
+      subtract_entropy: subtracts the entropy of the first distribution, which gives KL(P_A || P_S), or with `inverse`
+        KL(P_S || P_A) as released for DINO*; the paper has the cross-entropy.
 
     Returns:
       [Q]; reduced by the mean over the batch.
@@ -174,4 +184,5 @@ def self_distillation(
     negatives, valid = prepare(scores, positives, negatives)
     target, anchor = (_log_probabilities(x, positives | negatives, valid, temperature) for x in (scores, anchor_scores))
     first, second = (target, anchor) if inverse else (anchor, target)
-    return jnp.where(valid, -jnp.sum(jnp.exp(first) * second, axis=1), 0)
+    entropy = -jnp.sum(jnp.exp(first) * first, axis=1) if subtract_entropy else 0
+    return jnp.where(valid, -jnp.sum(jnp.exp(first) * second, axis=1) - entropy, 0)

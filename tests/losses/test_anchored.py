@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
+from configs import dbl
 from jitm.losses import anchored, distillation
 from tests.losses.test_ranking import QUERIES, central_differences
 from tests.losses.test_ranking import random_case as random_masks
@@ -68,13 +69,13 @@ def order_probability(scores):
 
 
 def rank_distillation(own, others, anchor_own, anchor_others, length=4, temperature=0.1, hard=False):
-    pairs = sorted(zip(anchor_own + anchor_others, own + others, strict=True), reverse=True)[:length]
-    orders = [pairs] if hard else list(itertools.permutations(pairs))
+    pairs = list(zip(anchor_own + anchor_others, own + others, strict=True))
+    if hard:
+        cubes = sorted(((-3 * a**3, -3 * s**3) for a, s in pairs), reverse=True)
+        return -math.log(order_probability([s for _, s in cubes[1 : 1 + length]]))
     value = 0.0
-    for order in orders:
+    for order in itertools.permutations(sorted(pairs, reverse=True)[:length]):
         anchor, target = ([score / temperature for score in scores] for scores in zip(*order, strict=True))
-        if hard:
-            return -math.log(order_probability(target))
         value += order_probability(anchor) * math.log(order_probability(anchor) / order_probability(target))
     return value
 
@@ -87,7 +88,7 @@ def relational_distillation(own, others, anchor_own, anchor_others):
 def similarity_preserving(own, others, anchor_own, anchor_others):
     target, anchor = own + others, anchor_own + anchor_others
     pairs = zip(target, anchor, strict=True)
-    return sum((s / math.hypot(*target) - a / math.hypot(*anchor)) ** 2 for s, a in pairs) / len(target)
+    return sum((s / math.hypot(*target) - a / math.hypot(*anchor)) ** 2 for s, a in pairs)
 
 
 def softmax(scores, temperature):
@@ -100,10 +101,11 @@ def mutual_learning(own, others, anchor_own, anchor_others, temperature=0.1):
     return sum(a * math.log(a / t) for a, t in zip(anchor, target, strict=True))
 
 
-def self_distillation(own, others, anchor_own, anchor_others, temperature=0.1, inverse=False):
+def self_distillation(own, others, anchor_own, anchor_others, temperature=0.1, inverse=False, subtract_entropy=False):
     target, anchor = softmax(own + others, temperature), softmax(anchor_own + anchor_others, temperature)
     first, second = (target, anchor) if inverse else (anchor, target)
-    return -sum(p * math.log(q) for p, q in zip(first, second, strict=True))
+    entropy = -sum(p * math.log(p) for p in first) if subtract_entropy else 0.0
+    return -sum(p * math.log(q) for p, q in zip(first, second, strict=True)) - entropy
 
 
 class Case(NamedTuple):
@@ -125,13 +127,19 @@ CASES = {
     'rank_distillation, three': Case(
         distillation.rank_distillation, rank_distillation, {'length': 3, 'temperature': 0.5}
     ),
-    'rank_distillation, hard': Case(distillation.rank_distillation, rank_distillation, {'length': 7, 'hard': True}),
+    'rank_distillation, hard': Case(distillation.rank_distillation, rank_distillation, {'hard': True}),
+    'rank_distillation, hard, seven': Case(
+        distillation.rank_distillation, rank_distillation, {'length': 7, 'hard': True}
+    ),
     'relational_distillation': Case(distillation.relational_distillation, relational_distillation, {}),
     'similarity_preserving': Case(distillation.similarity_preserving, similarity_preserving, {}),
     'mutual_learning': Case(distillation.mutual_learning, mutual_learning, {'temperature': 0.3}),
     'self_distillation': Case(distillation.self_distillation, self_distillation, {'temperature': 0.3}),
     'self_distillation, inverse': Case(
         distillation.self_distillation, self_distillation, {'temperature': 0.3, 'inverse': True}
+    ),
+    'self_distillation, released': Case(
+        distillation.self_distillation, self_distillation, {'inverse': True, 'subtract_entropy': True}
     ),
 }
 
@@ -235,6 +243,13 @@ class LossesTest(chex.TestCase):
             for gradient in gradients_of(name)(*case):
                 np.testing.assert_array_equal(gradient[:3], 0)
                 assert np.isfinite(gradient).all()
+
+    @parameterized.product(name=list(CASES))
+    def test_one_pair_without_negatives_gives_zero_and_no_nan(self, name):
+        case = jnp.asarray([[0.5]]), jnp.asarray([[True]]), None, jnp.asarray([[0.2]])
+        np.testing.assert_array_equal(compiled(name)(*case), 0)
+        for gradient in gradients_of(name)(*case):
+            np.testing.assert_array_equal(gradient, 0)
 
     @parameterized.product(name=list(CASES))
     def test_candidates_that_are_neither_are_ignored(self, name):
@@ -459,8 +474,12 @@ def test_probabilities_of_all_orders_sum_to_one():
 
         @jax.jit
         def log_likelihoods(scores):
-            scores = jnp.tile(scores, (len(ORDERS), 1))
-            return -distillation.rank_distillation(scores, FIRST, anchor_scores=RANKED, hard=True)
+            # the hard form of x is the soft form's likelihood of s = -.3 x^3, for the candidates above the lowest
+            rows = jnp.tile(jnp.append(jnp.cbrt(-scores / 0.3), 0), (len(ORDERS), 1))
+            first, anchor = (
+                jnp.pad(x, [(0, 0), (0, 1)], constant_values=y) for x, y in ((FIRST, False), (-RANKED, -1))
+            )
+            return -distillation.rank_distillation(rows, first, anchor_scores=anchor, hard=True)
 
         of_target, of_anchor = log_likelihoods(target), log_likelihoods(anchor)
         np.testing.assert_allclose([jnp.exp(of_target).sum(), jnp.exp(of_anchor).sum()], 1, rtol=1e-12)
@@ -470,12 +489,10 @@ def test_probabilities_of_all_orders_sum_to_one():
 
 
 def test_the_likelihood_of_an_order_by_hand():
-    # powers 4, 2, 1 in the anchor's order: 4/7 2/3 1/1, and of its two highest alone 4/6
-    scores, anchor = 0.5 * jnp.log(jnp.asarray([[2.0, 1.0, 4.0]])), jnp.asarray([[0.5, 0.1, 0.9]])
+    # powers 4, 2, 1 in the anchor's order from its second lowest score on: 4/7 2/3 1/1, and of two alone 4/6
+    scores, anchor = jnp.cbrt(-jnp.log(jnp.asarray([[9.0, 2.0, 1.0, 4.0]])) / 3), jnp.asarray([[-0.9, 0.1, 0.5, -0.5]])
     for length, want in ((4, 8 / 21), (3, 8 / 21), (2, 2 / 3)):
-        got = distillation.rank_distillation(
-            scores, EYE[:1], anchor_scores=anchor, length=length, temperature=0.5, hard=True
-        )
+        got = distillation.rank_distillation(scores, FIRST[:1], anchor_scores=anchor, length=length, hard=True)
         np.testing.assert_allclose(got, [-math.log(want)], rtol=1e-6)
 
 
@@ -486,7 +503,7 @@ def test_the_orders_of_two_are_a_coin():
     np.testing.assert_allclose(got, [0.75 * math.log(1.5) + 0.25 * math.log(0.5)], rtol=1e-5)
 
 
-@pytest.mark.parametrize('name', ['rank_distillation', 'rank_distillation, hard'])
+@pytest.mark.parametrize('name', ['rank_distillation', 'rank_distillation, hard', 'rank_distillation, hard, seven'])
 def test_the_orders_of_fewer_candidates_than_the_length(name):
     """Row n has n + 2 candidates, in any places, and costs what they cost alone."""
     with jax.enable_x64(True):
@@ -505,7 +522,7 @@ def test_too_many_orders_are_refused():
     with pytest.raises(ValueError, match='length is 7'):
         distillation.rank_distillation(scores, positives, anchor_scores=scores, length=7)
     got = distillation.rank_distillation(scores, positives, anchor_scores=scores, length=8, hard=True)
-    np.testing.assert_allclose(got, [math.log(math.factorial(8))], rtol=1e-6)
+    np.testing.assert_allclose(got, [math.log(math.factorial(7))], rtol=1e-6)
 
 
 def test_relational_distillation_by_hand():
@@ -520,12 +537,27 @@ def test_relational_distillation_by_hand():
 
 
 def test_similarity_preserving_by_hand_and_of_any_scale():
-    # (.6, .8) and (1, 0): the mean of .16 and .64
+    # (.6, .8) and (1, 0): the sum of .16 and .64
     for scale in (0.1, 10.0):
         got = distillation.similarity_preserving(
             jnp.asarray([[3.0, 4.0]]) * scale, EYE[:1, :2], anchor_scores=jnp.asarray([[2.0, 0.0]])
         )
-        np.testing.assert_allclose(got, [0.4], rtol=1e-6)
+        np.testing.assert_allclose(got, [0.8], rtol=1e-6)
+
+
+def test_similarity_preserving_has_the_released_scale():
+    def direction(scores, anchor):
+        units = [
+            [[x / math.hypot(*row) for x in row] for row in np.asarray(rows).tolist()] for rows in (scores, anchor)
+        ]
+        return np.mean([sum((s - a) ** 2 for s, a in zip(*rows, strict=True)) for rows in zip(*units, strict=True)])
+
+    config = dbl.get_config('baseline,sp,oas,f30k')
+    term = config.terms.similarity_preserving
+    directions = [(SCORES, ANCHOR), (SCORES.T, ANCHOR.T)]
+    both = [distillation.similarity_preserving(s, EYE, anchor_scores=a).mean() for s, a in directions]
+    assert term.reduction == 'mean'
+    np.testing.assert_allclose(term.weight * sum(both), 10 * sum(direction(*pair) for pair in directions), rtol=1e-5)
 
 
 # With the score .5 log(p) and the temperature .5 the softmax is p.
@@ -540,6 +572,9 @@ def test_softmaxes_by_hand():
     # -.25 log .5 - .25 log .25 - .5 log .25, the same the other way
     got = distillation.self_distillation(HALVES, EYE[:1], **keywords)
     np.testing.assert_allclose(got, [1.75 * math.log(2)], rtol=1e-6)
+    # .5 log(.5/.25) + 0 + .25 log(.25/.5)
+    got = distillation.self_distillation(HALVES, EYE[:1], **keywords, inverse=True, subtract_entropy=True)
+    np.testing.assert_allclose(got, [0.25 * math.log(2)], rtol=1e-5)
 
 
 def test_self_distillation_is_mutual_learning_and_an_entropy():
@@ -562,9 +597,7 @@ def test_self_distillation_is_mutual_learning_and_an_entropy():
         np.testing.assert_allclose(got - divergence, entropy(scores), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    'name', ['rank_distillation', 'rank_distillation, hard', 'mutual_learning', 'self_distillation']
-)
+@pytest.mark.parametrize('name', ['rank_distillation', 'mutual_learning', 'self_distillation'])
 def test_softmaxes_bear_a_low_temperature(name):
     keywords = CASES[name].keywords | {'temperature': 1e-3}
     value, *gradients = one_query(CASES[name].loss, [-1.0, 1.0, 1.0, 0.0], [1.0, -1.0, 0.5, 1.0], **keywords)
