@@ -6,7 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import members, mining, scene_graphs, scoring, tags_step
+from benchmarks import flickr8k, members, mining, scene_graphs, scoring, tags_step
+from benchmarks.settings import load_config
+from jitm import config as config_lib
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
 from tests.conftest import SHARED
@@ -220,3 +222,23 @@ def test_scene_graphs_accuracy():
     assert min(measured['attributes']) > 0.77
     assert min(measured['relations']) > 0.74
     assert min(measured['triples']) > 0.68
+
+
+def test_every_experiment_on_flickr8k_is_a_setting():
+    for name, experiment in flickr8k.experiments().items():
+        config = config_lib.flatten(load_config(f'configs/{experiment.setting},f8k').to_dict())
+        assert experiment.flags.keys() <= config.keys(), name
+        if experiment.first_stage:
+            other = load_config(f'configs/{flickr8k.experiments()[experiment.first_stage].setting},f8k')
+            assert load_config(f'configs/{experiment.setting},f8k').stages.first == other.stages.first
+
+
+def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(flickr8k, 'ROWS', tmp_path / 'rows.jsonl')
+    runs = flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path)
+    assert runs == [('mean_sum_max', 1), ('vsepp_rm_oas', 1), ('mean_sum', 1)]
+    command = flickr8k.command('vsepp_rm_oas', 1, tmp_path)
+    assert f'--config.members.anchor.init_from={tmp_path}/mean_sum_max_s1' in command
+    monkeypatch.setattr(flickr8k, 'read_rows', lambda path: {str(tmp_path / 'mean_sum_s1'): {}})
+    flickr8k.ROWS.touch()
+    assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path) == runs[:2]

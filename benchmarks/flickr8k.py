@@ -1,0 +1,226 @@
+"""Trains the runs that docs/results.md and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
+
+    python -m benchmarks.flickr8k                                 # lists the groups, their runs and what is done
+    python -m benchmarks.flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
+
+Finished runs are skipped, an interrupted run resumes, a run waits for those that it begins with. A run whose row is in
+docs/flickr8k.jsonl is not repeated unless another run begins with it. With --jobs N, N runs share the device.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import shutil
+import string
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.settings import ROOT, load_config
+from jitm.analysis.rows import read_rows, update_rows
+from jitm.analysis.settings import read_settings
+
+ROWS = ROOT / 'docs' / 'flickr8k.jsonl'
+MODELS = ('mean', 'fc', 'mlp', 'rvse')
+LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
+VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; others begin with it
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A setting to be trained.
+
+    Attributes:
+      setting: file and words in configs/, without `f8k`.
+      flags: key -> value of --config; `{name}` in a value is the run directory of that experiment and seed.
+      first_stage: the experiment whose first stage is taken over, if it has the same.
+    """
+
+    setting: str
+    flags: Mapping[str, str | int] = field(default_factory=dict)
+    first_stage: str = ''
+
+    def needs(self) -> set[str]:
+        """Returns the experiments whose runs this one reads."""
+        read = {name for value in self.flags.values() for _, name, *_ in string.Formatter().parse(str(value)) if name}
+        return read | ({self.first_stage} if self.first_stage else set())
+
+
+def _from(run: str, *members: str) -> dict[str, str]:
+    return {f'members.{member}.init_from': f'{{{run}}}' for member in members}
+
+
+LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse.py:{model},{loss}') for model in MODELS for loss in LOSSES}
+LONGER = {f'{VSEPP}_again': Experiment('vse.py:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
+GROUPS = {
+    'losses': LOSS_GROUP,
+    'boosting': {
+        **{
+            f'vsepp_{loss}_{scenario}': Experiment(f'dbl.py:vsepp,{loss},{scenario}')
+            for loss, scenario in (
+                *((loss, scenario) for loss in ('rm', 'am') for scenario in ('oss', 'mss')),
+                *(('rs', 'oss'), ('as', 'oss'), ('dml', 'mutual'), ('dino', 'mss'), ('inverse_dino', 'mss')),
+            )
+        },
+        **{
+            f'vsepp_{loss}_oas': Experiment(f'dbl.py:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target'))
+            for loss in ('rm', 'am', 'dr', 'rkd')
+        },
+        **LONGER,
+    },
+    'offline': {
+        'aoq_offtri': Experiment('aoq.py:vsepp,offtri'),
+        **{
+            f'aoq_{loss}': Experiment(f'aoq.py:vsepp,{loss}', first_stage='aoq_offtri')
+            for loss in ('offquin', 'adapoffquin', 'finetune')
+        },
+        **LONGER,
+    },
+    'recipes': {
+        f'recipe_{words.replace(",", "_")}': Experiment(f'recipe.py:{words}')
+        for words in (
+            'mean,selhn,oss',
+            'mean,selhn,offline',
+            'fc,selhn,oss',
+            'rvse,selhn,oss',
+            'rvse,selhn,offline',
+            'rvse,selhn,oss,offline',
+            'rvse,softmax,oss',
+        )
+    },
+    'attention': {
+        **{
+            f'{name}_{loss}': Experiment(f'{words},{loss}')
+            for name, words in (
+                *(('scan', 'scan.py:t2i,avg'), ('bfan', 'bfan.py:equal')),
+                *(('sgr', 'sgraf.py:sgr'), ('saf', 'sgraf.py:saf')),
+            )
+            for loss in ('max', 'selhn')
+        },
+        'dbl_network': Experiment('dbl.py:baseline,max,alone'),
+    },
+    'batch_sizes': {
+        f'mean_{loss}_b{size}': Experiment(f'vse.py:mean,{loss}', {'batch_size': size})
+        for size in (64, 256)
+        for loss in ('sum_max', 'selhn', 'softmax')
+    },
+}
+
+
+def experiments() -> dict[str, Experiment]:
+    """Returns all experiments by name."""
+    return {name: experiment for group in GROUPS.values() for name, experiment in group.items()}
+
+
+def directory(folder: Path, name: str, seed: int) -> Path:
+    """Returns the run directory of an experiment."""
+    return folder / f'{name}_s{seed}'
+
+
+def command(name: str, seed: int, folder: Path) -> list[str]:
+    """Returns the arguments of `jitm train` for a run."""
+    experiment = experiments()[name]
+    runs = {needed: directory(folder, needed, seed) for needed in experiment.needs()}
+    keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
+    keys |= {'seed': seed, 'run.checkpoint_every': 2000}
+    return [
+        *('train', '--config', f'configs/{experiment.setting},f8k', '--workdir', str(directory(folder, name, seed))),
+        *(f'--config.{key}={value}' for key, value in keys.items()),
+    ]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Returns experiments and all whose runs they read, each after those."""
+    ordered = {}
+    for name in names:
+        ordered |= dict.fromkeys((*in_order(sorted(experiments()[name].needs())), name))
+    return list(ordered)
+
+
+def scored(workdir: Path, name: str) -> Path:
+    """Returns the run directory whose scores are those of an experiment: the second of two stages."""
+    two_stages = load_config(f'configs/{experiments()[name].setting},f8k').stages
+    return workdir / 'stage2' if two_stages else workdir
+
+
+def train(name: str, seed: int, folder: Path) -> None:
+    """Trains a run, or goes on with it, saves its scores and writes its row.
+
+    Raises:
+      subprocess.CalledProcessError: if a command fails; its output is in `FOLDER/NAME.log`.
+    """
+    workdir, first_stage = directory(folder, name, seed), experiments()[name].first_stage
+    if first_stage and not workdir.exists():
+        for part in ('stage1', 'candidates'):
+            shutil.copytree(directory(folder, first_stage, seed) / part, workdir / part)
+    run = str(scored(workdir, name))
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f'{workdir.name}.log', 'a') as log:
+        for arguments in (command(name, seed, folder), ['eval', '--workdir', run, '--save_sims']):
+            subprocess.run([sys.executable, '-m', 'jitm', *arguments], cwd=ROOT, stdout=log, stderr=log, check=True)
+
+
+def pending(names: Iterable[str], seeds: Iterable[int], folder: Path) -> list[tuple[str, int]]:
+    """Returns the runs without a row, by seed, each after those that it reads."""
+    done = read_rows(ROWS) if ROWS.exists() else {}
+    return [
+        run
+        for seed in seeds
+        for run in ((name, seed) for name in in_order(n for n in names if _row(n, seed, folder) not in done))
+    ]
+
+
+def _row(name: str, seed: int, folder: Path) -> str:
+    return str(scored(directory(folder, name, seed), name))
+
+
+def listing(seeds: Iterable[int], folder: Path) -> Iterator[str]:
+    """Yields a line for each group, and one for each of its experiments with the seeds that have rows."""
+    done = read_rows(ROWS) if ROWS.exists() else {}
+    for group, named in GROUPS.items():
+        yield group
+        for name, experiment in named.items():
+            have = [str(seed) for seed in seeds if _row(name, seed, folder) in done]
+            yield f'  {name:28} configs/{experiment.setting},f8k  seeds with a row: {", ".join(have) or "none"}'
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Trains the runs of the named groups, or lists all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('names', nargs='*', metavar='NAME', help=f'{", ".join(GROUPS)}, or experiments')
+    parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
+    parser.add_argument('--folder', type=Path, default=Path('runs/flickr8k'), help='of the run directories')
+    parser.add_argument('--jobs', type=int, default=1, help='runs at once')
+    values = parser.parse_args(arguments)
+    if not values.names:
+        print(*listing(values.seeds, values.folder), sep='\n')
+        return
+    if unknown := set(values.names) - GROUPS.keys() - experiments().keys():
+        parser.error(f'{", ".join(sorted(unknown))}: neither a group nor an experiment')
+    names = [name for given in values.names for name in GROUPS.get(given, (given,))]
+    if values.jobs > 1:
+        os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'  # the runs share the memory of the device
+    started, writing = {}, threading.Lock()
+
+    def run(name: str, seed: int) -> None:
+        for needed in experiments()[name].needs():
+            started[needed, seed].result()
+        start = time.perf_counter()
+        train(name, seed, values.folder)
+        with writing:
+            update_rows(read_settings([scored(directory(values.folder, name, seed), name)]), ROWS)
+        print(f'{name} seed {seed}: {time.perf_counter() - start:.0f} s', flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(values.jobs) as pool:
+        for name, seed in pending(names, values.seeds, values.folder):
+            started[name, seed] = pool.submit(run, name, seed)
+    if failed := [f'{name} seed {seed}' for (name, seed), future in started.items() if future.exception()]:
+        sys.exit(f'not finished: {", ".join(failed)}; their output is in {values.folder}/*.log')
+
+
+if __name__ == '__main__':
+    main()
