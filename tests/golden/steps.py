@@ -1,7 +1,7 @@
 """Two training steps of a setting on tiny data, reduced to a few numbers.
 
-`steps.json` holds those from before the redesign. `python -m tests.golden.steps` compares all of its settings, the
-tests one of each system.
+`python -m tests.golden.steps` compares those of `steps.json`, the tests some of each kind, and
+`python -m tests.golden.steps --record` writes the file anew.
 """
 
 import importlib
@@ -17,9 +17,9 @@ import numpy as np
 import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` was made with
 from jitm.data import candidates, scenes
 from jitm.training.build.run import set_up
-from tests.golden import renames
 
-GOLDEN = json.loads((Path(__file__).parent / 'steps.json').read_text())
+FILE = Path(__file__).with_suffix('.json')
+GOLDEN = json.loads(FILE.read_text())
 
 DATA = {'seed': 0, 'train_images': 8, 'dev_images': 4, 'test_images': 4}
 SIZES = {
@@ -110,8 +110,8 @@ def two_steps(setting: str, folder: Path) -> dict[str, Any]:
 
 
 def compare(name: str, folder: Path) -> None:
-    """Raises an AssertionError unless two steps of a setting, by its old name, are those of `steps.json`."""
-    got, want = two_steps(renames.OLD_TO_NEW[name], folder), GOLDEN[name]
+    """Raises an AssertionError unless two steps of a setting are those of `steps.json`."""
+    got, want = two_steps(name, folder), GOLDEN[name]
     for new, old in zip(got['steps'], want['steps'], strict=True):
         assert new.keys() == old.keys()
         np.testing.assert_allclose([new[key] for key in old], list(old.values()), rtol=1e-4)
@@ -120,22 +120,33 @@ def compare(name: str, folder: Path) -> None:
         np.testing.assert_allclose(got['after'][member], numbers, rtol=1e-5, atol=1e-5)
 
 
-def main() -> int:
-    """Compares all settings, prints one line for each and returns how many differ."""
+def record(folder: Path) -> None:
+    """Writes two steps of all settings of `steps.json`, one setting on each line."""
+    rows = {name: two_steps(name, folder) for name in GOLDEN}
+    FILE.write_text(
+        '{\n' + ',\n'.join(f'{json.dumps(name)}: {json.dumps(row)}' for name, row in rows.items()) + '\n}\n'
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Compares all settings, prints one line for each and returns how many differ; or records them."""
     different = 0
     with tempfile.TemporaryDirectory() as folder:
         write_files(Path(folder))
+        if arguments == ['--record']:
+            record(Path(folder))
+            return 0
         for name in GOLDEN:
             try:
                 compare(name, Path(folder))
             except AssertionError as error:
                 different += 1
-                print(f'{renames.OLD_TO_NEW[name]}: {error}')
+                print(f'{name}: {error}')
             else:
-                print(f'{renames.OLD_TO_NEW[name]}: equal', flush=True)
+                print(f'{name}: equal', flush=True)
     print(f'{len(GOLDEN) - different} of {len(GOLDEN)} settings are equal')
     return different
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -2,22 +2,15 @@ import pytest
 
 from tests.golden import steps
 
-FAST = ('vse_fc_selhn_f30k',)
+FAST = ('configs/vse.py:fc,selhn,f30k',)
 SLOW = (
-    'scan_i2t_lse_f30k',
-    'vsrn_f30k',
-    'dbl/vse_fc_rm_oss_f8k',
-    'orderpp_coco',
-    'rvsepp_f30k',
-    'esa_bigru_f30k',
-    'bfan_prob_f30k',
-    'sgr_f30k',
-    'saf_f30k',
-    'naaf_f30k',
-    'bfan_equal_adapoffquin_f30k',
-    'dbl/am_mss_f30k',
-    'tags/uniter_f30k',
-    'tags/tags_dc_single_f30k',
+    'configs/vsrn.py:f30k',
+    'configs/scan.py:i2t,lse,f30k',
+    'configs/sgraf.py:saf,f30k',
+    'configs/vse_infinity.py:esa,gru,f30k',
+    'configs/aoq.py:bfan_equal,adapoffquin,f30k',
+    'configs/dbl.py:vsepp,rm,oss,f8k',
+    'configs/tags.py:tags_dc_single,base,f30k',
 )
 
 
@@ -29,5 +22,5 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name', [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_two_steps_equal_those_before_the_redesign(name, folder):
+def test_two_steps_equal_the_recorded_ones(name, folder):
     steps.compare(name, folder)
