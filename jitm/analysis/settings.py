@@ -1,8 +1,10 @@
 """Logs of runs, grouped by setting; each setting is named by the config keys in which the settings differ."""
 
+import contextlib
 import dataclasses
+import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,19 @@ SELF_EVIDENT = ('loss', 'name', 'source')  # keys whose values are named without
 
 @dataclasses.dataclass(frozen=True)
 class RunLog:
-    """The config of a run and the lines of its `metrics.jsonl`."""
+    """The config of a run and the lines of its `metrics.jsonl`.
+
+    Attributes:
+      workdir: the run directory.
+      config: a nested dict.
+      lines: of `metrics.jsonl`.
+      origins: the settings behind the paths of other runs in the config, see `read_origins`; None to read them.
+    """
 
     workdir: Path
     config: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
+    origins: Mapping[str, str] | None = None
 
     @property
     def validations(self) -> list[Mapping[str, Any]]:
@@ -33,6 +43,19 @@ class RunLog:
         if not self.validations:
             raise UserError(f'{self.workdir} has no validation yet; leave it out, or wait for the first')
         return self.validations
+
+    def require_finished(self) -> None:
+        """Raises a UserError unless the run has been validated after its last epoch."""
+        last, epochs = self.require_validations()[-1]['epoch'], self.config['epochs']
+        if last < epochs:
+            raise UserError(
+                f'{self.workdir} is validated up to epoch {last:g} of {epochs}; resume it, leave it out, or add '
+                '--unfinished'
+            )
+
+    def best_validation(self) -> Mapping[str, Any]:
+        """Returns the first line of the highest validation rsum; raises a UserError if there is no validation."""
+        return max(self.require_validations(), key=lambda line: line['rsum'])
 
     def require_training(self) -> list[Mapping[str, Any]]:
         """Returns the lines of training; raises a UserError if there are none."""
@@ -81,50 +104,85 @@ def read_run_log(workdir: Path) -> RunLog:
 def setting_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flattened config without the seed and the `run` sub-dict, which does not change results.
 
-    Paths are kept, since logs do not show whether two paths hold the same data, words or weights; see
-    `unify_run_paths` for paths of other runs.
+    Paths are kept, since logs do not show whether two paths hold the same data, words or weights; see `read_origins`
+    for paths of other runs.
     """
     return {key: value for key, value in flatten(config).items() if key != 'seed' and not key.startswith('run.')}
 
 
-def unify_run_paths(config: Mapping[str, Any], canonical: dict[str, str]) -> dict[str, Any]:
-    """Replaces the paths of other runs in a config (initial weights, mined negatives) by one path per setting.
+def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
+    """Identifies the settings of the runs whose weights or mined negatives a run reads.
+
+    Args:
+      config: of the run, a nested dict.
+
+    Returns:
+      {path in the config: hash of the settings of the runs behind it}, equal for the seeds of a setting. Paths that are
+      not of a run, or of a run that does not exist any more, are left out.
+    """
+    members = [member['init_from'] for member in config['members'].values() if member.get('init_from')]
+    runs = {path: ['init_from', path] for path in members}
+    if candidates := config['offline']['path']:
+        runs[candidates] = ['candidates', *(read_manifest(Path(candidates)) or {}).get('workdirs', [])]
+    origins = {}
+    for path, (kind, *workdirs) in runs.items():
+        with contextlib.suppress(OSError, ValueError):
+            configs = [json.loads((Path(workdir) / 'config.json').read_text()) for workdir in workdirs]
+            settings = [setting_keys(replace_run_paths(one, read_origins(one))) for one in configs]
+            if settings:
+                text = json.dumps([kind, settings], sort_keys=True)
+                origins[path] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return origins
+
+
+def replace_run_paths(config: Mapping[str, Any], replacements: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a copy of a config with the paths of other runs (initial weights, mined negatives) replaced.
 
     Args:
       config: a nested dict.
-      canonical: the key and the setting of such runs, as JSON -> the path that represents them; entries are added.
-
-    Returns:
-      The config. Paths that are not of a run are unchanged.
+      replacements: {path: what replaces it}; other paths are kept.
     """
-
-    def unify(key: str, path: str, runs: Sequence[str]) -> str:
-        try:
-            origins = [setting_keys(json.loads((Path(run) / 'config.json').read_text())) for run in runs]
-        except (OSError, ValueError):
-            return path
-        return canonical.setdefault(json.dumps([key, origins], sort_keys=True), path) if origins else path
-
     config = json.loads(json.dumps(config))
-    if candidates := config['offline']['path']:
-        mined = read_manifest(Path(candidates)) or {}
-        config['offline']['path'] = unify('candidates', candidates, mined.get('workdirs', []))
-    for member in config['members'].values():
-        if member.get('init_from'):
-            member['init_from'] = unify('init_from', member['init_from'], [member['init_from']])
+    for section, key in (
+        (config['offline'], 'path'),
+        *((member, 'init_from') for member in config['members'].values()),
+    ):
+        if section.get(key) in replacements:
+            section[key] = replacements[section[key]]
     return config
 
 
 def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
-    """Reads the logs of runs and groups those that differ only in the seed, in the order of their first runs.
+    """Reads the logs of runs and groups them, see `group_runs`.
 
     Raises:
-      UserError: if a directory is not a run directory.
+      UserError: if a directory is not a run directory, or is given twice.
+    """
+    return group_runs(map(read_run_log, workdirs))
+
+
+def group_runs(runs: Iterable[RunLog]) -> list[Setting]:
+    """Groups runs that differ only in the seed, in the order of their first runs.
+
+    Paths of other runs in a config (initial weights, mined negatives) are replaced by one path per setting of these.
+
+    Raises:
+      UserError: if a run is given twice, which would count it as two seeds.
     """
     groups: list[list[RunLog]] = []
     canonical: dict[str, str] = {}
-    for run in map(read_run_log, workdirs):
-        run = dataclasses.replace(run, config=unify_run_paths(run.config, canonical))
+    seen: set[Path] = set()
+    for run in runs:
+        if run.workdir in seen:
+            raise UserError(f'{run.workdir} is given twice; give each run once')
+        seen.add(run.workdir)
+        origins = read_origins(run.config) if run.origins is None else run.origins
+        for path, origin in origins.items():
+            canonical.setdefault(origin, path)
+        config = replace_run_paths(run.config, {path: canonical[origin] for path, origin in origins.items()})
+        run = dataclasses.replace(
+            run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
+        )
         group = next((group for group in groups if setting_keys(group[0].config) == setting_keys(run.config)), None)
         if group is None:
             groups.append([run])
@@ -132,6 +190,24 @@ def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
             group.append(run)
     words = distinguish([group[0].config for group in groups])
     return [Setting(*setting) for setting in zip(words, groups, strict=True)]
+
+
+def differing_keys(settings: Sequence[Setting]) -> dict[str, list[Any]]:
+    """Returns all keys in which settings differ, in the order of sections in their names, see `distinguish`.
+
+    Returns:
+      {key: the value of each setting, `ABSENT` for settings without the key}.
+    """
+    flat = [setting_keys(setting.runs[0].config) for setting in settings]
+    keys = sorted({key for one in flat for key in one}, key=lambda key: (_section_rank(key), key))
+    values = {key: [one.get(key, ABSENT) for one in flat] for key in keys}
+    return {key: row for key, row in values.items() if any(value != row[0] for value in row)}
+
+
+def _section_rank(key: str) -> int:
+    """Returns the position of a key's section among `SECTIONS`, behind them for other sections."""
+    section = key.partition('.')[0]
+    return (*SECTIONS, section).index(section)
 
 
 def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -151,10 +227,9 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys}
 
     def rank(key: str) -> tuple[int, bool, bool, str]:
-        section = key.partition('.')[0]
         lacking = any(key not in one for one in flat)
         with_key = any('=' in word for word in words[key])
-        return (*SECTIONS, section).index(section), lacking, with_key, key
+        return _section_rank(key), lacking, with_key, key
 
     def num_groups(chosen: Sequence[str]) -> int:
         return len({tuple(words[key][n] for key in chosen) for n in range(len(configs))})

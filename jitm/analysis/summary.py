@@ -5,6 +5,42 @@ from collections.abc import Sequence
 from jitm.analysis.settings import Setting
 from jitm.analysis.tables import mean_and_deviation, table
 
+RECALLS = {
+    'i2t/recall@1': 'R@1 i2t',
+    'i2t/recall@5': 'R@5',
+    'i2t/recall@10': 'R@10',
+    't2i/recall@1': 'R@1 t2i',
+    't2i/recall@5': 'R@5',
+    't2i/recall@10': 'R@10',
+    'rsum': 'rsum',
+}
+DISTANCE = 'mean_distance'
+
+
+def best_values(settings: Sequence[Setting]) -> dict[str, list[list[float]]]:
+    """Returns the metrics of each run's best validation: the recalls, rsum, and the mean distance if all runs log it.
+
+    Returns:
+      {metric: a list per setting of the values of its seeds}; recalls and rsum in percent.
+
+    Raises:
+      UserError: if a run has no validation yet.
+    """
+    best = [[run.best_validation() for run in setting.runs] for setting in settings]
+    has_distance = all(DISTANCE in line for lines in best for line in lines)
+    metrics = [*RECALLS, *([DISTANCE] if has_distance else [])]
+    return {metric: [[line[metric] for line in lines] for lines in best] for metric in metrics}
+
+
+def show(metric: str, values: Sequence[float]) -> str:
+    """Returns mean and sample standard deviation over seeds as text."""
+    return mean_and_deviation(values, '.3g' if metric == DISTANCE else '.1f')
+
+
+def best_epochs(setting: Setting) -> str:
+    """Returns the epoch of the best validation of each run of a setting."""
+    return ', '.join(f'{run.best_validation()["epoch"]:g}' for run in setting.runs)
+
 
 def summary(settings: Sequence[Setting]) -> str:
     """Returns Markdown tables of the best validation of each setting, and of rsum by epoch.
@@ -16,22 +52,20 @@ def summary(settings: Sequence[Setting]) -> str:
     Raises:
       UserError: if a run has no validation yet.
     """
-    columns = ('i2t/recall@1', 'i2t/recall@5', 'i2t/recall@10', 't2i/recall@1', 't2i/recall@5', 't2i/recall@10', 'rsum')
-    best_rows, by_setting, epochs = [], [], set()
-    by_run = [[run.require_validations() for run in setting.runs] for setting in settings]
-    has_distance = all('mean_distance' in line for runs in by_run for lines in runs for line in lines)
-    for setting, validations in zip(settings, by_run, strict=True):
-        best = [max(lines, key=lambda line: line['rsum']) for lines in validations]
-        cells = [mean_and_deviation([line[column] for line in best]) for column in columns]
-        if has_distance:
-            cells.append(mean_and_deviation([line['mean_distance'] for line in best], '.3g'))
-        best_rows.append([setting.name, *cells, ', '.join(f'{line["epoch"]:g}' for line in best), setting.run_names])
-        by_epoch = [{line['epoch']: line['rsum'] for line in lines} for lines in validations]
-        by_setting.append((setting.name, by_epoch))
-        epochs.update(*by_epoch)
-    epoch_rows = [
-        [name, *(mean_and_deviation([run[epoch] for run in runs if epoch in run]) for epoch in sorted(epochs))]
-        for name, runs in by_setting
+    values = best_values(settings)
+    header = ['setting', *(RECALLS.get(metric, 'MD') for metric in values), 'best epoch', 'runs']
+    best_rows = [
+        [setting.name, *(show(metric, values[metric][n]) for metric in values), best_epochs(setting), setting.run_names]
+        for n, setting in enumerate(settings)
     ]
-    best_table = table(['setting', *columns, *(['MD'] if has_distance else []), 'best epoch', 'runs'], best_rows)
-    return f'{best_table}\n\n{table(["rsum after epoch", *(f"{epoch:g}" for epoch in sorted(epochs))], epoch_rows)}'
+    by_setting = [
+        [{line['epoch']: line['rsum'] for line in run.require_validations()} for run in setting.runs]
+        for setting in settings
+    ]
+    epochs = sorted({epoch for runs in by_setting for run in runs for epoch in run})
+    epoch_rows = [
+        [setting.name, *(mean_and_deviation([run[epoch] for run in runs if epoch in run]) for epoch in epochs)]
+        for setting, runs in zip(settings, by_setting, strict=True)
+    ]
+    epoch_header = ['rsum after epoch', *(f'{epoch:g}' for epoch in epochs)]
+    return f'{table(header, best_rows)}\n\n{table(epoch_header, epoch_rows)}'

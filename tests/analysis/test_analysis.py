@@ -70,7 +70,7 @@ def test_summary_averages_seeds_of_a_setting(tmp_path):
     ]
 
 
-def test_summary_has_the_mean_distance_if_all_lines_do(tmp_path):
+def test_summary_has_the_mean_distance_if_all_runs_log_it(tmp_path):
     def write_distances(name, seed, distances):
         recalls = {f'{direction}/recall@{k}': 10 for direction in ('i2t', 't2i') for k in (1, 5, 10)}
         lines = [{'epoch': float(n), 'part': 'dev', 'rsum': 60.0 + n, **recalls} for n in range(2)]
@@ -81,7 +81,7 @@ def test_summary_has_the_mean_distance_if_all_lines_do(tmp_path):
     header, _, row = summary(read_settings(new)).splitlines()[:3]
     assert header.endswith('| rsum | MD | best epoch | runs |')
     assert row.endswith('| 61.0 ± 0.0 | 0.55 ± 0.0707 | 1, 1 | new0, new1 |')
-    half_old = write_distances('old', 2, [{}, {'mean_distance': 0.5}])
+    half_old = write_distances('old', 2, [{'mean_distance': 0.5}, {}])
     header, _, row = summary(read_settings([*new, half_old])).splitlines()[:3]
     assert header.endswith('| rsum | best epoch | runs |')
     assert row.endswith('| 61.0 ± 0.0 | 1, 1, 1 | new0, new1, old |')

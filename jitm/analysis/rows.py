@@ -1,0 +1,138 @@
+"""Rows, one JSON object with the numbers of each run, and files of rows, from which tables of results are made."""
+
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jitm.analysis.settings import RunLog, Setting, read_origins, read_run_log
+from jitm.errors import UserError
+from jitm.files import replacing
+
+LOGGED = ('step', 'epoch', 'part')  # keys of a logged line that are not metrics
+
+
+def row_of(run: RunLog) -> dict[str, Any]:
+    """Returns the row of a run.
+
+    Args:
+      run: a run with at least one validation.
+
+    Returns:
+      run: the run directory as given.
+      seed: of the config.
+      split: of the validations.
+      epochs: of the config.
+      steps: of the last validation.
+      train_seconds: until the last validation, as far as `timing.jsonl` has it; None without this file.
+      validation_seconds: likewise.
+      best_epoch: of the highest validation rsum, the first of ties.
+      metrics: of this validation; recalls and rsum in percent.
+      rsum_by_epoch: pairs of epoch and rsum.
+      config: without the `run` sub-dict, which does not change results.
+      origins: the settings behind the paths of other runs in the config, see `read_origins`.
+
+    Raises:
+      UserError: if there is no validation yet, or `timing.jsonl` is damaged.
+    """
+    validations, best = run.require_validations(), run.best_validation()
+    return {
+        'run': str(run.workdir),
+        'seed': run.config['seed'],
+        'split': run.config['evaluation']['split'],
+        'epochs': run.config['epochs'],
+        'steps': validations[-1]['step'],
+        **_seconds(run.workdir / 'timing.jsonl'),
+        'best_epoch': best['epoch'],
+        'metrics': {key: value for key, value in best.items() if key not in LOGGED},
+        'rsum_by_epoch': [[line['epoch'], line['rsum']] for line in validations],
+        'config': {key: value for key, value in run.config.items() if key != 'run'},
+        'origins': dict(read_origins(run.config) if run.origins is None else run.origins),
+    }
+
+
+def _seconds(timing: Path) -> dict[str, float | None]:
+    """Returns the sums of the times in `timing.jsonl`, None if there is no such file."""
+    names = ('train_seconds', 'validation_seconds')
+    if not timing.exists():
+        return dict.fromkeys(names)
+    try:
+        lines = [json.loads(line) for line in timing.read_text().splitlines()]
+        return {name: sum(line[name] for line in lines) for name in names}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{timing} is damaged ({error!r}); remove it, the page then has no times') from None
+
+
+def run_of(row: Mapping[str, Any]) -> RunLog:
+    """Returns a run as its row describes it: all validations with rsum, the best one with all metrics.
+
+    Raises:
+      KeyError: if the row lacks a key.
+    """
+    lines = [{'part': row['split'], 'epoch': epoch, 'rsum': rsum} for epoch, rsum in row['rsum_by_epoch']]
+    lines = [line | (row['metrics'] if line['epoch'] == row['best_epoch'] else {}) for line in lines]
+    return RunLog(Path(row['run']), row['config'], lines, row['origins'])
+
+
+def read_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Reads a file of rows.
+
+    Returns:
+      {run: row}, in the order of the file.
+
+    Raises:
+      UserError: if the file cannot be read, or a line is not a row.
+    """
+    try:
+        lines = path.read_text(encoding='utf-8').splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f'{path} cannot be read ({error}); give a file of jitm report --rows') from None
+    rows = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            run_of(row)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f'line {number} of {path} is not a row of jitm report --rows ({error!r}); remove the line, or '
+                'write the row again'
+            ) from None
+        rows[row['run']] = row
+    return rows
+
+
+def update_rows(settings: Sequence[Setting], path: Path) -> None:
+    """Writes the rows of runs to a file, where they replace the rows of the same runs; others are kept.
+
+    Args:
+      settings: the runs.
+      path: the file; it is created if needed.
+
+    Raises:
+      UserError: if a run has no validation yet, or the file is damaged or cannot be written.
+    """
+    new = {row['run']: row for setting in settings for row in map(row_of, setting.runs)}
+    rows = (read_rows(path) if path.exists() else {}) | new
+    text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows.values())
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def read_runs(paths: Iterable[Path], patterns: Sequence[str] = ()) -> list[RunLog]:
+    """Reads runs from their directories and from files of rows.
+
+    Args:
+      paths: run directories and files of rows.
+      patterns: shell patterns of the names of the runs to keep, such as `runs/vse0_*`; all if there is none.
+
+    Raises:
+      UserError: if a path is neither, or no run has a name of one of the patterns.
+    """
+    runs = []
+    for path in paths:
+        runs += map(run_of, read_rows(path).values()) if path.is_file() else [read_run_log(path)]
+    for pattern in patterns:
+        if not fnmatch.filter((str(run.workdir) for run in runs), pattern):
+            raise UserError(f"no run is named '{pattern}'; the names are such as {runs[0].workdir if runs else 'none'}")
+    return [run for run in runs if not patterns or any(fnmatch.fnmatch(str(run.workdir), one) for one in patterns)]
