@@ -107,7 +107,9 @@ def use_bert(config: ConfigDict) -> None:
     config.vocabulary.path = 'data/bert-base-uncased/vocab.txt'
     config.initialize.bert = 'data/bert-base-uncased'
     config.augmentation.keep_special_tokens = True
-    config.model.text = dict(name='text.BERTEncoder', size='base', dropout=0.1, output_dropout=0.0, dtype='float32')
+    config.model.text = dict(
+        name='text.BERTEncoder', size='base', dropout=0.1, output_dropout=0.0, dtype='float32', linear_init='uniform'
+    )
     config.optimizer.factors = dict(bert=0.1)
     config.optimizer.weight_decay = 1e-4
 
@@ -127,7 +129,7 @@ def reduce(config: ConfigDict) -> None:
         config.model.text_pooling = 'mean'
     text = config.model.get('text', {})
     if text.get('name') == 'text.GRUEncoder':
-        text.bidirectional = True
+        text.bidirectional, text.word_init = True, 'uniform'
     if text.get('name') == 'text.BERTEncoder':
         config.initialize.bert = ''
         text.size = 'tiny'

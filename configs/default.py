@@ -57,7 +57,7 @@ def get_config() -> ml_collections.ConfigDict:
             name='vision.RegionEncoder',
             mlp='none',  # or 'plain' (VSE(MLP)), 'residual' (RVSE), 'residual_on_input' (VSE-infinity)
             output_norm=False,  # a second batch normalization at the end of the MLP
-            norm_padding=False,  # batch normalization includes padded regions, as released
+            norm_padding=False,  # batch normalization includes regions padded to the batch's longest image, as released
             weight_norm=False,  # weight normalization of the fully connected layer
         ),
         text=dict(
@@ -65,8 +65,9 @@ def get_config() -> ml_collections.ConfigDict:
             word_dim=300,
             bidirectional=False,
             dropout=0.0,  # of word embeddings
+            word_init='uniform',  # of words without a vector: U(-0.1, 0.1), or 'normal', N(0, 1), as released for ESA
         ),
-        image_pooling='mean',  # or 'max', 'last', 'gpo', 'esa'
+        image_pooling='mean',  # or 'max', 'last', 'gpo', 'esa', 'esa_uniform' (another initialization)
         text_pooling='last',
         normalize_images=True,  # False for VSE0: image vectors are not normalized
         absolute=False,  # True for Order0: absolute values of both vectors

@@ -11,9 +11,9 @@ SYSTEM = {
     'vse_infinity': dict(pooling='gpo', num_views=1),
     'esa': dict(pooling='esa', num_views=2),  # element-wise attention; self-expanding
 }
-TEXT = {  # the text encoder, with the dropout of ESA: of word embeddings (gru) and of the output (bert)
-    'bert': dict(output_dropout=0.1),
-    'gru': dict(dropout=0.1),
+TEXT = {  # the text encoder, with the dropout of ESA, of its output (bert) or word embeddings (gru), and initialization
+    'bert': dict(output_dropout=0.1, linear_init='xavier'),
+    'gru': dict(dropout=0.1, word_init='normal'),
 }
 WORD_VECTORS = 'data/glove.840B.300d.txt'  # of ESA's bi-GRU
 
@@ -46,7 +46,9 @@ def get_config(setting: str = 'vse_infinity,bert,f30k') -> ConfigDict:
         common.use_bert(config)
     if system == 'esa':
         config.model.text.update(TEXT[text])
-        config.initialize.word_vectors = WORD_VECTORS if text == 'gru' else ''
+    if system == 'esa' and text == 'gru':
+        config.model.text_pooling = 'esa_uniform'
+        config.initialize.word_vectors = WORD_VECTORS
     if data == 'f8k':
         common.reduce(config)
     return config

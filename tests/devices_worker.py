@@ -37,7 +37,7 @@ CASES = [
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('saf', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
     ('naaf', functools.partial(ranking.max_of_hinges, **HINGE), {}),  # thresholds mined over the images of all devices
-    # Batch normalization over the valid regions of all devices; views with other regions and words.
+    # Batch normalization over regions padded to the longest image of all devices; views with other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'num_views': 2}),
     ('shortlist', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and extra pairs on all devices
@@ -77,6 +77,8 @@ def main() -> None:
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
             sources = MatcherPredictions(('captioning',)), *sources
+        if name == 'rvse_mlp':
+            model = model.clone(image=model.image.clone(norm_padding=True))
         if name == 'saf':
             model = model.clone(
                 **{side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}

@@ -62,3 +62,6 @@ class XavierLinear(nn.Module):
             kernel = kernel * (length / jnp.linalg.norm(kernel))
         bias = self.param('bias', nn.initializers.zeros, (self.features,))
         return product('...i,io->...o', x, kernel.astype(x.dtype)) + bias
+
+
+LINEAR = {'uniform': Linear, 'xavier': XavierLinear}  # initialization -> layer

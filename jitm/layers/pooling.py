@@ -3,6 +3,7 @@
 Every pooling maps features [N, K, D] and a mask bool [N, K] with at least one True per row to [N, D].
 """
 
+import functools
 from collections.abc import Callable
 
 import chex
@@ -13,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 
 from jitm.errors import check_choice
-from jitm.layers.linear import Linear
+from jitm.layers.linear import LINEAR, Linear
 from jitm.layers.recurrent import GRU
 
 
@@ -97,17 +98,30 @@ class GPO(nn.Module):
 
 
 class ESA(nn.Module):
-    """Element-wise attention: a softmax over the set for each dimension, of scores W x + b (ESA, released)."""
+    """Element-wise attention: a softmax over the set for each dimension, of scores W x + b (ESA, released).
+
+    Attributes:
+      linear_init: of W and b, a key of `LINEAR`: 'xavier', as released for regions and BERT, or 'uniform', for the GRU.
+    """
+
+    linear_init: str = 'xavier'
 
     @nn.compact
     def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
         """Pools [N, K, D] with mask [N, K] to [N, D]."""
-        scores = nn.Dense(features.shape[-1], kernel_init=nn.initializers.xavier_uniform(), name='scores')(features)
+        scores = LINEAR[self.linear_init](features.shape[-1], name='scores')(features)
         attention = nn.softmax(scores, axis=1, where=mask[..., None])
         return einops.reduce(attention * jnp.where(mask[..., None], features, 0), 'n k d -> n d', 'sum')
 
 
-POOLINGS = {'mean': lambda: mean, 'max': lambda: maximum, 'last': lambda: last, 'gpo': GPO, 'esa': ESA}
+POOLINGS = {
+    'mean': lambda: mean,
+    'max': lambda: maximum,
+    'last': lambda: last,
+    'gpo': GPO,
+    'esa': ESA,
+    'esa_uniform': functools.partial(ESA, 'uniform'),
+}
 
 
 def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array], chex.Array]:

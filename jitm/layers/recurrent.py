@@ -2,7 +2,6 @@
 
 import chex
 import einops
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 

@@ -6,10 +6,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import check_at_least, check_choice, check_rate
-from jitm.layers.linear import Linear, symmetric_uniform
+from jitm.layers.linear import LINEAR, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, SIZES, BERTSize
 from jitm.types import DTYPES, TextFormat, Texts
+
+WORD_INIT = {'uniform': symmetric_uniform(0.1), 'normal': nn.initializers.normal(1.0)}
 
 
 class GRUEncoder(nn.Module):
@@ -18,9 +20,11 @@ class GRUEncoder(nn.Module):
     Attributes:
       vocab_size: V.
       embed_dim: D, of the states.
-      word_dim: size of the word embeddings, initialized from U(-0.1, 0.1).
+      word_dim: size of the word embeddings.
       bidirectional: also reads backward from the last valid word and averages the two directions.
       dropout: rate, of the word embeddings (0.1 in ESA, 0.4 in SGRAF).
+      word_init: distribution of the initial embeddings of words without a given vector: 'uniform', U(-0.1, 0.1), or
+        'normal', N(0, 1), as released for ESA.
     """
 
     vocab_size: int
@@ -28,6 +32,7 @@ class GRUEncoder(nn.Module):
     word_dim: int
     bidirectional: bool
     dropout: float
+    word_init: str = 'uniform'
 
     text_format = TextFormat('words')
 
@@ -44,7 +49,9 @@ class GRUEncoder(nn.Module):
         """
         check_at_least(self.word_dim, 1, 'word_dim')
         check_rate(self.dropout, 'dropout')
-        embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=symmetric_uniform(0.1), name='embedding')
+        check_choice(self.word_init, WORD_INIT, 'word_init')
+        init = WORD_INIT[self.word_init]
+        embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=init, name='embedding')
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
 
@@ -59,6 +66,7 @@ class BERTEncoder(nn.Module):
       dropout: rate inside BERT, 0.1 as published.
       output_dropout: rate after the linear layer, 0.1 in ESA.
       dtype: of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
+      linear_init: of the linear layer, a key of `LINEAR`: 'uniform' as released for VSE-infinity, 'xavier' for ESA.
     """
 
     vocab_size: int
@@ -67,6 +75,7 @@ class BERTEncoder(nn.Module):
     dropout: float
     output_dropout: float
     dtype: str
+    linear_init: str = 'uniform'
 
     text_format = TextFormat('word pieces', BERTSize.max_positions)
 
@@ -83,10 +92,11 @@ class BERTEncoder(nn.Module):
         """
         check_choice(self.size, SIZES, 'size')
         check_choice(self.dtype, DTYPES, 'dtype')
+        check_choice(self.linear_init, LINEAR, 'linear_init')
         check_rate(self.dropout, 'dropout')
         check_rate(self.output_dropout, 'output_dropout')
         bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
-        words = Linear(self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
+        words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
         mask = texts.mask
         return jnp.where(einops.rearrange(mask, 't l -> t l 1'), words, 0)

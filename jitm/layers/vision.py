@@ -5,6 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm import parallel
 from jitm.errors import check_choice
 from jitm.layers.linear import Linear, XavierLinear
 from jitm.layers.normalization import BatchNorm
@@ -21,7 +22,8 @@ class MLP(nn.Module):
     Attributes:
       features: number of outputs.
       output_norm: applies the second normalization.
-      norm_padding: includes padded rows in the statistics, as released.
+      norm_padding: includes padded rows in the statistics, up to the last valid row of any image of the global batch,
+        as released, where batches are padded to this length.
     """
 
     features: int
@@ -31,7 +33,8 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Maps [N, K, inputs] with a mask [N, K] of the valid rows to [N, K, features]."""
-        statistics_mask = None if self.norm_padding else mask[..., None]
+        counted = parallel.sum_over_devices(jnp.sum(mask, axis=0)) > 0 if self.norm_padding else mask
+        statistics_mask = counted[..., None]
         hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), statistics_mask, train)
         x = Linear(self.features, name='linear_2')(nn.relu(hidden))
         return BatchNorm(name='output_norm')(x, statistics_mask, train) if self.output_norm else x

@@ -6,7 +6,8 @@ import pytest
 
 from jitm.layers.normalization import BatchNorm, l2_normalize, safe_sqrt
 from jitm.layers.recurrent import GRUCell
-from jitm.layers.text import GRUEncoder
+from jitm.layers.text import BERTEncoder, GRUEncoder
+from jitm.layers.vision import MLP
 from jitm.types import Texts
 
 
@@ -61,10 +62,24 @@ def test_gru_is_initialised_like_pytorch():
     assert params.keys() == {f'{part}_{gate}' for part in ('input', 'hidden') for gate in ('reset', 'update', 'new')}
 
 
-def test_embeddings_are_initialized_within_a_tenth():
+WORD = Texts(jnp.zeros((1, 1), int), jnp.ones(1, int))
+
+
+def test_embeddings_are_uniform_within_a_tenth_or_normal():
     encoder = GRUEncoder(vocab_size=500, embed_dim=4, word_dim=20, bidirectional=False, dropout=0.0)
-    table = encoder.init(jax.random.key(0), Texts(jnp.zeros((1, 1), int), jnp.ones(1, int)))['params']['embedding']
+    table = encoder.init(jax.random.key(0), WORD)['params']['embedding']
     assert 0.099 < np.abs(table['embedding']).max() <= 0.1
+    table = encoder.clone(word_init='normal').init(jax.random.key(0), WORD)['params']['embedding']
+    np.testing.assert_allclose(np.quantile(table['embedding'], [0.16, 0.5, 0.84]), [-1, 0, 1], atol=0.03)
+
+
+@pytest.mark.parametrize(('init', 'bound'), [('uniform', 128**-0.5), ('xavier', (6 / (128 + 64)) ** 0.5)])
+def test_linear_layer_after_bert_is_initialized_as_released(init, bound):
+    keywords = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 'float32', 'linear_init': init}
+    params = BERTEncoder(vocab_size=5, embed_dim=64, **keywords).init(jax.random.key(0), WORD)['params']['linear']
+    assert params['kernel'].shape == (128, 64)
+    assert 0.99 * bound < np.abs(params['kernel']).max() <= bound
+    assert np.abs(params['bias']).any() == (init == 'uniform')
 
 
 @pytest.mark.slow
@@ -111,6 +126,24 @@ def test_batch_norm_uses_biased_and_averages_unbiased_variance(masked):
     running = {'mean': jnp.asarray([1.0, 0, 0]), 'variance': jnp.asarray([4.0, 1, 1])}
     got = norm.apply(variables | {'batch_stats': running}, x, mask)
     np.testing.assert_allclose(got[..., 0], (x[..., 0] - 1) / np.sqrt(4 + 1e-5), rtol=1e-5)
+
+
+@pytest.mark.parametrize('norm_padding', [False, True])
+def test_mlp_counts_padding_up_to_the_longest_image(norm_padding):
+    rng, counts = np.random.default_rng(0), np.array([2, 4, 1])
+    mask = np.arange(6) < counts[:, None]
+    x = np.where(mask[..., None], rng.normal(1, 2, size=(3, 6, 5)), 0).astype(np.float32)
+    mlp = MLP(8, output_norm=False, norm_padding=norm_padding)
+    variables = mlp.init(jax.random.key(0), x, mask)
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables['params'])
+    hidden = affine(p['linear_1'], x)
+    counted = np.broadcast_to(np.arange(6) < 4, (3, 6)) if norm_padding else mask
+    mean, variance, unbiased = numpy_batch_norm(hidden.reshape(18, 4), counted.ravel())
+    got, changed = mlp.apply(variables, x, mask, train=True, mutable=['batch_stats'])
+    want = affine(p['linear_2'], np.maximum((hidden - mean) / np.sqrt(variance + 1e-5), 0))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    np.testing.assert_allclose(changed['batch_stats']['norm']['mean'], 0.1 * mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(changed['batch_stats']['norm']['variance'], 0.9 + 0.1 * unbiased, rtol=1e-5)
 
 
 def test_what_is_not_counted_does_not_change_the_statistics():

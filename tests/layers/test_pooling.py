@@ -124,6 +124,14 @@ def test_esa_attends_to_each_dimension_on_its_own():
     np.testing.assert_allclose(esa.apply(variables, features, mask), [[3, 4]])
 
 
+@pytest.mark.parametrize(('name', 'bound'), [('esa', (6 / 128) ** 0.5), ('esa_uniform', 1 / 8)])
+def test_esa_is_initialized_as_released(name, bound):
+    pool = pooling.make_pooling(name, 'text_pooling')
+    params = pool.init(jax.random.key(0), np.zeros((1, 2, 64), np.float32), np.ones((1, 2), bool))['params']['scores']
+    assert 0.99 * bound < np.abs(params['kernel']).max() <= bound
+    assert np.abs(params['bias']).any() == (name == 'esa_uniform')
+
+
 def test_linear_layers_are_initialized_as_in_pytorch():
     params = Linear(200).init(jax.random.key(0), np.zeros((1, 64)))['params']
     assert params.keys() == {'kernel', 'bias'}
