@@ -1,10 +1,11 @@
-"""Atomic file writes and content hashes."""
+"""Atomic file writes, files of JSON lines and content hashes."""
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -36,6 +37,27 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(
             f'{path} cannot be written: {error.strerror or error}; make room, or choose another folder'
         ) from None
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Reads a JSONL file of objects.
+
+    Args:
+      path: the file; a missing one has no lines. An incomplete last line, of a process that was killed while it wrote
+        it, is left out.
+
+    Raises:
+      UserError: if the file cannot be read, or a line is not an object.
+    """
+    if not path.exists():
+        return []
+    lines = []
+    try:
+        for line in path.read_bytes().split(b'\n')[:-1]:
+            lines.append(dict(json.loads(line)))
+    except (OSError, ValueError, TypeError):
+        raise UserError(f'{path} is damaged in line {len(lines) + 1}; restore the file, or remove it') from None
+    return lines
 
 
 def hash_arrays(arrays: Iterable[np.ndarray]) -> str:

@@ -214,22 +214,66 @@ def test_damaged_latest_checkpoint_falls_back(finished, tiny_config, tmp_path, c
     data = max((workdir / 'checkpoints' / str(last)).rglob('*'), key=lambda p: p.is_file() and p.stat().st_size)
     data.write_bytes(data.read_bytes()[:-1])
     loop.train_and_evaluate(tiny_config, workdir)
-    assert 'falling back to the one before' in caplog.text
+    assert 'is damaged: its checkpoint is moved to' in caplog.text
     assert_same_run(workdir, finished)
 
 
-@pytest.mark.parametrize('how', ['gone', 'damaged'])
-def test_run_without_a_whole_checkpoint_starts_again(finished, tiny_config, tmp_path, how):
-    """As after a kill during the first save: no logged line may occur twice."""
-    workdir = tmp_path / 'run'
-    shutil.copytree(finished, workdir)
+def lose_checkpoints(workdir, how):
     for folder in (workdir / 'checkpoints').iterdir():
         if how == 'gone':
             shutil.rmtree(folder)
         else:
             (folder / 'manifest.json').unlink()
+
+
+@pytest.mark.parametrize('how', ['gone', 'damaged'])
+def test_run_that_has_lost_its_checkpoints_is_refused(finished, tiny_config, tmp_path, how):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    lose_checkpoints(workdir, how)
+    with pytest.raises(UserError, match=r'has metrics of step 30 but no whole checkpoint; restore .*/checkpoints, or'):
+        loop.train_and_evaluate(tiny_config, workdir)
+    assert (workdir / 'metrics.jsonl').read_bytes() == (finished / 'metrics.jsonl').read_bytes()
+
+
+def test_run_that_was_killed_during_its_first_save_starts_again(finished, tiny_config, tmp_path):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    lose_checkpoints(workdir, 'damaged')
+    first, *_ = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
+    (workdir / 'metrics.jsonl').write_text(first)
     loop.train_and_evaluate(tiny_config, workdir)
     assert_same_run(workdir, finished)
+
+
+def test_damaged_best_checkpoint_is_kept_and_named(finished, tiny_config, tmp_path):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    best, last = Checkpoints(workdir).best_step(), Checkpoints(workdir).steps()[-1]
+    assert best != last
+    metadata = workdir / 'checkpoints' / str(best) / 'run' / 'metadata'
+    metadata.write_bytes(metadata.read_bytes()[:-1] + b'!')
+    with pytest.raises(UserError, match=f'{best}/run/metadata is damaged, .* --step: .*{last}$'):
+        load_run(workdir)
+    with pytest.raises(UserError, match=f'checkpoints/{best} is missing; restore it, or name .* --step: .*{last}$'):
+        loop.train_and_evaluate(tiny_config, workdir)
+    assert (workdir / 'damaged' / f'{best}_0' / 'run' / 'metadata').exists()
+    with pytest.raises(UserError, match=f'checkpoints/{best} is missing'):
+        load_run(workdir)
+    assert load_run(workdir, last).step == last
+
+
+@pytest.mark.parametrize('content', [b'\xff\xfe\n', b'[1]\n', b'{"step": 1}\n{"st\n{"step": 2}\n'])
+def test_damaged_metrics_are_one_sentence(finished, tiny_config, tmp_path, content):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    (workdir / 'metrics.jsonl').write_bytes(content)
+    with pytest.raises(UserError, match=r'metrics.jsonl is damaged in line \d; restore the file, or remove it'):
+        loop.train_and_evaluate(tiny_config, workdir)
+
+
+def test_lost_metrics_do_not_stop_a_run(finished, tiny_config, tmp_path):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    (workdir / 'metrics.jsonl').unlink()
+    result = loop.train_and_evaluate(tiny_config, workdir)
+    assert result['first'] is None
+    assert result['best']['step'] == Checkpoints(finished).best_step()
 
 
 def test_partial_config_file_does_not_block_a_start(tiny_config, tmp_path):

@@ -38,7 +38,8 @@ def _split_flag(config: Mapping[str, Any]) -> tuple[str, ...]:
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
     """Prints the best metrics, the files of the run and the commands to run next."""
     split, best, first = config['evaluation']['split'], result['best'], result['first']
-    print(f'\nbest on {split}, step {best["step"]} (before training: rsum {first["rsum"]:.1f})')
+    before = f' (before training: rsum {first["rsum"]:.1f})' if first else ''
+    print(f'\nbest on {split}, step {best["step"]}{before}')
     print(table(best))
     print(f'\nrun          {workdir}  (config.json, checkpoints/)')
     print(f'metrics      {workdir / "metrics.jsonl"}')

@@ -1,7 +1,8 @@
 """Checkpoints: Orbax, with a manifest of checksums, because Orbax does not notice a flipped byte.
 
 A checkpoint holds plain nested dicts of numpy arrays, which can be read on any number of devices, and the description
-of the run: its config, vocabulary and data. A checkpoint is complete if every file matches its manifest.
+of the run: its config, vocabulary and data. A checkpoint is whole if every file matches its manifest. Each names the
+best checkpoint at its time, so that a damaged or missing one is noticed and never replaced by another.
 """
 
 import functools
@@ -41,12 +42,20 @@ def _digests(folder: Path) -> dict[str, str]:
     return digests
 
 
+def damaged_file(folder: Path) -> Path | None:
+    """Returns the first file of a checkpoint that differs from its manifest, or the manifest; None if it is whole."""
+    try:
+        manifest = dict(json.loads((folder / MANIFEST).read_text()))
+    except (OSError, ValueError, TypeError):
+        return folder / MANIFEST
+    digests = _digests(folder)
+    changed = (name for name in sorted(manifest | digests) if manifest.get(name) != digests.get(name))
+    return next((folder / name for name in changed), None)
+
+
 def is_whole(folder: Path) -> bool:
     """Returns whether all files of a checkpoint match its manifest."""
-    try:
-        return json.loads((folder / MANIFEST).read_text()) == _digests(folder)
-    except (OSError, ValueError):
-        return False
+    return damaged_file(folder) is None
 
 
 class Checkpoints:
@@ -70,17 +79,17 @@ class Checkpoints:
         return ocp.CheckpointManager(self.folder, options=options)
 
     def steps(self) -> list[int]:
-        """Returns the steps of all checkpoints, complete or not, in ascending order."""
+        """Returns the steps of all checkpoints, whole or not, in ascending order."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
     def whole_steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints, in ascending order."""
+        """Returns the steps of all whole checkpoints, in ascending order."""
         return [step for step in self.steps() if is_whole(self.folder / str(step))]
 
     def save(self, state: chex.ArrayTree, step: int, run: dict[str, Any], metrics: dict[str, float] | None) -> None:
-        """Writes a checkpoint atomically and returns when it is complete.
+        """Writes a checkpoint atomically and returns when it is whole.
 
         Args:
           state: a pytree with numpy or replicated jax arrays.
@@ -89,7 +98,10 @@ class Checkpoints:
           metrics: of the validation at this step; None if there was none. They select the best checkpoint.
         """
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
-        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(run | {'format': FORMAT}))
+        scores = self._scores() | ({step: _score(metrics)} if metrics else {})
+        best = max(scores, key=lambda step: (scores[step], step), default=None)
+        described = run | {'format': FORMAT, 'best_step': best}
+        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
         self._manager.save(step, args=items, metrics=metrics, force=True)
         self._manager.wait_until_finished()
         if parallel.is_primary():
@@ -99,25 +111,34 @@ class Checkpoints:
                 file.write(digests)
         parallel.barrier('saved')
 
-    def remove_damaged(self) -> None:
-        """Removes incomplete checkpoints with a warning; every process calls it before the first save."""
-        damaged = [step for step in self.steps() if not is_whole(self.folder / str(step))]
+    def set_aside_damaged(self) -> None:
+        """Moves damaged checkpoints to `damaged/` with a warning; every process calls it before the first save.
+
+        A last checkpoint without a manifest was not saved to the end, so it is removed.
+        """
+        steps = self.steps()
+        damaged = {step: file for step in steps if (file := damaged_file(self.folder / str(step)))}
         parallel.barrier('checked checkpoints')
-        for step in damaged:
-            path = self.folder / str(step)
-            logging.warning('checkpoint %s is damaged or incomplete: falling back to the one before', path)
-            if parallel.is_primary():
-                shutil.rmtree(path)
-        parallel.barrier('removed damaged checkpoints')
+        for step, file in damaged.items() if parallel.is_primary() else ():
+            folder = self.folder / str(step)
+            if step == steps[-1] and not (folder / MANIFEST).exists():
+                shutil.rmtree(folder)
+                continue
+            aside = self.folder.with_name('damaged')
+            aside.mkdir(exist_ok=True)
+            target = aside / f'{step}_{len(list(aside.iterdir()))}'
+            logging.warning('%s is damaged: its checkpoint is moved to %s', file, target)
+            shutil.move(folder, target)
+        parallel.barrier('set damaged checkpoints aside')
 
     def restore_latest(self, template: chex.ArrayTree) -> tuple[chex.ArrayTree, dict[str, Any]] | None:
-        """Reads the latest complete checkpoint.
+        """Reads the latest whole checkpoint.
 
         Args:
           template: a pytree of the same structure and types.
 
         Returns:
-          The state with numpy arrays and the description of the run; None if there is no complete checkpoint.
+          The state with numpy arrays and the description of the run; None if there is no whole checkpoint.
         """
         steps = self.whole_steps()
         if not steps:
@@ -126,13 +147,46 @@ class Checkpoints:
         return serialization.from_state_dict(template, tree), run
 
     def best_step(self) -> int | None:
-        """Returns the step of the complete checkpoint with the highest rsum, the later one of ties, or None."""
-        scores = {}
-        for step in self.steps():
-            path = self.folder / str(step) / 'metrics' / 'metrics'
-            if path.exists() and is_whole(self.folder / str(step)):
-                scores[step] = _score(json.loads(path.read_text()))
-        return max(scores, key=lambda step: (scores[step], step), default=None)
+        """Returns the step of the highest rsum, the later one of ties, as the last checkpoint names it.
+
+        Its own checkpoint may be damaged or missing, which `read` tells.
+
+        Raises:
+          UserError: if the last checkpoint is damaged.
+        """
+        steps = self.steps()
+        if not steps:
+            return None
+        return self._describe(steps[-1])['best_step']
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Returns the metrics of a validated checkpoint."""
+        return json.loads((self.folder / str(step) / 'metrics' / 'metrics').read_text())
+
+    def _scores(self) -> dict[int, float]:
+        """Returns the rsum of every validated checkpoint by its step."""
+        validated = (step for step in self.steps() if (self.folder / str(step) / 'metrics').is_dir())
+        return {step: _score(self.metrics(step)) for step in validated}
+
+    def _describe(self, step: int) -> dict[str, Any]:
+        """Returns the description of the run in a whole checkpoint, with its `best_step`.
+
+        Raises:
+          UserError: if the checkpoint is missing, damaged or of another format.
+        """
+        folder = self.folder / str(step)
+        if not folder.is_dir():
+            problem = f'checkpoint {folder} is missing'
+        elif file := damaged_file(folder):
+            problem = f'{file} is damaged, so checkpoint {folder.name} cannot be trusted'
+        else:
+            run = json.loads((folder / 'run' / 'metadata').read_text())
+            if run.pop('format', None) == FORMAT:
+                return run
+            raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')
+        whole = ', '.join(map(str, self.whole_steps()))
+        name = f'or name a whole checkpoint with --step: {whole}' if whole else 'no other checkpoint is whole'
+        raise UserError(f'{problem}; restore it, {name}')
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reads one checkpoint.
@@ -146,15 +200,13 @@ class Checkpoints:
         Raises:
           UserError: if it is missing, damaged or of another format.
         """
-        folder = self.folder / str(step)
-        if not is_whole(folder):
-            raise UserError(f'checkpoint {folder} is missing or damaged; choose another of steps {self.steps()}')
+        run = self._describe(step)
+        del run['best_step']
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(), run=ocp.args.JsonRestore())
-            restored = reader.restore(folder, args=items)
-        if restored['run'].pop('format', None) != FORMAT:
-            raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')
-        return restored['state'], restored['run']
+            restored = reader.restore(
+                self.folder / str(step), args=ocp.args.Composite(state=ocp.args.StandardRestore())
+            )
+        return restored['state'], run
 
     def __enter__(self) -> 'Checkpoints':
         return self

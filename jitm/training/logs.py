@@ -3,16 +3,17 @@
 import datetime
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tqdm
 from tensorboardX import SummaryWriter
 
 from jitm import parallel
-from jitm.files import replacing
+from jitm.files import read_json_lines, replacing
 
-COLLAPSE_PATIENCE = 10
+COLLAPSE_STEPS = 500  # runs that leave it in time: SelHN after 190 to 330 steps, see docs/results.md
 COLLAPSE_TOLERANCE = 0.05
 
 
@@ -26,16 +27,9 @@ class MetricsFile:
           path: the file.
           step: the last step whose lines are kept.
         """
-        kept = []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                if json.loads(line)['step'] > step:
-                    break
-            except ValueError:
-                break
-            kept.append(line + '\n')
+        kept = [line for line in read_json_lines(path) if line['step'] <= step]
         with replacing(path) as file:
-            file.write(''.join(kept).encode())
+            file.write(''.join(json.dumps(line) + '\n' for line in kept).encode())
         self._file = path.open('a')
 
     def write(self, line: Mapping[str, object]) -> None:
@@ -49,28 +43,52 @@ class MetricsFile:
 
 
 def read_metrics(workdir: Path) -> list[dict]:
-    """Reads the lines of a run's `metrics.jsonl`."""
-    return [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
+    """Reads the lines of a run's `metrics.jsonl`; none if there is no such file."""
+    return read_json_lines(workdir / 'metrics.jsonl')
+
+
+def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -> list[int]:
+    """Returns the steps after which a config's terms start or end; the first is 0."""
+    epochs = {0} | {term[key] for term in terms.values() for key in ('start_epoch', 'end_epoch')} - {None}
+    return [epoch * steps_per_epoch for epoch in sorted(epochs)]
 
 
 class CollapseMonitor:
     """Detects a collapse: the loss stays at its value for constant scores, 2 x batch x margin for max of hinges.
 
-    Training with hard negatives is known to get stuck on this plateau, where the gradient separates nothing.
+    Training with hard negatives is known to get stuck on this plateau, where the gradient separates nothing. The first
+    steps with other terms are no sign of it: max of hinges starts near this value, and leaves it where it trains well.
     """
 
-    def __init__(self):
-        self._collapsed_for = 0
+    def __init__(self, member: str, changes: Sequence[int] = (0,)):
+        """Makes a monitor of a run's first step.
 
-    def update(self, loss: float, collapsed_loss: float) -> str | None:
-        """Updates the monitor with a logged step; returns a warning, once per collapse, else None."""
-        collapsed = collapsed_loss > 0 and abs(loss - collapsed_loss) <= COLLAPSE_TOLERANCE * collapsed_loss
-        self._collapsed_for = self._collapsed_for + 1 if collapsed else 0
-        if self._collapsed_for != COLLAPSE_PATIENCE:
+        Args:
+          member: the model whose loss is read.
+          changes: `term_changes` of the run.
+        """
+        self.member = member
+        self._changes = changes
+        self._left = 0  # the last logged step off the plateau
+        self._warned = None  # the start of the plateau of the last warning
+
+    def update(self, line: Mapping[str, Any]) -> str | None:
+        """Updates the monitor with a line of `metrics.jsonl`; returns a warning, once per collapse, else None."""
+        if line['part'] != 'train':
             return None
+        step = line['step']
+        loss, collapsed_loss = (line[f'{self.member}/{key}'] for key in ('ranking_loss', 'collapsed_loss'))
+        if collapsed_loss <= 0 or abs(loss - collapsed_loss) > COLLAPSE_TOLERANCE * collapsed_loss:
+            self._left = step
+            return None
+        start = max(self._left, *(change for change in self._changes if change < step))
+        if step - start < COLLAPSE_STEPS or start == self._warned:
+            return None
+        self._warned = start
         return (
-            f'the loss is {loss:.2f}, its value for constant scores ({collapsed_loss:.2f}): the model has collapsed or '
-            'has not started to learn; a lower learning rate, or a first epoch of sum_of_hinges, may help'
+            f'the loss is {loss:.2f}, its value for constant scores ({collapsed_loss:.2f}), for {step - start} steps: '
+            'the model has collapsed or has not started to learn; a lower learning rate, or a first epoch of '
+            'sum_of_hinges, may help'
         )
 
 
@@ -81,7 +99,9 @@ class Logs:
     `timing.jsonl`.
     """
 
-    def __init__(self, workdir: Path, restored: int | None, total_steps: int, batch_size: int):
+    def __init__(
+        self, workdir: Path, restored: int | None, total_steps: int, batch_size: int, monitor: CollapseMonitor
+    ):
         """Opens the files and drops lines of later steps than the restored one.
 
         Args:
@@ -89,6 +109,7 @@ class Logs:
           restored: step of the restored checkpoint; None if there was none, which drops everything.
           total_steps: of the run.
           batch_size: of the global batch, for the throughput.
+          monitor: a new one; it is updated with the lines of earlier steps.
         """
         workdir.mkdir(parents=True, exist_ok=True)
         step, last = restored or 0, -1 if restored is None else restored
@@ -97,7 +118,9 @@ class Logs:
         self._board = SummaryWriter(str(workdir / 'tensorboard'), purge_step=last + 1)
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
         self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=disable, dynamic_ncols=True)
-        self._monitor = CollapseMonitor()
+        self._monitor = monitor
+        for line in read_metrics(workdir):
+            monitor.update(line)
         self._batch_size = batch_size
         self._mark = (step, time.perf_counter())
         self._waited = 0.0
@@ -111,13 +134,12 @@ class Logs:
         """Adds seconds spent waiting for a batch."""
         self._waited += seconds
 
-    def train(self, step: int, epoch: float, metrics: Mapping[str, float], member: str) -> None:
+    def train(self, step: int, epoch: float, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of one training step, after `step` steps."""
-        self._write(step, 'train', metrics, epoch)
-        warning = self._monitor.update(metrics[f'{member}/ranking_loss'], metrics[f'{member}/collapsed_loss'])
-        if warning:
+        line = self._write(step, 'train', metrics, epoch)
+        if warning := self._monitor.update(line):
             self.say(f'WARNING step {step}: {warning}')
-        shown = {'loss': metrics[f'{member}/loss'], 'gap': metrics[f'{member}/gap']}
+        shown = {key: metrics[f'{self._monitor.member}/{key}'] for key in ('loss', 'gap')}
         self._bar.set_postfix({key: f'{value:.3g}' for key, value in shown.items()}, refresh=False)
         self._bar.update(step - self._bar.n)
 
@@ -153,7 +175,9 @@ class Logs:
         self._metrics.close()
         self._timing.close()
 
-    def _write(self, step: int, part: str, metrics: Mapping[str, float], epoch: float) -> None:
-        self._metrics.write({'step': step, 'epoch': epoch, 'part': part, **metrics})
+    def _write(self, step: int, part: str, metrics: Mapping[str, float], epoch: float) -> dict[str, Any]:
+        line = {'step': step, 'epoch': epoch, 'part': part, **metrics}
+        self._metrics.write(line)
         for name, value in metrics.items():
             self._board.add_scalar(f'{part}/{name}'.replace('@', '_'), value, step)
+        return line

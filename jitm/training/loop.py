@@ -17,7 +17,7 @@ from jitm.files import replacing
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.training.build.run import Setup, check_workdir, lock, set_up
-from jitm.training.logs import Logs, read_metrics
+from jitm.training.logs import CollapseMonitor, Logs, read_metrics, term_changes
 from jitm.training.step import TrainState
 
 
@@ -70,7 +70,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
         'vocabulary_hash': setup.data.vocabulary.hash,
         'data': setup.pipeline.identity,
     }
-    checkpoints.remove_damaged()
+    checkpoints.set_aside_damaged()
     restored = checkpoints.restore_latest(jax.eval_shape(setup.random_state))
     if restored is None:
         return parallel.put_state(setup.initial_state()), run, None
@@ -106,7 +106,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       workdir: the run directory: new, empty, or holding the same run.
 
     Returns:
-      The `first` and the `best` validation, as the lines of `metrics.jsonl`.
+      The `first` validation, a line of `metrics.jsonl`, None if it was lost; and the `best` one, `step` and metrics.
 
     Raises:
       UserError: if something the user gave is wrong; nothing was written.
@@ -122,10 +122,26 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
             _write_config(config, workdir)
         state, run, restored = _start(setup, checkpoints, workdir)
         _write_config(config, workdir)  # keys that cannot change a number may differ
-        with Logs(folder, restored, setup.total_steps, config['batch_size']) as logs:
+        changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
+        monitor = CollapseMonitor(config['evaluation']['member'], changes)
+        with Logs(folder, restored, setup.total_steps, config['batch_size'], monitor) as logs:
             _Loop(setup, checkpoints, run, logs, stop, folder).train(state, resumed=restored is not None)
-    validations = [line for line in read_metrics(folder) if 'rsum' in line]
-    return {'first': validations[0], 'best': max(validations, key=lambda line: (line['rsum'], line['step']))}
+        return {'first': _first_validation(folder), 'best': _best_validation(checkpoints)}
+
+
+def _first_validation(folder: Path) -> dict[str, Any] | None:
+    return next((line for line in read_metrics(folder) if 'rsum' in line), None)
+
+
+def _best_validation(checkpoints: Checkpoints) -> dict[str, Any]:
+    """Returns step and metrics of the best checkpoint.
+
+    Raises:
+      UserError: if it is damaged or missing.
+    """
+    step = checkpoints.best_step()
+    checkpoints.read(step)
+    return {'step': step, **checkpoints.metrics(step)}
 
 
 class _Loop:
@@ -204,4 +220,4 @@ class _Loop:
         numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
         numbers['learning_rate'] = float(self._setup.schedule(step - 1))
         epoch = step / self._setup.pipeline.steps_per_epoch
-        self._logs.train(step, epoch, numbers, self._setup.config['evaluation']['member'])
+        self._logs.train(step, epoch, numbers)

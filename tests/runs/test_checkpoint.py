@@ -65,14 +65,39 @@ def test_flipped_bit_falls_back_to_the_previous_checkpoint(tmp_path, caplog):
         assert is_whole(checkpoints.folder / '3')
         damage(checkpoints, 3)
     with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.remove_damaged()
+        checkpoints.set_aside_damaged()
         state, _ = checkpoints.restore_latest(make_state(0))
         assert int(state['step']) == 2
-        assert 'checkpoints/3 is damaged or incomplete: falling back' in caplog.text
+        assert 'is damaged: its checkpoint is moved to' in caplog.text
+        assert (tmp_path / 'damaged' / '3_0' / 'manifest.json').exists()
         assert checkpoints.steps() == [2]
         save_all(checkpoints, {3: 6.0})
         assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 3
         assert checkpoints.best_step() == 3
+
+
+def test_best_checkpoint_is_never_replaced_by_another(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 4.0, 4: 4.5})
+        damage(checkpoints, 2)
+        assert checkpoints.best_step() == 2
+        with pytest.raises(UserError, match=r'checkpoints/2/.* is damaged, .* whole checkpoint with --step: 3, 4$'):
+            checkpoints.read(checkpoints.best_step())
+        checkpoints.set_aside_damaged()
+        assert checkpoints.steps() == [3, 4]
+        with pytest.raises(UserError, match=r'checkpoints/2 is missing; restore it, or name .* with --step: 3, 4$'):
+            checkpoints.read(checkpoints.best_step())
+        save_all(checkpoints, {5: 4.2})
+        assert checkpoints.best_step() == 4
+
+
+def test_save_that_was_not_finished_is_removed(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0, 2: 5.0})
+        (checkpoints.folder / '2' / 'manifest.json').unlink()
+        checkpoints.set_aside_damaged()
+        assert checkpoints.steps() == [1]
+    assert not (tmp_path / 'damaged').exists()
 
 
 @pytest.mark.parametrize('what', ['manifest', 'half a manifest', 'file', 'everything'])
@@ -96,7 +121,9 @@ def test_damaged_checkpoint_is_refused(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: 2.0, 2: 1.0})
         damage(checkpoints, 1)
-        with pytest.raises(UserError, match=r'checkpoints/1 is missing or damaged; choose another of steps \[1, 2\]'):
+        with pytest.raises(
+            UserError, match=r'checkpoints/1/.* is damaged, so checkpoint 1 cannot be trusted; .* --step: 2'
+        ):
             checkpoints.read(1)
         tree, run = checkpoints.read(2)
     np.testing.assert_array_equal(tree['params']['kernel'], np.full((3, 2), 2))
@@ -121,8 +148,9 @@ def test_damage_in_any_file_is_detected(tmp_path):
         shutil.copytree(tmp_path / 'whole', tmp_path / str(n))
         with Checkpoints(tmp_path / str(n)) as checkpoints:
             (checkpoints.folder / name).write_bytes(b'{broken')
-            assert checkpoints.best_step() == 1
-            checkpoints.remove_damaged()
+            with pytest.raises(UserError, match=f'{name.name} is damaged'):
+                checkpoints.best_step()
+            checkpoints.set_aside_damaged()
             assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 1
             save_all(checkpoints, {2: 7.0})
             assert checkpoints.best_step() == 2

@@ -18,11 +18,13 @@ from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.evaluation.scoring import DTYPES
 from jitm.importers.pretrained import Replacements, replace
+from jitm.runs.checkpoint import Checkpoints
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
 from jitm.training.build.model import check_members, load_weights, make_members, make_models
 from jitm.training.build.objective import make_objective, make_optimizer
 from jitm.training.candidates import InBatch
+from jitm.training.logs import read_metrics
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch
@@ -158,7 +160,7 @@ def check_sections(config: Mapping[str, Any]) -> None:
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if the directory holds something else, or a run with a different training config."""
+    """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints."""
     path = workdir / 'config.json'
     if not path.exists():
         started = {'config.json.partial', 'processes', LOCK}  # left by a start that was killed at once
@@ -174,6 +176,12 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
         raise UserError(
             f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
             'choose a new workdir, or the old values'
+        )
+    steps = [line.get('step', 0) for line in read_metrics(workdir)]
+    if steps and steps[-1] > 0 and not Checkpoints(workdir).whole_steps():
+        raise UserError(
+            f'{workdir} has metrics of step {steps[-1]} but no whole checkpoint; restore {workdir / "checkpoints"}, or '
+            'choose a new workdir'
         )
 
 
