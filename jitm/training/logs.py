@@ -13,7 +13,7 @@ from tensorboardX import SummaryWriter
 from jitm import parallel
 from jitm.files import read_json_lines, replacing
 
-COLLAPSE_STEPS = 500  # runs that leave it in time: SelHN after 190 to 330 steps, see docs/results.md
+COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
 
 

@@ -14,7 +14,6 @@ from jitm.losses import ranking
 from jitm.training.build.objective import make_terms
 from jitm.training.candidates import InBatch
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, ranking_metrics
-from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, Outcome, init_members
 from jitm.training.objective import objective, token_terms
 from jitm.training.step import TrainState, TrainStep
@@ -223,13 +222,6 @@ def test_hard_share_uses_the_epsilon_of_the_loss():
     for epsilon, share in ((9.0, 0.0), (0.0, 1.0)):
         terms = make_terms({'ranking': TERM | {'loss': 'ranking.selective_hard_negative', 'epsilon': epsilon}})
         np.testing.assert_allclose(ranking_metrics(rank_in_batch(range(5)), terms, 0)['hard_share'], share)
-
-
-def test_collapse_monitor_warns_once_per_plateau():
-    monitor = CollapseMonitor()
-    messages = [monitor.update(loss, 51.2) for loss in [80] + [51.3] * 15 + [30] + [50.9] * 10]
-    assert [n for n, text in enumerate(messages) if text] == [10, 26]
-    assert 'the loss is 51.30, its value for constant scores (51.20)' in messages[10]
 
 
 def test_inactive_terms_have_no_active_hinges():

@@ -1,0 +1,86 @@
+"""The warning of a collapsed loss, on logged lines of no real run."""
+
+import re
+
+import pytest
+
+from jitm.training.logs import COLLAPSE_STEPS, CollapseMonitor, Logs, term_changes
+
+CONSTANT = 51.2  # the loss for constant scores
+EPOCH = 234  # steps, as on Flickr8k with batches of 128
+SUM, MAX = {'start_epoch': 0, 'end_epoch': 1}, {'start_epoch': 1, 'end_epoch': None}
+SUM_FIRST = term_changes({'warm_up': SUM, 'ranking': MAX}, EPOCH)
+
+
+def make_lines(losses, every=10):
+    """Returns the lines of logged steps with these losses, with a validation after each."""
+    for step, loss in enumerate(losses, 1):
+        train = {'target/loss': loss, 'target/gap': 0.0, 'target/ranking_loss': loss, 'target/collapsed_loss': CONSTANT}
+        yield {'step': every * step, 'epoch': every * step / EPOCH, 'part': 'train', **train}
+        yield {'step': every * step, 'epoch': every * step / EPOCH, 'part': 'dev', 'rsum': 6.0}
+
+
+def warned_steps(lines, changes=(0,)):
+    monitor = CollapseMonitor('target', changes)
+    return [line['step'] for line in lines if monitor.update(line)]
+
+
+def test_terms_change_where_one_starts_or_ends():
+    assert SUM_FIRST == [0, EPOCH]
+    late = {'start_epoch': 2, 'end_epoch': 4}
+    assert term_changes({'ranking': MAX, 'late': late}, 10) == [0, 10, 20, 40]
+
+
+def test_collapse_from_the_first_step_is_warned_of_once():
+    lines = list(make_lines([51.3] * 200))
+    assert warned_steps(lines) == [COLLAPSE_STEPS]
+    warning = next(filter(None, map(CollapseMonitor('target').update, lines)))
+    assert f'the loss is 51.30, its value for constant scores (51.20), for {COLLAPSE_STEPS} steps' in warning
+
+
+def test_each_plateau_is_warned_of():
+    plateau = COLLAPSE_STEPS // 10
+    assert warned_steps(make_lines([80] + [51.3] * plateau + [30] + [50.9] * plateau)) == [
+        10 + COLLAPSE_STEPS,
+        20 + 2 * COLLAPSE_STEPS,
+    ]
+
+
+def test_first_steps_of_max_of_hinges_are_no_collapse():
+    """Sum of hinges ends near the value for constant scores, at which max of hinges then starts."""
+    warm_up = [300.0] * 3 + [51.0] * 20
+    assert not warned_steps(make_lines(warm_up + [51.3] * 40 + [45.0] * 100), SUM_FIRST)
+    assert warned_steps(make_lines(warm_up + [51.3] * 100), SUM_FIRST) == [EPOCH + COLLAPSE_STEPS + 6]
+
+
+def test_steps_count_whatever_the_period_of_the_log():
+    losses = [80.0] * 100 + [51.3] * COLLAPSE_STEPS
+    assert warned_steps(make_lines(losses, every=1)) == warned_steps(make_lines(losses[::10])) == [100 + COLLAPSE_STEPS]
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """Logs lines in a run directory from a restored step on; returns the steps of its warnings."""
+    printed = []
+    monkeypatch.setattr(Logs, 'say', lambda _, text: printed.append(text))
+
+    def log(name, lines, restored=None):
+        printed.clear()
+        with Logs(tmp_path / name, restored, 2000, 128, CollapseMonitor('target', SUM_FIRST)) as logs:
+            for line in lines:
+                names = [key for key in line if key.startswith('target/')]
+                if names:
+                    logs.train(line['step'], line['epoch'], {key: line[key] for key in names})
+        return [int(re.match(r'WARNING step (\d+): the loss is', text).group(1)) for text in printed]
+
+    return log
+
+
+@pytest.mark.parametrize('restored', [100, 400, 730, 740, 750, 1100, 1400])
+def test_resumed_run_warns_at_the_same_steps(log, restored):
+    lines = list(make_lines([300.0] * 10 + [51.3] * 80 + [30.0] * 5 + [51.3] * 60))
+    whole = log('whole', lines)
+    assert len(whole) == 2
+    early = log('run', [line for line in lines if line['step'] <= restored + 90])  # stopped 90 steps after it saved
+    late = log('run', [line for line in lines if line['step'] > restored], restored)
+    assert [step for step in early if step <= restored] + late == whole
