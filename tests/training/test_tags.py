@@ -107,7 +107,10 @@ def set_up_with(config, **changes):
             {'synthesis__num_hard': 9},
             r"'synthesis.num_hard' is 9, more than the synthetic captions of an image \(.* = 8\)",
         ),
-        ({'synthesis__generator': ''}, "'terms.synthetic.rankings' names 'generated', which is no ranking; known are i2t, t2i"),
+        (
+            {'synthesis__generator': ''},
+            "'terms.synthetic.rankings' names 'generated', which is no ranking; known are i2t, t2i",
+        ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
         ({'augmentation__num_views': 2}, "'augmentation' must leave examples as they are"),

@@ -1,6 +1,7 @@
 """Builds the objective: sources of rankings and token predictions, terms, and the optimizer."""
 
 import inspect
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from jitm.training.objective import DIRECTIONS, INPUTS, RankingTerm, Term, Token
 from jitm.training.source import Source
 from jitm.types import Ranking, TokenPredictions
 
+TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if'
 COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every term
 
 
@@ -125,7 +127,7 @@ def _make_ranking_term(
         RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=ranked
     )
     scores, own = jnp.zeros((4, 4)), jnp.eye(4, dtype=bool)
-    _check_arguments(where, term.per_query, Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0]))
+    _check_loss(where, term.per_query, Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0]))
     return term
 
 
@@ -137,7 +139,7 @@ def _make_token_term(
     predictions = loss_name.partition('.')[2]
     term = _bind_term(TokenTerm, where, loss, keywords, ('logits', 'labels', 'mask'), predictions=predictions)
     mask = jnp.eye(4, dtype=bool)
-    _check_arguments(where, term.per_text, TokenPredictions(jnp.zeros((4, 4, 2)), jnp.zeros((4, 4), int), mask))
+    _check_loss(where, term.per_text, TokenPredictions(jnp.zeros((4, 4, 2)), jnp.zeros((4, 4), int), mask))
     return term
 
 
@@ -161,12 +163,24 @@ def _named_rankings(where: str, named: Any, known: Collection[str]) -> tuple[str
     return tuple(named)
 
 
-def _check_arguments(where: str, loss: Any, example: Any) -> None:
-    """Raises a UserError if a loss refuses its arguments, which it does only when it is computed."""
+def _check_loss(where: str, loss: Any, example: Any) -> None:
+    """Raises a UserError if a loss cannot be traced with its arguments, or does not return one value per query [4]."""
     try:
-        jax.eval_shape(loss, example)
+        result = jax.eval_shape(loss, example)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise UserError(f"'{where}' reads values while it is traced, {_last_line(error)}; {TRACEABLE}") from None
     except (TypeError, ValueError) as error:
         raise UserError(f"'{where}' cannot be computed with its arguments: {str(error).splitlines()[0]}") from None
+    if getattr(result, 'shape', None) != (4,):
+        got = f'an array of shape {result.shape}' if hasattr(result, 'shape') else type(result).__name__
+        raise UserError(f"'{where}' returns {got} for 4 queries; a loss returns one value per query, of shape (4,)")
+
+
+def _last_line(error: Exception) -> str:
+    """Returns where an error was raised outside of its libraries."""
+    frames = (f for f in traceback.extract_tb(error.__traceback__) if 'site-packages' not in f.filename)
+    *_, frame = frames
+    return f'in line {frame.lineno} of {frame.filename}: {frame.line}'
 
 
 def check_token_sources(terms: Mapping[str, Term], predicted: Collection[str]) -> None:

@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.training.build.objective import make_terms
 from jitm.types import TokenPredictions
@@ -92,3 +93,43 @@ def test_token_term_checks_and_passes_its_arguments():
 def test_empty_terms_are_refused():
     with pytest.raises(UserError, match="'terms' is empty"):
         make_terms({})
+
+
+def matrix(scores, positives, negatives):
+    return scores
+
+
+def total(scores, positives, negatives):
+    return jnp.sum(scores)
+
+
+def pair(scores, positives, negatives):
+    return scores[0], scores[1]
+
+
+def with_numpy(scores, positives, negatives):
+    return np.maximum(np.asarray(scores), 0).sum(axis=1)
+
+
+def with_if(scores, positives, negatives):
+    return jnp.ones(len(scores)) if scores[0, 0] > 0 else jnp.zeros(len(scores))
+
+
+@pytest.mark.parametrize(
+    ('loss', 'sentence'),
+    [
+        (matrix, r"'terms.ranking' returns an array of shape \(4, 4\) for 4 queries; .* of shape \(4,\)$"),
+        (total, r"'terms.ranking' returns an array of shape \(\) for 4 queries"),
+        (pair, "'terms.ranking' returns tuple for 4 queries"),
+        (with_numpy, r'in line \d+ of .*test_objective.py: return np.maximum\(.*; use jax.numpy instead of numpy'),
+        (
+            with_if,
+            r'in line \d+ of .*test_objective.py: return .* if scores\[0, 0\] > 0 .*, and jnp.where instead of if',
+        ),
+    ],
+)
+def test_losses_of_another_form_are_refused(monkeypatch, loss, sentence):
+    monkeypatch.setattr(config_lib, 'resolve', lambda package, name: loss)
+    keys = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
+    with pytest.raises(UserError, match=sentence):
+        make_terms({'ranking': {'loss': 'ranking.new', **keys}})
