@@ -3,8 +3,8 @@
     python -m benchmarks.flickr8k                                 # lists the groups, their runs and what is done
     python -m benchmarks.flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
 
-Finished runs are skipped, an interrupted run resumes, a run waits for those that it begins with. A run whose row is in
-docs/flickr8k.jsonl is not repeated unless another run begins with it. With --jobs N, N runs share the device.
+A finished run is skipped, an interrupted one resumes. A run whose row is in docs/flickr8k.jsonl is trained again only
+if another run reads it. With --jobs N, N runs share the device.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from jitm.analysis.settings import read_settings
 ROWS = ROOT / 'docs' / 'flickr8k.jsonl'
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
-VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; others begin with it
+VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def scored(workdir: Path, name: str) -> Path:
 
 
 def train(name: str, seed: int, folder: Path) -> None:
-    """Trains a run, or goes on with it, saves its scores and writes its row.
+    """Trains a run, or resumes it, and saves its scores.
 
     Raises:
       subprocess.CalledProcessError: if a command fails; its output is in `FOLDER/NAME.log`.
