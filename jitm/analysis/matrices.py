@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitm.analysis.settings import RunLog, Setting
 from jitm.data import precomp
 from jitm.errors import UserError
 
@@ -86,6 +87,51 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
             )
     check_same_data(matrices)
     return matrices
+
+
+def saved_sims(run: RunLog, split: str) -> Path:
+    """Returns the file that `jitm eval --save_sims` writes for a run."""
+    return run.workdir / 'eval' / split / 'sims.npy'
+
+
+def read_evaluated(settings: Sequence[Setting], split: str) -> dict[int, list[Matrix]]:
+    """Reads the similarities of the settings all of whose runs have saved them.
+
+    Args:
+      settings: settings, of runs with validations.
+      split: such as 'dev'.
+
+    Returns:
+      {index of the setting: the similarities of each of its runs}; all are of the same split.
+
+    Raises:
+      UserError: if a file is damaged or older than the best checkpoint of its run, or the splits differ, see
+        `read_matrices`.
+    """
+    runs = {
+        n: setting.runs
+        for n, setting in enumerate(settings)
+        if all(saved_sims(run, split).exists() for run in setting.runs)
+    }
+    paths = [saved_sims(run, split) for of_setting in runs.values() for run in of_setting]
+    matrices = iter(read_matrices(paths) if paths else ())
+    evaluated = {n: [next(matrices) for _ in of_setting] for n, of_setting in runs.items()}
+    for n, of_setting in evaluated.items():
+        for run, matrix in zip(runs[n], of_setting, strict=True):
+            _check_best(run, matrix)
+    return evaluated
+
+
+def _check_best(run: RunLog, matrix: Matrix) -> None:
+    """Raises a UserError if the report beside a matrix names a step that is not the best validation of its run."""
+    best = run.best_validation()['rsum']
+    for evaluated in matrix.protocol.get('runs', ()):
+        lines = [line for line in run.validations if line['step'] == evaluated['step']]
+        if not lines or lines[0]['rsum'] < best:
+            raise UserError(
+                f'{matrix.path} is of step {evaluated["step"]}, which is not the best validation of {run.workdir}; '
+                'write it again with jitm eval --save_sims'
+            )
 
 
 def check_same_data(files: Sequence[Saved]) -> None:
