@@ -1,6 +1,7 @@
 """Curves of several settings in one figure, and saving of figures."""
 
 import dataclasses
+import io
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,16 @@ def draw_curves(
     max_columns = int(width / (0.8 + 0.09 * max(map(len, labels))))
     figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, max_columns), frameon=False)
     return figure, dict(zip(quantities, panels, strict=True))
+
+
+def to_svg(figure: Any) -> bytes:
+    """Returns a matplotlib figure as SVG; equal figures give equal bytes."""
+    import matplotlib as mpl
+
+    buffer = io.BytesIO()
+    with mpl.rc_context({'svg.hashsalt': 'jitm'}):
+        figure.savefig(buffer, format='svg', metadata={'Date': None})
+    return buffer.getvalue()
 
 
 def save(figure: Any, output: Path) -> None:

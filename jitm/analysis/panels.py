@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +36,26 @@ def read_split(matrices: Sequence[Matrix], data_root: str | None) -> Split:
             'folder where jitm eval --save_sims wrote it'
         )
     run = read_run_log(Path(protocol['runs'][0]['workdir']))
-    split = config_lib.load_split(run.config['data'], protocol['split'], data_root)
-    if (split.num_images, split.num_texts) != matrices[0].sims.shape:
+    return load_split_of(matrices[0], run.config['data'], protocol['split'], data_root)
+
+
+def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data_root: str | None) -> Split:
+    """Reads the split of a matrix.
+
+    Args:
+      matrix: similarities of the split.
+      data: the sub-dict `data` of the config of its run.
+      split_name: such as 'dev'.
+      data_root: the data folder, if it has moved since training.
+
+    Raises:
+      UserError: if the data cannot be read or have another size.
+    """
+    split = config_lib.load_split(data, split_name, data_root)
+    if (split.num_images, split.num_texts) != matrix.sims.shape:
         raise UserError(
-            f'{split.name} has {split.num_images} images and {split.num_texts} texts, but {matrices[0].path} has shape '
-            f'{matrices[0].sims.shape}; give the --data_root that jitm eval used'
+            f'{split.name} has {split.num_images} images and {split.num_texts} texts, but {matrix.path} has shape '
+            f'{matrix.sims.shape}; give the --data_root that jitm eval used'
         )
     return split
 

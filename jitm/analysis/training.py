@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from jitm.analysis.figures import Curve, curve, draw_curves, save
 from jitm.analysis.settings import RunLog, Setting
@@ -103,11 +104,11 @@ def training(settings: Sequence[Setting]) -> str:
     return table(['setting', *columns], rows)
 
 
-def draw(settings: Sequence[Setting], output: Path) -> None:
-    """Draws the curves of each quantity that is logged.
+def figure_of(settings: Sequence[Setting]) -> Any:
+    """Returns a matplotlib figure of the curves of each quantity that is logged.
 
     Raises:
-      UserError: if a run has no line of training, or the figure cannot be written.
+      UserError: if a run has no line of training.
     """
     figure, panels = draw_curves(settings, [curves(setting.runs) for setting in settings], QUANTITIES, NOTE)
     for quantity, row in panels.items():
@@ -119,4 +120,13 @@ def draw(settings: Sequence[Setting], output: Path) -> None:
             row[0].set_yscale('log' if positive else 'linear')
         else:
             row[0].set_ylim(bottom=0)
-    save(figure, output)
+    return figure
+
+
+def draw(settings: Sequence[Setting], output: Path) -> None:
+    """Draws the curves of each quantity that is logged.
+
+    Raises:
+      UserError: if a run has no line of training, or the figure cannot be written.
+    """
+    save(figure_of(settings), output)

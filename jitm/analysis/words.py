@@ -1,14 +1,13 @@
 """Mismatched words of captions and their corrections, as lines and as a page (TAGS-DC: Fan et al., 2022, figure 3)."""
 
-import base64
 import html
 import importlib.util
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.analysis.pictures import png, uri
 from jitm.metrics import MATCH_THRESHOLD
 
 WIDTH = 100  # characters of a line
@@ -105,7 +104,7 @@ def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
 def _article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
     picture = ''
     if pixels is not None and importlib.util.find_spec('matplotlib') is not None:
-        picture = f'<img alt="{html.escape(pair["image_id"])}" src="data:image/png;base64,{_png(pixels)}">\n'
+        picture = f'<img alt="{html.escape(pair["image_id"])}" src="{uri(png(pixels), "png")}">\n'
     words = ''.join(map(_cell, _words(pair)))
     return (
         f'<article>\n{picture}<div>\n<p>{html.escape(pair["caption"])}</p>\n'
@@ -121,11 +120,3 @@ def _cell(word: _Word) -> str:
         f'<span class="word"><b style="--shade: {shade}">{text}</b>'
         f'<small>{100 * word.mismatch:.0f}</small>{inserted}</span>'
     )
-
-
-def _png(pixels: Sequence) -> str:
-    from matplotlib.image import imsave
-
-    buffer = io.BytesIO()
-    imsave(buffer, pixels, format='png')
-    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,13 +1,19 @@
-"""Report on saved logs, similarities and vectors of runs: tables and figures.
+"""Compare runs: one page of a set of runs, or tables and figures of saved logs, similarities and vectors.
 
+    jitm report runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output report.html
     jitm report summary runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1
     jitm report training runs/vsepp_s0 runs/vsepp_s1 --output training.png
     jitm report panels runs/vse0_s0/eval/dev/sims.npy runs/vsepp_s0/eval/dev/sims.npy --queries 4
     jitm report map runs/vsepp_s0/eval/dev/vectors.npz --pairs 30
 
+Without a kind, the page: one HTML file with settings, recalls, curves, significance, and examples of
+queries for which one setting is right and another is not. Significance and examples need the
+similarities that `jitm eval --workdir RUN --save_sims` writes. --rows also writes the numbers of each
+run to a file of rows, one JSON object per run.
+
 The kinds, with what they read:
 
-    summary RUN...              best validation, and rsum by epoch, averaged over seeds
+    summary RUN|ROWS...         best validation, and rsum by epoch, averaged over seeds
     training RUN...             loss, gradient and margin between scores during training
     validation RUN...           R@1 of both directions and rsum by epoch
     difficulty RUN...           how close synthetic negative captions come to the captions
@@ -16,8 +22,9 @@ The kinds, with what they read:
     panels SIMS...              what is retrieved for some images and captions, side by side
     map VECTORS...              images and their captions as points of a plane
 
-RUN is a run directory; runs that differ only in the seed are averaged. SIMS is a file of `jitm eval
---save_sims`, VECTORS one of `jitm eval --save_vectors`; several files must be of the same split.
+RUN is a run directory; runs that differ only in the seed are averaged. ROWS is a file of --rows. SIMS
+is a file of `jitm eval --save_sims`, VECTORS one of `jitm eval --save_vectors`; several files must be
+of the same split.
 """
 
 from collections.abc import Sequence
@@ -26,14 +33,19 @@ from pathlib import Path
 from absl import flags
 
 from jitm.analysis import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
-from jitm.analysis.matrices import read_matrices
+from jitm.analysis.bootstrap import mean_rsums
+from jitm.analysis.examples import read_examples
+from jitm.analysis.matrices import read_evaluated, read_matrices
+from jitm.analysis.page import page
 from jitm.analysis.retrieval import evenly_spaced
-from jitm.analysis.settings import read_settings
+from jitm.analysis.rows import read_runs, update_rows
+from jitm.analysis.settings import group_runs, read_settings
 from jitm.analysis.summary import summary
 from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean
+from jitm.files import replacing
 
-ARGUMENTS = 'KIND FILE...'
+ARGUMENTS = '[KIND] FILE...'
 
 # Kind -> how its figure is described and drawn, and what reads its files.
 FIGURES = {
@@ -46,33 +58,63 @@ FIGURES = {
 
 # Kind -> the flags that it reads.
 FLAGS = {
-    'summary': (),
+    'summary': ('select',),
     **dict.fromkeys(FIGURES, ('output',)),
     'panels': ('output', 'queries', 'images', 'texts', 'data_root'),
     'map': ('output', 'method', 'pairs'),
 }
+PAGE_FLAGS = ('output', 'rows', 'split', 'queries', 'photos', 'data_root', 'unfinished')
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags."""
-    flags.DEFINE_string('output', None, 'The output file; KIND.png or panels.md if not given.', flag_values=values)
+    flags.DEFINE_string(
+        'output', None, 'The output file; report.html, KIND.png or panels.md if not given.', flag_values=values
+    )
+    flags.DEFINE_string(
+        'rows',
+        None,
+        'Page: also write the rows of the runs to this file; rows of other runs are kept.',
+        flag_values=values,
+    )
+    flags.DEFINE_string('photos', None, 'Page: a folder of photographs named by image ids.', flag_values=values)
+    flags.DEFINE_boolean(
+        'unfinished', False, 'Page: include runs that have not reached their last epoch.', flag_values=values
+    )
+    shared.define(values, 'split')
+    flags.DEFINE_list(
+        'select', [], "Summary: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", flag_values=values
+    )
     flags.DEFINE_enum('method', 'tsne', feature_map.METHODS, 'Map: how the points are projected.', flag_values=values)
     flags.DEFINE_integer('pairs', 30, 'Map: images shown with their captions, evenly spaced.', flag_values=values)
     flags.DEFINE_integer(
-        'queries', 4, 'Panels: queries of each direction, evenly spaced.', lower_bound=0, flag_values=values
+        'queries',
+        4,
+        'Page: examples of each kind; panels: queries of each direction. Evenly spaced.',
+        lower_bound=0,
+        flag_values=values,
     )
     flags.DEFINE_list('images', None, 'Panels: indices of the query images, such as 3,17.', flag_values=values)
     flags.DEFINE_list('texts', None, 'Panels: indices of the query captions, such as 3,17.', flag_values=values)
     shared.define(values, 'data_root')
 
 
-def _check(kind: str, values: flags.FlagValues) -> None:
-    """Raises a UserError for an unknown kind, or a flag that the kind does not read."""
-    if kind not in FLAGS:
-        raise UserError(f"'{kind}' is not a kind of report{did_you_mean(kind, FLAGS)}")
+def _check(kind: str | None, values: flags.FlagValues) -> None:
+    """Raises a UserError for a flag that the kind, or the page if None, does not read."""
     for name in values:
-        if values[name].present and name not in FLAGS[kind]:
-            raise UserError(f'jitm report {kind} does not read --{name}; leave it out')
+        if values[name].present and name not in (PAGE_FLAGS if kind is None else FLAGS[kind]):
+            command = 'the page of jitm report' if kind is None else f'jitm report {kind}'
+            raise UserError(f'{command} does not read --{name}; leave it out')
+
+
+def _check_runs(words: Sequence[str]) -> None:
+    """Raises a UserError unless all words are directories; a missing one may be a kind of report, mistyped."""
+    for word in words:
+        if word in FLAGS:
+            raise UserError(f"'{word}' is a kind of report; write it before the files")
+        if not Path(word).is_dir():
+            near = did_you_mean(word, FLAGS)
+            raise UserError(f"there is no run directory {word}, and '{word}' is not a kind of report{near}")
 
 
 def _indices(flag: flags.Flag) -> list[int] | None:
@@ -91,18 +133,47 @@ def _write_panels(files: Sequence[Path], output: Path, values: flags.FlagValues)
     panels.write(matrices, split, images, texts, output)
 
 
+def _write_page(workdirs: Sequence[Path], values: flags.FlagValues) -> None:
+    """Writes the page and the rows; nothing before all of it is known."""
+    settings = read_settings(workdirs)
+    for run in (run for setting in settings for run in setting.runs):
+        if not values.unfinished:
+            run.require_finished()
+    evaluated = read_evaluated(settings, values.split)
+    photos = Path(values.photos) if values.photos else None
+    rsums = mean_rsums(evaluated)
+    examples = read_examples(
+        settings, evaluated, rsums, values.split, values.queries, data_root=values.data_root, photos=photos
+    )
+    text = page(settings, rsums, values.split, examples)
+    output = Path(values.output or 'report.html')
+    if values.rows:
+        update_rows(settings, Path(values.rows))
+        print(f'rows written to {values.rows}')
+    with replacing(output) as file:
+        file.write(text.encode())
+    print(f'written to {output}')
+
+
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints a report, or writes it to its file and draws its figure."""
     if not words:
-        raise UserError(f'the kind of report is missing; give one of {", ".join(FLAGS)}')
-    kind, *files = words
+        raise UserError(
+            f'the kind of report is missing; give one of {", ".join(FLAGS)}, or run directories alone for the page'
+        )
+    kind = words[0] if words[0] in FLAGS else None
+    files = [Path(word) for word in (words if kind is None else words[1:])]
+    if kind is None:
+        _check_runs(words)
     _check(kind, values)
     if not files:
         raise UserError(f'jitm report {kind} needs at least one file; jitm report --help says which')
-    files = [Path(file) for file in files]
     output = Path(values.output or (f'{kind}.md' if kind == 'panels' else f'{kind}.png'))
+    if kind is None:
+        _write_page(files, values)
+        return
     if kind == 'summary':
-        print(summary(read_settings(files)))
+        print(summary(group_runs(read_runs(files, values.select))))
         return
     if kind == 'map':
         feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs, output)

@@ -1,0 +1,75 @@
+"""Pictures as data URIs, for pages without other files."""
+
+import base64
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from jitm.data.splits import Split
+from jitm.errors import UserError
+
+EDGE = 240  # pixels of the longer side of an embedded photograph
+SUFFIXES = ('', '.jpg', '.jpeg', '.png')
+
+
+def uri(content: bytes, kind: str) -> str:
+    """Returns a data URI of an image of MIME type `image/KIND`."""
+    return f'data:image/{kind};base64,{base64.b64encode(content).decode()}'
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Returns pixels, uint8 [H, W, 3], as PNG."""
+    from matplotlib.image import imsave
+
+    buffer = io.BytesIO()
+    imsave(buffer, pixels, format='png')
+    return buffer.getvalue()
+
+
+def thumbnail(path: Path) -> bytes:
+    """Returns a photograph as JPEG of at most `EDGE` pixels on each side.
+
+    Raises:
+      UserError: if the file is not an image.
+    """
+    from PIL import Image  # a requirement of matplotlib
+
+    buffer = io.BytesIO()
+    try:
+        with Image.open(path) as image:
+            image.thumbnail((EDGE, EDGE))
+            image.convert('RGB').save(buffer, format='JPEG', quality=80)
+    except (OSError, SyntaxError, ValueError) as error:  # PIL raises each of them for damaged files
+        raise UserError(f'{path} is not an image that can be read ({error}); replace it') from None
+    return buffer.getvalue()
+
+
+def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dict[int, str]:
+    """Returns the pictures of some images as data URIs.
+
+    Args:
+      split: its pixels are used if it has them.
+      images: indices of the images.
+      photos: a folder with the files `IMAGE_ID`, with or without a suffix of an image, or None.
+
+    Returns:
+      {image: data URI}; empty without pixels and folder.
+
+    Raises:
+      UserError: if the folder lacks one of the images, or the file is not an image.
+    """
+    if photos is not None:
+        return {image: uri(thumbnail(_find(photos, split.image_ids[image])), 'jpeg') for image in images}
+    if split.pixels is not None:
+        return {image: uri(png(split.pixels[image]), 'png') for image in images}
+    return {}
+
+
+def _find(photos: Path, image_id: str) -> Path:
+    """Returns the file of an image."""
+    for suffix in SUFFIXES:
+        if (path := photos / f'{image_id}{suffix}').is_file():
+            return path
+    raise UserError(f'{photos} has no file {image_id}; give the --photos whose files are named by the image ids')

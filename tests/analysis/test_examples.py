@@ -1,0 +1,92 @@
+"""Queries for which one of two similarity matrices is right, and their pictures."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from PIL import Image
+
+from jitm.analysis.examples import compare
+from jitm.analysis.matrices import Matrix
+from jitm.analysis.pictures import EDGE, pictures_of
+from jitm.data.splits import Split
+from jitm.errors import UserError
+
+# Two captions per image. By captions, `A` is right, right, wrong, wrong and `B` right, wrong, right, wrong.
+A = np.array([[0.9, 0.8, 0.7, 0.1], [0.1, 0.2, 0.6, 0.1]], np.float32)
+B = np.array([[0.9, 0.1, 0.2, 0.6], [0.1, 0.5, 0.7, 0.6]], np.float32)
+
+
+def matrix(sims):
+    return Matrix(path=None, protocol={}, sims=sims)
+
+
+def test_queries_are_counted_by_hand():
+    """By images, `A` is right and wrong (0.6 is the best own score of the second, and no other is higher: right)."""
+    compared = compare(matrix(A), matrix(B), 4)
+    assert compared['t2i'].counts.tolist() == [[1, 1], [1, 1]]
+    assert compared['i2t'].counts.tolist() == [[0, 0], [0, 2]]
+    assert compared['i2t'].examples == ([], [])
+    (only_a,), (only_b,) = compared['t2i'].examples
+    assert (only_a.query, [one.top for one in only_a.retrieved], [one.rank for one in only_a.retrieved]) == (
+        1,
+        [[0], [1]],
+        [1, 2],
+    )
+    assert (only_b.query, [one.rank for one in only_b.retrieved]) == (2, [2, 1])
+
+
+def test_examples_are_evenly_spaced_and_agree_with_the_ranks():
+    rng = np.random.default_rng(0)
+    first, second = (rng.normal(size=(20, 60)).astype(np.float32) + 2 * np.repeat(np.eye(20), 3, axis=1) for _ in 'ab')
+    few, many = (compare(matrix(first), matrix(second), count) for count in (3, 1000))
+    for direction, all_queries in (('i2t', 20), ('t2i', 60)):
+        assert many[direction].counts.sum() == all_queries
+        for right in (0, 1):
+            examples = many[direction].examples[right]
+            assert len(examples) == many[direction].counts[1 - right, right]
+            assert all(one.retrieved[right].rank == 1 < one.retrieved[1 - right].rank for one in examples)
+            number = min(3, len(examples))
+            assert few[direction].examples[right] == [examples[n * len(examples) // number] for n in range(number)]
+
+
+@pytest.fixture
+def split():
+    return Split(
+        name='tiny/dev',
+        regions=np.zeros((2, 1, 3), np.float32),
+        counts=np.ones(2, np.int32),
+        captions=('a', 'b'),
+        image_of_text=np.arange(2, dtype=np.int32),
+        image_ids=('dog.jpg', 'cat'),
+        pixels=np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8),
+    )
+
+
+def decode(data_uri):
+    return io.BytesIO(base64.b64decode(data_uri.partition(',')[2]))
+
+
+def test_pixels_are_embedded_exactly(split):
+    pictures = pictures_of(split, [1], None)
+    assert [*pictures] == [1]
+    assert pictures[1].startswith('data:image/png;base64,')
+    np.testing.assert_array_equal(np.round(imread(decode(pictures[1]))[..., :3] * 255), split.pixels[1])
+
+
+def test_photographs_are_found_by_their_ids_and_reduced(split, tmp_path):
+    Image.new('RGB', (800, 400), 'red').save(tmp_path / 'dog.jpg')
+    Image.new('L', (30, 20)).save(tmp_path / 'cat.png')
+    pictures = pictures_of(split, [0, 1], tmp_path)
+    assert [Image.open(decode(pictures[n])).size for n in (0, 1)] == [(EDGE, EDGE // 2), (30, 20)]
+    assert all(picture.startswith('data:image/jpeg;base64,') for picture in pictures.values())
+
+
+def test_missing_and_damaged_photographs_are_refused(split, tmp_path):
+    with pytest.raises(UserError, match=r'has no file dog.jpg; give the --photos'):
+        pictures_of(split, [0], tmp_path)
+    (tmp_path / 'dog.jpg').write_text('no image')
+    with pytest.raises(UserError, match=r'dog.jpg is not an image that can be read'):
+        pictures_of(split, [0], tmp_path)

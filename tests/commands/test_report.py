@@ -1,0 +1,319 @@
+"""The page of `jitm report RUN...`: its content, that it needs no other file, and what it refuses."""
+
+import dataclasses
+import functools
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jitm.analysis.bootstrap import resample, rsum_by_image
+from jitm.analysis.markup import Column, breakable, section, table
+from jitm.analysis.rows import read_rows
+from jitm.commands import cli
+from jitm.data import scenes
+from tests.conftest import TINY
+
+DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
+IMAGE_OF_TEXT = np.repeat(np.arange(10), 5)
+VOID = {'meta', 'img', 'br', 'wbr'}
+
+
+class Page(HTMLParser):
+    """A parsed page: the text of each element by its tag, and the addresses that it loads."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.texts, self.addresses, self._open = {}, [], []
+        self.feed(text)
+        self.close()
+        assert not self._open, self._open
+
+    def handle_starttag(self, tag, attributes):
+        self.addresses += [value for name, value in attributes if name in ('src', 'href')]
+        if tag not in VOID:
+            self._open.append(tag)
+            self.texts.setdefault(tag, []).append('')
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        for tag in {*self._open}:
+            self.texts[tag][-1] += data
+
+
+@pytest.fixture(autouse=True)
+def without_curves(monkeypatch):
+    """Drawing takes a second; tests of the curves undo this."""
+    monkeypatch.setattr('jitm.analysis.page._curves', lambda settings: section('Curves'))
+
+
+@pytest.fixture
+def make_run(finished, tmp_path):
+    """Copies the finished run as a run of another seed or loss, with similarities if `signal` is given."""
+
+    def make(name, seed=0, loss='ranking.max_of_hinges', signal=None, **changes):
+        run = tmp_path / 'runs' / name
+        shutil.copytree(finished, run, ignore=shutil.ignore_patterns('checkpoints', 'tensorboard', 'eval'))
+        config = json.loads((run / 'config.json').read_text())
+        config['seed'], config['terms'] = seed, {'ranking': config['terms']['ranking'] | {'loss': loss}}
+        (run / 'config.json').write_text(json.dumps(config | changes))
+        if signal is not None:
+            save_sims(run, seed, signal)
+        return run
+
+    return make
+
+
+def save_sims(run, seed, signal, **protocol):
+    """Writes similarities of the 10 images of dev with a report, as `jitm eval --save_sims` does."""
+    lines = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
+    best = max((line for line in lines if line['part'] == 'dev'), key=lambda line: line['rsum'])
+    folder = run / 'eval' / 'dev'
+    folder.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng([seed, int(10 * signal)]).normal(size=(10, 50))
+    sims = (noise + signal * (np.arange(10)[:, None] == IMAGE_OF_TEXT)).astype(np.float32)
+    np.save(folder / 'sims.npy', sims)
+    runs = [{'workdir': str(run), 'step': best['step'], 'member': 'target'}]
+    report = {'protocol': {'data': 'scenes/dev', 'split': 'dev', 'runs': runs} | protocol}
+    (folder / 'metrics.json').write_text(json.dumps(report))
+    return sims
+
+
+def report(*words):
+    return cli.main(['report', *map(str, words)])
+
+
+def read(page):
+    return Page(page.read_text(encoding='utf-8'))
+
+
+@pytest.fixture
+def four_runs(make_run):
+    """Two settings of two seeds each."""
+    return [
+        make_run('max_s0', 0, signal=1.0),
+        make_run('max_s1', 1, signal=1.0),
+        make_run('sum_s0', 0, 'ranking.sum_of_hinges', signal=2.0),
+        make_run('sum_s1', 1, 'ranking.sum_of_hinges', signal=2.0),
+    ]
+
+
+def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.undo()
+    output = tmp_path / 'new' / 'page.html'
+    assert report(*four_runs, '--output', output) == 0
+    assert capsys.readouterr().out == f'written to {output}\n'
+    parsed = read(output)
+    assert parsed.texts['title'] == ['Comparison of 2 settings, 4 runs']
+    assert parsed.texts['h2'] == ['Settings', 'Recalls', 'Curves', 'Significance', 'Examples']
+    assert parsed.addresses
+    assert all(address.startswith('data:image/') for address in parsed.addresses)
+    assert sum(address.startswith('data:image/svg+xml') for address in parsed.addresses) == 1
+    assert 'script' not in parsed.texts
+    assert not re.search(r'url\(|@import', parsed.texts['style'][0])
+    assert len(parsed.texts['caption']) == len(parsed.texts['table']) == 5
+    first = output.read_bytes()
+    assert report(*four_runs, '--output', output) == 0
+    assert output.read_bytes() == first
+    assert [path.name for path in output.parent.iterdir()] == ['page.html']
+
+
+def test_tables_have_the_numbers_of_the_runs(four_runs, tmp_path):
+    lines = [json.loads(line) for line in (four_runs[2] / 'metrics.jsonl').read_text().splitlines()]
+    for line in (line for line in lines if line['part'] == 'dev'):
+        line['rsum'] += 10  # of one seed of the second setting
+    (four_runs[2] / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    save_sims(four_runs[2], 0, 2.0)
+    assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
+    runs, keys, recalls, _, _ = read(tmp_path / 'page.html').texts['table']
+    assert 'sum_s0, sum_s1' in runs
+    assert '0, 1330' in runs  # seeds, epochs, steps
+    assert 'terms.ranking.loss' in keys
+    best = max(line['rsum'] for line in lines if line['part'] == 'dev')
+    assert f'{best - 5:.1f} ± 7.1' in recalls
+    text = (tmp_path / 'page.html').read_text()
+    assert f'<span class="best">{best - 5:.1f} ± 7.1</span>' in text
+    assert f'<span class="best">{best - 10:.1f} ± 0.0</span>' not in text
+
+
+def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
+    assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
+    sims = [np.load(run / 'eval' / 'dev' / 'sims.npy') for run in four_runs]
+    a, b, c, d = (rsum_by_image(one, IMAGE_OF_TEXT) for one in sims)
+    by_image = (a + b - c - d) / 2
+    low, high = np.quantile(resample(10) @ by_image / 10, [0.025, 0.975])
+    expected = f'{by_image.mean():+.1f}{low:+.1f} to {high:+.1f}'.replace('-', '\N{MINUS SIGN}')
+    assert expected in read(tmp_path / 'page.html').texts['table'][3]
+
+
+def test_examples_have_captions_pictures_and_ranks(four_runs, tmp_path):
+    """The best setting is the second; each of its examples has a rank of the other setting, and two pictures or one."""
+    output = tmp_path / 'page.html'
+    assert report(*four_runs, '--output', output, '--queries', 2) == 0
+    parsed = read(output)
+    counts = parsed.texts['table'][4]
+    assert all(word in counts for word in ('both', 'only sum_of_hinges', 'only max_of_hinges', 'none'))
+    captions = scenes.load('dev', **DATA).captions
+    assert 4 <= len(parsed.texts['article']) <= 8
+    for article in parsed.texts['article']:
+        assert any(caption in article for caption in captions)
+        assert article.count('✓') == article.count('✗') == article.count('first match at rank ') == 1
+    assert sum(address.startswith('data:image/png') for address in parsed.addresses) >= len(parsed.texts['article'])
+
+
+def test_photographs_are_shown(four_runs, tmp_path):
+    photos, output = tmp_path / 'photos', tmp_path / 'page.html'
+    photos.mkdir()
+    for image_id in scenes.load('dev', **DATA).image_ids:
+        Image.new('RGB', (9, 9)).save(photos / f'{image_id}.jpg')
+    assert report(*four_runs, '--output', output, '--photos', photos) == 0
+    kinds = {address.partition(';')[0] for address in read(output).addresses}
+    assert kinds == {'data:image/jpeg'}
+
+
+def test_runs_without_similarities_name_the_command(make_run, tmp_path):
+    runs = [make_run('max', signal=1.0), make_run("it's", loss='ranking.sum_of_hinges')]
+    assert report(*runs, '--output', tmp_path / 'page.html') == 0
+    parsed = read(tmp_path / 'page.html')
+    assert parsed.texts['li'] == [f"jitm eval --workdir '{tmp_path}/runs/it'\"'\"'s' --save_sims"]
+    assert 'Two settings need saved similarities' in parsed.texts['section'][-1]
+    assert report(*runs, '--output', tmp_path / 'page.html', '--split', 'test') == 0
+    items = read(tmp_path / 'page.html').texts['li']
+    assert len(items) == 2
+    assert all(item.endswith('--save_sims --split test') for item in items)
+
+
+def test_one_setting_has_a_page(make_run, tmp_path):
+    assert report(make_run('a', signal=1.0), make_run('b', 1), '--output', tmp_path / 'page.html') == 0
+    parsed = read(tmp_path / 'page.html')
+    assert parsed.texts['title'] == ['Comparison of 1 setting, 2 runs']
+    assert 'There is one setting' in parsed.texts['section'][3]
+
+
+def test_names_and_captions_are_escaped(make_run, tmp_path, monkeypatch):
+    evil = '<script>alert("&")</script>'
+    split = scenes.load('dev', **DATA)
+    changed = dataclasses.replace(split, captions=tuple(f'{evil} {caption}' for caption in split.captions))
+    monkeypatch.setattr(scenes, 'load', functools.wraps(scenes.load)(lambda split, **keys: changed))
+    runs = [make_run('<i>a&b', signal=0.5), make_run('b', loss='ranking.sum_of_hinges<b>', signal=2.0)]
+    assert report(*runs, '--output', tmp_path / 'page.html') == 0
+    parsed = read(tmp_path / 'page.html')
+    assert not {'script', 'i', 'b'} & {*parsed.texts}
+    assert evil in parsed.texts['article'][0]
+    assert '<i>a&b' in parsed.texts['table'][0]
+
+
+def test_rows_are_written_with_the_page_and_make_the_summary(four_runs, tmp_path, capsys):
+    rows = tmp_path / 'rows.jsonl'
+    for runs in (four_runs[:3], four_runs):
+        assert report(*runs, '--output', tmp_path / 'page.html', '--rows', rows) == 0
+    assert [*read_rows(rows)] == [str(run) for run in four_runs]
+    capsys.readouterr()
+    assert report('summary', *four_runs) == 0
+    expected = capsys.readouterr().out
+    assert report('summary', rows) == 0
+    assert capsys.readouterr().out == expected
+
+
+def damage_sims(run):
+    (run / 'eval' / 'dev' / 'sims.npy').write_bytes(b'\x93NUMPY')
+
+
+def cut_metrics(run):
+    lines = (run / 'metrics.jsonl').read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)['epoch'] < 3]
+    (run / 'metrics.jsonl').write_text(''.join(kept))
+
+
+WRONG = {
+    'damaged sims': (damage_sims, 'sims.npy is no .npy file or its header is damaged'),
+    'another split': (lambda run: save_sims(run, 0, 1.0, data='other/dev'), 'the files are of different data'),
+    'old sims': (
+        lambda run: save_sims(run, 0, 1.0, runs=[{'step': 0}]),
+        'sims.npy is of step 0, which is not the best',
+    ),
+    'sims of another step': (lambda run: save_sims(run, 0, 1.0, runs=[{'step': 1}]), 'sims.npy is of step 1, which'),
+    'no metrics': (lambda run: (run / 'metrics.jsonl').unlink(), 'is not a run directory'),
+    'no validation': (lambda run: (run / 'metrics.jsonl').write_text(''), 'has no validation yet'),
+    'unfinished': (cut_metrics, 'of 3; resume it, leave it out, or add --unfinished'),
+    'damaged times': (lambda run: (run / 'timing.jsonl').write_text('{'), 'timing.jsonl is damaged'),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_runs_that_cannot_be_reported_are_one_sentence(four_runs, tmp_path, capsys, name):
+    damage, sentence = WRONG[name]
+    damage(four_runs[1])
+    assert report(*four_runs, '--output', tmp_path / 'page.html', '--rows', tmp_path / 'rows.jsonl') == 2
+    output, error = capsys.readouterr()
+    assert output == ''
+    assert error.startswith('error: ')
+    assert len(error.splitlines()) == 1
+    assert sentence in error
+    assert 'max_s1' in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['runs']
+
+
+def test_unfinished_runs_can_be_included(four_runs, tmp_path):
+    cut_metrics(four_runs[1])
+    for folder in ('0', '1'):
+        shutil.rmtree(four_runs[1] / 'eval', ignore_errors=True)
+        assert report(*four_runs, '--output', tmp_path / folder / 'page.html', '--unfinished') == 0
+    assert ' of 3' in read(tmp_path / '1' / 'page.html').texts['table'][0]
+
+
+def test_missing_data_can_be_left_out(make_run, tmp_path, capsys):
+    data = {'source': 'precomp.load', 'root': str(tmp_path / 'gone'), 'dev_images': None}
+    losses = ('ranking.max_of_hinges', 'ranking.sum_of_hinges')
+    runs = [make_run(str(n), loss=loss, signal=1.0 + n, data=data) for n, loss in enumerate(losses)]
+    assert report(*runs, '--output', tmp_path / 'page.html') == 2
+    assert '--queries 0 leaves out the examples' in capsys.readouterr().err
+    assert report(*runs, '--output', tmp_path / 'page.html', '--queries', 0) == 0
+    parsed = read(tmp_path / 'page.html')
+    assert 'None were asked for' in parsed.texts['section'][-1]
+    assert len(parsed.texts['table']) == 4
+
+
+@pytest.mark.parametrize(
+    ('words', 'sentence'),
+    [
+        ('sumary', "there is no run directory sumary, and 'sumary' is not a kind of report, did you mean 'summary'?"),
+        ('{run} runs/none', "there is no run directory runs/none, and 'runs/none' is not a kind of report; known are"),
+        ('{run} summary', "'summary' is a kind of report; write it before the files"),
+        ('{run} {run}', 'is given twice; give each run once'),
+        ('{run} --pairs 3', 'the page of jitm report does not read --pairs; leave it out'),
+        ('summary {run} --rows x', 'jitm report summary does not read --rows; leave it out'),
+        ('{run} --rows {run}/config.json', 'is not a row of jitm report --rows'),
+        ('{run} --output {run}', 'cannot be written'),
+        ('summary {run} --select x', "no run is named 'x'"),
+    ],
+)
+def test_bad_words_and_flags_are_one_sentence(make_run, tmp_path, monkeypatch, capsys, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    run = make_run('a')
+    before = sorted(tmp_path.rglob('*'))
+    assert report(*words.format(run=run).split()) == 2
+    output, error = capsys.readouterr()
+    assert output == ''
+    assert len(error.splitlines()) == 1
+    assert sentence in error
+    assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_tables_group_their_headers():
+    parsed = Page(
+        table('a < b', [Column('x'), Column('R@1', 'both'), Column('R@5', 'both'), Column('y')], [list('1234')])
+    )
+    assert parsed.texts['caption'] == ['a < b']
+    assert parsed.texts['tr'] == ['xbothy', 'R@1R@5', '1234']
+    assert parsed.texts['th'] == ['x', 'both', 'y', 'R@1', 'R@5', '1']
+
+
+def test_numbers_are_not_broken():
+    assert breakable('a.b=0.5, c/d<') == 'a.<wbr>b=<wbr>0.5, c/<wbr>d&lt;'
