@@ -2,7 +2,7 @@
 
 import sys
 
-from jitm.commands import cli
+from jitm.__main__ import main
 
 if __name__ == '__main__':
-    sys.exit(cli.main(['train', *sys.argv[1:]]))
+    sys.exit(main(['train', *sys.argv[1:]]))

@@ -1,8 +1,18 @@
-"""`python -m jitm COMMAND`, the same as `jitm COMMAND`."""
+"""`jitm COMMAND` and `python -m jitm COMMAND`."""
 
 import sys
+from collections.abc import Sequence
 
-from jitm.commands import cli
+from jitm.runs import interrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command, see `jitm.commands.cli.main`; signals count from the first line on."""
+    with interrupt.watched():
+        from jitm.commands import cli  # imports take seconds
+
+        return cli.main(argv)
+
 
 if __name__ == '__main__':
-    sys.exit(cli.main())
+    sys.exit(main())

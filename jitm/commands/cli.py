@@ -8,7 +8,6 @@ import itertools
 import logging
 import re
 import runpy
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -233,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0; 2 for an error of the user; 75 for an interrupted job that the same command resumes; 76 for a
-      loss or gradient that is not finite; 130 if a signal arrived before anything was saved.
+      loss or gradient that is not finite.
     """
     try:
         with _logging():
@@ -244,8 +243,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None:
             raise
         return _fail(f'{error.filename}: {error.strerror}; choose another path', EXIT_USER_ERROR)
-    except KeyboardInterrupt:
-        return _fail('interrupted before anything was saved', 128 + signal.SIGINT)
     except InterruptedRun as error:
         return _fail(error, EXIT_INTERRUPTED)
     except NotFiniteError as error:

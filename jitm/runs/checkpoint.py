@@ -185,8 +185,8 @@ class Checkpoints:
                 return run
             raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')
         whole = ', '.join(map(str, self.whole_steps()))
-        name = f'or name a whole checkpoint with --step: {whole}' if whole else 'no other checkpoint is whole'
-        raise UserError(f'{problem}; restore it, {name}')
+        remedy = f'restore it, or name a whole one with --step: {whole}' if whole else 'no checkpoint there is whole'
+        raise UserError(f'{problem}; {remedy}')
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reads one checkpoint.

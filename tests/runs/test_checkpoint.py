@@ -81,7 +81,7 @@ def test_best_checkpoint_is_never_replaced_by_another(tmp_path):
         save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 4.0, 4: 4.5})
         damage(checkpoints, 2)
         assert checkpoints.best_step() == 2
-        with pytest.raises(UserError, match=r'checkpoints/2/.* is damaged, .* whole checkpoint with --step: 3, 4$'):
+        with pytest.raises(UserError, match=r'checkpoints/2/.* is damaged, .* whole one with --step: 3, 4$'):
             checkpoints.read(checkpoints.best_step())
         checkpoints.set_aside_damaged()
         assert checkpoints.steps() == [3, 4]
