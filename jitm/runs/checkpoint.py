@@ -5,11 +5,13 @@ of the run: its config, vocabulary and data. A checkpoint is whole if every file
 best checkpoint at its time, so that a damaged or missing one is noticed and never replaced by another.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +159,21 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             return None
-        return self._describe(steps[-1])['best_step']
+        with self._held(steps[-1]):
+            return self._describe(steps[-1])['best_step']
+
+    @contextlib.contextmanager
+    def _held(self, step: int) -> Iterator[None]:
+        """Raises a UserError if a checkpoint that is read within the block is removed meanwhile."""
+        try:
+            yield
+        except Exception:
+            if (self.folder / str(step)).is_dir():
+                raise
+            raise UserError(
+                f'checkpoint {self.folder / str(step)} was removed while it was read, since its run trains; repeat the '
+                'command, or wait for the end of training'
+            ) from None
 
     def metrics(self, step: int) -> dict[str, float]:
         """Returns the metrics of a validated checkpoint."""
@@ -177,6 +193,8 @@ class Checkpoints:
         folder = self.folder / str(step)
         if not folder.is_dir():
             problem = f'checkpoint {folder} is missing'
+        elif not (folder / MANIFEST).exists():
+            problem = f'checkpoint {folder} is not complete: its run saves it now, or resumes before it'
         elif file := damaged_file(folder):
             problem = f'{file} is damaged, so checkpoint {folder.name} cannot be trusted'
         else:
@@ -202,7 +220,7 @@ class Checkpoints:
         """
         run = self._describe(step)
         del run['best_step']
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+        with self._held(step), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
             restored = reader.restore(
                 self.folder / str(step), args=ocp.args.Composite(state=ocp.args.StandardRestore())
             )

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 from jitm.errors import UserError
@@ -91,12 +92,33 @@ def test_best_checkpoint_is_never_replaced_by_another(tmp_path):
         assert checkpoints.best_step() == 4
 
 
+def test_checkpoint_that_is_removed_while_it_is_read_is_one_sentence(tmp_path, monkeypatch):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0})
+
+        def remove(*args, **keywords):
+            shutil.rmtree(checkpoints.folder / '1')
+            raise FileNotFoundError('state')
+
+        monkeypatch.setattr(ocp.Checkpointer, 'restore', remove)
+        with pytest.raises(
+            UserError, match='checkpoints/1 was removed while it was read, since its run trains; repeat'
+        ):
+            checkpoints.read(1)
+
+
 def test_save_that_was_not_finished_is_removed(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: 1.0, 2: 5.0})
         (checkpoints.folder / '2' / 'manifest.json').unlink()
+        with pytest.raises(
+            UserError, match='checkpoints/2 is not complete: its run saves it now, or resumes before it'
+        ):
+            checkpoints.best_step()
         checkpoints.set_aside_damaged()
         assert checkpoints.steps() == [1]
+        with pytest.raises(UserError, match='checkpoints/2 is missing; restore it, or name a whole one with --step: 1'):
+            checkpoints.read(2)
     assert not (tmp_path / 'damaged').exists()
 
 
