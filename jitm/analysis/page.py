@@ -109,7 +109,7 @@ def _recalls(settings: Sequence[Setting]) -> str:
         columns.append(Column(label, groups.get(direction, '')))
     columns.append(Column('best epoch'))
     best = {
-        metric: max(map(statistics.mean, of_settings))
+        metric: round(max(map(statistics.mean, of_settings)), 1)  # as shown
         for metric, of_settings in values.items()
         if metric != DISTANCE and len(settings) > 1  # distances depend on the scale of the scores
     }
@@ -118,7 +118,7 @@ def _recalls(settings: Sequence[Setting]) -> str:
         cells = [breakable(setting.name)]
         for metric, of_settings in values.items():
             text = show(metric, of_settings[n])
-            is_best = metric in best and statistics.mean(of_settings[n]) == best[metric]
+            is_best = metric in best and round(statistics.mean(of_settings[n]), 1) == best[metric]
             cells.append(f'<span class="best">{text}</span>' if is_best else text)
         rows.append([*cells, best_epochs(setting)])
     splits = {run.config['evaluation']['split']: None for setting in settings for run in setting.runs}
@@ -130,7 +130,8 @@ def _curves(settings: Sequence[Setting]) -> str:
     """Returns the curves that `jitm report training` draws."""
     source = uri(to_svg(training.figure_of(settings)), 'svg+xml')
     alt = 'Loss, gap between scores, share of queries with the hardest negative, and validation rsum, by epoch'
-    return section('Curves', f'<div class="wide curves" tabindex="0"><img alt="{alt}" src="{source}"></div>')
+    image = f'<img alt="{alt}" src="{source}">'
+    return section('Curves', f'<div class="wide curves" role="region" tabindex="0" aria-label="Curves">{image}</div>')
 
 
 def _significance(settings: Sequence[Setting], rsums: Mapping[int, np.ndarray], split_name: str) -> str:
