@@ -113,7 +113,12 @@ def test_rvsepp_vse_infinity_and_esa(setting, data):
     model, optimizer, augmentation = config['model'], config['optimizer'], config['augmentation']
     assert config['data']['root'] == f'data/{data}_precomp'
     assert (model['image']['mlp'], model['image']['norm_padding'], config['epochs']) == (mlp, True, epochs)
-    assert (model['image_pooling'], model['text_pooling'], augmentation['num_views']) == (pooling, pooling, num_views)
+    text_pooling = 'esa_uniform' if pooling == 'esa' and not bert else pooling
+    assert (model['image_pooling'], model['text_pooling'], augmentation['num_views']) == (
+        pooling,
+        text_pooling,
+        num_views,
+    )
     assert (optimizer['learning_rate'], optimizer['decay_epochs']) == (5e-4, 15)
     assert optimizer['weight_decay'] == (1e-4 if bert else 0.01)
     assert optimizer['factors'] == ({'bert': 0.1} if bert else {})

@@ -43,7 +43,7 @@ def test_program_ends_at_once(block, message, number):
     assert (worker.returncode, output, error) == (EXIT_INTERRUPTED, '', message)
 
 
-def test_first_signal_is_answered_at_once_and_the_second_ends_the_program():
+def test_first_signal_is_answered_and_the_second_ends_the_program():
     worker = start('interrupt.StopRequest()')
     worker.send_signal(signal.SIGTERM)
     assert worker.stderr.readline().startswith('SIGTERM: the current step is finished and saved, which may take')
