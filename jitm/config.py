@@ -5,6 +5,9 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import json
+import os
+import pkgutil
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -33,12 +36,18 @@ def resolve(package: str, name: str) -> Callable:
     except ModuleNotFoundError as error:
         if not path.startswith(error.name or ' '):
             raise
-        raise UserError(f"the config names '{name}', but there is no module {path}") from None
+        near = did_you_mean(module_name, _modules(package))
+        raise UserError(f"the config names '{name}', but there is no module {path}{near}") from None
     public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
     known = [key for key, value in public.items() if callable(value) and value.__module__ == path]
     if attribute not in known:
         raise UserError(f"the config names '{name}', but {path} has no '{attribute}'{did_you_mean(attribute, known)}")
     return getattr(module, attribute)
+
+
+def _modules(package: str) -> list[str]:
+    """Returns the names of the modules of a package."""
+    return [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
 
 
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
@@ -137,13 +146,14 @@ def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[Any, di
 
 
 def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
-    """Raises a UserError unless a sub-dict has exactly the known keys."""
+    """Raises a UserError unless a sub-dict, or the whole config where '', has exactly the known keys."""
+    prefix = f'{where}.' if where else ''
     for key in section:
         if key not in known:
-            raise UserError(f"config key '{where}.{key}' is unknown{did_you_mean(key, known)}")
+            raise UserError(f"config key '{prefix}{key}' is unknown{did_you_mean(key, known)}")
     for key in known:
         if key not in section:
-            raise UserError(f"config key '{where}.{key}' is missing; see configs/default.py")
+            raise UserError(f"config key '{prefix}{key}' is missing; see configs/default.py")
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
@@ -155,8 +165,29 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     return flat
 
 
-def check_format(config: Mapping[str, Any], workdir: Any) -> None:
-    """Raises a UserError if the saved config of a run has keys of an older format."""
+def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config as it is read from a run directory: tuples are lists.
+
+    Raises:
+      UserError: if it is no dict, or has a value that cannot be written as JSON.
+    """
+    if not isinstance(config, Mapping):
+        raise UserError(f'the config is of {type(config).__name__}; give a dict, such as that of ConfigDict.to_dict()')
+    for key, value in flatten(config).items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"config key '{key}' is of {type(value).__name__}, which cannot be written to config.json; give a "
+                'number, a string, a tuple or a dict'
+            ) from None
+    return json.loads(json.dumps(config))
+
+
+def check_format(config: Any, workdir: Any) -> None:
+    """Raises a UserError if the saved config of a run is no dict, or has keys of an older format."""
+    if not isinstance(config, Mapping):
+        raise UserError(f'{workdir / "config.json"} is damaged; restore it, or choose a new workdir')
     if not OLD_KEYS.isdisjoint(config):
         raise UserError(f'{workdir} holds a run of an older format; train it again with this version in a new workdir')
 
@@ -190,6 +221,8 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
     Raises:
       UserError: if a root is given but the source reads no folder, or the data cannot be read.
     """
+    if split != os.path.basename(split):
+        raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
     if root is not None:
         if 'root' not in data:
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
@@ -200,20 +233,31 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
 
 def load_relevance(relevance: Mapping[str, Any], split: Any) -> Any:
     """Loads the caption metric of a config: dict(source='cider.from_captions') -> Relevance; None for source ''."""
-    return _of_split(relevance, split, 'relevance')
+    load = source_of(relevance, 'relevance')
+    return load and load(split)
 
 
 def load_scene_graphs(graphs: Mapping[str, Any], split: Any) -> Any:
     """Loads the scene graphs of a config: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
-    return _of_split(graphs, split, 'scene_graphs')
+    load = source_of(graphs, 'scene_graphs')
+    return load and load(split)
 
 
-def _of_split(section: Mapping[str, Any], split: Any, where: str) -> Any:
+def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
+    """Returns the function `split -> data` of a sub-dict dict(source=, ...); None for source ''.
+
+    Args:
+      section: the sub-dict.
+      where: its key.
+
+    Raises:
+      UserError: if the source or one of its arguments is unknown.
+    """
     source, keywords = choose(section, 'source', where=where)
     if not source:
         check_keys(keywords, (), where=where)
         return None
-    return bind(resolve('jitm.data', source), keywords, where=where, later=('split',))(split)
+    return bind(resolve('jitm.data', source), keywords, where=where, later=('split',))
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:

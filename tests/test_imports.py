@@ -14,6 +14,7 @@ LEVELS = [
     {'losses'},
     {'files', 'parallel'},
     {'config'},
+    {'ranges'},
     {'data'},
     {'layers'},
     {'models'},

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jitm import config as config_lib
-from jitm import metrics, parallel
+from jitm import metrics, parallel, ranges
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.scoring import ScoringOptions, similarity_matrix
@@ -113,8 +113,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       InterruptedRun: at SIGTERM or SIGINT; the state was saved.
       NotFiniteError: if the loss or a gradient was not finite; the last finite state was saved.
     """
-    config = json.loads(json.dumps(config))  # as it is read from the run directory
-    workdir = Path(workdir)
+    config, workdir = ranges.check(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
     with lock(folder), Checkpoints(workdir) as checkpoints, StopRequest() as stop:

@@ -1,6 +1,5 @@
 """Training in one stage, or in two: the second trains with negatives that the first has mined (Chen et al., 2020)."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jitm import config as config_lib
-from jitm import parallel
+from jitm import parallel, ranges
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 from jitm.evaluation.scoring import ScoringOptions
@@ -115,8 +114,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
       InterruptedRun, NotFiniteError: see `train_and_evaluate`.
     """
     workdir = Path(workdir)
-    config = json.loads(json.dumps(config))  # as it is read from the run directories
-    stages = split_stages(config, workdir)
+    stages = split_stages(ranges.check(config), workdir)
     check_stages(stages, workdir)
     with lock(workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())):
         train_and_evaluate(stages.first, workdir / 'stage1')
@@ -147,7 +145,7 @@ def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
 
 def check(config: Mapping[str, Any], workdir: Path) -> None:
     """Raises the UserError with which `train` would refuse to start; writes nothing."""
-    config = json.loads(json.dumps(config))
+    config = ranges.check(config)
     if config['stages']:
         check_stages(split_stages(config, workdir), workdir)
     else:
@@ -157,4 +155,5 @@ def check(config: Mapping[str, Any], workdir: Path) -> None:
 
 def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
+    config = ranges.check(config)
     return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)

@@ -1,6 +1,6 @@
 """Builds the models that train together, and loads the weights they are initialized from."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from jitm.training.build.data import Data
 from jitm.training.generated import HEADS, MASKED
 from jitm.training.members import RULES, Member, MemberState
 from jitm.training.objective import RankingTerm, Term, token_terms
+from jitm.training.step import terms_of
 from jitm.types import Batch
 
 VOCABULARY_OF = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
@@ -140,6 +141,8 @@ def check_members(
             raise UserError(
                 f"'members.{name}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
             )
+    for name, member in trained.items():
+        check_epochs(name, terms_of(member, terms).values(), config['epochs'])
     for name, term in token_terms(terms).items():
         if term.predictions in (MASKED, *HEADS):
             continue  # predictions of heads, which the model checks when it is traced
@@ -149,6 +152,16 @@ def check_members(
                     f"'terms.{name}' needs predictions for '{term.predictions}', which {type(member.model).__name__} "
                     "as configured does not make: change config key 'model', or leave the term out"
                 )
+
+
+def check_epochs(name: str, terms: Collection[Term], epochs: int) -> None:
+    """Raises a UserError if a member, called `name`, has an epoch in which none of its terms is active."""
+    for epoch in range(epochs):
+        if not any(term.is_active(epoch) for term in terms):
+            raise UserError(
+                f"no term is active in epoch {epoch} of {epochs} for 'members.{name}': change the start_epoch or "
+                'end_epoch of a term'
+            )
 
 
 def load_weights(

@@ -13,8 +13,17 @@ from jitm import config as config_lib
 from jitm.errors import UserError, did_you_mean
 from jitm.synthesis.generator import Synthesis
 from jitm.training.candidates import SOURCES
-from jitm.training.generated import HEADS, MASKED, GeneratedCaptions, MaskedCaptions, MatcherPredictions
-from jitm.training.objective import DIRECTIONS, INPUTS, RankingTerm, Term, TokenTerm, inputs_of, token_terms
+from jitm.training.generated import GENERATED, HEADS, MASKED, GeneratedCaptions, MaskedCaptions, MatcherPredictions
+from jitm.training.objective import (
+    DIRECTIONS,
+    INPUTS,
+    RankingTerm,
+    Term,
+    TokenTerm,
+    inputs_of,
+    ranking_terms,
+    token_terms,
+)
 from jitm.training.source import Source
 from jitm.types import Ranking, TokenPredictions
 
@@ -39,8 +48,7 @@ def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[So
     terms = make_terms(config['terms'], supplied, [name for source in sources for name in source.rankings])
     predicted = {name for source in sources for name in source.predictions}
     check_token_sources(terms, predicted)
-    if config['masking']['num_views'] and len(sources) == 2 and not _terms_of(terms, MASKED):
-        raise UserError("config key 'masking.num_views' is set but unused: add a term of masked words, or set it to 0")
+    check_options(config, terms)
     own = {term.predictions for term in token_terms(terms).values()} - predicted
     return terms, ((MatcherPredictions(tuple(sorted(own))), *sources) if own else sources)
 
@@ -191,8 +199,22 @@ def check_token_sources(terms: Mapping[str, Term], predicted: Collection[str]) -
             raise UserError(f"'terms.{name}' needs '{needed[term.predictions]}': set it, or leave the term out")
 
 
-def _terms_of(terms: Mapping[str, Term], predictions: str) -> list[str]:
-    return [name for name, term in token_terms(terms).items() if term.predictions == predictions]
+def check_options(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
+    """Raises a UserError if a config names data, or an auxiliary input, that no part of the training reads."""
+    inputs = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
+    predictions = {term.predictions for term in token_terms(terms).values()}
+    generator = config['synthesis']['generator']
+    readers = {
+        'relevance.source': ('margins' in inputs, 'a term with margins'),
+        'offline.path': (any(name.startswith('offline') for name in inputs), 'a term of mined negatives'),
+        'synthesis.generator': (not predictions.isdisjoint(HEADS) or GENERATED in inputs, 'a term of these captions'),
+        'masking.num_views': (generator or MASKED in predictions, 'a term of masked words'),
+    }
+    for key, (is_read, reader) in readers.items():
+        section, name = key.split('.')
+        if config[section][name] and not is_read:
+            empty = 'set it to 0' if name == 'num_views' else "set it to ''"
+            raise UserError(f"config key '{key}' is set but unused: add {reader}, or {empty}")
 
 
 def make_optimizer(

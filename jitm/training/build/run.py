@@ -16,7 +16,6 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
-from jitm.evaluation.scoring import DTYPES
 from jitm.importers.pretrained import Replacements, replace
 from jitm.runs.checkpoint import Checkpoints
 from jitm.training.build import data as data_lib
@@ -30,12 +29,6 @@ from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch
 
 LOCK = '.lock'
-AT_LEAST_ONE = ('epochs', 'batch_size', 'length_multiple')
-SECTIONS = {
-    'run': ('log_every', 'checkpoint_every', 'prefetch', 'memory_mb'),
-    'evaluation': ('split', 'member', 'every_steps', 'dtype'),
-    'vocabulary': ('path', 'min_count'),
-}
 READ_EARLY = {'relevance': 'source', 'offline': 'path', 'masking': 'num_views'}  # before their section is checked
 
 
@@ -91,7 +84,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     """Builds every part of a run from its config.
 
     Args:
-      config: a nested dict with every key of `configs/default.py`.
+      config: a nested dict, checked by `ranges.check`.
       resuming: whether the run resumes from a checkpoint, so that initial weights are not read.
       mined_later: whether mined negatives do not exist yet; everything else is checked.
 
@@ -142,21 +135,10 @@ def trace(setup: Setup, step: TrainStep) -> TrainState:
 
 
 def check_sections(config: Mapping[str, Any]) -> None:
-    """Raises a UserError if a section that configures no object has wrong keys, or a number is out of its range."""
-    for section, keys in SECTIONS.items():
-        config_lib.check_keys(config[section], keys, where=section)
+    """Raises a UserError if a key is missing that is read early, or scene graphs are unknown, which may not be read."""
     for section, key in READ_EARLY.items():
         config_lib.choose(config[section], key, where=section)
-    counts = {key: config[key] for key in AT_LEAST_ONE} | {f'run.{key}': n for key, n in config['run'].items()}
-    if config['evaluation']['every_steps'] is not None:
-        counts['evaluation.every_steps'] = config['evaluation']['every_steps']
-    for key, count in counts.items():
-        if count < 1:
-            raise UserError(f"config key '{key}' is {count}; it must be at least 1")
-    if config['seed'] < 0:
-        raise UserError(f"config key 'seed' is {config['seed']}; it must not be negative")
-    if (dtype := config['evaluation']['dtype']) not in DTYPES:
-        raise UserError(f"config key 'evaluation.dtype' is '{dtype}'; take one of {', '.join(DTYPES)}")
+    config_lib.source_of(config['scene_graphs'], 'scene_graphs')
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
@@ -187,7 +169,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def lock(workdir: Path) -> Iterator[None]:
-    """Creates the workdir and excludes other processes that train in it.
+    """Creates the workdir and excludes other processes that train in it; leaves nothing if nothing is written there.
 
     Raises:
       UserError: if another process trains there.
@@ -198,4 +180,9 @@ def lock(workdir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f'another process trains in {workdir}; wait for it, or choose a new workdir') from None
-        yield
+        try:
+            yield
+        finally:
+            if [entry.name for entry in workdir.iterdir()] == [LOCK]:
+                (workdir / LOCK).unlink()
+                workdir.rmdir()

@@ -1,0 +1,289 @@
+"""The type and the range of every key of a config, checked once before anything is built from it.
+
+Patterns are dotted keys of `configs/default.py` and of the published settings: `*` is any name, and `**` any number of
+names. The first pattern that fits a key counts. Keys of models, losses and data sources that are not in `RANGES` are
+checked where they are used.
+"""
+
+import functools
+import math
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any, NamedTuple
+
+from jitm import config as config_lib
+from jitm.errors import UserError
+from jitm.types import DTYPES
+
+
+class Number(NamedTuple):
+    """Numbers in an interval.
+
+    Attributes:
+      low: the minimum.
+      high: the maximum; also without one, infinity is not permitted.
+      integer: whether the number must be an integer.
+      open_low: whether `low` itself is not permitted.
+      open_high: whether `high` itself is not permitted.
+      optional: whether None is permitted.
+    """
+
+    low: float
+    high: float = math.inf
+    integer: bool = False
+    open_low: bool = False
+    open_high: bool = False
+    optional: bool = False
+
+    def refuse(self, value: Any) -> str | None:
+        """Returns what to do about a value, None if it is permitted."""
+        if value is None and self.optional:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int if self.integer else Real):
+            return f'it must be {"an integer" if self.integer else "a number"}{" or None" if self.optional else ""}'
+        above = value > self.low if self.open_low else value >= self.low
+        below = value < self.high if self.open_high else value <= self.high
+        return None if above and below and math.isfinite(value) else f'it must be {self._interval()}'
+
+    def _interval(self) -> str:
+        if math.isinf(self.high):
+            return f'above {self.low}' if self.open_low else f'at least {self.low}'
+        return f'in {"(" if self.open_low else "["}{self.low}, {self.high}{")" if self.open_high else "]"}'
+
+
+class Kind(NamedTuple):
+    """Values of some types.
+
+    Attributes:
+      types: the types.
+      name: what a value must be, for messages.
+    """
+
+    types: tuple[type, ...]
+    name: str
+
+    def refuse(self, value: Any) -> str | None:
+        """Returns what to do about a value, None if it is permitted."""
+        return None if isinstance(value, self.types) else f'it must be {self.name}'
+
+
+class Choice(NamedTuple):
+    """One of some values.
+
+    Attributes:
+      values: the permitted values.
+    """
+
+    values: tuple[str, ...]
+
+    def refuse(self, value: Any) -> str | None:
+        """Returns what to do about a value, None if it is permitted."""
+        return None if value in self.values else f'take one of {", ".join(self.values)}'
+
+
+COUNT = Number(1, integer=True)
+INDEX = Number(0, integer=True)
+NOT_NEGATIVE = Number(0)
+POSITIVE = Number(0, open_low=True)
+PROBABILITY = Number(0, 1)
+RATE = Number(0, 1, open_high=True)  # dropping everything leaves nothing to learn from
+TEXT = Kind((str,), 'a string')
+FLAG = Kind((bool,), 'True or False')
+NAMES = Kind((tuple, list), 'a tuple of names')
+DICT = Kind((Mapping,), 'a dict')
+
+Rule = Number | Kind | Choice
+
+RANGES: dict[str, Rule] = {
+    'seed': INDEX,
+    'epochs': COUNT,
+    'batch_size': Number(2, integer=True),  # one pair has no negatives
+    'drop_last': FLAG,
+    'length_multiple': COUNT,
+    'data': DICT,
+    'data.source': TEXT,
+    'data.root': TEXT,
+    'data.dev_images': Number(1, integer=True, optional=True),
+    'data.*_images': COUNT,
+    'data.seed': INDEX,
+    'vocabulary': DICT,
+    'vocabulary.path': TEXT,
+    'vocabulary.min_count': COUNT,
+    'augmentation': DICT,
+    'augmentation.drop_regions': RATE,
+    'augmentation.change_words': RATE,
+    'augmentation.keep_special_tokens': FLAG,
+    'augmentation.num_views': COUNT,
+    'relevance': DICT,
+    'relevance.source': TEXT,
+    'relevance.path': TEXT,
+    'offline': DICT,
+    'offline.path': TEXT,
+    'offline.top_h_texts': COUNT,
+    'offline.top_h_images': COUNT,
+    'offline.coupled': FLAG,
+    'offline.redraw': FLAG,
+    'stages': DICT,
+    'stages.first': DICT,
+    'stages.top_h_texts': COUNT,
+    'stages.top_h_images': COUNT,
+    'stages.fine_tune': FLAG,
+    'model': DICT,
+    'initialize': DICT,
+    'initialize.*': TEXT,
+    'members': DICT,
+    'members.*': DICT,
+    'members.*.rule': TEXT,
+    'members.*.of': TEXT,
+    'members.*.init_from': TEXT,
+    'members.*.learn_from': NAMES,
+    'members.*.momentum': PROBABILITY,
+    'members.*.model': DICT,
+    'candidates': DICT,
+    'candidates.source': TEXT,
+    'candidates.same_image': TEXT,
+    'candidates.margin_temperature': POSITIVE,
+    'candidates.num_extra': INDEX,
+    'candidates.num_hard': COUNT,
+    'masking': DICT,
+    'masking.num_views': INDEX,
+    'masking.rate': PROBABILITY,
+    'masking.mask_prob': PROBABILITY,
+    'masking.random_prob': PROBABILITY,
+    'scene_graphs': DICT,
+    'scene_graphs.source': TEXT,
+    'scene_graphs.path': TEXT,
+    'scene_graphs.model': TEXT,
+    'synthesis': DICT,
+    'synthesis.generator': TEXT,
+    'synthesis.num_samples': COUNT,
+    'synthesis.temperature': POSITIVE,
+    'synthesis.num_hard': COUNT,
+    'terms': DICT,
+    'terms.*': DICT,
+    'terms.*.loss': TEXT,
+    'terms.*.weight': NOT_NEGATIVE,
+    'terms.*.start_epoch': INDEX,
+    'terms.*.end_epoch': Number(1, integer=True, optional=True),
+    'terms.*.reduction': TEXT,
+    'terms.*.rankings': NAMES,
+    'terms.*.margin': NOT_NEGATIVE,
+    'terms.*.online_margin': NOT_NEGATIVE,
+    'terms.*.offline_margin': NOT_NEGATIVE,
+    'terms.*.temperature': POSITIVE,
+    'terms.*.epsilon': NOT_NEGATIVE,
+    'terms.*.alpha': NOT_NEGATIVE,
+    'terms.*.beta': NOT_NEGATIVE,
+    'terms.*.extreme': Number(0, open_low=True, optional=True),
+    'terms.*.*_weight': NOT_NEGATIVE,
+    'terms.*.length': COUNT,
+    'terms.*.*_above': Number(-1, 1),  # cosines
+    'terms.*.hard': FLAG,
+    'terms.*.inverse': FLAG,
+    'terms.*.subtract_entropy': FLAG,
+    'terms.*.weigh_by_positive': FLAG,
+    'terms.*.detach': FLAG,
+    'terms.*.over_candidates': FLAG,
+    'optimizer': DICT,
+    'optimizer.name': TEXT,
+    'optimizer.learning_rate': POSITIVE,
+    'optimizer.weight_decay': NOT_NEGATIVE,
+    'optimizer.factors': DICT,
+    'optimizer.factors.*': NOT_NEGATIVE,
+    'optimizer.decay_epochs': COUNT,
+    'optimizer.decay_factor': Number(0, 1, open_low=True),
+    'optimizer.warm_up': RATE,
+    'optimizer.clip_norm': POSITIVE,
+    'evaluation': DICT,
+    'evaluation.split': TEXT,
+    'evaluation.member': TEXT,
+    'evaluation.every_steps': Number(1, integer=True, optional=True),
+    'evaluation.dtype': Choice(tuple(DTYPES)),
+    'run': DICT,
+    'run.log_every': COUNT,
+    'run.checkpoint_every': COUNT,
+    'run.prefetch': COUNT,
+    'run.memory_mb': COUNT,
+    # Models and their modules.
+    '**.model.**.raw_feature_norm': TEXT,
+    '**.model.**.name': TEXT,
+    '**.model.**.*_dim': COUNT,
+    '**.model.**.*dropout': RATE,
+    '**.model.**.graph_layers': INDEX,
+    '**.model.**.steps': COUNT,
+    '**.model.**.slots': Number(1, integer=True, optional=True),
+    '**.model.**.caption_length': Number(2, integer=True),
+    '**.model.**.minimum_words': INDEX,
+    '**.model.**.alpha': POSITIVE,
+    '**.model.**.slope': NOT_NEGATIVE,
+    '**.model.**.lambda_*': POSITIVE,
+    '**.model.**.heads': NAMES,
+    '**.model.**.normalize*': FLAG,
+    '**.model.**.*_norm': FLAG,
+    '**.model.**.norm_padding': FLAG,
+    '**.model.**.absolute': FLAG,
+    '**.model.**.bidirectional': FLAG,
+    '**.model.**.caption': FLAG,
+    '**.model.**.smoothing': FLAG,
+}
+EXACT = ('vocabulary', 'evaluation', 'run')  # sections that configure no function or class, which would know its keys
+
+
+def _expression(pattern: str) -> str:
+    names = [r'(?:[^.]+\.)*' if name == '**' else name.replace('*', '[^.]*') + r'\.' for name in pattern.split('.')]
+    return ''.join(names).removesuffix(r'\.')
+
+
+@functools.cache
+def rule_of(key: str) -> Rule | None:
+    """Returns the rule of a dotted key, None if it has none; `stages.first` has the keys of a config."""
+    key = key.removeprefix('stages.first.')
+    return next((rule for pattern, rule in RANGES.items() if re.fullmatch(_expression(pattern), key)), None)
+
+
+def _nodes(tree: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
+    """Yields every dotted key of a nested dict with its value, those of sub-dicts too."""
+    for key, value in tree.items():
+        yield f'{prefix}{key}', value
+        if isinstance(value, Mapping):
+            yield from _nodes(value, f'{prefix}{key}.')
+
+
+def _keys(section: str) -> list[str]:
+    """Returns the keys of a section, or with '' those of the config itself."""
+    prefix = f'{section}.' if section else ''
+    keys = [pattern.removeprefix(prefix) for pattern in RANGES if pattern.startswith(prefix)]
+    return [key for key in keys if '.' not in key]
+
+
+def _check(config: Mapping[str, Any], prefix: str = '') -> None:
+    """Raises a UserError if a config, below a prefix of its keys, has a wrong value, or lacks a key or has another."""
+    for key, value in _nodes(config, prefix):
+        rule = rule_of(key)
+        if rule and (remedy := rule.refuse(value)):
+            raise UserError(f"config key '{key}' is {reprlib.repr(value)}; {remedy}")
+    config_lib.check_keys(config, _keys(''), where=prefix.removesuffix('.'))
+    for section in EXACT:
+        config_lib.check_keys(config[section], _keys(section), where=f'{prefix}{section}')
+
+
+def check(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks every value of a config that has a rule, and the keys of the config itself.
+
+    Args:
+      config: a nested dict with every key of `configs/default.py`.
+
+    Returns:
+      The config as it is read from a run directory: tuples are lists.
+
+    Raises:
+      UserError: if a value is of another type or out of its range, or cannot be written as JSON, or a key is unknown or
+        missing.
+    """
+    config = config_lib.to_json(config)
+    _check(config)
+    if 'first' in config['stages']:
+        _check(config['stages']['first'], 'stages.first.')
+    return config
