@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny config on scenes, its finished run, and the entry scripts as a user starts them."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -130,6 +131,7 @@ def finished(tmp_path_factory) -> Path:
     return shutil.copytree(shared, tmp_path_factory.mktemp('finished') / 'run')
 
 
+@dataclasses.dataclass(frozen=True)  # without it, __post_init__ is not called
 class SharedSetup(build.Setup):
     """A Setup that shares its compiled functions with those of equal configs: each is traced once per process."""
 
@@ -137,8 +139,8 @@ class SharedSetup(build.Setup):
 
     def __post_init__(self):
         config = config_lib.training_relevant(self.config)
-        sizes = len(self.data.vocabulary), self.pipeline.steps_per_epoch, jax.device_count()
-        first = self.first.setdefault(json.dumps([config, sizes], sort_keys=True), self)
+        others = self.data.vocabulary.hash, self.pipeline.steps_per_epoch, jax.device_count()
+        first = self.first.setdefault(json.dumps([config, others], sort_keys=True), self)
         object.__setattr__(self, 'init_members', first.init_members)
         object.__setattr__(self, 'train_step', first.train_step)
 

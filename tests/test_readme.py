@@ -53,7 +53,7 @@ def commands(path: Path, folder: Path) -> list[list[str]]:
     script = ['record() { printf "%s\\037" "$@"; printf "\\036"; }']
     script += [f'{name}() {{ record {name} "$@"; }}' for name in names]
     script += ['set -e', *fences(path, 'bash')]
-    result = subprocess.run(['bash', '-c', '\n'.join(script)], cwd=folder, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(['bash', '-c', '\n'.join(script)], cwd=folder, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, ''), path.name
     return [command.split('\037')[:-1] for command in result.stdout.split('\036')[:-1]]
 

@@ -106,16 +106,26 @@ def test_best_checkpoint_has_the_highest_rsum(finished):
         assert checkpoints.steps()[-2:] == [28, 30]
 
 
+def start_paused(num_lines: int, *argv: object) -> subprocess.Popen:
+    """Starts a command of jitm that waits for a line of stdin when a metrics file has so many lines."""
+    command = [sys.executable, '-c', PAUSED, str(num_lines), *map(str, argv)]
+    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+    return subprocess.Popen(command, env=environment(), cwd=ROOT, text=True, **pipes)
+
+
+def wait_for_pause(worker: subprocess.Popen) -> None:
+    """Returns when the process waits for a line."""
+    assert any('PAUSED' in line for line in worker.stdout), worker.stderr.read()
+
+
 def start_and_wait(config_file: Path, workdir: Path, num_lines: int) -> subprocess.Popen:
     """Starts a run as a process, stopped at the step after which its metrics file has so many lines."""
-    command = [sys.executable, '-c', PAUSED, str(num_lines), 'train', f'--config={config_file}', f'--workdir={workdir}']
-    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
-    worker = subprocess.Popen(command, env=environment(), cwd=ROOT, text=True, **pipes)
-    assert any('PAUSED' in line for line in worker.stdout), worker.stderr.read()
+    worker = start_paused(num_lines, 'train', f'--config={config_file}', f'--workdir={workdir}')
+    wait_for_pause(worker)
     return worker
 
 
-# Runs a command of jitm, but waits for a line of stdin once the metrics file has so many lines.
+# Runs a command of jitm, but waits for a line of stdin once a metrics file has so many lines.
 PAUSED = """
 import sys
 from jitm.commands import cli

@@ -271,9 +271,7 @@ def test_printed_commands_name_the_programs_of_this_installation(installation, m
 @pytest.mark.slow
 @pytest.mark.parametrize('start', [['-m', 'jitm', 'settings'], ['-m', 'jitm']])
 def test_the_module_is_the_program(start, tmp_path):
-    result = subprocess.run(
-        [sys.executable, *start], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
+    result = subprocess.run([sys.executable, *start], env=environment(), cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ''
     assert 'configs/vse.py' in result.stdout or 'jitm COMMAND --help' in result.stdout

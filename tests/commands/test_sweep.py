@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,11 +11,7 @@ from jitm.commands import cli, sweep
 from jitm.errors import NotFiniteError, UserError
 from jitm.training import stages
 from tests.conftest import environment
-from tests.test_train import assert_same_run
-
-
-def command(*arguments):
-    return [sys.executable, '-m', 'jitm', 'sweep', *map(str, arguments)]
+from tests.test_train import assert_same_run, start_paused, wait_for_pause
 
 
 def read_config(*argv):
@@ -101,20 +96,23 @@ def test_other_runs_continue_when_one_is_not_finite(tiny_config, tmp_path, monke
 @pytest.mark.slow
 def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_file, tmp_path):
     """Stopped in its second run; the first is the run of the same config that was never stopped."""
-    start = command('--config', tiny_config_file, '--workdir', tmp_path / 'sweep', '--sweep', 'data.seed=0,1')
+    start = 'sweep', '--config', tiny_config_file, '--workdir', tmp_path / 'sweep', '--sweep', 'data.seed=0,1'
     first, second = (tmp_path / 'sweep' / f'data.seed={n}_seed=0' for n in (0, 1))
-    worker = subprocess.Popen(start, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (second / 'metrics.jsonl').exists() or not (second / 'metrics.jsonl').read_bytes():
-        assert worker.poll() is None, worker.communicate()
-        time.sleep(0.002)
+    worker = start_paused(5, *start)
+    wait_for_pause(worker)
+    worker.stdin.write('resume\n')
+    worker.stdin.flush()
+    wait_for_pause(worker)
+    assert (second / 'metrics.jsonl').read_bytes()
     worker.send_signal(signal.SIGTERM)
-    output, error = worker.communicate(timeout=60)
+    output, error = worker.communicate('resume\n')
     assert worker.returncode == 75, error
     assert error.splitlines()[-1].startswith('stopped and saved at step')
     assert 'rsum after epoch' not in output
     begun = (first / 'metrics.jsonl').stat().st_mtime_ns
 
-    result = subprocess.run(start, env=environment(), capture_output=True, text=True, timeout=300)
+    command = [sys.executable, '-m', 'jitm', *map(str, start)]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert 'run 1 of 2: data.seed=0_seed=0, finished before\nrun 2 of 2: data.seed=1_seed=0\n' in result.stdout
     assert (first / 'metrics.jsonl').stat().st_mtime_ns == begun

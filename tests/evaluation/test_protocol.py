@@ -236,7 +236,7 @@ def test_killed_command_resumes_to_the_same_bytes(finished, tmp_path, monkeypatc
     def start(number, after):
         command = [sys.executable, '-c', INTERRUPTED, number, after, 'eval', '--workdir', finished]
         command = [str(word) for word in [*command, '--save_sims', '--output', tmp_path]]
-        return subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True)
 
     assert start(signal.SIGKILL, 2).returncode == -signal.SIGKILL
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -433,7 +433,7 @@ def run_workers(tmp_path, devices, processes=1):
             subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     for worker in workers:
-        output, _ = worker.communicate(timeout=300)
+        output, _ = worker.communicate()
         assert worker.returncode == 0, output
     return [dict(np.load(out)) for out in outs]
 

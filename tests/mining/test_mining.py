@@ -189,7 +189,7 @@ def run_workers(folder, arguments):
     commands = [[sys.executable, WORKER, str(folder), *map(str, words)] for words in arguments]
     started = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
     for process in started:
-        _, errors = process.communicate(timeout=280)
+        _, errors = process.communicate()
         assert process.returncode == 0, errors[-2000:]
 
 
