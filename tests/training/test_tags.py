@@ -69,7 +69,7 @@ def test_two_stages_train_resume_and_generate(stage_1, tags_dc, tmp_path, monkey
     whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
     loop.train_and_evaluate(tags_dc, whole)
     shutil.copytree(whole, stopped)
-    remove_checkpoints(stopped, after=2)
+    remove_checkpoints(stopped, after=4)
     loop.train_and_evaluate(tags_dc, stopped)
     assert_same_run(stopped, whole)
     line = next(line for line in read_metrics(whole) if line['part'] == 'train')
