@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.pipeline import bucket, pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
@@ -145,19 +145,26 @@ def _join(parts: list[chex.ArrayTree]) -> chex.ArrayTree:
 def _pad(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Pads arrays, each [R, D], with zeros to float32 [I, R, D]."""
     padded = np.zeros((len(arrays), max(map(len, arrays)), arrays[0].shape[1]), np.float32)
-    for row, array in zip(padded, arrays, strict=True):
-        row[: len(array)] = array
+    with np.errstate(over='ignore'):  # what is infinite in float32 is refused where it is encoded
+        for row, array in zip(padded, arrays, strict=True):
+            row[: len(array)] = array
     return padded
 
 
+def _is_list(value: Any) -> bool:
+    """Returns whether a value has items on axis 0: a list, a tuple or an array."""
+    return getattr(value, 'ndim', 0) > 0 or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
+
+
 def _read_array(value: Any, what: str) -> np.ndarray:
-    """Returns numbers as an array; raises a UserError for anything else."""
+    """Returns real numbers as an array; raises a UserError for anything else."""
     try:
         array = np.asarray(value)
     except ValueError:
         array = np.array(None)
-    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool):
-        raise UserError(f'{what} must be an array of numbers, not {type(value).__name__}')
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or np.issubdtype(array.dtype, np.integer) or array.dtype == bool):
+        given = f'an array of {array.dtype}' if hasattr(value, 'dtype') else type(value).__name__
+        raise UserError(f'{what} must be an array of real numbers, not {given}')
     return array
 
 
@@ -211,7 +218,7 @@ class LoadedRun:
                 )
             return images if boxes is None else dataclasses.replace(images, boxes=_check_boxes(boxes, list(images)))
         shape = getattr(images, 'shape', None)
-        if isinstance(images, str | Path) or not hasattr(images, '__len__') or (shape is not None and len(shape) < 3):
+        if not _is_list(images) or (shape is not None and len(shape) < 3):
             given = type(images).__name__ if shape is None else f'shape {list(shape)}'
             raise UserError(
                 f'images are of {given}; give features [images, regions, {size}], or a list of [regions, {size}]'
@@ -233,9 +240,13 @@ class LoadedRun:
         count = min(MAX_ENCODED, len(features) - start)
         split = Split('', features.regions, features.counts, (), np.zeros(0, np.int32), (), features.boxes)
         images = take_images(split, np.arange(start, start + count), self.run.model.reads_locations)
-        finite = np.isfinite(images.regions).all(axis=(1, 2))
+        with np.errstate(over='ignore'):
+            finite = np.isfinite(np.square(images.regions, dtype=np.float32).sum(axis=(1, 2)))
         if not finite.all():
-            raise UserError(f'image {start + int(np.argmin(finite))} has features that are not finite')
+            raise UserError(
+                f'image {start + int(np.argmin(finite))} has features that are not finite, or whose squares are not '
+                'in float32'
+            )
         num_regions = images.regions.shape[1]
         extra = 0 if num_regions == 1 else -num_regions % REGION_MULTIPLE
 
@@ -282,15 +293,17 @@ class LoadedRun:
           The encodings: leaves [T, ...].
 
         Raises:
-          UserError: if there are no captions, one is not a string, or one is longer than the model reads.
+          UserError: if there are no captions, one is no string or empty, or one is longer than the model reads.
         """
-        if isinstance(captions, str) or not hasattr(captions, '__len__'):
+        if not _is_list(captions):
             raise UserError(f'captions are of {type(captions).__name__}; give a list of strings')
         if not len(captions):
             raise UserError('there are no captions; give at least one')
         for number, caption in enumerate(captions):
             if not isinstance(caption, str):
                 raise UserError(f'caption {number} is of {type(caption).__name__}; give a string')
+            if not caption.strip():
+                raise UserError(f'caption {number} is empty; give at least one word')
         tokens = join([self.run.vocabulary.encode(caption) for caption in captions])
         longest, most = int(tokens.lengths.argmax()), self.run.model.text_format.max_length
         if most is not None and tokens.lengths[longest] > most:
@@ -411,19 +424,21 @@ class LoadedRun:
 
 def _check_boxes(boxes: Any, images: Sequence[np.ndarray]) -> np.ndarray:
     """Pads the boxes of images to float32 [I, R, 4]; raises a UserError for wrong shapes or values."""
+    if not _is_list(boxes):
+        raise UserError(f'boxes are of {type(boxes).__name__}; give x1 y1 x2 y2 of the regions of each image')
     boxes = [_read_array(one, f'the boxes of image {number}') for number, one in enumerate(boxes)]
     shapes, wanted = [list(one.shape) for one in boxes], [[len(image), 4] for image in images]
     if shapes != wanted:
         raise UserError(f'boxes have the shapes {shapes}; these images need {wanted}')
-    if not all(((one >= 0) & (one <= 1)).all() for one in boxes):
-        raise UserError('boxes must be x1 y1 x2 y2 as fractions of width and height, in [0, 1]')
+    if not all(map(are_boxes, boxes)):
+        raise UserError(f'boxes must be {BOXES}')
     return _pad(boxes)
 
 
 def _loaded(run: LoadedRun | Run | str | Path) -> LoadedRun:
     if isinstance(run, LoadedRun):
         return run
-    return LoadedRun(run if isinstance(run, Run) else load_run(run))
+    return LoadedRun(run) if isinstance(run, Run) else load(run)
 
 
 def load(workdir: str | Path, step: int | None = None, member: str | None = None) -> LoadedRun:
@@ -440,6 +455,10 @@ def load(workdir: str | Path, step: int | None = None, member: str | None = None
     Raises:
       UserError: if the run, checkpoint or model does not exist, or is damaged.
     """
+    if not isinstance(workdir, str | Path):
+        raise UserError(f'the run is of {type(workdir).__name__}; give a run directory or the result of jitm.load')
+    if not isinstance(step, int | np.integer | None) or not isinstance(member, str | None):
+        raise UserError(f'step is {step!r} and member is {member!r}; give an integer and a name, or None')
     return LoadedRun(load_run(workdir, step, member))
 
 
@@ -463,8 +482,10 @@ def evaluate(
     Raises:
       UserError: if the run or the data cannot be read, or the folds do not divide the images.
     """
-    given = [run] if isinstance(run, LoadedRun | Run | str | Path) else list(run)
-    if not given:
+    if not isinstance(folds, int | np.integer) or folds < 1:
+        raise UserError(f'folds is {folds!r}; it must be a positive integer')
+    given = run if _is_list(run) else [run]
+    if not len(given):
         raise UserError('there is no run to evaluate; give at least one')
     runs = [_loaded(one).run for one in given]
     return evaluate_runs(runs, read_split(runs, split, data_root), folds)[0]['metrics']
@@ -495,8 +516,6 @@ def score(
     one_image = getattr(image, 'ndim', 3) < 3
     one_text = isinstance(text, str)
     images, captions = [image] if one_image else image, [text] if one_text else text
-    if not len(images) or not len(captions):
-        raise UserError('score needs at least one image and one caption')
     boxes = [boxes] if one_image and boxes is not None else boxes
     sims = run.similarity(run.encode_image(images, boxes), run.encode_text(captions))
     return sims[0 if one_image else slice(None), 0 if one_text else slice(None)]

@@ -221,7 +221,7 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
     Raises:
       UserError: if a root is given but the source reads no folder, or the data cannot be read.
     """
-    if split != os.path.basename(split):
+    if not isinstance(split, str) or split != os.path.basename(split):
         raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
     if root is not None:
         if 'root' not in data:

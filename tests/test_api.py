@@ -5,6 +5,7 @@ import importlib
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -78,7 +79,7 @@ def test_images_may_be_arrays_lists_or_data(run, data, images):
 def test_similarities_are_those_of_the_model(name):
     """For models of both kinds that read pairs: lists of images and captions of various lengths."""
     model, (images, texts) = MATCHERS[name], make_inputs(images=3, texts=6, padded=False)
-    boxes = np.asarray(images.locations[..., :4])
+    boxes = np.sort(images.locations[..., :4])
     sizes = boxes[..., 2:] - boxes[..., :2]
     images = images.replace(locations=np.concatenate([boxes, sizes, sizes.prod(axis=-1, keepdims=True)], axis=-1))
     variables = jax.jit(model.init)(jax.random.key(0), images, Texts(texts.ids[:3], texts.lengths[:3]))
@@ -171,17 +172,20 @@ def test_repeated_calls_compile_nothing(run, data, monkeypatch):
     assert len(traced) > len(first)  # another padded shape
 
 
+NO_LISTS = (None, 3, b'abc', Path('a.jpg'), {'a': 1}, (x for x in 'a'))
+
+
 def test_wrong_arguments_are_one_sentence(run, data, images):
     captions, features = run.encode_text(data.captions[:2]), data.images[0]
-    size = run.run.feature_size
+    size, flipped = run.run.feature_size, np.tile([0.5, 0.5, 0.1, 0.9], (len(features), 1))
     for call, sentence in (
         (lambda: run.encode_image('photo.jpg'), r'images are of str; give features \[images, regions, 200\]'),
         (lambda: run.encode_image(3), 'images are of int'),
         (lambda: run.encode_image(features), rf'images are of shape \[{len(features)}, 200\]'),
         (lambda: run.encode_image([]), 'there are no images'),
         (lambda: run.encode_image(data.images[:0]), 'there are no images'),
-        (lambda: run.encode_image(['a.jpg', 'b.jpg']), 'image 0 must be an array of numbers, not str'),
-        (lambda: run.encode_image([[features, [0]]]), 'image 0 must be an array of numbers, not list'),
+        (lambda: run.encode_image(['a.jpg', 'b.jpg']), 'image 0 must be an array of real numbers, not str'),
+        (lambda: run.encode_image([[features, [0]]]), 'image 0 must be an array of real numbers, not list'),
         (lambda: run.encode_image([features, np.zeros((3, 7))]), r'image 1 has features of shape \[3, 7\].*, 200\]'),
         (lambda: run.encode_image([features, np.zeros((0, size))]), r'image 1 has features of shape \[0, 200\]'),
         (lambda: run.encode_image([features, features * np.nan]), 'image 1 has features that are not finite'),
@@ -205,8 +209,38 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: jitm.evaluate('nowhere', 'test'), 'nowhere is not a run directory'),
         (lambda: jitm.evaluate([], 'test'), 'there is no run to evaluate'),
         (lambda: jitm.evaluate(run, 'test', folds=3), 'does not divide'),
-        (lambda: jitm.score(run, [], 'a red circle'), 'at least one image and one caption'),
-        (lambda: jitm.score(run, features, []), 'at least one image and one caption'),
+        (lambda: run.encode_text(['a ring', ' ']), 'caption 1 is empty; give at least one word'),
+        (lambda: run.search('', images), 'caption 0 is empty'),
+        (lambda: run.load_data(None), "the split is 'None'; give the name of one"),
+        (lambda: run.load_data('../scenes/dev'), "the split is '../scenes/dev'; give the name of one, such as dev"),
+        (lambda: jitm.load(None), 'the run is of NoneType; give a run directory or the result of jitm.load'),
+        (lambda: jitm.load(run.run.workdir, step='5'), "step is '5' and member is None; give an integer and a name"),
+        (lambda: jitm.load(run.run.workdir, member=3), 'step is None and member is 3; give an integer and a name'),
+        (lambda: jitm.evaluate(None, 'test'), 'the run is of NoneType'),
+        (lambda: jitm.evaluate(run, 'test', folds=0), 'folds is 0; it must be a positive integer'),
+        (lambda: jitm.evaluate(run, 'test', folds='2'), "folds is '2'; it must be a positive integer"),
+        (lambda: jitm.score(run, [], 'a red circle'), 'there are no images'),
+        (lambda: jitm.score(run, features, []), 'there are no captions'),
+        (lambda: jitm.score(run, features, ''), 'caption 0 is empty'),
+        (
+            lambda: jitm.score(run, features.astype(float) * 1e300, 'a'),
+            'image 0 has features that are not finite, or whose squares',
+        ),
+        (lambda: jitm.score(run, features * np.float32(1e30), 'a'), 'image 0 has features .* whose squares are not in'),
+        (lambda: jitm.score(run, features + 1j, 'a'), 'real numbers, not an array of complex64'),
+        (lambda: jitm.score(run, features.astype(object), 'a'), 'real numbers, not an array of object'),
+        (lambda: jitm.score(run, features.astype(str), 'a'), 'real numbers, not an array of <U'),
+        (lambda: jitm.score(run, np.float32(3), 'a'), r'image 0 has features of shape \[1, 1\]'),
+        *((lambda x=x: jitm.score(run, x, 'a'), f'images are of {type(x).__name__}; give features') for x in NO_LISTS),
+        *((lambda x=x: jitm.score(run, features, x), f'captions are of {type(x).__name__}; give') for x in NO_LISTS),
+        *(
+            (lambda x=x: jitm.score(x, features, 'a'), f'the run is of {type(x).__name__}; give')
+            for x in (None, 3, [], b'')
+        ),
+        (lambda: jitm.score(run, features, np.array(['a', None], object)), 'caption 1 is of NoneType; give a string'),
+        (lambda: jitm.score(run, features, 'a', boxes=features[:, :4] + 2), 'boxes must be x1 y1 x2 y2 as fractions'),
+        (lambda: jitm.score(run, features, 'a', boxes=flipped), 'boxes must be .* with x1 <= x2 and y1 <= y2'),
+        (lambda: jitm.score(run, [features], 'a', boxes=3), 'boxes are of int; give x1 y1 x2 y2 of the regions'),
         (lambda: jitm.score('nowhere', features, 'a red circle'), 'nowhere is not a run directory'),
     ):
         with pytest.raises(UserError, match=sentence) as caught:

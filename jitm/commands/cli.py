@@ -75,10 +75,12 @@ def check_config_flags(argv: Sequence[str]) -> None:
     if argument is None:
         return
     path, colon, words = argument.partition(':')
+    if not path:
+        raise UserError('--config is missing; jitm settings lists the published settings')
+    if not Path(path).is_file():
+        raise UserError(f'config file {path} does not exist; jitm settings lists the published settings')
     try:
         scope = runpy.run_path(path)
-    except FileNotFoundError:
-        raise UserError(f'config file {path} does not exist; jitm settings lists the published settings') from None
     except Exception as error:  # the file is the user's program and can raise anything
         raise UserError(f'config file {path} cannot be run: {type(error).__name__}: {_one_line(error)}') from None
     if 'get_config' not in scope:
@@ -89,6 +91,8 @@ def check_config_flags(argv: Sequence[str]) -> None:
         config = scope['get_config'](*([words] if colon else []))
     except Exception as error:
         raise UserError(f'config file {path}: {_one_line(error)}') from None
+    if not isinstance(config, ConfigDict):
+        raise UserError(f'config file {path}: get_config returns {type(config).__name__}; return a ConfigDict')
     for argument in argv:
         if argument.startswith('--config.'):
             check_key(config, argument.removeprefix('--config.').split('=')[0])

@@ -39,8 +39,13 @@ SHARED: dict[str, tuple[Callable, object, str, dict]] = {
         {},
     ),
     'coordinator': (flags.DEFINE_string, None, 'host:port of process 0, if several processes work together.', {}),
-    'num_processes': (flags.DEFINE_integer, None, 'The number of processes; with --coordinator.', {}),
-    'process_id': (flags.DEFINE_integer, None, 'The number of this process, from 0; with --coordinator.', {}),
+    'num_processes': (flags.DEFINE_integer, None, 'The number of processes; with --coordinator.', {'lower_bound': 1}),
+    'process_id': (
+        flags.DEFINE_integer,
+        None,
+        'The number of this process, from 0; with --coordinator.',
+        {'lower_bound': 0},
+    ),
 }
 
 
@@ -63,13 +68,20 @@ def start_processes(values: flags.FlagValues) -> None:
       values: the parsed flags of a command.
 
     Raises:
-      UserError: if only some of the flags are given.
+      UserError: if only some of the flags are given, or they do not name a process and an address.
     """
     given = [values[name].value for name in PROCESS_FLAGS]
     if all(value is None for value in given):
         return
     if None in given:
         raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
+    coordinator, num_processes, process_id = given
+    if not re.fullmatch(r'[^\s:]+:\d{1,5}|\[[^\s]+\]:\d{1,5}', coordinator):
+        raise UserError(f"--coordinator is '{coordinator}'; give host:port of process 0, such as localhost:1234")
+    if process_id >= num_processes:
+        raise UserError(
+            f'--process_id is {process_id}, but --num_processes is {num_processes}; number the processes from 0'
+        )
     from jitm import parallel  # imports jax, which not every command needs
 
     parallel.start_processes(*given)

@@ -15,7 +15,7 @@ from concurrent import futures
 
 import numpy as np
 
-from jitm.data.splits import Split
+from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
 
 _CHUNK_BYTES = 64 * 2**20
@@ -98,7 +98,7 @@ def _read_lines(path: str) -> tuple[str, ...]:
         with open(path, 'rb') as file:
             data = file.read()
     except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): add the file') from error
+        raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
     try:
         text = data.decode('utf-8-sig')  # a byte order mark would become part of the first word
     except UnicodeDecodeError as error:
@@ -120,7 +120,7 @@ def open_npy(path: str) -> np.memmap:
             shape, dtype = _read_header(file)
             missing = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
     except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): add the file') from error
+        raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
     except Exception as error:  # numpy raises many kinds of errors for damaged headers
         raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save') from error
     if dtype not in (np.float16, np.float32):
@@ -227,6 +227,6 @@ def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) ->
     boxes = open_npy(path)
     if boxes.shape != shape:
         raise UserError(f'{path} has shape {boxes.shape}, but these features need boxes of shape {shape}')
-    if not (boxes.min() >= 0 and boxes.max() <= 1):
-        raise UserError(f'{path} has boxes outside of [0, 1]: write x1 y1 x2 y2 as fractions of width and height')
+    if not are_boxes(boxes):
+        raise UserError(f'{path} has other numbers than {BOXES}: write them anew')
     return np.broadcast_to(boxes.astype(np.float32, copy=False), (rows, regions, 4))[::repeats]

@@ -7,6 +7,13 @@ import json
 
 import numpy as np
 
+BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
+
+
+def are_boxes(boxes: np.ndarray) -> bool:
+    """Returns whether numbers [..., 4] are `BOXES`."""
+    return bool((boxes >= 0).all() and (boxes <= 1).all() and (boxes[..., :2] <= boxes[..., 2:]).all())
+
 
 @dataclasses.dataclass(frozen=True)
 class Split:

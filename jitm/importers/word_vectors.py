@@ -24,7 +24,7 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
       float32 [V, D], NaN in the rows of words that have no vector.
 
     Raises:
-      UserError: if the file cannot be read, or has vectors of another size.
+      UserError: if the file cannot be read, or has vectors of another size or with NaN.
     """
     wanted = collections.defaultdict(list)
     for n, word in enumerate(words):
@@ -46,6 +46,8 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
                         raise UserError(f"{path} has {len(values)} numbers for '{word}', not {dim}: download it again")
                     if rank < priority[n]:
                         vectors[n], priority[n] = values, rank
+                        if not np.isfinite(vectors[n]).all():
+                            raise UserError(f"{path} has numbers for '{word}' that are not finite: download it again")
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): give the path of word vectors') from error
     except ValueError as error:

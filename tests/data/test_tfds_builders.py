@@ -20,7 +20,7 @@ def write(root, split, shape=(3, 36, 256), dtype=np.float16, boxes=True):
     (root / f'{split}_caps.txt').write_text('\n'.join(CAPTIONS), encoding='utf-8')
     (root / f'{split}_ids.txt').write_text('z\ny\nx\n', encoding='utf-8')
     if boxes:
-        np.save(root / 'boxes.npy', np.random.default_rng(1).random((36, 4), np.float32))
+        np.save(root / 'boxes.npy', np.sort(np.random.default_rng(1).random((36, 4), np.float32)))
 
 
 def prepare(tmp_path, config):
