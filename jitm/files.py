@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -10,6 +12,35 @@ from typing import IO, Any
 import numpy as np
 
 from jitm.errors import UserError
+
+RESUMES = 'make room and repeat the command, which resumes the run'
+
+
+def _reason(error: Exception) -> str | None:
+    """Returns why the file system refused to write; None for an error of another kind."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    found = re.search(r"os_error_code='(\d+)'", str(error))  # in the ValueError of tensorstore, which Orbax uses
+    return os.strerror(int(found[1])) if found else None
+
+
+@contextlib.contextmanager
+def writing(path: Path, remedy: str = 'make room, or choose another folder') -> Iterator[None]:
+    """Turns an error of the file system within the block into a UserError.
+
+    Args:
+      path: the file or folder that the block writes.
+      remedy: the end of the message.
+
+    Raises:
+      UserError: if it cannot be written, for example on a full disk.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (reason := _reason(error)) is None:
+            raise
+        raise UserError(f'{path} cannot be written: {reason}; {remedy}') from None
 
 
 @contextlib.contextmanager
@@ -26,17 +57,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
       UserError: if it cannot be written, for example on a full disk; the old file is then left unchanged.
     """
     partial = path.with_name(f'{path.name}.partial')
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open('wb') as file:
-            yield file
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise UserError(
-            f'{path} cannot be written: {error.strerror or error}; make room, or choose another folder'
-        ) from None
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open('wb') as file:
+                yield file
+            partial.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

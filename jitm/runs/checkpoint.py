@@ -6,10 +6,12 @@ best checkpoint at its time, so that a damaged or missing one is noticed and nev
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +21,19 @@ import chex
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from absl import logging as absl_logging
 from flax import serialization
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from jitm import parallel
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import RESUMES, replacing, writing
 
 MANIFEST = 'manifest.json'
 SELECTED_BY = 'rsum'
-FORMAT = 4  # of the content; to be raised when older checkpoints can no longer be read
+PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
+OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
+FORMAT = 5  # of the content; to be raised when older checkpoints can no longer be read
 
 
 def _score(metrics: dict[str, float]) -> float:
@@ -58,6 +63,18 @@ def damaged_file(folder: Path) -> Path | None:
 def is_whole(folder: Path) -> bool:
     """Returns whether all files of a checkpoint match its manifest."""
     return damaged_file(folder) is None
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps Orbax within the block from logging the traceback of an error that it raises as well."""
+    logger = absl_logging.get_absl_logger()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Checkpoints:
@@ -98,29 +115,43 @@ class Checkpoints:
           step: the step, which names the checkpoint.
           run: the config, vocabulary and data of the run, as JSON.
           metrics: of the validation at this step; None if there was none. They select the best checkpoint.
+
+        Raises:
+          UserError: if it cannot be written, for example on a full disk; the earlier checkpoints are left unchanged.
         """
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
         scores = self._scores() | ({step: _score(metrics)} if metrics else {})
         best = max(scores, key=lambda step: (scores[step], step), default=None)
         described = run | {'format': FORMAT, 'best_step': best}
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
-        self._manager.save(step, args=items, metrics=metrics, force=True)
-        self._manager.wait_until_finished()
+        folder = self.folder / str(step)
+        with writing(folder, RESUMES), _silent():
+            self._check_room(tree)
+            self._manager.save(step, args=items, metrics=metrics, force=True)
+            self._manager.wait_until_finished()
         if parallel.is_primary():
-            folder = self.folder / str(step)
             digests = json.dumps(_digests(folder)).encode()
             with replacing(folder / MANIFEST) as file:
                 file.write(digests)
         parallel.barrier('saved')
 
+    def _check_room(self, tree: chex.ArrayTree) -> None:
+        """Raises an OSError if a state does not fit on the disk; Orbax prints more than it raises on a full one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) + OVERHEAD
+        if parallel.any_process(shutil.disk_usage(self.folder).free < needed):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def set_aside_damaged(self) -> None:
         """Moves damaged checkpoints to `damaged/` with a warning; every process calls it before the first save.
 
-        A last checkpoint without a manifest was not saved to the end, so it is removed.
+        A last checkpoint without a manifest was not saved to the end, so it is removed, as are parts of others.
         """
         steps = self.steps()
         damaged = {step: file for step in steps if (file := damaged_file(self.folder / str(step)))}
         parallel.barrier('checked checkpoints')
+        for partial in self.folder.glob(PARTIAL) if parallel.is_primary() else ():
+            shutil.rmtree(partial)
         for step, file in damaged.items() if parallel.is_primary() else ():
             folder = self.folder / str(step)
             if step == steps[-1] and not (folder / MANIFEST).exists():

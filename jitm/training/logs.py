@@ -1,5 +1,6 @@
 """Outputs of a training run: JSONL metrics, TensorBoard, a progress bar, and a warning when a model collapses."""
 
+import contextlib
 import datetime
 import json
 import time
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import tqdm
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
 from jitm import parallel
-from jitm.files import read_json_lines, replacing
+from jitm.files import RESUMES, read_json_lines, replacing, writing
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
@@ -26,20 +29,64 @@ class MetricsFile:
         Args:
           path: the file.
           step: the last step whose lines are kept.
+
+        Raises:
+          UserError: if it is damaged, or cannot be written.
         """
         kept = [line for line in read_json_lines(path) if line['step'] <= step]
         with replacing(path) as file:
             file.write(''.join(json.dumps(line) + '\n' for line in kept).encode())
-        self._file = path.open('a')
+        self._path, self._file = path, path.open('a')
 
     def write(self, line: Mapping[str, object]) -> None:
-        """Appends one line, which must have a `step`."""
-        self._file.write(json.dumps(line) + '\n')
-        self._file.flush()
+        """Appends one line, which must have a `step`; raises a UserError if it cannot be written."""
+        with writing(self._path, RESUMES):
+            self._file.write(json.dumps(line) + '\n')
+            self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a line whose error was raised
+            self._file.close()
+
+
+class Board:
+    """A file of TensorBoard, written in this thread: that of tensorboardX ends at a full disk and blocks training."""
+
+    def __init__(self, folder: Path, step: int):
+        """Opens a new file.
+
+        Args:
+          folder: of the files of all starts.
+          step: the first one; TensorBoard drops what earlier starts wrote from it on.
+
+        Raises:
+          UserError: if it cannot be written.
+        """
+        self._folder = folder
+        with writing(folder, RESUMES):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(folder / 'events'))
+        self._write(step, session_log=SessionLog(status=SessionLog.START))
+
+    def _write(self, step: int, **content: Any) -> None:
+        with writing(self._folder, RESUMES):
+            self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds values of a step by their names; raises a UserError if they cannot be written."""
+        for name, value in values.items():
+            self._write(step, summary=scalar(name, value))
+
+    def flush(self) -> None:
+        """Writes what is buffered to the disk; raises a UserError if that fails."""
+        with writing(self._folder, RESUMES):
+            self._events.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):  # of values whose error was raised, or which `metrics.jsonl` has
+            self._events.close()
 
 
 def read_metrics(workdir: Path) -> list[dict]:
@@ -115,7 +162,7 @@ class Logs:
         step, last = restored or 0, -1 if restored is None else restored
         self._metrics = MetricsFile(workdir / 'metrics.jsonl', last)
         self._timing = MetricsFile(workdir / 'timing.jsonl', last)
-        self._board = SummaryWriter(str(workdir / 'tensorboard'), purge_step=last + 1)
+        self._board = Board(workdir / 'tensorboard', last + 1)
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
         self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=disable, dynamic_ncols=True)
         self._monitor = monitor
@@ -156,6 +203,7 @@ class Logs:
             'data_wait_share': self._waited / trained,
         }
         self._timing.write(timing)
+        self._board.flush()
         recall = f'i2t R@1 {metrics["i2t/recall@1"]:.1f} t2i R@1 {metrics["t2i/recall@1"]:.1f}'
         line = f'step {step} epoch {epoch:.2f} {split} rsum {metrics["rsum"]:.1f} {recall}'
         if step > start:
@@ -178,6 +226,5 @@ class Logs:
     def _write(self, step: int, part: str, metrics: Mapping[str, float], epoch: float) -> dict[str, Any]:
         line = {'step': step, 'epoch': epoch, 'part': part, **metrics}
         self._metrics.write(line)
-        for name, value in metrics.items():
-            self._board.add_scalar(f'{part}/{name}'.replace('@', '_'), value, step)
+        self._board.write(step, {f'{part}/{name}'.replace('@', '_'): value for name, value in metrics.items()})
         return line

@@ -46,7 +46,8 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
         'images': [split.image_ids[i] for i in split.image_of_text[texts]],
     }
     path = folder / f'not_finite_step_{step}.json'
-    path.write_text(json.dumps(report, indent=1) + '\n')
+    with replacing(path) as file:
+        file.write((json.dumps(report, indent=1) + '\n').encode())
     return NotFiniteError(
         f'the loss or a gradient was not finite at step {step}: the state before it is saved, the batch is in {path}'
     )

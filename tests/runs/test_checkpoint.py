@@ -139,6 +139,36 @@ def test_incomplete_checkpoints_are_skipped(tmp_path, what):
             assert int(checkpoints.restore_latest(make_state(0))[0]['step']) == 1
 
 
+def test_full_disk_is_one_sentence_and_leaves_the_checkpoints(tmp_path, monkeypatch, capfd):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0})
+        sentence = 'checkpoints/2 cannot be written: No space left on device; make room and repeat the command'
+        with monkeypatch.context() as full:
+            full.setattr(shutil, 'disk_usage', lambda path: shutil._ntuple_diskusage(100, 100, 0))
+            with pytest.raises(UserError, match=sentence):
+                save_all(checkpoints, {2: 2.0})
+        with monkeypatch.context() as filled_meanwhile:
+
+            def fail(*args, **keywords):
+                raise ValueError("RESOURCE_EXHAUSTED: Error writing 'step': No space left [os_error_code='28']")
+
+            filled_meanwhile.setattr(ocp.CheckpointManager, 'save', fail)
+            with pytest.raises(UserError, match=sentence):
+                save_all(checkpoints, {2: 2.0})
+        assert checkpoints.whole_steps() == [1]
+        assert capfd.readouterr().err == ''
+        save_all(checkpoints, {2: 2.0})
+        assert checkpoints.whole_steps() == [1, 2]
+
+
+def test_parts_of_a_killed_save_are_removed(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0})
+        shutil.copytree(checkpoints.folder / '1', checkpoints.folder / '3.orbax-checkpoint-tmp')
+        checkpoints.set_aside_damaged()
+        assert [path.name for path in checkpoints.folder.iterdir()] == ['1']
+
+
 def test_damaged_checkpoint_is_refused(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: 2.0, 2: 1.0})

@@ -1,10 +1,14 @@
 """The warning of a collapsed loss, on logged lines of no real run."""
 
+import errno
+import json
+import os
 import re
 
 import pytest
 
-from jitm.training.logs import COLLAPSE_STEPS, CollapseMonitor, Logs, term_changes
+from jitm.errors import UserError
+from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, MetricsFile, term_changes
 
 CONSTANT = 51.2  # the loss for constant scores
 EPOCH = 234  # steps, as on Flickr8k with batches of 128
@@ -84,3 +88,32 @@ def test_resumed_run_warns_at_the_same_steps(log, restored):
     early = log('run', [line for line in lines if line['step'] <= restored + 90])  # stopped 90 steps after it saved
     late = log('run', [line for line in lines if line['step'] > restored], restored)
     assert [step for step in early if step <= restored] + late == whole
+
+
+def test_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    metrics, board = MetricsFile(tmp_path / 'metrics.jsonl', 0), Board(tmp_path / 'tensorboard', 0)
+    for path, write, patched in (
+        ('metrics.jsonl', metrics.write, (json, 'dumps')),
+        ('tensorboard', lambda line: board.write(1, line), (board._events, 'write_event')),
+    ):
+        with monkeypatch.context() as full:
+            full.setattr(*patched, fail)
+            with pytest.raises(UserError, match=f'{path} cannot be written: No space left on device; make room and re'):
+                write({'step': 1})
+        write({'step': 1})
+    metrics.close()
+    board.close()
+
+
+def test_tensorboard_reads_its_file(tmp_path):
+    loading = pytest.importorskip('tensorboard.backend.event_processing.event_accumulator')
+    for first, values in ((0, [3.0, 2.0, 1.0]), (2, [5.0])):
+        board = Board(tmp_path / str(first), first)
+        for step, value in enumerate(values, first):
+            board.write(step, {'train/loss': value})
+        board.close()
+        events = loading.EventAccumulator(str(tmp_path / str(first))).Reload().Scalars('train/loss')
+        assert [(event.step, event.value) for event in events] == list(enumerate(values, first))
