@@ -214,6 +214,11 @@ class Vocabulary:
         return self._ids[MASK]
 
     @property
+    def unknown(self) -> int:
+        """The id of `<unk>`."""
+        return UNK
+
+    @property
     def first_word(self) -> int:
         """The smallest id of a word that is not special."""
         return len(SPECIAL_WORDS)

@@ -104,6 +104,11 @@ class WordPiece:
         return self._ids[MASK]
 
     @property
+    def unknown(self) -> int:
+        """The id of `[UNK]`."""
+        return self._ids[UNK]
+
+    @property
     def first_word(self) -> int:
         """The smallest id of a piece of text: that of `!` in BERT's vocabularies, else after special pieces."""
         special = [self._ids[piece] for piece in (*SPECIAL_PIECES, MASK) if piece in self._ids]

@@ -54,7 +54,7 @@ def test_vectors_of_another_size_are_refused(tmp_path):
     with pytest.raises(UserError, match='is not a text file of words and numbers'):
         load_word_vectors(write(tmp_path, VECTORS.replace('7 8', '7 x')), WORDS, 2)
     for number in ('nan', 'inf', '1e300'):
-        with pytest.raises(UserError, match="numbers for '.*' that are not finite: download it again"):
+        with pytest.raises(UserError, match=r"numbers for '.*' that are not finite: download it again"):
             load_word_vectors(write(tmp_path, VECTORS.replace('7 8', f'7 {number}')), WORDS, 2)
     with pytest.raises(UserError, match=r'gone.txt cannot be read \(No such file'):
         load_word_vectors(str(tmp_path / 'gone.txt'), WORDS, 2)

@@ -1,6 +1,7 @@
 """Builds what training reads: splits, vocabulary, augmentation, masking, mined negatives and the pipeline."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
+
+MAX_UNKNOWN = 0.1  # share of unknown words without a warning
+LONG = 10  # medians: no caption of Flickr30K and COCO is so long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +98,41 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     fills_masks = any('mlm' in model.get('heads', ()) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
         vocabulary = vocabulary.with_mask()
-    tokens = (tokenize_split(split.captions, vocabulary) for split in (train, validation))
+    tokens = [tokenize_split(split.captions, vocabulary) for split in (train, validation)]
+    for split, of_split in zip((train, validation), tokens, strict=True):
+        check_words(split.name, of_split, vocabulary)
     return Data(train, validation, vocabulary, *tokens)
+
+
+def check_words(name: str, tokens: Tokens, vocabulary: Vocabulary | WordPiece) -> None:
+    """Warns of many unknown words in the captions of a split, and of a caption that is much longer than the others.
+
+    Args:
+      name: of the split.
+      tokens: of its captions.
+      vocabulary: of the tokens.
+
+    Raises:
+      UserError: if the vocabulary has none of their words.
+    """
+    words = tokens.lengths.sum() - 2 * len(tokens.lengths)  # without the special tokens at the start and the end
+    unknown = (tokens.ids == vocabulary.unknown).sum() / words
+    if unknown == 1:
+        raise UserError(
+            f"{name} has no word of the vocabulary; lower config key 'vocabulary.min_count', or give another "
+            "'vocabulary.path'"
+        )
+    if unknown > MAX_UNKNOWN:
+        logging.warning('%s: %.1f %% of the words are not in the vocabulary', name, 100 * unknown)
+    longest, median = tokens.lengths.max(), np.median(tokens.lengths)
+    if longest > LONG * median:
+        logging.warning(
+            '%s: text %d has %d tokens, the median is %d; each batch with it is padded to this length: shorten it',
+            name,
+            tokens.lengths.argmax(),
+            longest,
+            median,
+        )
 
 
 def load_offline(section: Mapping[str, Any], split: Split, mined_later: bool) -> candidates_lib.OfflineNegatives | None:

@@ -1,0 +1,44 @@
+"""Captions that do not fit the vocabulary, or are much longer than the others."""
+
+import pytest
+
+from jitm.commands import cli
+from jitm.data.pipeline import tokenize_split
+from jitm.data.text import Vocabulary
+from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
+from jitm.errors import UserError
+from jitm.training.build.data import check_words
+
+CAPTIONS = ('a red ring', 'a blue ring')
+PIECES = WordPiece((*SPECIAL_PIECES, 'a', 'red', 'ring'))
+
+
+@pytest.mark.parametrize('vocabulary', [Vocabulary.build(['a red ring'], 1), PIECES])
+def test_unknown_words_are_counted(caplog, vocabulary):
+    def check(captions):
+        check_words('mine/train', tokenize_split(captions, vocabulary), vocabulary)
+
+    check(CAPTIONS[:1] * 9 + CAPTIONS[1:])
+    assert not caplog.records
+    check(CAPTIONS)
+    assert caplog.messages == ['mine/train: 16.7 % of the words are not in the vocabulary']
+    with pytest.raises(UserError, match=r"mine/train has no word of the vocabulary; lower config key 'vocabulary.min_"):
+        check(('blue dogs', 'green'))
+
+
+def test_a_very_long_caption_is_named(caplog):
+    vocabulary = Vocabulary.build(CAPTIONS, 1)
+    captions = (*CAPTIONS * 5, 'red ' * 20000)
+    check_words('mine/train', tokenize_split(captions, vocabulary), vocabulary)
+    message = 'mine/train: text 10 has 20002 tokens, the median is 5; each batch with it is padded to this length'
+    assert [text.partition(':')[0] for text in caplog.messages] == ['mine/train']
+    assert caplog.messages[0].startswith(message)
+
+
+def test_a_count_above_all_words_is_refused(tiny_config_file, tmp_path, capsys):
+    command = ['train', '--config', str(tiny_config_file), '--workdir', str(tmp_path / 'run')]
+    assert cli.main([*command, '--config.vocabulary.min_count=100000']) == 2
+    assert (
+        "scenes/train has no word of the vocabulary; lower config key 'vocabulary.min_count'" in capsys.readouterr().err
+    )
+    assert not (tmp_path / 'run').exists()
