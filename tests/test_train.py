@@ -179,6 +179,16 @@ def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatc
     assert_same_run(workdir, finished)
 
 
+def test_the_first_step_says_what_is_compiled(finished, tiny_config, tmp_path, capsys):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    remove_checkpoints(workdir, after=28)
+    loop.train_and_evaluate(tiny_config, workdir)
+    compiling, compiled, *_ = capsys.readouterr().out.splitlines()
+    assert compiling == 'compiling the training step of target, which takes a while'
+    assert re.fullmatch(r'compiled in \d+ s', compiled)
+    assert_same_run(workdir, finished)
+
+
 def test_smaller_last_batch_counts_as_a_step_and_resumes(tiny_config, tmp_path, monkeypatch):
     config = tiny_config | {
         'batch_size': 32,

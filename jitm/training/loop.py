@@ -19,6 +19,7 @@ from jitm.runs.interrupt import StopRequest
 from jitm.training.build.run import Setup, check_workdir, lock, set_up
 from jitm.training.logs import CollapseMonitor, Logs, read_metrics, term_changes
 from jitm.training.step import TrainState
+from jitm.types import Batch
 
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
@@ -185,8 +186,17 @@ class _Loop:
             start_of_wait = time.perf_counter()
             batch = next(batches)
             self._logs.waited(time.perf_counter() - start_of_wait)
-            state, values = setup.train_step(state, batch)
+            do_step = self._compile_step if step == start else setup.train_step
+            state, values = do_step(state, batch)
             self._log(step + 1, values)
+
+    def _compile_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+        """Does the first step of a start, which compiles it, and prints how long that took."""
+        self._logs.say(f'compiling the training step of {", ".join(self._setup.members)}, which takes a while')
+        start = time.perf_counter()
+        result = jax.block_until_ready(self._setup.train_step(state, batch))
+        self._logs.say(f'compiled in {time.perf_counter() - start:.0f} s')
+        return result
 
     def _is_stopping(self, step: int) -> bool:
         """Whether any process was asked to stop; several processes agree only at steps that are logged."""
