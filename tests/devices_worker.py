@@ -1,12 +1,17 @@
-"""Takes training steps on virtual devices and saves losses and gradients; test_parallel.py runs it."""
+"""Takes training steps on virtual devices and saves losses and gradients; test_parallel.py runs it.
+
+The states before the steps are initialized and saved on one device, and read on several.
+"""
 
 import dataclasses
 import functools
+import pickle
 import sys
+from pathlib import Path
 
 import jax
 
-out, devices, chosen, *processes = sys.argv[1:]
+out, initial, devices, chosen, *processes = sys.argv[1:]
 jax.config.update('jax_num_cpu_devices', int(devices))
 
 import warnings  # noqa: E402
@@ -67,6 +72,7 @@ def main() -> None:
         coordinator, count, index = processes
         parallel.start_processes(coordinator, int(count), int(index))
     results = {}
+    states_of = {} if int(devices) == 1 else pickle.loads(Path(initial).read_bytes())
     for name, loss, changes in CASES:
         if chosen != 'all' and name not in chosen.split(','):
             continue
@@ -92,11 +98,13 @@ def main() -> None:
             pipeline = dataclasses.replace(pipeline, relevance=None, num_extra=8)
         step = TrainStep(members, terms, sources, seed=0, steps_per_epoch=2, epochs=2)
         step = parallel.data_parallel(step)
-        whole = pipeline.batch(0)
-        seed = 3 if name == 'naaf' else 0  # its thresholds are not 0
-        states = jax.jit(functools.partial(init_members, members, seed))(whole.images, whole.texts)
-        states = {key: member.replace(params=perturb(member.params)) for key, member in states.items()}
-        state = parallel.put_state(TrainState(np.int32(0), states))
+        if name not in states_of:
+            whole = pipeline.batch(0)
+            seed = 3 if name == 'naaf' else 0  # its thresholds are not 0
+            states = jax.jit(functools.partial(init_members, members, seed))(whole.images, whole.texts)
+            states = {key: member.replace(params=perturb(member.params)) for key, member in states.items()}
+            states_of[name] = jax.device_get(states)
+        state = parallel.put_state(TrainState(np.int32(0), states_of[name]))
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
         state, metrics = step(state, parallel.put_batch(batch))
         target = jax.device_get(state.members['target'])
@@ -107,6 +115,8 @@ def main() -> None:
         for key, value in jax.device_get(metrics).items():
             results[f'{name}/{key.removeprefix("target/")}'] = np.asarray(value)
         results[f'{name}/step'] = np.asarray(jax.device_get(state.step))
+    if int(devices) == 1:
+        Path(initial).write_bytes(pickle.dumps(states_of))
     results['devices'] = np.asarray(jax.device_count())
     if parallel.is_primary():
         np.savez(out, **results)

@@ -51,14 +51,26 @@ def finish(*workers: subprocess.Popen) -> None:
 
 
 @pytest.fixture(scope='session')
-def one_device(tmp_path_factory):
-    """The results of one device."""
+def one_device_folder(tmp_path_factory):
+    """A folder with the initial states and the results of one device."""
 
     def compute(folder):
         folder.mkdir()
-        finish(start(folder / 'out.npz', 1, 'all'))
+        finish(start(folder / 'out.npz', folder / 'initial', 1, 'all'))
 
-    return dict(np.load(shared_folder(tmp_path_factory, 'one_device', compute) / 'out.npz'))
+    return shared_folder(tmp_path_factory, 'one_device', compute)
+
+
+@pytest.fixture
+def initial(one_device_folder):
+    """The file with the initial states."""
+    return one_device_folder / 'initial'
+
+
+@pytest.fixture
+def one_device(one_device_folder):
+    """The results of one device."""
+    return dict(np.load(one_device_folder / 'out.npz'))
 
 
 def check_same(out, one_device, devices):
@@ -91,16 +103,16 @@ def test_one_device_gradient_is_not_trivial(one_device):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('devices', 'cases'), [(2, 'all'), (8, FEW)])
-def test_devices_agree(tmp_path, one_device, devices, cases):
+def test_devices_agree(tmp_path, one_device, initial, devices, cases):
     out = tmp_path / 'out.npz'
-    finish(start(out, devices, cases))
+    finish(start(out, initial, devices, cases))
     check_same(out, one_device, devices)
 
 
 @pytest.mark.slow
-def test_two_processes_of_two_devices_agree(tmp_path, one_device):
+def test_two_processes_of_two_devices_agree(tmp_path, one_device, initial):
     out, coordinator = tmp_path / 'out.npz', f'localhost:{free_port()}'
-    finish(*[start(out, 2, FEW, coordinator, 2, index) for index in range(2)])
+    finish(*[start(out, initial, 2, FEW, coordinator, 2, index) for index in range(2)])
     check_same(out, one_device, 4)
 
 
