@@ -1,4 +1,7 @@
-"""Every default, each with a comment. A config file changes only the keys of its setting."""
+"""Every default, each with a comment. A config file changes only the keys of its setting.
+
+The permitted type and range of each key is in jitm/ranges.py.
+"""
 
 import ml_collections
 

@@ -261,14 +261,7 @@ def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    """Returns the model section of a member: its own `model`, that of the member it copies, or the config's `model`.
-
-    Raises:
-      UserError: if a member is not a dict.
-    """
-    for name, section in config['members'].items():
-        if not isinstance(section, Mapping):
-            raise UserError(f"config key 'members.{name}' is {section!r}; give a dict, such as dict(rule='gradient')")
+    """Returns the model section of a member: its own `model`, that of the member it copies, or the config's `model`."""
     section = config['members'][member]
     copied = config['members'].get(section.get('of', ''), section)
     return copied.get('model') or config['model']

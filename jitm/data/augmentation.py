@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 
-from jitm.errors import check_at_least, check_rate
 from jitm.types import Images
 
 
@@ -30,11 +29,6 @@ class Augmentation:
     def changes(self) -> bool:
         """Whether examples are changed."""
         return self.drop_regions > 0 or self.change_words > 0 or self.num_views > 1
-
-    def __post_init__(self):
-        for key in ('drop_regions', 'change_words'):
-            check_rate(getattr(self, key), key)
-        check_at_least(self.num_views, 1, 'num_views')
 
 
 def example_generator(seed: int, step: int, text: int, view: int) -> np.random.Generator:

@@ -9,7 +9,6 @@ import numpy as np
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.errors import check_at_least
 from jitm.files import hash_arrays
 from jitm.types import Masked
 
@@ -85,6 +84,9 @@ class Masking:
       rate: probability of masking a phrase that shares no position with others; at least one phrase is always masked.
       mask_prob: probability that a position of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
       random_prob: probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
+
+    Raises:
+      ValueError: if mask_prob and random_prob add up to more than 1.
     """
 
     num_views: int
@@ -93,10 +95,6 @@ class Masking:
     random_prob: float
 
     def __post_init__(self):
-        check_at_least(self.num_views, 1, 'num_views')
-        for key in ('rate', 'mask_prob', 'random_prob'):
-            if not 0 <= getattr(self, key) <= 1:
-                raise ValueError(f'{key} is {getattr(self, key)}; it must be in [0, 1]')
         total = self.mask_prob + self.random_prob
         if total > 1:
             raise ValueError(f'mask_prob and random_prob add up to {total}; lower one of them, so that it is at most 1')

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jitm.errors import check_at_least, check_positive
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher, read_pairs
 from jitm.synthesis import refill
@@ -39,20 +38,12 @@ class Synthesis:
       num_samples: captions sampled per masked view, L in the paper; 20 in the released code.
       temperature: tau of the word probabilities.
       num_hard: m, the captions kept per image.
-
-    Raises:
-      ValueError: if a number is out of its range.
     """
 
     generator: str
     num_samples: int
     temperature: float
     num_hard: int
-
-    def __post_init__(self):
-        check_at_least(self.num_samples, 1, 'num_samples')
-        check_at_least(self.num_hard, 1, 'num_hard')
-        check_positive(self.temperature, 'temperature')
 
     def choose(
         self,

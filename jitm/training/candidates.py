@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jitm import parallel
-from jitm.errors import UserError, check_at_least, check_choice, check_positive
+from jitm.errors import UserError, check_choice
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import DIRECTIONS
 from jitm.training.source import GlobalBatch, Inputs, Models, Source
@@ -55,7 +55,7 @@ class InBatch(Source):
       margin_temperature: tau of the margins, see `relevance_margins`.
 
     Raises:
-      ValueError: if an argument is out of its range.
+      ValueError: if `same_image` is none of these.
     """
 
     same_image: str
@@ -66,7 +66,6 @@ class InBatch(Source):
 
     def __post_init__(self):
         check_choice(self.same_image, SAME_IMAGE, 'same_image')
-        check_positive(self.margin_temperature, 'margin_temperature')
 
     def supplies(self, config: Mapping[str, Any]) -> set[str]:
         """Supplies margins with a relevance, anchor scores if a model learns from others, and mined negatives."""
@@ -136,19 +135,12 @@ class Shortlist(Source):
     Attributes:
       num_extra: P, pairs besides the global batch whose images and captions are candidates too.
       num_hard: H, negatives kept for each query.
-
-    Raises:
-      ValueError: if an argument is out of its range.
     """
 
     num_extra: int
     num_hard: int
 
     rankings = DIRECTIONS
-
-    def __post_init__(self):
-        check_at_least(self.num_extra, 0, 'num_extra')
-        check_at_least(self.num_hard, 1, 'num_hard')
 
     @property
     def extra_pairs(self) -> int:

@@ -90,18 +90,11 @@ class EMA:
     Attributes:
       of: the member it averages, and is initialized as a copy of.
       momentum: beta at the first step, 0.99995 as published.
-
-    Raises:
-      ValueError: if momentum is not in [0, 1].
     """
 
     of: str
     momentum: float
     trains = False
-
-    def __post_init__(self):
-        if not isinstance(self.momentum, int | float) or not 0 <= self.momentum <= 1:
-            raise ValueError(f'momentum is {self.momentum!r}; it must be in [0, 1]')
 
     def __call__(self, state: MemberState, outcome: Outcome) -> MemberState:
         """Returns the average of the state and the new state of the other member."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jitm.errors import UserError, check_at_least, check_rate, did_you_mean
+from jitm.errors import UserError, did_you_mean
 
 B1, B2, EPSILON, MIN_RATE = 0.9, 0.98, 1e-6, 1e-8  # of UNITER, as released
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
@@ -57,13 +57,9 @@ def scale_modules(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 
 def _clipped_and_scaled(
-    rule: optax.GradientTransformation, clip_norm: float, weight_decay: float, factors: Mapping[str, float]
+    rule: optax.GradientTransformation, clip_norm: float, factors: Mapping[str, float]
 ) -> optax.GradientTransformation:
-    """Chains clipping, an update rule and the scaling of modules; raises a ValueError for negative arguments."""
-    check_at_least(weight_decay, 0, 'weight_decay')
-    for name, factor in factors.items():
-        if not isinstance(factor, int | float) or not factor >= 0:
-            raise ValueError(f'factors.{name} is {factor!r}; it must be a number, not negative')
+    """Chains clipping, an update rule and the scaling of modules."""
     return optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors))
 
 
@@ -90,15 +86,9 @@ def adamw(
 
     Returns:
       The optimizer, and its learning rate by step.
-
-    Raises:
-      ValueError: if decay_epochs is below 1, or weight_decay or a factor is negative.
     """
-    check_at_least(decay_epochs, 1, 'decay_epochs')
     schedule = step_decay(learning_rate, decay_epochs, decay_factor, steps_per_epoch)
-    return _clipped_and_scaled(
-        optax.adamw(schedule, weight_decay=weight_decay), clip_norm, weight_decay, factors
-    ), schedule
+    return _clipped_and_scaled(optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors), schedule
 
 
 def is_decayed(path: tuple[jax.tree_util.DictKey, ...]) -> bool:
@@ -157,10 +147,6 @@ def adamw_with_warm_up(
 
     Returns:
       The optimizer, and its learning rate by step.
-
-    Raises:
-      ValueError: if warm_up is not in [0, 1), or weight_decay or a factor is negative.
     """
-    check_rate(warm_up, 'warm_up')
     schedule = warm_up_then_decay(learning_rate, warm_up, total_steps)
-    return _clipped_and_scaled(adam_then_decay(schedule, weight_decay), clip_norm, weight_decay, factors), schedule
+    return _clipped_and_scaled(adam_then_decay(schedule, weight_decay), clip_norm, factors), schedule

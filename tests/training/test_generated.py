@@ -10,12 +10,10 @@ import optax
 import pytest
 
 from jitm import parallel
-from jitm.errors import UserError
 from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
 from jitm.synthesis import refill
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.build.objective import make_generated
 from jitm.training.candidates import ListScores, Shortlist
 from jitm.training.diagnostics import BINS, difficulty
 from jitm.training.generated import GeneratedCaptions, MaskedCaptions
@@ -233,20 +231,6 @@ def test_difficulty_is_a_histogram_of_score_differences():
     shares = [metrics[f'share_{n:02}'] for n in range(BINS)]
     np.testing.assert_allclose(np.flatnonzero(shares), [6, 13])  # -0.38 and 0.33 of [-1, 1] in twentieths
     np.testing.assert_allclose([shares[6], shares[13]], 0.5)
-
-
-def test_wrong_synthesis_is_refused():
-    for changes, message in (
-        ({'temperature': 0}, 'temperature is 0; it must be above 0'),
-        ({'num_hard': 0}, 'num_hard is 0; it must be at least 1'),
-        ({'num_samples': 0}, 'num_samples is 0; it must be at least 1'),
-    ):
-        with pytest.raises(ValueError, match=message):
-            dataclasses.replace(SYNTHESIS, **changes)
-        section = dataclasses.asdict(SYNTHESIS) | changes
-        config = {'synthesis': section, 'masking': {'num_views': VIEWS}, 'members': {'target': {}}}
-        with pytest.raises(UserError, match=f"config key 'synthesis.{next(iter(changes))}' is 0"):
-            make_generated(config)
 
 
 @pytest.mark.slow

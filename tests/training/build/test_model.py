@@ -1,7 +1,6 @@
 import optax
 import pytest
 
-from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.training.build.model import make_members
 
@@ -36,16 +35,8 @@ def make(configs):
         ({'a': {}, 'b': AVERAGE | {'of': 'x'}}, "'members.b.of' names 'x', which is no other member"),
         ({'a': {}, 'b': FROZEN, 'c': AVERAGE | {'of': 'b'}}, "'members.c.of' names 'b', which does not train"),
         ({'a': {}, 'b': AVERAGE | {'init_from': 'run'}}, "'members.b' must have no model and no init_from"),
-        ({'a': {}, 'b': AVERAGE | {'momentum': 1.5}}, r"'members.b.momentum' is 1.5; it must be in \[0, 1\]"),
-        ({'a': {}, 'b': AVERAGE | {'momentum': -0.1}}, r"'members.b.momentum' is -0.1; it must be in \[0, 1\]"),
-        ({'a': {}, 'b': AVERAGE | {'momentum': '0.9'}}, r"'members.b.momentum' is '0.9'; it must be in \[0, 1\]"),
     ],
 )
 def test_wrong_members_are_refused(configs, message):
     with pytest.raises(UserError, match=message):
         make(configs)
-
-
-def test_member_must_be_a_dict():
-    with pytest.raises(UserError, match=r"'members.a' is 'gradient'; give a dict"):
-        config_lib.member_model({'members': {'a': 'gradient', 'b': {}}}, 'b')
