@@ -72,9 +72,10 @@ def check_config_flags(argv: Sequence[str]) -> None:
       UserError: if the file cannot be run, refuses the words, or has no such key.
     """
     argument = _config_argument(argv)
-    if argument is None:
+    keys = [word.removeprefix('--config.').split('=')[0] for word in argv if word.startswith('--config.')]
+    if argument is None and not keys:
         return
-    path, colon, words = argument.partition(':')
+    path, colon, words = (argument or '').partition(':')
     if not path:
         raise UserError('--config is missing; jitm settings lists the published settings')
     if not Path(path).is_file():
@@ -93,9 +94,8 @@ def check_config_flags(argv: Sequence[str]) -> None:
         raise UserError(f'config file {path}: {_one_line(error)}') from None
     if not isinstance(config, ConfigDict):
         raise UserError(f'config file {path}: get_config returns {type(config).__name__}; return a ConfigDict')
-    for argument in argv:
-        if argument.startswith('--config.'):
-            check_key(config, argument.removeprefix('--config.').split('=')[0])
+    for key in keys:
+        check_key(config, key)
 
 
 def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:

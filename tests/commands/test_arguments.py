@@ -9,6 +9,7 @@ TRAIN = f'train --workdir run --config {ROOT}/configs/vsepp.py'
 PROCESSES = f'{TRAIN} --coordinator localhost:1234 --num_processes 2 --process_id'
 WRONG = [
     ('train --workdir run --config=', '--config is missing; jitm settings lists'),
+    ('train --workdir run --config.epochs=3', '--config is missing; jitm settings lists'),
     ('train --workdir run --config=:f30k', '--config is missing; jitm settings lists'),
     ('train --workdir run --config=None', 'config file None does not exist'),
     (f'train --workdir run --config={ROOT}', f'config file {ROOT} does not exist'),
