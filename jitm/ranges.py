@@ -43,9 +43,11 @@ class Number(NamedTuple):
             return None
         if isinstance(value, bool) or not isinstance(value, int if self.integer else Real):
             return f'it must be {"an integer" if self.integer else "a number"}{" or None" if self.optional else ""}'
+        if not -math.inf < value < math.inf:
+            return 'it must be finite'
         above = value > self.low if self.open_low else value >= self.low
         below = value < self.high if self.open_high else value <= self.high
-        return None if above and below and math.isfinite(value) else f'it must be {self._interval()}'
+        return None if above and below else f'it must be {self._interval()}'
 
     def _interval(self) -> str:
         if math.isinf(self.high):
@@ -97,7 +99,7 @@ DICT = Kind((Mapping,), 'a dict')
 Rule = Number | Kind | Choice
 
 RANGES: dict[str, Rule] = {
-    'seed': INDEX,
+    'seed': Number(0, 2**32 - 1, integer=True),  # JAX reads 32 bits
     'epochs': COUNT,
     'batch_size': Number(2, integer=True),  # one pair has no negatives
     'drop_last': FLAG,

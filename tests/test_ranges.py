@@ -48,8 +48,8 @@ def changed(config: dict, key: str, value: object) -> dict:
 BAD = [
     ('optimizer.learning_rate', -1, 'is -1; it must be above 0'),
     ('optimizer.learning_rate', 'fast', "is 'fast'; it must be a number"),
-    ('optimizer.learning_rate', float('inf'), 'is inf; it must be above 0'),
-    ('optimizer.learning_rate', float('nan'), 'is nan; it must be above 0'),
+    ('optimizer.learning_rate', float('inf'), 'is inf; it must be finite'),
+    ('optimizer.learning_rate', float('nan'), 'is nan; it must be finite'),
     ('optimizer.clip_norm', 0, 'is 0; it must be above 0'),
     ('optimizer.clip_norm', -1, 'is -1; it must be above 0'),
     ('optimizer.decay_factor', -1, 'is -1; it must be in (0, 1]'),
@@ -68,6 +68,7 @@ BAD = [
     ('terms', ..., 'is missing; see configs/default.py'),
     ('trems', {}, "is unknown, did you mean 'terms'?"),
     ('epochs', 0, 'is 0; it must be at least 1'),
+    ('seed', 2**32, 'is 4294967296; it must be in [0, 4294967295]'),
     ('seed', {'a': 1}, "is {'a': 1}; it must be an integer"),
     ('batch_size', '20', "is '20'; it must be an integer"),
     ('batch_size', 1, 'is 1; it must be at least 2'),
@@ -165,11 +166,14 @@ def test_bad_values_on_the_command_line(tiny_config_file, tmp_path, capsys, argu
     assert not (tmp_path / 'run').exists()
 
 
-def test_a_config_file_of_another_form_is_refused(tiny_config, tmp_path):
+def test_a_config_file_of_another_form_is_refused(tiny_config, tmp_path, capsys):
     workdir = tmp_path / 'run'
     workdir.mkdir()
+    (workdir / 'metrics.jsonl').touch()
     for text in ('[1]', '"x"', '3'):
         (workdir / 'config.json').write_text(text)
+        assert cli.main(['report', 'summary', str(workdir)]) == 2
+        assert 'run/config.json is damaged; restore it, or choose a new workdir\n' in capsys.readouterr().err
         with pytest.raises(UserError, match=r'run/config.json is damaged; restore it, or choose a new workdir'):
             train_and_evaluate(tiny_config, workdir)
 
