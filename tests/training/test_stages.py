@@ -214,7 +214,7 @@ def test_negatives_of_another_first_stage_are_mined_again(two_stages, tmp_path):
         shutil.rmtree(tmp_path / 'run' / name)
     before = np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy')
     other = copy.deepcopy(two_stages)
-    other['stages']['first']['optimizer']['learning_rate'] = 0.1
+    other['stages']['first']['seed'] = 1
     stages.train_stages(other, tmp_path / 'run')
     assert (np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy') != before).any()
 
