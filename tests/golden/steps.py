@@ -106,6 +106,7 @@ def two_steps(setting: str, folder: Path) -> dict[str, Any]:
         kept = {key: value for key, value in metrics.items() if key.split('/', 1)[-1] in ('loss', 'gradient_norm')}
         steps.append({key: float(value) for key, value in kept.items()})
     members = jax.device_get(state).members
+    jax.clear_caches()  # the compiled steps of all settings together exceed the memory maps of a process
     return {'steps': steps, 'after': {name: [reduce(m.params), reduce(m.batch_stats)] for name, m in members.items()}}
 
 
