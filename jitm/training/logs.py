@@ -14,6 +14,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from jitm import parallel
+from jitm.errors import UserError
 from jitm.files import RESUMES, read_json_lines, replacing, writing
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
@@ -33,7 +34,7 @@ class MetricsFile:
         Raises:
           UserError: if it is damaged, or cannot be written.
         """
-        kept = [line for line in read_json_lines(path) if line['step'] <= step]
+        kept = [line for line in _read_lines(path) if line['step'] <= step]
         with replacing(path) as file:
             file.write(''.join(json.dumps(line) + '\n' for line in kept).encode())
         self._path, self._file = path, path.open('a')
@@ -89,9 +90,18 @@ class Board:
             self._events.close()
 
 
-def read_metrics(workdir: Path) -> list[dict]:
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Reads the lines of a file with one line per logged step; raises a UserError if one has no step."""
+    lines = read_json_lines(path)
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line.get('step'), int):
+            raise UserError(f'{path} is damaged in line {number}; restore the file, or remove it')
+    return lines
+
+
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Reads the lines of a run's `metrics.jsonl`; none if there is no such file."""
-    return read_json_lines(workdir / 'metrics.jsonl')
+    return _read_lines(workdir / 'metrics.jsonl')
 
 
 def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -> list[int]:

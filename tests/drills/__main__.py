@@ -1,0 +1,121 @@
+"""Runs the drills for some minutes and prints a line of counts for each.
+
+python -m tests.drills --minutes 30
+python -m tests.drills --minutes 30 --seed 7
+"""
+
+import argparse
+import collections
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.drills import disks, flips, inputs, kills, runs
+
+SHARES = {'inputs': 0.2, 'disks': 0.1, 'flips': 0.25, 'kills': 0.45}  # of the time
+Counts = collections.Counter
+
+
+def _until(seconds: float) -> Iterator[int]:
+    """Counts from 0 until the time is over."""
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        yield number
+        number += 1
+
+
+def _fail(text: str) -> str:
+    print(f'FAILED {text}', flush=True)
+    return 'failed'
+
+
+def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+    """Tries the whole table once, in random order, and then random damage."""
+    table = inputs.rows(base)
+    rng.shuffle(table)
+    counts = Counts()
+    for number in _until(seconds):
+        row = table[number] if number < len(table) else inputs.random_row(rng, base)
+        problem = inputs.check(row, base, folder)
+        counts['tried'] += 1
+        counts[_fail(f'{row.name}: {problem}') if problem else 'refused in one sentence'] += 1
+    return counts
+
+
+def try_disks(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+    """Fills a small disk at random."""
+    counts = Counts()
+    with disks.small_disk(folder, 8192) as reason:
+        if reason:
+            print(f'full disk: skipped, {reason}')
+            return counts
+        for _ in _until(seconds):
+            argv = rng.choice(disks.COMMANDS)
+            room = rng.randrange(1500 if argv == runs.TRAIN else 4)
+            problem = disks.check(base, folder, room, argv)
+            counts['tried'] += 1
+            counts[_fail(f'{argv[0]}, {room} KiB: {problem}') if problem else 'one sentence, then resumed'] += 1
+            shutil.rmtree(folder / 'work')
+            (folder / 'filler').unlink(missing_ok=True)
+    return counts
+
+
+def try_flips(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+    """Damages each file of a run directory in turn, for each command."""
+    drill, names, counts = flips.Drill(base, folder), flips.files(base), Counts()
+    commands = sorted(flips.COMMANDS)
+    for number in _until(seconds):
+        turn, command = divmod(number, len(commands))
+        flip = flips.random_flip(names[turn % len(names)], base, rng)
+        outcome = drill.outcome(commands[command], flip)
+        counts['tried'] += 1
+        counts[_fail(f'{flip}: {outcome}') if outcome.startswith(flips.WRONG) else outcome] += 1
+    return counts
+
+
+def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+    """Kills each command in turn."""
+    drill, names, counts = kills.Drill(base, folder), list(kills.SCENARIOS), Counts()
+    for number in _until(seconds):
+        name = names[number % len(names)]
+        try:
+            counts[f'kills of {name}'] += drill.survives(name, rng)
+            counts[f'{name} to the same end'] += 1
+        except AssertionError as error:
+            counts[_fail(f'{name}: {str(error)[-600:]}')] += 1
+    return counts
+
+
+DRILLS: dict[str, Callable[[Path, Path, random.Random, float], Counts]] = {
+    'inputs': try_inputs,
+    'disks': try_disks,
+    'flips': try_flips,
+    'kills': try_kills,
+}
+
+
+def main() -> int:
+    """Runs the drills; returns 1 if one of them failed."""
+    parser = argparse.ArgumentParser(prog='python -m tests.drills')
+    parser.add_argument('--minutes', type=float, default=30)
+    parser.add_argument('--seed', type=int, default=random.randrange(10**6))
+    flags = parser.parse_args()
+    print(f'seed {flags.seed}, {flags.minutes:g} minutes', flush=True)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder) / 'base'
+        runs.write_base(base)
+        for name, drill in DRILLS.items():
+            rng, seconds = random.Random(f'{flags.seed} {name}'), SHARES[name] * 60 * flags.minutes
+            counts = drill(base, Path(folder) / name, rng, seconds)
+            failed += counts['failed']
+            print(f'{name}: {", ".join(f"{count} {what}" for what, count in counts.items())}', flush=True)
+    return int(bool(failed))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,366 @@
+"""Wrong inputs: each ends with exit code 2 and one line on stderr, and changes no file."""
+
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitm.commands import cli
+from jitm.errors import EXIT_USER_ERROR
+from jitm.runs.checkpoint import Checkpoints
+from tests.drills import runs
+
+
+class Row(NamedTuple):
+    """A wrong input.
+
+    Attributes:
+      name: of the row.
+      argv: the command.
+      spoil: changes the folder of `runs.write_base`; None for no change.
+      sentence: a regular expression that the message contains.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    spoil: Callable[[Path], object] | None = None
+    sentence: str = ''
+
+
+def check(row: Row, base: Path, folder: Path) -> str | None:
+    """Tries an input in a copy of a folder.
+
+    Args:
+      row: the input.
+      base: the folder of `runs.write_base`.
+      folder: where the copy is made.
+
+    Returns:
+      What is wrong about how the command ended; None if nothing is.
+    """
+    with runs.copy_of(base, folder):
+        if row.spoil:
+            row.spoil(folder)
+        before = runs.contents(folder)
+        code, output, error = runs.call(row.argv)
+        if (code, output) != (EXIT_USER_ERROR, '') or not re.fullmatch(r'error: .+\n', error):
+            return f'exit code {code}, output {output[:200]!r}, error {error[-600:]!r}'
+        if not re.search(row.sentence, error):
+            return f'the message lacks {row.sentence!r}: {error}'
+        changes = before.items() ^ runs.contents(folder).items()
+        return f'{sorted({name for name, _ in changes})} changed' if changes else None
+
+
+NEW = ('train', '--config', 'config.py', '--workdir', 'new')
+WRONG_VALUES = {'a word': 'fast', 'a list': ['x'], 'a dict': {'x': 1}}
+OPTIONAL = {  # arguments with a default
+    'candidates.margin_temperature',
+    'data.dev_images',
+    'members.target.init_from',
+    'members.target.learn_from',
+    'members.target.rule',
+    'model.text.word_init',
+}
+
+
+def _configured(config: Mapping[str, Any]) -> Callable[[Path], None]:
+    """Returns a function that writes the config file."""
+    return lambda folder: runs.write_config(folder / 'config.py', config)
+
+
+def config_rows() -> Iterator[Row]:
+    """Yields each key with values of other kinds, without it, and misspelled."""
+    config = runs.make_config()
+    for key in runs.keys_of(config):
+        for kind, value in WRONG_VALUES.items():
+            yield Row(f'{key} is {kind}', NEW, _configured(runs.changed(config, key, value)))
+        if key not in OPTIONAL:
+            yield Row(f'{key} is missing', NEW, _configured(runs.without(config, key)))
+        misspelled = '--config.' + key[:-1] + '=1'
+        yield Row(f'{key} is misspelled', (*NEW, misspelled), None, r"config key '.*' is unknown")
+
+
+RANGES = {
+    'seed': (-1,),
+    'epochs': (0, -1),
+    'batch_size': (0, -1, 1000),
+    'length_multiple': (0, -1),
+    'vocabulary.min_count': (-1, 10**6),
+    'augmentation.drop_regions': (-0.1, 1.0, math.nan),
+    'augmentation.change_words': (-0.1, 1.0, math.nan),
+    'augmentation.num_views': (0, -1),
+    'model.embed_dim': (0, -1),
+    'model.text.word_dim': (0, -1),
+    'model.text.dropout': (-0.1, 1.0, math.nan),
+    'terms.ranking.margin': (-1.0, math.nan),
+    'terms.ranking.weight': (math.nan,),
+    'terms.later.start_epoch': (-1,),
+    'optimizer.learning_rate': (-1.0, 0.0, math.nan),
+    'optimizer.weight_decay': (-1.0, math.nan),
+    'optimizer.decay_epochs': (0, -1),
+    'optimizer.decay_factor': (-1.0, math.nan),
+    'optimizer.clip_norm': (0.0, -1.0, math.nan),
+    'evaluation.every_steps': (0, -1),
+    'run.log_every': (0, -1),
+    'run.checkpoint_every': (0, -1),
+    'run.prefetch': (0, -1),
+    'run.memory_mb': (0, -1),
+    'masking.rate': (3.0,),
+}
+
+
+def range_rows() -> Iterator[Row]:
+    """Yields each number with values out of its range."""
+    config = runs.make_config()
+    for key, values in RANGES.items():
+        for value in values:
+            yield Row(f'{key} is {value}', NEW, _configured(runs.changed(config, key, value)))
+
+
+CONFIG_TEXTS = {
+    'empty': ('', 'has no get_config'),
+    'no Python': ('def get_config(:', 'SyntaxError'),
+    'bytes': ('\0\1', 'cannot be run'),
+    'an unknown import': ('import no_such_module', 'no_such_module'),
+    'raises': ('def get_config():\n    return 1 / 0', 'ZeroDivisionError|division'),
+    'returns None': ('def get_config():\n    return None', ''),
+    'returns a list': ('def get_config():\n    return [1]', ''),
+    'returns a dict': ('def get_config():\n    return {}', ''),
+}
+
+
+def config_file_rows() -> Iterator[Row]:
+    """Yields config files that are none."""
+    for name, (text, sentence) in CONFIG_TEXTS.items():
+        yield Row(f'config file: {name}', NEW, lambda folder, t=text: (folder / 'config.py').write_text(t), sentence)
+    for name, value in {'absent.py': 'absent.py', 'a folder': 'data', 'empty': '', 'words': 'config.py:word'}.items():
+        yield Row(f'--config: {name}', ('train', '--config', value, '--workdir', 'new'))
+
+
+def _array(change: Callable[[np.ndarray], object], split: str) -> Callable[[Path], None]:
+    """Returns a function that saves features that `change` changes or returns."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / 'data' / f'{split}_ims.npy'
+        features = np.load(path)
+        result = change(features)
+        np.save(path, features if result is None else result, allow_pickle=True)
+
+    return spoil
+
+
+def _put(value: float) -> Callable[[np.ndarray], None]:
+    def change(features: np.ndarray) -> None:
+        features[5, 1, 2] = value
+
+    return change
+
+
+ARRAYS = {
+    'NaN': (_put(np.nan), 'row 5 has NaN'),
+    'infinite': (_put(np.inf), 'row 5'),
+    'float64': (lambda x: x.astype(np.float64), 'dtype float64'),
+    'integers': (lambda x: x.astype(np.int32), 'dtype int32'),
+    'complex': (lambda x: x.astype(np.complex64), 'dtype complex64'),
+    'objects': (lambda x: np.array([{'a': 1}] * 8, object), 'dtype object'),
+    'text': (lambda x: np.array(['a'] * 8), 'dtype'),
+    'no image': (lambda x: x[:0], 'empty'),
+    'no region': (lambda x: x[:, :0], 'empty'),
+    'a scalar': (lambda x: x[0, 0, 0], ''),
+    'four dimensions': (lambda x: x[None], ''),
+    'seven images': (lambda x: x[:7], 'captions for the 7 images'),
+    'other size': (lambda x: x[:, :, :5], 'features per region'),
+}
+BYTES = {
+    'missing': (None, 'cannot be read|has no'),
+    'empty': (lambda data: b'', ''),
+    'one byte': (lambda data: data[:1], ''),
+    'cut off': (lambda data: data[: len(data) // 2], ''),
+    'zeros': (lambda data: bytes(len(data)), ''),
+    'a picture': (lambda data: b'\xff\xd8\xff\xe0\0\x10JFIF' + bytes(100), ''),
+}
+CAPTIONS = {
+    'missing': (None, 'cannot be read'),
+    'empty': (lambda data: b'', 'is empty'),
+    'a blank line': (lambda data: data.replace(b'\n', b'\n\n', 1), 'line 2 is blank'),
+    'Latin-1': (lambda data: data.replace(b'runs', b'r\xe9ns', 1), 'line 1 is not UTF-8'),
+    'UTF-16': (lambda data: data.decode().encode('utf-16'), ''),
+    'one line less': (lambda data: data[: data.rstrip().rfind(b'\n')], 'captions for the'),
+    'one line more': (lambda data: data + b'a dog\n', 'captions for the'),
+    'zeros': (lambda data: bytes(len(data)), ''),
+}
+IDS = {
+    'empty': (lambda data: b'', ''),
+    'one line less': (lambda data: data[: data.rstrip().rfind(b'\n')], ''),
+    'one line more': (lambda data: data + b'x\n', ''),
+    'not UTF-8': (lambda data: b'\xff' + data, 'not UTF-8'),
+}
+
+
+def edit(name: str, change: Callable[[bytes], bytes] | None) -> Callable[[Path], None]:
+    """Returns a function that changes the bytes of a file, or removes it."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / name
+        path.unlink() if change is None else path.write_bytes(change(path.read_bytes()))
+
+    return spoil
+
+
+def data_rows() -> Iterator[Row]:
+    """Yields damaged files of a data set."""
+    for name, (change, sentence) in ARRAYS.items():
+        for split in ('train', 'dev'):
+            yield Row(f'{split} features: {name}', NEW, _array(change, split), sentence)
+    for suffix, kinds in (('ims.npy', BYTES), ('caps.txt', CAPTIONS), ('ids.txt', IDS)):
+        for split in ('train', 'dev'):
+            for name, (change, sentence) in kinds.items():
+                file = f'data/{split}_{suffix}'
+                yield Row(f'{file}: {name}', NEW, edit(file, change), sentence)
+                if split == 'dev' and change is not None:
+                    yield Row(f'{file}: {name}, evaluated', runs.EVALUATE, edit(file, change), sentence)
+
+
+COMMANDS = {  # a correct command of each
+    'train': NEW,
+    'eval': runs.EVALUATE,
+    'mine': runs.MINE,
+    'sweep': ('sweep', '--config', 'config.py', '--workdir', 'swept', '--sweep', 'terms.ranking.margin=0.1,0.2'),
+    'words': ('words', '--workdir', 'run', '--perturbations', 'noun'),
+    'report': ('report', 'summary', 'run'),
+}
+
+
+def flag_rows() -> Iterator[Row]:
+    """Yields wrong flags of each command."""
+    for name, argv in COMMANDS.items():
+        yield Row(f'{name} --unknown', (*argv, '--unknown=1'), None, 'unknown|Unknown')
+        command = cli.load_command(name)
+        flags = cli._define_flags(command, [])
+        for required in getattr(command, 'REQUIRED', ()):
+            at = argv.index(f'--{required}')
+            yield Row(f'{name} without --{required}', argv[:at] + argv[at + 2 :], None, required)
+            yield Row(f'{name} --{required} is empty', (*argv[:at], f'--{required}=', *argv[at + 2 :]))
+        for flag in flags:
+            kind = flags[flag].flag_type()
+            wrong = {'int': ('x', '1.5', ''), 'bool': ('maybe', '2')}.get(kind, ())
+            wrong = ('x',) if getattr(flags[flag].parser, 'enum_values', None) else wrong
+            bound = getattr(flags[flag].parser, 'lower_bound', None)
+            for value in wrong + (() if bound is None else (str(bound - 1),)):
+                yield Row(f'{name} --{flag}={value}', (*argv, f'--{flag}={value}'), None, flag)
+        if not hasattr(command, 'ARGUMENTS'):
+            yield Row(f'{name} with a word', (*argv, 'word'), None, "'word' is not a flag")
+
+
+ARGUMENTS = [
+    (('trian',), "did you mean 'train'"),
+    (('settings', 'no_such_word'), ''),
+    ((*NEW[:-1], 'config.py'), 'config.py'),
+    ((*NEW[:-1], 'data'), 'is not a run of jitm'),
+    ((*NEW[:-1], '/dev/null/run'), '/dev/null'),
+    ((*runs.TRAIN, '--config.seed=1'), 'another config'),
+    ((*runs.TRAIN, '--config.optimizer.learning_rate=1'), 'another config'),
+    ((*NEW, '--num_processes=2'), 'go together'),
+    ((*NEW, '--coordinator=nonsense', '--num_processes=2', '--process_id=0'), ''),
+    ((*NEW, '--coordinator=localhost:1', '--num_processes=0', '--process_id=0'), ''),
+    ((*NEW, '--coordinator=localhost:1', '--num_processes=2', '--process_id=5'), ''),
+    (('eval', '--workdir', 'absent'), 'absent'),
+    (('eval', '--workdir', 'data'), 'not a run directory'),
+    (('eval', '--workdir', 'config.py'), 'not a run directory'),
+    ((*runs.EVALUATE, '--step=3'), 'checkpoint .* is missing'),
+    ((*runs.EVALUATE, '--step=-1'), ''),
+    ((*runs.EVALUATE, '--member=x'), "has no member 'x'"),
+    ((*runs.EVALUATE, '--split=tset'), "no split 'tset'"),
+    ((*runs.EVALUATE, '--split=../dev'), ''),
+    ((*runs.EVALUATE, '--data_root=absent'), 'absent'),
+    ((*runs.EVALUATE, '--folds=3'), 'fold'),
+    ((*runs.EVALUATE, '--top_m=10'), 'go together'),
+    ((*runs.EVALUATE, '--shortlist=run'), 'go together'),
+    ((*runs.EVALUATE, '--shortlist=absent', '--top_m=10'), 'absent'),
+    ((*runs.EVALUATE, '--explain=1'), ''),
+    (('eval', '--workdir', 'run', '--output', 'config.py'), 'config.py'),
+    (('eval', '--workdir', 'run', '--output', '/dev/null/x'), '/dev/null'),
+    (('mine', '--workdir', 'absent', '--out', 'mined'), 'absent'),
+    ((*runs.MINE, '--top_h_texts=99'), '1 to 35 negatives'),
+    ((*runs.MINE, '--top_h_images=8'), '1 to 7 negatives'),
+    ((*runs.MINE, '--split=tset'), "no split 'tset'"),
+    ((*runs.MINE, '--out=config.py'), 'config.py'),
+    ((*COMMANDS['sweep'], '--sweep=seed'), 'give key=value'),
+    ((*COMMANDS['sweep'], '--sweep=terms.ranking.margin=1'), 'must differ'),
+    ((*COMMANDS['sweep'], '--sweep=sed=1'), "'sed' is unknown"),
+    ((*COMMANDS['sweep'], '--sweep=model=1'), 'sub-dict'),
+    ((*COMMANDS['sweep'], '--seeds=x'), ''),
+    ((*COMMANDS['sweep'], '--sweep=epochs=0'), 'epochs'),
+    ((*COMMANDS['sweep'], '--workdir=run'), 'is a run directory'),
+    (('words', '--workdir', 'run', '--perturbations', 'nuon'), "'nuon'"),
+    (('words', '--workdir', 'run', '--perturbations', 'noun', '--perplexity'), ''),
+    (('words', '--workdir', 'absent', '--perturbations', 'noun'), 'absent'),
+    (('report', 'sumary', 'run'), ''),
+    (('report', 'summary'), ''),
+    (('report', 'summary', 'absent'), 'absent'),
+    (('report', 'summary', 'data'), 'data'),
+    (('report', 'panels', 'config.py'), 'config.py'),
+    (('report', 'map', 'data/train_ims.npy'), ''),
+    (('report', 'distributions', 'data/train_caps.txt'), 'train_caps.txt'),
+]
+
+DAMAGES = {
+    'missing': None,
+    'empty': lambda data: b'',
+    'cut off': lambda data: data[:-1],
+    'flipped': lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+}
+RUN_FILES = {
+    'config.json': {
+        'empty': (lambda data: b'', 'damaged'),
+        'cut off': (lambda data: data[:50], 'damaged'),
+        'a list': (lambda data: b'[1]', ''),
+        'a number': (lambda data: b'1', ''),
+        'null': (lambda data: b'null', ''),
+        'binary': (lambda data: b'\xff\xfe', ''),
+        'another': (lambda data: data.replace(b'"seed": 0', b'"seed": 7'), 'another config'),
+        'no terms': (lambda data: data.replace(b'"terms"', b'"trems"'), ''),
+    },
+    'metrics.jsonl': {
+        'binary': (lambda data: b'\xff\xfe\n' + data, 'damaged in line 1'),
+        'a list': (lambda data: b'[1]\n' + data, 'damaged in line 1'),
+        'cut within': (lambda data: data.replace(b'}', b'', 1), 'damaged in line 1'),
+        'no step': (lambda data: data.replace(b'"step"', b'"stop"'), 'damaged in line 1'),
+        'no object': (lambda data: b'1\n' + data, 'damaged in line 1'),
+    },
+}
+
+
+def run_rows(base: Path) -> Iterator[Row]:
+    """Yields damaged files of a run directory: those of its last checkpoint and its best one."""
+    for name, kinds in RUN_FILES.items():
+        for kind, (change, sentence) in kinds.items():
+            yield Row(f'{name}: {kind}', runs.TRAIN, edit(f'run/{name}', change), sentence)
+    checkpoints = Checkpoints(base / 'run')
+    read = {f'run/checkpoints/{step}/' for step in (checkpoints.best_step(), checkpoints.steps()[-1])}
+    for name, data in sorted(runs.contents(base).items()):
+        if not data or not name.startswith(tuple(read)):
+            continue
+        for kind, change in DAMAGES.items():
+            yield Row(f'{name}: {kind}', runs.EVALUATE, edit(name, change), 'damaged|missing|not complete')
+
+
+def rows(base: Path) -> list[Row]:
+    """Returns the whole table."""
+    arguments = [Row(' '.join(argv), argv, None, sentence) for argv, sentence in ARGUMENTS]
+    generated = config_rows(), range_rows(), config_file_rows(), data_rows(), flag_rows(), run_rows(base)
+    return [row for table in (*generated, arguments) for row in table]
+
+
+def random_row(rng: random.Random, base: Path) -> Row:
+    """Returns a row of the table whose damage, if any, lies at a random place."""
+    name = rng.choice(sorted(name for name in runs.contents(base) if name.startswith(('data/', 'run/checkpoints/'))))
+    size = (base / name).stat().st_size
+    keep = rng.randrange(max(size, 1))
+    junk = rng.randbytes(rng.randrange(200))
+    argv = runs.EVALUATE if name.startswith('run/') else NEW
+    return Row(f'{name}: {keep} bytes and {junk!r}', argv, edit(name, lambda data: data[:keep] + junk))

@@ -1,0 +1,138 @@
+"""A folder with data, a config file and a trained run, and the commands that are tried in it."""
+
+import contextlib
+import copy
+import io
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitm import config as config_lib
+from jitm.commands import cli
+from jitm.runs.checkpoint import Checkpoints
+from tests.conftest import make_tiny_config
+
+CONFIG_FILE = 'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({!r})\n'
+EVALUATE = ('eval', '--workdir', 'run', '--output', 'evaluated')
+MINE = ('mine', '--workdir', 'run', '--out', 'mined', '--top_h_texts', '3', '--top_h_images', '3')
+SEED = 0  # one of those whose best checkpoint is not the last one
+TRAIN = ('train', '--config', 'config.py', '--workdir', 'run')
+
+
+class Result(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    output: str
+    error: str
+
+
+def call(argv: tuple[str, ...]) -> Result:
+    """Runs a command of jitm in this process."""
+    output, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error), warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try:
+            code = cli.main(argv)
+        except SystemExit as exited:
+            code = exited.code
+        except BaseException as raised:  # a traceback for the user, which is what is looked for
+            return Result(1, output.getvalue(), f'{error.getvalue()}Traceback: {raised!r}')
+    return Result(code, output.getvalue(), error.getvalue())
+
+
+def make_config(**sections: Any) -> dict[str, Any]:
+    """Returns the tiny config with other sections, as a nested dict; one epoch on the folder `data`."""
+    config = make_tiny_config()
+    data = {'source': 'precomp.load', 'root': 'data', 'dev_images': 1000}
+    config |= {'data': data, 'epochs': 1, 'length_multiple': 32}
+    config['vocabulary'] |= {'min_count': 1}
+    config['run'] |= {'checkpoint_every': 2, 'prefetch': 1}
+    return config | copy.deepcopy(sections)
+
+
+def write_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Writes a config file."""
+    path.write_text(CONFIG_FILE.format(dict(config)))
+
+
+def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Returns a copy of a config with another value of a dotted key."""
+    config = copy.deepcopy(dict(config))
+    *sections, last = key.split('.')
+    node = config
+    for section in sections:
+        node = node[section]
+    node[last] = value
+    return config
+
+
+def without(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Returns a copy of a config without a dotted key."""
+    config = copy.deepcopy(dict(config))
+    *sections, last = key.split('.')
+    node = config
+    for section in sections:
+        node = node[section]
+    del node[last]
+    return config
+
+
+def keys_of(config: Mapping[str, Any]) -> list[str]:
+    """Returns the dotted keys of all values of a config."""
+    return sorted(config_lib.flatten(config))
+
+
+def write_data(folder: Path) -> None:
+    """Writes a data set of 8 images for training and 8 for validation, with five captions each."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for split, images in (('train', 8), ('dev', 8)):
+        np.save(folder / f'{split}_ims.npy', rng.normal(size=(images, 3, 6)).astype(np.float32))
+        captions = [f'a dog number {rng.integers(9)} runs past house {n}' for n in range(5 * images)]
+        (folder / f'{split}_caps.txt').write_text('\n'.join(captions) + '\n', encoding='utf-8')
+        (folder / f'{split}_ids.txt').write_text(''.join(f'{split}{n}\n' for n in range(images)))
+    (folder / 'dataset.txt').write_text('tiny\n')
+
+
+def write_base(folder: Path) -> None:
+    """Writes `data`, `config.py` and its trained run, `run`, whose best checkpoint is not the last one."""
+    write_data(folder / 'data')
+    write_config(folder / 'config.py', make_config(epochs=3, seed=SEED))
+    with inside(folder):
+        result = call(TRAIN)
+    assert result.code == 0, result.error
+    with Checkpoints(folder / 'run') as checkpoints:
+        assert 0 < checkpoints.best_step() < checkpoints.steps()[-1]
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Makes a folder the working directory within the block."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def copy_of(base: Path, folder: Path) -> Iterator[Path]:
+    """Copies a folder, makes the copy the working directory within the block, and removes it."""
+    shutil.copytree(base, folder)
+    try:
+        with inside(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Returns the bytes of all files."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}

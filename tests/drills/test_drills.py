@@ -1,0 +1,60 @@
+"""The drills in a small form; `python -m tests.drills` runs the long one."""
+
+import random
+import shutil
+
+import pytest
+
+from tests.conftest import shared_folder
+from tests.drills import disks, flips, inputs, kills, runs
+
+FAST = 4  # one of so many wrong inputs is tried by `make test`
+
+
+@pytest.fixture(scope='session')
+def base(tmp_path_factory):
+    """A folder with data, a config file and a run, which is not changed."""
+    return shared_folder(tmp_path_factory, 'drills', runs.write_base)
+
+
+def refuse(rows, base, folder):
+    problems = {row.name: inputs.check(row, base, folder) for row in rows}
+    assert not {name: problem for name, problem in problems.items() if problem}
+
+
+def test_table_is_long_and_without_repetition(base):
+    names = [row.name for row in inputs.rows(base)]
+    assert len(names) == len(set(names)) >= 300
+
+
+def test_some_wrong_inputs_are_one_sentence(base, tmp_path):
+    refuse(inputs.rows(base)[::FAST], base, tmp_path / 'copy')
+
+
+@pytest.mark.slow
+def test_other_wrong_inputs_are_one_sentence(base, tmp_path):
+    refuse([row for n, row in enumerate(inputs.rows(base)) if n % FAST], base, tmp_path / 'copy')
+
+
+@pytest.mark.slow
+def test_killed_commands_resume_exactly(base, tmp_path):
+    drill, rng = kills.Drill(base, tmp_path / 'kills'), random.Random(0)
+    for name in ('plain', 'mining', 'scoring'):
+        drill.survives(name, rng, max_kills=1)
+
+
+@pytest.mark.slow
+def test_damaged_runs_are_never_silently_wrong(base, tmp_path):
+    drill = flips.Drill(base, tmp_path / 'flips')
+    outcomes = {case: drill.outcome(*case) for case in flips.sample(base, random.Random(0), 20)}
+    assert not {case: outcome for case, outcome in outcomes.items() if outcome.startswith(flips.WRONG)}
+
+
+@pytest.mark.slow
+def test_full_disk_is_one_sentence_and_resumes(base, tmp_path):
+    with disks.small_disk(tmp_path / 'disk', 8192) as reason:
+        if reason:
+            pytest.skip(reason)
+        for room, argv in ((0, runs.TRAIN), (300, runs.TRAIN), (0, runs.EVALUATE), (0, runs.MINE)):
+            assert disks.check(base, tmp_path / 'disk', room, argv) is None
+            shutil.rmtree(tmp_path / 'disk' / 'work')
