@@ -46,7 +46,7 @@ def save(
         with replacing(folder / f'{stem}.npy') as file:
             np.save(file, array)
     with replacing(folder / MANIFEST) as file:
-        file.write((json.dumps(manifest, indent=2) + '\n').encode())
+        file.write((json.dumps({**manifest, 'lists': candidates.hash}, indent=2) + '\n').encode())
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -107,7 +107,10 @@ def load(folder: str | Path, split: Split) -> Candidates:
         raise UserError(f'{folder} lists texts as negatives of their own images; these lists are not of {split.name}')
     if (t2i == split.image_of_text[:, None]).any():
         raise UserError(f'{folder} lists images as negatives of their own texts; these lists are not of {split.name}')
-    return Candidates(i2t, t2i)
+    candidates = Candidates(i2t, t2i)
+    if manifest is not None and manifest.get('lists', candidates.hash) != candidates.hash:
+        raise UserError(f'the lists in {folder} are not those that were mined; mine again')
+    return candidates
 
 
 @dataclasses.dataclass(frozen=True)

@@ -302,6 +302,15 @@ def make_lists(split, top_h=2):
     return full_sort(np.zeros(own.shape), own, top_h)[1], full_sort(np.zeros(own.T.shape), own.T, top_h_images)[1]
 
 
+def test_changed_lists_are_refused(tmp_path):
+    split = make_split(4, 9)
+    save_lists(tmp_path, split, *make_lists(split))
+    lists = np.load(tmp_path / 'i2t_train.npy')
+    np.save(tmp_path / 'i2t_train.npy', lists[:, ::-1])
+    with pytest.raises(UserError, match='are not those that were mined; mine again'):
+        candidates.load(tmp_path, split)
+
+
 def test_lists_without_a_manifest_are_read(tmp_path):
     split = make_split(4, 9)
     lists = make_lists(split)
