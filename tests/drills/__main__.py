@@ -6,6 +6,7 @@ python -m tests.drills --minutes 30 --seed 7
 
 import argparse
 import collections
+import logging
 import random
 import shutil
 import sys
@@ -105,6 +106,7 @@ def main() -> int:
     parser.add_argument('--seed', type=int, default=random.randrange(10**6))
     flags = parser.parse_args()
     print(f'seed {flags.seed}, {flags.minutes:g} minutes', flush=True)
+    logging.disable(logging.WARNING)  # of checkpoints that are set aside
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / 'base'
