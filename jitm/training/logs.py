@@ -131,10 +131,10 @@ class CollapseMonitor:
 
     def update(self, line: Mapping[str, Any]) -> str | None:
         """Updates the monitor with a line of `metrics.jsonl`; returns a warning, once per collapse, else None."""
-        if f'{self.member}/ranking_loss' not in line:
-            return None  # a validation
-        step = line['step']
-        loss, collapsed_loss = (line[f'{self.member}/{key}'] for key in ('ranking_loss', 'collapsed_loss'))
+        keys = [f'{self.member}/{key}' for key in ('ranking_loss', 'collapsed_loss')]
+        if not line.keys() >= set(keys):
+            return None  # a validation, or a line of an earlier start that is damaged
+        step, loss, collapsed_loss = (line[key] for key in ('step', *keys))
         if collapsed_loss <= 0 or abs(loss - collapsed_loss) > COLLAPSE_TOLERANCE * collapsed_loss:
             self._left = step
             return None
