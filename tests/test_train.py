@@ -272,9 +272,12 @@ def test_damaged_best_checkpoint_is_kept_and_named(finished, tiny_config, tmp_pa
     metadata.write_bytes(metadata.read_bytes()[:-1] + b'!')
     with pytest.raises(UserError, match=f'{best}/run/metadata is damaged, .* --step: .*{last}$'):
         load_run(workdir)
+    with pytest.raises(UserError, match=f'{best}/run/metadata is damaged, and its checkpoint is the best one; restore'):
+        loop.train_and_evaluate(tiny_config, workdir)
+    assert metadata.exists()
+    shutil.rmtree(metadata.parents[1])
     with pytest.raises(UserError, match=f'checkpoints/{best} is missing; restore it, or name .* --step: .*{last}$'):
         loop.train_and_evaluate(tiny_config, workdir)
-    assert (workdir / 'damaged' / f'{best}_0' / 'run' / 'metadata').exists()
     with pytest.raises(UserError, match=f'checkpoints/{best} is missing'):
         load_run(workdir)
     assert load_run(workdir, last).step == last
@@ -434,20 +437,20 @@ def test_resuming_with_moved_or_changed_data(tiny_config, precomp_folder, tmp_pa
 
 
 @pytest.mark.slow
-def test_resuming_with_moved_or_changed_relevance(tiny_config, tmp_path):
+def test_resuming_with_moved_or_changed_relevance(sam_config, tmp_path):
     workdir, path, moved = tmp_path / 'run', tmp_path / 'cider.npy', tmp_path / 'moved.npy'
     phi = np.zeros((16, 80), np.float32)
     np.save(path, phi)
-    tiny_config['epochs'] = 1
-    tiny_config['relevance'] = {'source': 'cider.from_file', 'path': str(path)}
-    loop.train_and_evaluate(tiny_config, workdir)
+    sam_config['epochs'] = 1
+    sam_config['relevance'] = {'source': 'cider.from_file', 'path': str(path)}
+    loop.train_and_evaluate(sam_config, workdir)
     path.rename(moved)
-    tiny_config['relevance']['path'] = str(moved)
-    loop.train_and_evaluate(tiny_config, workdir)
+    sam_config['relevance']['path'] = str(moved)
+    loop.train_and_evaluate(sam_config, workdir)
     phi[7, 40] = 1
     np.save(moved, phi)
     with pytest.raises(UserError, match=r'other data \(data.relevance: \w{64} -> \w{64}\); restore its'):
-        loop.train_and_evaluate(tiny_config, workdir)
+        loop.train_and_evaluate(sam_config, workdir)
 
 
 def test_directory_with_other_files_is_refused(tiny_config, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 from jitm.config import check_format, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
+from jitm.files import read_json_lines
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
@@ -92,12 +93,16 @@ def read_run_log(workdir: Path) -> RunLog:
     Raises:
       UserError: if the directory is not a run directory.
     """
+    path = workdir / 'metrics.jsonl'
     try:
         config = json.loads((workdir / 'config.json').read_text())
-        lines = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
+        path.stat()
     except (OSError, ValueError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     check_format(config, workdir)
+    lines = read_json_lines(path)
+    if any(not {'step', 'epoch', 'part'} <= line.keys() for line in lines):
+        raise UserError(f'{path} has a line without step, epoch or part; restore the file, or leave the run out')
     return RunLog(workdir, config, lines)
 
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import itertools
 import logging
+import os
 import re
 import runpy
 import sys
@@ -243,6 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _run(sys.argv[1:] if argv is None else list(argv))
     except UserError as error:
         return _fail(error, EXIT_USER_ERROR)
+    except BrokenPipeError:  # the reader of the output, such as head, has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.filename is None:
             raise

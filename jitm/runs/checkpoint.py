@@ -55,7 +55,10 @@ def damaged_file(folder: Path) -> Path | None:
         manifest = dict(json.loads((folder / MANIFEST).read_text()))
     except (OSError, ValueError, TypeError):
         return folder / MANIFEST
-    digests = _digests(folder)
+    try:
+        digests = _digests(folder)
+    except FileNotFoundError:  # the run that is read trains, and removes it now
+        return folder / MANIFEST
     changed = (name for name in sorted(manifest | digests) if manifest.get(name) != digests.get(name))
     return next((folder / name for name in changed), None)
 
@@ -146,9 +149,21 @@ class Checkpoints:
         """Moves damaged checkpoints to `damaged/` with a warning; every process calls it before the first save.
 
         A last checkpoint without a manifest was not saved to the end, so it is removed, as are parts of others.
+
+        Raises:
+          UserError: if the best checkpoint is damaged; nothing is moved.
         """
         steps = self.steps()
         damaged = {step: file for step in steps if (file := damaged_file(self.folder / str(step)))}
+        whole = [step for step in steps if step not in damaged]
+        best = self.check(whole[-1])['best_step'] if whole else None
+        if best in damaged:
+            raise UserError(
+                f'{damaged[best]} is damaged, and its checkpoint is the best one; restore it, or remove '
+                f'{self.folder / str(best)} to resume without it'
+            )
+        if best not in (None, *steps):
+            logging.warning('the best checkpoint %s is missing: the best of the others counts', self.folder / str(best))
         parallel.barrier('checked checkpoints')
         for partial in self.folder.glob(PARTIAL) if parallel.is_primary() else ():
             shutil.rmtree(partial)
@@ -191,18 +206,20 @@ class Checkpoints:
         if not steps:
             return None
         with self._held(steps[-1]):
-            return self._describe(steps[-1])['best_step']
+            return self.check(steps[-1])['best_step']
 
     @contextlib.contextmanager
     def _held(self, step: int) -> Iterator[None]:
         """Raises a UserError if a checkpoint that is read within the block is removed meanwhile."""
+        folder = self.folder / str(step)
+        existed = folder.is_dir()
         try:
             yield
         except Exception:
-            if (self.folder / str(step)).is_dir():
+            if folder.is_dir() or not existed:
                 raise
             raise UserError(
-                f'checkpoint {self.folder / str(step)} was removed while it was read, since its run trains; repeat the '
+                f'checkpoint {folder} was removed while it was read, since its run trains; repeat the '
                 'command, or wait for the end of training'
             ) from None
 
@@ -215,17 +232,20 @@ class Checkpoints:
         validated = (step for step in self.steps() if (self.folder / str(step) / 'metrics').is_dir())
         return {step: _score(self.metrics(step)) for step in validated}
 
-    def _describe(self, step: int) -> dict[str, Any]:
-        """Returns the description of the run in a whole checkpoint, with its `best_step`.
+    def check(self, step: int) -> dict[str, Any]:
+        """Returns the description of the run in a checkpoint, with its `best_step`, if the checkpoint is whole.
 
         Raises:
           UserError: if the checkpoint is missing, damaged or of another format.
         """
-        folder = self.folder / str(step)
+        folder, remedy = self.folder / str(step), 'restore it'
         if not folder.is_dir():
             problem = f'checkpoint {folder} is missing'
         elif not (folder / MANIFEST).exists():
-            problem = f'checkpoint {folder} is not complete: its run saves it now, or resumes before it'
+            problem, remedy = (
+                f'checkpoint {folder} is saved now, or its run was killed while it was',
+                'repeat the command',
+            )
         elif file := damaged_file(folder):
             problem = f'{file} is damaged, so checkpoint {folder.name} cannot be trusted'
         else:
@@ -234,8 +254,8 @@ class Checkpoints:
                 return run
             raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')
         whole = ', '.join(map(str, self.whole_steps()))
-        remedy = f'restore it, or name a whole one with --step: {whole}' if whole else 'no checkpoint there is whole'
-        raise UserError(f'{problem}; {remedy}')
+        others = f'or name a whole one with --step: {whole}' if whole else 'no other checkpoint there is whole'
+        raise UserError(f'{problem}; {remedy}, {others}')
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reads one checkpoint.
@@ -249,9 +269,9 @@ class Checkpoints:
         Raises:
           UserError: if it is missing, damaged or of another format.
         """
-        run = self._describe(step)
-        del run['best_step']
         with self._held(step), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+            run = self.check(step)
+            del run['best_step']
             restored = reader.restore(
                 self.folder / str(step), args=ocp.args.Composite(state=ocp.args.StandardRestore())
             )

@@ -141,7 +141,7 @@ def _best_validation(checkpoints: Checkpoints) -> dict[str, Any]:
       UserError: if it is damaged or missing.
     """
     step = checkpoints.best_step()
-    checkpoints.read(step)
+    checkpoints.check(step)
     return {'step': step, **checkpoints.metrics(step)}
 
 

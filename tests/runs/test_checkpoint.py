@@ -77,17 +77,23 @@ def test_flipped_bit_falls_back_to_the_previous_checkpoint(tmp_path, caplog):
         assert checkpoints.best_step() == 3
 
 
-def test_best_checkpoint_is_never_replaced_by_another(tmp_path):
+def test_best_checkpoint_is_never_replaced_by_another(tmp_path, caplog):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 4.0, 4: 4.5})
         damage(checkpoints, 2)
         assert checkpoints.best_step() == 2
         with pytest.raises(UserError, match=r'checkpoints/2/.* is damaged, .* whole one with --step: 3, 4$'):
             checkpoints.read(checkpoints.best_step())
-        checkpoints.set_aside_damaged()
-        assert checkpoints.steps() == [3, 4]
+        with pytest.raises(
+            UserError, match=r'is damaged, and its checkpoint is the best one; restore it, or remove .*/2 to'
+        ):
+            checkpoints.set_aside_damaged()
+        assert checkpoints.steps() == [2, 3, 4]
+        shutil.rmtree(checkpoints.folder / '2')
         with pytest.raises(UserError, match=r'checkpoints/2 is missing; restore it, or name .* with --step: 3, 4$'):
             checkpoints.read(checkpoints.best_step())
+        checkpoints.set_aside_damaged()
+        assert 'checkpoints/2 is missing: the best of the others counts' in caplog.text
         save_all(checkpoints, {5: 4.2})
         assert checkpoints.best_step() == 4
 
@@ -112,7 +118,7 @@ def test_save_that_was_not_finished_is_removed(tmp_path):
         save_all(checkpoints, {1: 1.0, 2: 5.0})
         (checkpoints.folder / '2' / 'manifest.json').unlink()
         with pytest.raises(
-            UserError, match='checkpoints/2 is not complete: its run saves it now, or resumes before it'
+            UserError, match=r'checkpoints/2 is saved now, or .* killed while it was; repeat the command, or name .*: 1'
         ):
             checkpoints.best_step()
         checkpoints.set_aside_damaged()

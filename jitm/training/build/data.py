@@ -116,8 +116,8 @@ def check_words(name: str, tokens: Tokens, vocabulary: Vocabulary | WordPiece) -
       UserError: if the vocabulary has none of their words.
     """
     words = tokens.lengths.sum() - 2 * len(tokens.lengths)  # without the special tokens at the start and the end
-    unknown = (tokens.ids == vocabulary.unknown).sum() / words
-    if unknown == 1:
+    unknown = (tokens.ids == vocabulary.unknown).sum() / max(words, 1)
+    if unknown == 1 or not words:
         raise UserError(
             f"{name} has no word of the vocabulary; lower config key 'vocabulary.min_count', or give another "
             "'vocabulary.path'"

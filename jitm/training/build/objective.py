@@ -27,7 +27,12 @@ from jitm.training.objective import (
 from jitm.training.source import Source
 from jitm.types import Ranking, TokenPredictions
 
-TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if'
+VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+)
+TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if or boolean indices'
 COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every term
 
 
@@ -175,13 +180,15 @@ def _check_loss(where: str, loss: Any, example: Any) -> None:
     """Raises a UserError if a loss cannot be traced with its arguments, or does not return one value per query [4]."""
     try:
         result = jax.eval_shape(loss, example)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+    except VALUE_ERRORS as error:
         raise UserError(f"'{where}' reads values while it is traced, {_last_line(error)}; {TRACEABLE}") from None
     except (TypeError, ValueError) as error:
         raise UserError(f"'{where}' cannot be computed with its arguments: {str(error).splitlines()[0]}") from None
-    if getattr(result, 'shape', None) != (4,):
-        got = f'an array of shape {result.shape}' if hasattr(result, 'shape') else type(result).__name__
-        raise UserError(f"'{where}' returns {got} for 4 queries; a loss returns one value per query, of shape (4,)")
+    except Exception as error:  # a loss is the user's program and can raise anything
+        raise UserError(f"'{where}' fails {_last_line(error)}: {type(error).__name__}: {error}") from None
+    if getattr(result, 'shape', None) != (4,) or not jnp.issubdtype(result.dtype, jnp.floating):
+        got = f'{result.dtype} of shape {result.shape}' if hasattr(result, 'shape') else type(result).__name__
+        raise UserError(f"'{where}' returns {got} for 4 queries; a loss returns one float per query, of shape (4,)")
 
 
 def _last_line(error: Exception) -> str:

@@ -107,6 +107,18 @@ def pair(scores, positives, negatives):
     return scores[0], scores[1]
 
 
+def booleans(scores, positives, negatives):
+    return scores[:, 0] > 0
+
+
+def with_indices(scores, positives, negatives):
+    return scores[negatives].sum()
+
+
+def with_mistake(scores, positives, negatives):
+    return scores.maximum(0)
+
+
 def with_numpy(scores, positives, negatives):
     return np.maximum(np.asarray(scores), 0).sum(axis=1)
 
@@ -118,9 +130,12 @@ def with_if(scores, positives, negatives):
 @pytest.mark.parametrize(
     ('loss', 'sentence'),
     [
-        (matrix, r"'terms.ranking' returns an array of shape \(4, 4\) for 4 queries; .* of shape \(4,\)$"),
-        (total, r"'terms.ranking' returns an array of shape \(\) for 4 queries"),
+        (matrix, r"'terms.ranking' returns float32 of shape \(4, 4\) for 4 queries; .* of shape \(4,\)$"),
+        (total, r"'terms.ranking' returns float32 of shape \(\) for 4 queries"),
         (pair, "'terms.ranking' returns tuple for 4 queries"),
+        (booleans, r"'terms.ranking' returns bool of shape \(4,\) for 4 queries; a loss returns one float"),
+        (with_indices, r'test_objective.py: return scores\[negatives\].sum\(\); use .* or boolean indices$'),
+        (with_mistake, r'fails in line \d+ of .*: return scores.maximum\(0\): AttributeError'),
         (with_numpy, r'in line \d+ of .*test_objective.py: return np.maximum\(.*; use jax.numpy instead of numpy'),
         (
             with_if,
