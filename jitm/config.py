@@ -185,10 +185,10 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_format(config: Any, workdir: Any) -> None:
-    """Raises a UserError if the saved config of a run is no dict, has keys of an older format or lacks the models."""
+    """Raises a UserError if the saved config of a run is no dict, has keys of an older format or has none."""
     if isinstance(config, Mapping) and not OLD_KEYS.isdisjoint(config):
         raise UserError(f'{workdir} holds a run of an older format; train it again with this version in a new workdir')
-    if not isinstance(config, Mapping) or not {'model', 'members', 'terms', 'evaluation', 'seed'} <= config.keys():
+    if not isinstance(config, Mapping) or not config:
         raise UserError(f'{workdir / "config.json"} is damaged; restore it, or choose a new workdir')
 
 

@@ -101,8 +101,8 @@ def read_run_log(workdir: Path) -> RunLog:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     check_format(config, workdir)
     lines = read_json_lines(path)
-    if any(not {'step', 'epoch', 'part'} <= line.keys() for line in lines):
-        raise UserError(f'{path} has a line without step, epoch or part; restore the file, or leave the run out')
+    if any(not {'epoch', 'part'} <= line.keys() for line in lines):
+        raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')
     return RunLog(workdir, config, lines)
 
 

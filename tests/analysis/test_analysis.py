@@ -32,7 +32,7 @@ def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
 def write(folder, config, lines):
     folder.mkdir()
     (folder / 'config.json').write_text(json.dumps(config))
-    (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    (folder / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     return folder
 
 
