@@ -346,7 +346,7 @@ def run_rows(base: Path) -> Iterator[Row]:
         if not data or not name.startswith(tuple(read)):
             continue
         for kind, change in DAMAGES.items():
-            yield Row(f'{name}: {kind}', runs.EVALUATE, edit(name, change), 'damaged|missing|not complete')
+            yield Row(f'{name}: {kind}', runs.EVALUATE, edit(name, change), 'damaged|missing|saved now')
 
 
 def rows(base: Path) -> list[Row]:
