@@ -1,7 +1,7 @@
 """VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ with the losses of Li et al. (2023), SelHN among them.
 
 `mean` is VSE(FC) with the poolings of VSE++, `sum_max` the loss of VSE-infinity, `softmax` that of CLIP at a fixed
-temperature; the paper has none of these.
+temperature. None of the three is in the paper.
 
 Example: --config configs/vse.py:rvse,selhn,coco
 """

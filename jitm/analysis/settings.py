@@ -169,7 +169,7 @@ def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
 def group_runs(runs: Iterable[RunLog]) -> list[Setting]:
     """Groups runs that differ only in the seed, in the order of their first runs.
 
-    Paths of other runs in a config (initial weights, mined negatives) are replaced by one path per setting of these.
+    Where a config names other runs (initial weights, mined negatives), their settings count, not their paths.
 
     Raises:
       UserError: if a run is given twice, which would count it as two seeds.

@@ -55,7 +55,7 @@ class InBatch(Source):
       margin_temperature: tau of the margins, see `relevance_margins`.
 
     Raises:
-      ValueError: if `same_image` is none of these.
+      ValueError: if `same_image` has another value.
     """
 
     same_image: str

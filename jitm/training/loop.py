@@ -55,9 +55,10 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
 
 
 def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
-    if parallel.is_primary():
-        with replacing(workdir / 'config.json') as file:
-            file.write((json.dumps(config, indent=2) + '\n').encode())
+    path, text = workdir / 'config.json', (json.dumps(config, indent=2) + '\n').encode()
+    if parallel.is_primary() and not (path.exists() and path.read_bytes() == text):
+        with replacing(path) as file:
+            file.write(text)
 
 
 def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], int | None]:

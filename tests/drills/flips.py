@@ -2,7 +2,6 @@
 
 import random
 import re
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,8 +113,3 @@ def sample(base: Path, rng: random.Random, count: int) -> list[tuple[str, Flip]]
     """Returns some commands with damage, of different files."""
     names = rng.sample(files(base), count)
     return [(rng.choice(sorted(COMMANDS)), random_flip(name, base, rng)) for name in names]
-
-
-def remove(folder: Path) -> None:
-    """Removes the folder of a drill."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tests.configs.settings import load
 from tests.drills import runs
 from tests.test_train import assert_same_run
+from tests.training.models import tiny_tags_dc
 
 MAX_KILLS = 3  # of one command
 HINGE = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
@@ -42,14 +42,7 @@ def two_stages() -> dict[str, Any]:
 
 
 def tags_dc() -> dict[str, Any]:
-    config = load('tags:tags_dc_single,scenes')
-    config['data'] = {'source': 'scenes.load', 'seed': 0, 'train_images': 8, 'dev_images': 10, 'test_images': 10}
-    config['epochs'], config['length_multiple'] = 1, 24
-    config['candidates'] |= {'num_extra': 8, 'num_hard': 3}
-    config['masking']['num_views'], config['synthesis'] = 2, config['synthesis'] | {'num_samples': 4, 'num_hard': 3}
-    config['members']['target']['init_from'] = ''
-    config['run'] |= {'log_every': 2, 'checkpoint_every': 2}
-    return config
+    return tiny_tags_dc({'source': 'scenes.load', 'seed': 0, 'dev_images': 10, 'test_images': 10})
 
 
 class Scenario(NamedTuple):

@@ -16,21 +16,13 @@ from jitm.synthesis.trained import load_generator
 from jitm.training import loop
 from jitm.training.build import model as build_model
 from jitm.training.logs import read_metrics
-from tests.configs.settings import load
 from tests.test_train import assert_same_run, remove_checkpoints
+from tests.training.models import tiny_tags_dc
 
 
 @pytest.fixture
 def tags_dc(tiny_config):
-    """TAGS-DC with a dynamic generator: 5 steps of 8 pairs; 3 of 8 synthetic captions are kept."""
-    config = load('tags:tags_dc_single,scenes')
-    config['data'] = tiny_config['data'] | {'train_images': 8}
-    config['epochs'], config['length_multiple'] = 1, 24
-    config['candidates'] |= {'num_extra': 8, 'num_hard': 3}
-    config['masking']['num_views'], config['synthesis'] = 2, config['synthesis'] | {'num_samples': 4, 'num_hard': 3}
-    config['members']['target']['init_from'] = ''
-    config['run'] |= {'log_every': 2, 'checkpoint_every': 2}
-    return config
+    return tiny_tags_dc(tiny_config['data'])
 
 
 @pytest.fixture
