@@ -1,7 +1,7 @@
 """Measures time and memory of a training step of RVSE++ with BERT-base, in float32 and bfloat16.
 
-    python -m benchmarks.bert_step
-    python -m benchmarks.bert_step --batch_size 32 --length 32 --steps 3
+    python -m benchmarks bert_step
+    python -m benchmarks bert_step --batch_size 32 --length 32 --steps 3
 
 Features, word pieces and weights are random; their sizes are those of configs/vse.py:rvsepp,selhn,f30k. Memory is the
 temporary memory of the compiled step, as reported by the compiler, besides the state that it updates in place.
@@ -10,11 +10,13 @@ temporary memory of the compiled step, as reported by the compiler, besides the 
 import argparse
 import statistics
 import time
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.results import Row
 from benchmarks.settings import load_config
 from jitm import config as config_lib
 from jitm import parallel
@@ -26,7 +28,7 @@ from jitm.types import Batch, Images, Texts
 
 SETTING = 'configs/vse.py:rvsepp,selhn,f30k'
 WORD_PIECES = 30522
-GIGABYTE = 1e9
+GIGABYTE, MILLION = 1e9, 1e6
 
 
 def random_batch(batch_size: int, length: int, num_regions: int = 36, vocabulary: int = WORD_PIECES) -> Batch:
@@ -39,7 +41,7 @@ def random_batch(batch_size: int, length: int, num_regions: int = 36, vocabulary
     return Batch(np.int32(0), images, Texts(ids.astype(np.int32), lengths), np.arange(batch_size, dtype=np.int32))
 
 
-def measure(dtype: str, batch: Batch, steps: int) -> dict[str, float]:
+def measure(dtype: str, batch: Batch, steps: int) -> Row:
     """Compiles the training step and times `steps` of them."""
     config = load_config(SETTING)
     config.model.text.dtype = dtype
@@ -68,36 +70,29 @@ def measure(dtype: str, batch: Batch, steps: int) -> dict[str, float]:
         times.append(time.perf_counter() - start)
         assert metrics['finite']
     return {
-        'parameters': sum(leaf.size for leaf in parameters),
-        'parameter_types': ', '.join(sorted({str(leaf.dtype) for leaf in parameters})),
-        'state': sum(leaf.nbytes for leaf in jax.tree.leaves(state)),
-        'memory': compiled.memory_analysis().temp_size_in_bytes,
-        'compile_seconds': compile_seconds,
-        'step_seconds': statistics.median(times[1:]),
+        'parameter dtype': ', '.join(sorted({str(leaf.dtype) for leaf in parameters})),
+        'million parameters': sum(leaf.size for leaf in parameters) / MILLION,
+        'state GB': sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / GIGABYTE,
+        'temporary GB': compiled.memory_analysis().temp_size_in_bytes / GIGABYTE,
+        'compiling s': compile_seconds,
+        's/step': statistics.median(times[1:]),
+        'pairs/s': len(batch.image_index) / statistics.median(times[1:]),
         'loss': float(metrics['target/loss']),
     }
 
 
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--batch_size', type=int, default=128)
     parser.add_argument('--length', type=int, default=32, help='word pieces of the longest caption')
     parser.add_argument('--steps', type=int, default=3)
     parser.add_argument('--dtypes', nargs='+', default=['float32', 'bfloat16'])
-    args = parser.parse_args()
-    batch = random_batch(args.batch_size, args.length)
-    print(f'RVSE++ with BERT-base, batch {args.batch_size}, {args.length} word pieces: {jax.devices()}')
-    print('dtype        parameters in  parameters  state  temporary  compiling  s/step  pairs/s  loss')
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures each dtype, and its time as a multiple of the first one's."""
+    batch, first = random_batch(args.batch_size, args.length), None
     for dtype in args.dtypes:
-        r = measure(dtype, batch, args.steps)
-        print(
-            f'{dtype:11}  {r["parameter_types"]:13}  {r["parameters"] / 1e6:8.1f} M {r["state"] / GIGABYTE:3.1f} GB'
-            f' {r["memory"] / GIGABYTE:5.1f} GB {r["compile_seconds"]:8.0f} s {r["step_seconds"]:7.2f}'
-            f' {args.batch_size / r["step_seconds"]:8.1f} {r["loss"]:6.3f}',
-            flush=True,
-        )
-
-
-if __name__ == '__main__':
-    main()
+        row = measure(dtype, batch, args.steps)
+        first = first or row['s/step']
+        yield {'compute dtype': dtype, **row, 'ratio': row['s/step'] / first}

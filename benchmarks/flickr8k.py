@@ -1,7 +1,7 @@
 """Trains the runs that docs/results.md and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
 
-    python -m benchmarks.flickr8k                                 # lists the groups, their runs and what is done
-    python -m benchmarks.flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
+    python -m benchmarks flickr8k                                 # lists the groups, their runs and what is done
+    python -m benchmarks flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
 
 A finished run is skipped, an interrupted one resumes. A run whose row is in docs/flickr8k.jsonl is trained again only
 if another run reads it. With --jobs N, N runs share the device.
@@ -20,9 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.results import Row
 from benchmarks.settings import ROOT, load_config
 from jitm.analysis.rows import read_rows, update_rows
 from jitm.analysis.settings import read_settings
+from jitm.errors import UserError
 
 ROWS = ROOT / 'docs' / 'flickr8k.jsonl'
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
@@ -178,49 +180,54 @@ def _row(name: str, seed: int, folder: Path) -> str:
     return str(scored(directory(folder, name, seed), name))
 
 
-def listing(seeds: Iterable[int], folder: Path) -> Iterator[str]:
-    """Yields a line for each group, and one for each of its experiments with the seeds that have rows."""
+def listing(seeds: Iterable[int], folder: Path) -> Iterator[Row]:
+    """Yields a row for each experiment of each group, with the seeds that have rows."""
     done = read_rows(ROWS) if ROWS.exists() else {}
     for group, named in GROUPS.items():
-        yield group
         for name, experiment in named.items():
-            have = [str(seed) for seed in seeds if _row(name, seed, folder) in done]
-            yield f'  {name:28} configs/{experiment.setting},f8k  seeds with a row: {", ".join(have) or "none"}'
+            have = ' '.join(str(seed) for seed in seeds if _row(name, seed, folder) in done)
+            setting = f'configs/{experiment.setting},f8k'
+            yield {'group': group, 'name': name, 'setting': setting, 'seeds with a row': have or 'none'}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Trains the runs of the named groups, or lists all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('names', nargs='*', metavar='NAME', help=f'{", ".join(GROUPS)}, or experiments')
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
     parser.add_argument('--folder', type=Path, default=Path('runs/flickr8k'), help='of the run directories')
     parser.add_argument('--jobs', type=int, default=1, help='runs at once')
-    values = parser.parse_args(arguments)
-    if not values.names:
-        print(*listing(values.seeds, values.folder), sep='\n')
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Trains the runs of the named groups, or lists all.
+
+    Raises:
+      UserError: if a name is unknown, or a run fails; the others are trained.
+    """
+    if not args.names:
+        yield from listing(args.seeds, args.folder)
         return
-    if unknown := set(values.names) - GROUPS.keys() - experiments().keys():
-        parser.error(f'{", ".join(sorted(unknown))}: neither a group nor an experiment')
-    names = [name for given in values.names for name in GROUPS.get(given, (given,))]
-    if values.jobs > 1:
+    if unknown := set(args.names) - GROUPS.keys() - experiments().keys():
+        raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment; the command lists them')
+    names = [name for given in args.names for name in GROUPS.get(given, (given,))]
+    if args.jobs > 1:
         os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'  # the runs share the memory of the device
     started, writing = {}, threading.Lock()
 
-    def run(name: str, seed: int) -> None:
+    def train_and_keep(name: str, seed: int) -> Row:
         for needed in experiments()[name].needs():
             started[needed, seed].result()
         start = time.perf_counter()
-        train(name, seed, values.folder)
+        train(name, seed, args.folder)
         with writing:
-            update_rows(read_settings([scored(directory(values.folder, name, seed), name)]), ROWS)
-        print(f'{name} seed {seed}: {time.perf_counter() - start:.0f} s', flush=True)
+            update_rows(read_settings([scored(directory(args.folder, name, seed), name)]), ROWS)
+        return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 
-    with concurrent.futures.ThreadPoolExecutor(values.jobs) as pool:
-        for name, seed in pending(names, values.seeds, values.folder):
-            started[name, seed] = pool.submit(run, name, seed)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for name, seed in pending(names, args.seeds, args.folder):
+            started[name, seed] = pool.submit(train_and_keep, name, seed)
+        for future in concurrent.futures.as_completed(started.values()):
+            if not future.exception():
+                yield future.result()
     if failed := [f'{name} seed {seed}' for (name, seed), future in started.items() if future.exception()]:
-        sys.exit(f'not finished: {", ".join(failed)}; their output is in {values.folder}/*.log')
-
-
-if __name__ == '__main__':
-    main()
+        raise UserError(f'not finished: {", ".join(failed)}; see their output in {args.folder}/*.log')

@@ -1,7 +1,7 @@
 """Measures time and memory of a training step with an anchor model (DBL's OAS, OSS and MSS) relative to one without.
 
-    python -m benchmarks.members                                        # DBL's network and VSE(FC), batch 128
-    python -m benchmarks.members --networks vsepp --data f8k --rounds 20 --data_root data/f8k_precomp
+    python -m benchmarks members                                        # DBL's network and VSE(FC), batch 128
+    python -m benchmarks members --networks vsepp --data f8k --rounds 20 --data_root data/f8k_precomp
 
 The steps of all scenarios alternate in rounds on the same batch; times are medians of the ratios within a round. An
 anchor costs at least its forward pass in evaluation mode, which is timed too: the lower bound is 1 + this pass for OAS
@@ -15,7 +15,7 @@ import functools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import chex
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import settings
+from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
 from jitm import config as config_lib
 from jitm.training.build.model import make_members
@@ -79,8 +80,8 @@ def seconds(function: Callable, *args: object) -> tuple[float, object]:
     return time.perf_counter() - start, result
 
 
-def measure(network: str, data: str, batch: Batch, words: int, rounds: int) -> None:
-    """Prints one line per scenario."""
+def measure(network: str, data: str, batch: Batch, words: int, rounds: int) -> Iterator[Row]:
+    """Yields a row for each scenario."""
     configs = {scenario: load_config(network, scenario, data) for scenario in SCENARIOS}
     steps = {scenario: compile_step(config, words, batch) for scenario, config in configs.items()}
     forward = compile_forward(configs['single'], words, steps['single'][1], batch)
@@ -98,29 +99,33 @@ def measure(network: str, data: str, batch: Batch, words: int, rounds: int) -> N
         return statistics.median(took / of for took, of in zip(times[scenario][1:], single, strict=True))
 
     bounds = {'single': 1.0, 'oas': 1 + ratio('forward'), 'oss': 2.0, 'mss': 1 + ratio('forward')}
-    print(f'{network}: {1000 * statistics.median(single):.0f} ms a step, its forward pass {ratio("forward"):.2f}')
     state, single_memory = steps['single'][1].members['target'], steps['single'][2]
     weights = num_bytes((state.params, state.batch_stats))
     extra = {'single': 0, 'oas': weights, 'oss': num_bytes(state), 'mss': weights}
-    print('scenario  time  bound  memory  bound       MB')
     for scenario, (_, _, memory) in steps.items():
-        print(
-            f'{scenario:8} {ratio(scenario):5.2f} {bounds[scenario]:6.2f} {memory / single_memory:7.2f}'
-            f' {1 + extra[scenario] / single_memory:6.2f} {memory / MEGABYTE:8.0f}',
-            flush=True,
-        )
+        yield {
+            'network': network,
+            'scenario': scenario,
+            's/step': statistics.median(times[scenario][1:]),
+            'time': ratio(scenario),
+            'lower bound of time': bounds[scenario],
+            'MB': memory / MEGABYTE,
+            'memory': memory / single_memory,
+            'lower bound of memory': 1 + extra[scenario] / single_memory,
+        }
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Prints a table for each network."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--networks', nargs='+', default=['baseline', 'vsepp'], help='words of configs/dbl.py')
     parser.add_argument('--data', default='f30k', help='the data set whose settings are measured')
     parser.add_argument('--data_root', help='a *_precomp folder; random data if not given')
     parser.add_argument('--batch_size', type=int, default=128)
     parser.add_argument('--rounds', type=int, default=7)
-    args = parser.parse_args(argv)
-    print(f'{args.data_root or "random data"}, batch {args.batch_size}: {jax.devices()}')
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures each network."""
     with tempfile.TemporaryDirectory() as folder:
         if not args.data_root:
             write_random_data(Path(folder))
@@ -129,8 +134,5 @@ def main(argv: list[str] | None = None) -> None:
             config['batch_size'], config['data']['root'] = args.batch_size, args.data_root or folder
             config['initialize']['word_vectors'] = ''
             setup = set_up(config)
-            measure(network, args.data, jax.device_put(setup.make_batch(0)), len(setup.data.vocabulary), args.rounds)
-
-
-if __name__ == '__main__':
-    main()
+            batch = jax.device_put(setup.make_batch(0))
+            yield from measure(network, args.data, batch, len(setup.data.vocabulary), args.rounds)

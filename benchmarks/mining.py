@@ -1,7 +1,7 @@
 """Measures mining: pairs per second, the achieved fraction of the rate of plain matrix products, and peak memory.
 
-    python -m benchmarks.mining                                   # the size of Flickr30K: 29,000 x 145,000 x 1024
-    python -m benchmarks.mining --model scan_t2i                  # cross-attention, 1,000 x 5,000, and extrapolated
+    python -m benchmarks mining                                   # the size of Flickr30K: 29,000 x 145,000 x 1024
+    python -m benchmarks mining --model scan_t2i                  # cross-attention, 1,000 x 5,000, and extrapolated
 
 Vectors are random. A product search has two directions, each of which multiplies all images with all texts.
 """
@@ -10,6 +10,7 @@ import argparse
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.lengths import random_lengths
+from benchmarks.results import Row
 from benchmarks.scoring import SETTINGS, make_elements, make_model
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
 from jitm.data.splits import Split
@@ -83,9 +85,8 @@ class RandomScorer:
         return self._score(self._variables, self._regions, words)
 
 
-def main() -> None:
-    """Prints the speed of products, or of a model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--model', choices=SETTINGS, help='a cross-attention model, 1,000 x 5,000 pairs')
     parser.add_argument('--images', type=int)
     parser.add_argument('--texts', type=int)
@@ -94,30 +95,33 @@ def main() -> None:
     parser.add_argument('--top_h_images', type=int, default=60)
     parser.add_argument('--dtype', choices=DTYPES, default='float32')
     parser.add_argument('--memory_mb', type=int, default=640, help='MiB for blocks of scores')
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures the search of products, or of a model, including compilation."""
     sizes = (1000, 5000) if args.model else (29_000, 145_000)
     split = make_split(args.images or sizes[0], args.texts or sizes[1])
     if args.model:
-        search, gflops = PairSearch([RandomScorer(args.model, split, args.dim, args.dtype)], split), None
+        search = PairSearch([RandomScorer(args.model, split, args.dim, args.dtype)], split)
     else:
-        vectors = (unit_vectors(n, args.dim, args.dtype, n) for n in (split.num_images, split.num_texts))
-        images, texts = vectors
-        gflops = product_gflops(images, texts)
-        search = ProductSearch(images, texts, split, memory_mb=args.memory_mb)
+        vectors = [unit_vectors(n, args.dim, args.dtype, n) for n in (split.num_images, split.num_texts)]
+        product = product_gflops(*vectors)
+        search = ProductSearch(*vectors, split, memory_mb=args.memory_mb)
     pairs = sum(map(search.pairs, search.blocks()))
     with tempfile.TemporaryDirectory() as folder:
         start_time = time.perf_counter()
         search_all(search, split, Path(folder), 'benchmark', args.top_h_texts, args.top_h_images)
         seconds = time.perf_counter() - start_time
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f'{split.num_images} x {split.num_texts}, {args.dim} dimensions, {args.dtype}, {jax.devices()}')
-    print(f'{seconds:.1f} s, {pairs / seconds / 1e6:.3g} million pairs/s, peak {peak:.2f} GiB, compilation included')
-    if gflops is not None:
-        achieved = 2 * pairs * args.dim / seconds / 1e9
-        print(f'{achieved:.0f} of {gflops:.0f} GFLOP/s of the plain product: {100 * achieved / gflops:.0f} %')
-    else:
-        print(f"Flickr30K's training split: {FLICKR30K_PAIRS / pairs * seconds / 3600:.1f} h")
-
-
-if __name__ == '__main__':
-    main()
+    gflops = 2 * pairs * args.dim / seconds / 1e9
+    yield {
+        'scores': args.model or 'products',
+        'images': split.num_images,
+        'captions': split.num_texts,
+        'dtype': args.dtype,
+        's': seconds,
+        'million pairs/s': pairs / seconds / 1e6,
+        'GFLOP/s': '' if args.model else gflops,
+        '% of the plain product': '' if args.model else 100 * gflops / product,
+        'GiB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "hours for Flickr30K's training split": FLICKR30K_PAIRS / pairs * seconds / 3600 if args.model else '',
+    }

@@ -1,6 +1,6 @@
 """Measures the accuracy of the rule-based scene graph parser against gold graphs, and its speed.
 
-    python -m benchmarks.scene_graphs --gold data/factual_sg/dev.csv
+    python -m benchmarks scene_graphs --gold data/factual_sg/dev.csv
 
 The file has columns `caption` and `scene_graph`, the latter formatted as `( subject , relation , object ) , ( object ,
 is , attribute ) , ( object )` (FACTUAL: Li et al., 2023).
@@ -10,11 +10,12 @@ import argparse
 import csv
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from textblob.en import lexicon
 
+from benchmarks.results import Row
 from jitm.data import scene_graphs
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.errors import UserError
@@ -124,24 +125,19 @@ def read_file(path: str) -> tuple[list[str], list[Facts]]:
     return list(captions), list(gold)
 
 
-def main() -> None:
-    """Prints a line for each kind of facts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--gold', required=True)
-    try:
-        captions, gold = read_file(parser.parse_args().gold)
-    except UserError as error:
-        parser.error(str(error))
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures each kind of facts."""
+    captions, gold = read_file(args.gold)
     scene_graphs.parse('a dog')  # loads the lexicon
     start = time.perf_counter()
     graphs = [scene_graphs.parse(caption) for caption in captions]
-    seconds = time.perf_counter() - start
+    speed = len(captions) / (time.perf_counter() - start)
     parsed = [read_parsed(caption, graph) for caption, graph in zip(captions, graphs, strict=True)]
-    print(f'{"":22}precision  recall    gold')
     for kind, (precision, recall, number) in measure(gold, parsed).items():
-        print(f'{kind.replace("_", " "):22}{precision:9.3f}{recall:8.3f}{number:8}')
-    print(f'{len(captions)} captions, {len(captions) / seconds:.0f} captions/s')
-
-
-if __name__ == '__main__':
-    main()
+        row = {'facts': kind.replace('_', ' '), 'precision': precision, 'recall': recall, 'gold': number}
+        yield row | {'captions/s': speed}

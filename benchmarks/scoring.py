@@ -1,8 +1,8 @@
 """Compares the compiled scoring of cross-attention models with a loop over captions in PyTorch.
 
-    python -m benchmarks.scoring --captions data/f8k_precomp/dev_caps.txt
-    python -m benchmarks.scoring --models saf sgr --dtype bfloat16
-    python -m benchmarks.scoring --models scan_t2i saf --train
+    python -m benchmarks scoring --captions data/f8k_precomp/dev_caps.txt
+    python -m benchmarks scoring --models saf sgr --dtype bfloat16
+    python -m benchmarks scoring --models scan_t2i saf --train
 
 Both sides score 1,000 images and 5,000 captions of random unit vectors in alternating processes; the ratio is the
 median over the rounds. Blocks of texts are sampled evenly over all lengths until the time limit. With `--train`, a step
@@ -11,24 +11,27 @@ PyTorch, which another interpreter may provide (`--torch_python`).
 """
 
 import argparse
-import json
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import results
 from benchmarks.lengths import caption_lengths
+from benchmarks.results import Row
 from benchmarks.settings import load_config
 from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
+from jitm.errors import UserError
 from jitm.evaluation.scoring import DTYPES, MAX_TEXTS
 from jitm.losses.ranking import max_of_hinges
 from jitm.models.matcher import Matcher
@@ -143,35 +146,42 @@ def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     return steps / (time.perf_counter() - start), float(lengths.mean())
 
 
-def measure(args: argparse.Namespace, name: str) -> dict[str, float]:
+def unit(args: argparse.Namespace) -> str:
+    """Returns the unit of speed."""
+    return 'steps/s' if args.train else 'pairs/s'
+
+
+def measure(args: argparse.Namespace, name: str) -> Row:
     """Measures our implementation."""
     gflops = matmul_gflops()
     run = steps_per_second if args.train else pairs_per_second
     speed, length = run(args, make_model(name, args.dim), caption_lengths(args.captions, args.texts))
-    result = {'speed': speed, 'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    row = {'model': name, unit(args): speed, 'MiB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
     if not args.train:
         flops = speed * product_flops(name, args.regions, args.dim, length)
-        result['product_fraction'] = flops / gflops / 1e9
-    return result
+        row['% of the product rate'] = 100 * flops / gflops / 1e9
+    return row
 
 
-def measure_in_process(args: argparse.Namespace, name: str, ours: bool) -> dict[str, float]:
+def measure_in_process(args: argparse.Namespace, name: str, ours: bool) -> Row:
     """Measures our implementation or the loop in a separate process."""
-    python, module = (sys.executable, 'benchmarks.scoring') if ours else (args.torch_python, 'benchmarks.torch_loops')
+    python, benchmark = (sys.executable, 'scoring') if ours else (args.torch_python, 'torch_loops')
     shared = ('images', 'texts', 'regions', 'dim', 'batch', 'seconds')
     flags = [f'--{key}={getattr(args, key)}' for key in shared] + ['--train'] * args.train
     flags += [f'--captions={args.captions}'] if args.captions else []
     flags += ['--models', name, '--ours', f'--dtype={args.dtype}'] if ours else ['--model', name]
-    ran = subprocess.run([python, '-m', module, *flags], capture_output=True, text=True)
-    if ran.returncode:
-        sys.exit(f'{python} -m {module} failed: {ran.stderr.strip().splitlines()[-1]}')
-    result = json.loads(ran.stdout.splitlines()[-1])
-    return result if ours else result | {'speed': result[f'{"steps" if args.train else "pairs"}_per_second']}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, 'result.jsonl')
+        command = [python, '-m', 'benchmarks', benchmark, *flags, f'--json={file}']
+        ran = subprocess.run(command, capture_output=True, text=True)
+        if ran.returncode:
+            raise UserError(f'{" ".join(command)} failed: {ran.stderr.strip().splitlines()[-1]}')
+        [[row]] = results.read(file).values()
+    return row
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--models', nargs='+', choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument('--images', type=int, default=1000)
     parser.add_argument('--texts', type=int, default=5000)
@@ -184,26 +194,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--seconds', type=float, default=10.0, help='duration of each measurement')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with PyTorch')
-    parser.add_argument('--ours', action='store_true', help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.ours:
-        print(json.dumps(measure(args, args.models[0])))
-        return
-    unit = 'steps/s' if args.train else 'pairs/s'
-    print(f'{args.dtype}, {jax.devices()}, medians of {args.rounds} rounds')
-    print(f'model       jitm {unit}  loop {unit}  ratio  jitm MiB  loop MiB' + '  of product rate' * (not args.train))
+    parser.add_argument('--ours', action='store_true', help='measure jitm alone, in this process')
+
+
+def compare(args: argparse.Namespace, name: str) -> Row:
+    """Measures a model and its loop in turns; returns the medians over the rounds and the largest memory."""
+    rounds = [[measure_in_process(args, name, ours) for ours in (True, False)] for _ in range(args.rounds)]
+    (ours, loops), speed = zip(*rounds, strict=True), unit(args)
+    row = {
+        'model': name,
+        'dtype': args.dtype,
+        f'jitm {speed}': statistics.median(one[speed] for one in ours),
+        f'loop {speed}': statistics.median(one[speed] for one in loops),
+        'ratio': statistics.median(one[speed] / loop[speed] for one, loop in rounds),
+        'jitm MiB': max(one['MiB'] for one in ours),
+        'loop MiB': max(one['MiB'] for one in loops),
+    }
+    shares = [one.get('% of the product rate') for one in ours]
+    return row if args.train else row | {'% of the product rate': statistics.median(shares)}
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures each model."""
     for name in args.models:
-        rounds = [[measure_in_process(args, name, ours) for ours in (True, False)] for _ in range(args.rounds)]
-
-        def median(key, rounds=rounds):
-            return statistics.median(key(*both) for both in rounds)
-
-        line = f'{name:10} {median(lambda a, b: a["speed"]):13.4g} {median(lambda a, b: b["speed"]):13.4g}'
-        line += f' {median(lambda a, b: a["speed"] / b["speed"]):6.1f}'
-        line += ''.join(f' {max(both[n]["peak_rss_mb"] for both in rounds):9.0f}' for n in (0, 1))
-        line += '' if args.train else f' {100 * median(lambda a, b: a["product_fraction"]):16.0f} %'
-        print(line, flush=True)
-
-
-if __name__ == '__main__':
-    main()
+        yield measure(args, name) if args.ours else compare(args, name)

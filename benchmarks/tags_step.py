@@ -1,8 +1,8 @@
 """Measures the time and floating-point operations of the parts of a TAGS-DC training step (Fan et al., 2022).
 
-    python -m benchmarks.tags_step                                        # base size, one positive
-    python -m benchmarks.tags_step --positives 32 --dtype bfloat16        # on an accelerator
-    python -m benchmarks.tags_step --size large --num_hard 23 --pairs 16
+    python -m benchmarks tags_step                                        # base size, one positive
+    python -m benchmarks tags_step --positives 32 --dtype bfloat16        # on an accelerator
+    python -m benchmarks tags_step --size large --num_hard 23 --pairs 16
 
 Images, captions and weights are random. Each part is compiled separately and reads pairs as the step does; the
 optimizer is excluded. On a CPU only a few pairs of each part are timed unless `--pairs` is given, and the times are
@@ -13,7 +13,7 @@ timed but not counted. The count of XLA for one pair is printed for comparison (
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import chex
@@ -23,9 +23,11 @@ import numpy as np
 
 from benchmarks.bert_step import random_batch
 from benchmarks.members import seconds
+from benchmarks.results import Row
 from benchmarks.scoring import matmul_gflops
 from benchmarks.settings import load_config
 from jitm import config as config_lib
+from jitm.errors import UserError
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
@@ -198,9 +200,18 @@ def measure(parts: dict[str, Callable], params: chex.ArrayTree, given: PartInput
     return {name: statistics.median(took[name] for took in times[1:]) for name in parts}  # the first round warms up
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def check_flags(args: argparse.Namespace, counts: Counts) -> None:
+    """Raises a UserError if the sizes contradict each other."""
+    if counts.num_hard > min(counts.captions, counts.candidates):
+        raise UserError('--num_hard is larger than the number of generated captions or candidates; give a smaller one')
+    if counts.candidates < args.positives:
+        raise UserError('--candidates is less than --positives, which are candidates of each other; give more')
+    if args.pairs is not None and args.pairs < 2:
+        raise UserError('--pairs is less than 2, but a positive and a negative are scored together; give 2 or more')
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--size', choices=SIZES, default='base')
     parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
     parser.add_argument('--positives', type=int, default=1)
@@ -215,58 +226,49 @@ def main(argv: list[str] | None = None) -> None:
         '--pairs', type=int, help='pairs of each part that are timed at most (8 on a CPU, otherwise all)'
     )
     parser.add_argument('--rounds', type=int, default=3)
-    args = parser.parse_args(argv)
-    counts = Counts(args.views, args.views * args.samples, args.num_hard, args.candidates)
-    if counts.num_hard > min(counts.captions, counts.candidates):
-        parser.error('--num_hard is larger than the number of generated captions or candidates')
-    if counts.candidates < args.positives:
-        parser.error('--candidates is less than --positives, which are candidates of each other')
-    max_pairs = args.pairs or (PAIRS_ON_CPU if jax.default_backend() == 'cpu' else max(counts.pairs().values()))
-    if max_pairs < 2:
-        parser.error('--pairs is less than 2, but a positive and a negative are scored together')
-    timed = counts.at_most(max_pairs, args.positives)
 
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures all parts, then yields a row for each, their sum, and the sum for a released step of 256 positives."""
+    counts = Counts(args.views, args.views * args.samples, args.num_hard, args.candidates)
+    check_flags(args, counts)
+    all_pairs = max(counts.pairs().values())
+    timed = counts.at_most(
+        args.pairs or (PAIRS_ON_CPU if jax.default_backend() == 'cpu' else all_pairs), args.positives
+    )
     config = load_config(SETTING).model.to_dict() | {'size': args.size, 'dtype': args.dtype}
     model = config_lib.make_model(config, args.vocabulary)
     given = random_inputs(timed, args.positives, args.words, args.regions, args.vocabulary)
     first = jax.tree.map(lambda x: x[:1], (given.batch.images, given.batch.texts))
     params = jax.jit(model.init)(jax.random.key(0), *first)['params']
-    print(
-        f'TAGS-DC {args.size}, {args.dtype}, {args.positives} positives, K = {args.views}, L = {args.samples}, '
-        f'm = {args.num_hard}, {args.candidates} candidates, {args.words} words, {args.regions} regions, '
-        f'{args.vocabulary} word pieces: {jax.devices()}'
-    )
-    print(f'2048 x 2048 products in float32: {matmul_gflops():.0f} GFLOP/s')
-    if timed != counts:
-        print(f'at most {max_pairs} pairs of a positive (in each direction) are timed per part, and scaled up')
-
+    product = matmul_gflops()
     took = measure(make_parts(model, timed, args.samples), params, given, args.rounds)
     pairs, timed_pairs = counts.pairs(), timed.pairs()
     took = {part: took[part] / args.positives * pairs[part] / timed_pairs[part] for part in PARTS}
     whole, operations = sum(took.values()), 0.0
-    print('per positive:            pairs  timed  GFLOP/pair  XLA/ours   TFLOP        s   share  GFLOP/s')
     for part, (heads, trained) in PARTS.items():
-        flops = (3 if trained else 1) * flops_per_pair(
-            SIZES[args.size], args.words, args.regions, args.vocabulary, heads
-        )
-        ratio = xla_flops_per_pair(model, params, args.words, args.regions, heads, trained) / flops
+        flops = flops_per_pair(SIZES[args.size], args.words, args.regions, args.vocabulary, heads)
+        flops *= 3 if trained else 1
         operations += flops * pairs[part]
-        print(
-            f'{part:22} {pairs[part]:7} {timed_pairs[part]:6} {flops / 1e9:11.3g} {ratio:9.3f}'
-            f' {flops * pairs[part] / 1e12:7.3g} {took[part]:8.3g} {took[part] / whole:7.1%}'
-            f' {flops * pairs[part] / took[part] / 1e9:8.3g}',
-            flush=True,
-        )
-    print(
-        f'{"all":22} {sum(pairs.values()):7} {sum(timed_pairs.values()):6} {"":21} {operations / 1e12:7.3g}'
-        f' {whole:8.3g} {1:7.1%} {operations / whole / 1e9:8.3g}'
-    )
-    if args.positives < RELEASED_POSITIVES:
-        print(
-            f'a step of {RELEASED_POSITIVES} positives at this speed: '
-            f'{RELEASED_POSITIVES * operations:.2g} FLOP, {RELEASED_POSITIVES * whole:.3g} s'
-        )
+        counted = xla_flops_per_pair(model, params, args.words, args.regions, heads, trained)
+        yield _row(part, pairs[part], timed_pairs[part], flops * pairs[part], took[part], whole, product) | {
+            'GFLOP/pair': flops / 1e9,
+            'counted by XLA': counted / flops,
+        }
+    for count in (1, RELEASED_POSITIVES):
+        numbers = count * sum(pairs.values()), '', count * operations, count * whole, count * whole
+        label = 'all' if count == 1 else f'all, {count} positives'
+        yield _row(label, *numbers, product) | {'GFLOP/pair': '', 'counted by XLA': ''}
 
 
-if __name__ == '__main__':
-    main()
+def _row(part: str, pairs: int, timed: int | str, flops: float, took: float, whole: float, product: float) -> Row:
+    return {
+        'part': part,
+        'pairs': pairs,
+        'timed': timed,
+        'TFLOP': flops / 1e12,
+        's': took,
+        '% of the time': 100 * took / whole,
+        'GFLOP/s': flops / took / 1e9,
+        '% of the plain product': 100 * flops / took / 1e9 / product,
+    }

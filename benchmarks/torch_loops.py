@@ -1,7 +1,7 @@
 """Scores and trains cross-attention models in PyTorch like their published code: in a loop over captions.
 
-    python -m benchmarks.torch_loops --model saf --images 1000 --texts 5000
-    python -m benchmarks.torch_loops --model saf --captions data/f30k_precomp/test_caps.txt --train --batch 128
+    python -m benchmarks torch_loops --model saf --images 1000 --texts 5000
+    python -m benchmarks torch_loops --model saf --captions data/f30k_precomp/test_caps.txt --train --batch 128
 
 The baseline for the compiled models of jitm. Each caption, cut to its true length, is scored with all images of a shard
 at once; attended vectors are materialized; captions are processed in a Python loop. Inputs are unit vectors, regions
@@ -11,7 +11,6 @@ of NAAF is constant. Requires PyTorch, in the extra `parity`: pip install -e '.[
 """
 
 import argparse
-import json
 import resource
 import statistics
 import time
@@ -24,6 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.lengths import caption_lengths
+from benchmarks.results import Row
+from jitm.errors import UserError
 
 unit = partial(functional.normalize, dim=-1, eps=1e-8)
 
@@ -318,9 +319,8 @@ def matmul_gflops(size: int = 2048, products: int = 5) -> float:
     return 2 * size**3 / statistics.median(times[1:]) / 1e9
 
 
-def main() -> None:
-    """Prints one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--model', choices=LOOPS, required=True)
     parser.add_argument('--images', type=int, default=1000)
     parser.add_argument('--texts', type=int, default=5000)
@@ -331,28 +331,25 @@ def main() -> None:
     parser.add_argument('--seconds', type=float, default=30.0)
     parser.add_argument('--train', action='store_true', help='time training steps instead of scoring')
     parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures a model."""
     torch.manual_seed(0)
     lengths = torch.from_numpy(caption_lengths(args.captions, args.texts))
     if len(lengths) < args.texts:
-        parser.error(f'{args.captions} has {len(lengths)} captions: give --texts {len(lengths)} or fewer')
+        raise UserError(f'{args.captions} has {len(lengths)} captions: give --texts {len(lengths)} or fewer')
     model = LOOPS[args.model](args.dim, args.regions)
     regions = unit(torch.randn(args.images, args.regions, args.dim))
     words = unit(torch.randn(args.texts, int(lengths.max()), args.dim))
     if args.train:
-        speed = {'steps_per_second': steps_per_second(model, regions, words, lengths, args.batch, args.seconds)}
+        speed = {'steps/s': steps_per_second(model, regions, words, lengths, args.batch, args.seconds)}
     else:
-        speed = {'pairs_per_second': pairs_per_second(model, regions, words, lengths, args.shard, args.seconds)}
-    result = {
+        speed = {'pairs/s': pairs_per_second(model, regions, words, lengths, args.shard, args.seconds)}
+    yield {
         'model': args.model,
-        'mode': 'train' if args.train else 'score',
         'threads': torch.get_num_threads(),
         **speed,
-        'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        'matmul_gflops': matmul_gflops(),
+        'MiB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        'GFLOP/s of a product': matmul_gflops(),
     }
-    print(json.dumps(result))
-
-
-if __name__ == '__main__':
-    main()

@@ -1,25 +1,25 @@
-"""Measures the VSE++ training step: steps per second, compilations, and the fraction of time spent waiting for data.
+"""Measures the VSE++ training step by the rule of padding: steps per second, compilations, and waiting for data.
 
-    python -m benchmarks.train_step                                  # 1024 dimensions, batch 128, random data
-    python -m benchmarks.train_step --data_root data/f8k_precomp     # real features and captions
-    python -m benchmarks.train_step --against_loop scan_t2i saf      # only scores and gradients, see scoring
+    python -m benchmarks train_step                                  # 1024 dimensions, batch 128, random data
+    python -m benchmarks train_step --data_root data/f8k_precomp     # real features and captions
 
-Prints one line per padding rule, all measured in one process. Every step is waited for, so the devices are idle while
-the loop waits for data.
+The rules take turns, step by step. Every step is waited for, so that the devices are idle while the loop waits for
+data. The first half of the steps is not timed: it compiles nearly all padded lengths.
 """
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import scoring
 from benchmarks.lengths import random_lengths
+from benchmarks.results import Row
 from configs import default
 from jitm import parallel
 from jitm.training.build.run import set_up
@@ -38,73 +38,74 @@ def write_random_data(folder: Path) -> None:
         (folder / f'{split}_caps.txt').write_text('\n'.join(lines))
 
 
-def measure(config: dict, steps: int) -> dict[str, float]:
-    """Trains for `2 * steps` steps and times the second half, when nearly all padded lengths are compiled."""
-    setup, compile_seconds = set_up(config), []
+class Trainer:
+    """A run that does one step at a time.
 
-    def listen(event, seconds, **_):
-        if event == COMPILED:
-            compile_seconds.append(seconds)
+    Attributes:
+      waits: seconds until each batch.
+      times: seconds of each step, with its wait.
+      lengths: padded length of each batch.
+      compiling: seconds of each compilation.
+    """
 
-    state = parallel.put_state(setup.initial_state())
-    batches = parallel.prefetch(setup.make_batch, range(2 * steps), config['run']['prefetch'])
-    waits, times, lengths = [], [], []
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    for _ in range(2 * steps):
+    def __init__(self, config: dict[str, Any], steps: int):
+        """Sets up a run and its first state."""
+        self._setup = set_up(config)
+        self._state = parallel.put_state(self._setup.initial_state())
+        self._batches = parallel.prefetch(self._setup.make_batch, range(steps), config['run']['prefetch'])
+        self.waits, self.times, self.lengths, self.compiling = [], [], [], []
+
+    def step(self) -> None:
+        """Waits for a batch, trains with it and waits for the result."""
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
         start = time.perf_counter()
-        batch = next(batches)
-        waits.append(time.perf_counter() - start)
-        state, metrics = setup.train_step(state, batch)
-        jax.block_until_ready((state, metrics))
-        times.append(time.perf_counter() - start)
-        lengths.append(batch.texts.ids.shape[-1])
-    jax.monitoring.unregister_event_duration_listener(listen)
-    return {
-        'length': statistics.mean(lengths),
-        'steps_per_second': 1 / statistics.median(times[steps:]),
-        'compilations': len(compile_seconds),
-        'compile_seconds': sum(compile_seconds),
-        'waiting': sum(waits[steps:]) / sum(times[steps:]),
-    }
+        batch = next(self._batches)
+        self.waits.append(time.perf_counter() - start)
+        self._state, metrics = self._setup.train_step(self._state, batch)
+        jax.block_until_ready((self._state, metrics))
+        self.times.append(time.perf_counter() - start)
+        self.lengths.append(batch.texts.ids.shape[-1])
+        jax.monitoring.unregister_event_duration_listener(self._listen)
+
+    def _listen(self, event: str, seconds: float, **_: object) -> None:
+        if event == COMPILED:
+            self.compiling.append(seconds)
 
 
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
     parser.add_argument('--data_root', help='a *_precomp folder; random data if not given')
     parser.add_argument('--embed_dim', type=int, default=1024)
     parser.add_argument('--batch_size', type=int, default=128)
     parser.add_argument('--steps', type=int, default=20)
     parser.add_argument('--length_multiples', type=int, nargs='+', default=[80, 16, 8, 4, 1])
-    parser.add_argument(
-        '--against_loop', nargs='+', metavar='MODEL', help='compare with a loop over captions in PyTorch'
-    )
-    parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with PyTorch')
-    args = parser.parse_args()
-    if args.against_loop:
-        sizes = [f'--batch={args.batch_size}', f'--dim={args.embed_dim}', f'--torch_python={args.torch_python}']
-        scoring.main(['--train', *sizes, '--models', *args.against_loop])
-        return
-    config = default.get_config()
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Trains with every rule in turns; the ratio is that of the steps per second to the first rule's."""
+    config, trainers = default.get_config(), {}
     config.batch_size, config.model.embed_dim = args.batch_size, args.embed_dim
     with tempfile.TemporaryDirectory() as folder:
         if not args.data_root:
             write_random_data(Path(folder))
         config.data.root = args.data_root or folder
-        print(
-            f'{args.data_root or "random data"}, batch {args.batch_size}, {args.embed_dim} dimensions: {jax.devices()}'
-        )
-        print('texts padded to  mean length  steps/s  pairs/s  compilations  compiling  waiting for data')
         for multiple in args.length_multiples:
             config.length_multiple = multiple
-            r = measure(config.to_dict(), args.steps)
-            print(
-                f'multiples of {multiple:2} {r["length"]:12.1f} {r["steps_per_second"]:8.2f}'
-                f' {r["steps_per_second"] * args.batch_size:8.0f} {r["compilations"]:13.0f}'
-                f' {r["compile_seconds"]:8.1f} s {100 * r["waiting"]:15.2f} %',
-                flush=True,
-            )
-
-
-if __name__ == '__main__':
-    main()
+            trainers[multiple] = Trainer(config.to_dict(), 2 * args.steps)
+        for _ in range(2 * args.steps):
+            for trainer in trainers.values():
+                trainer.step()
+    timed = {multiple: trainer.times[args.steps :] for multiple, trainer in trainers.items()}
+    first = timed[args.length_multiples[0]]
+    for multiple, trainer in trainers.items():
+        speed = 1 / statistics.median(timed[multiple])
+        yield {
+            'padded to multiples of': multiple,
+            'mean padded length': statistics.mean(trainer.lengths),
+            'steps/s': speed,
+            'ratio': statistics.median(a / b for a, b in zip(first, timed[multiple], strict=True)),
+            'pairs/s': speed * args.batch_size,
+            'compilations': len(trainer.compiling),
+            'compiling s': sum(trainer.compiling),
+            '% waiting for data': 100 * sum(trainer.waits[args.steps :]) / sum(timed[multiple]),
+        }

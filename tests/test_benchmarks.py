@@ -1,17 +1,16 @@
 import dataclasses
-import json
 import re
-import sys
 
 import numpy as np
 import pytest
 
-from benchmarks import flickr8k, members, mining, scene_graphs, scoring, tags_step
+from benchmarks import __main__ as entry
+from benchmarks import flickr8k, members, results, scene_graphs, scoring, tables, tags_step
 from benchmarks.settings import load_config
 from jitm import config as config_lib
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
-from tests.conftest import SHARED
+from tests.conftest import ROOT, SHARED
 
 FACTUAL = SHARED / 'data' / 'factual_sg' / 'dev.csv'
 
@@ -65,36 +64,48 @@ def test_max_of_hinges_of_torch_loops(loops):
     assert loops.max_of_hinges(scores).item() == pytest.approx(1.8)
 
 
+@pytest.fixture
+def measured(tmp_path, capsys):
+    """Runs a benchmark, and returns its rows from the file of results."""
+
+    def run(*arguments):
+        entry.main([*arguments, f'--json={tmp_path}/results.jsonl'])
+        [rows] = results.read(tmp_path / 'results.jsonl').values()
+        assert len(capsys.readouterr().out.splitlines()) == 2 + len(rows)
+        return rows
+
+    return run
+
+
 @pytest.mark.parametrize('train', [False, True])
-def test_torch_loops_print_json(loops, tmp_path, monkeypatch, capsys, train):
+def test_torch_loops_are_timed(loops, tmp_path, measured, train):
     captions = tmp_path / 'caps.txt'
     captions.write_text('a dog\na red house by the sea\n' * 6)
     sizes = ['--images=5', '--texts=12', '--dim=8', '--regions=4', '--batch=4', '--seconds=0.01']
-    arguments = ['--model=saf', f'--captions={captions}', *sizes, *['--train'] * train]
-    monkeypatch.setattr(sys, 'argv', ['torch_loops', *arguments])
-    loops.main()
-    result = json.loads(capsys.readouterr().out)
-    speed = 'steps_per_second' if train else 'pairs_per_second'
-    assert set(result) == {'model', 'mode', 'threads', speed, 'peak_rss_mb', 'matmul_gflops'}
-    assert (result['model'], result['mode']) == ('saf', 'train' if train else 'score')
-    assert min(result[speed], result['peak_rss_mb'], result['matmul_gflops']) > 0
+    [row] = measured('torch_loops', '--model=saf', f'--captions={captions}', *sizes, *['--train'] * train)
+    speed = 'steps/s' if train else 'pairs/s'
+    assert set(row) == {'model', 'threads', speed, 'MiB', 'GFLOP/s of a product'}
+    assert row['model'] == 'saf'
+    assert min(row[speed], row['MiB'], row['GFLOP/s of a product']) > 0
     assert loops.caption_lengths(captions, 2).tolist() == [4, 8]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('model', [[], ['--model=scan_t2i']])
-def test_mining_prints_speed(monkeypatch, capsys, model):
-    sizes = ['--images=12', '--texts=60', '--dim=8', '--top_h_texts=4', '--top_h_images=3']
-    monkeypatch.setattr(sys, 'argv', ['mining', *sizes, *model])
-    mining.main()
-    out = capsys.readouterr().out
-    assert out.startswith('12 x 60, 8 dimensions, float32')
-    assert 'million pairs/s' in out
-    assert ("Flickr30K's training split" if model else 'GFLOP/s of the plain product') in out
+def test_mining_is_timed(measured, model):
+    [row] = measured('mining', '--images=12', '--texts=60', '--dim=8', '--top_h_texts=4', '--top_h_images=3', *model)
+    assert (row['images'], row['captions']) == (12, 60)
+    pairs = row['s'] * row['million pairs/s'] * 1e6
+    if model:
+        assert pairs == pytest.approx(12 * 60)
+        assert row["hours for Flickr30K's training split"] > 0
+    else:
+        assert pairs == pytest.approx(2 * 12 * 60)
+        assert row['GFLOP/s'] == pytest.approx(2 * 8 * row['million pairs/s'] / 1000)
 
 
 @pytest.mark.slow
-def test_members_are_timed_against_a_single_model(precomp_folder, monkeypatch, capsys):
+def test_members_are_timed_against_a_single_model(precomp_folder, monkeypatch, measured):
     load = members.load_config
 
     def small(network, scenario, data):
@@ -104,14 +115,14 @@ def test_members_are_timed_against_a_single_model(precomp_folder, monkeypatch, c
 
     monkeypatch.setattr(members, 'load_config', small)
     monkeypatch.setattr(members, 'SCENARIOS', ('single', 'oss', 'mss'))
-    members.main(['--networks=vsepp', '--data=f8k', f'--data_root={precomp_folder}', '--batch_size=4', '--rounds=1'])
-    lines = capsys.readouterr().out.splitlines()
-    table = {line.split()[0]: [float(cell) for cell in line.split()[1:]] for line in lines[-3:]}
+    flags = ['--networks=vsepp', '--data=f8k', f'--data_root={precomp_folder}', '--batch_size=4', '--rounds=1']
+    table = {row['scenario']: row for row in measured('members', *flags)}
     assert list(table) == ['single', 'oss', 'mss']
-    assert table['single'][:4] == [1, 1, 1, 1]
-    assert table['oss'][1] == 2
-    assert all(memory >= floor > 1 for _, _, memory, floor, _ in list(table.values())[1:])
-    assert table['mss'][2] < table['oss'][2]  # no gradient, and no optimizer
+    times = 'time', 'lower bound of time', 'memory', 'lower bound of memory'
+    assert [table['single'][column] for column in times] == [1, 1, 1, 1]
+    assert table['oss']['lower bound of time'] == 2
+    assert all(row['memory'] >= row['lower bound of memory'] > 1 for row in list(table.values())[1:])
+    assert table['mss']['memory'] < table['oss']['memory']  # no gradient, and no optimizer
 
 
 def test_flops_per_pair_by_hand():
@@ -127,32 +138,24 @@ def test_flops_per_pair_by_hand():
 
 
 @pytest.mark.slow
-def test_tags_step_parts_are_timed_and_scaled(monkeypatch, capsys):
+def test_tags_step_parts_are_timed_and_scaled(monkeypatch, measured):
     monkeypatch.setitem(SIZES, 'tiny', dataclasses.replace(SIZES['tiny'], layers=1))  # compiles in half the time
     monkeypatch.setattr(tags_step, 'seconds', lambda part, *args: (3.0, part(*args)))
+    monkeypatch.setattr(tags_step, 'matmul_gflops', lambda: 10.0)
     sizes = ['--size=tiny', '--words=4', '--regions=3', '--vocabulary=30', '--rounds=1', '--positives=2', '--pairs=4']
-    tags_step.main([*sizes, '--views=3', '--samples=2', '--num_hard=2', '--candidates=5'])
-    lines = capsys.readouterr().out.splitlines()
-    assert 'K = 3, L = 2, m = 2, 5 candidates' in lines[0]
-    assert lines[2].startswith('at most 4 pairs')
-    rows = {line[:22].strip(): line[22:].replace('%', '').split() for line in lines[4:11]}
-    assert list(rows) == [*tags_step.PARTS, 'all']
-    assert [[int(cell) for cell in row[:2]] for row in rows.values()] == [
-        [3, 3], [6, 4], [12, 8], [3, 3], [3, 3], [6, 6], [33, 27]
-    ]  # fmt: skip
-    parts = np.array([[float(cell) for cell in row[2:]] for name, row in rows.items() if name != 'all'])
-    flops_per_pair, ratio, teraflops, took, share, gflops = parts.T
-    assert (ratio > 1).all()
-    assert (ratio < 1.15).all()  # other operations matter more in a small model
-    pairs = np.array([int(row[0]) for row in rows.values()])[:-1]
-    np.testing.assert_allclose(teraflops, flops_per_pair * pairs / 1000, rtol=0.01)
-    np.testing.assert_allclose(took, [1.5, 1.5 * 6 / 4, 1.5 * 12 / 8, 1.5, 1.5, 1.5], rtol=0.01)
-    np.testing.assert_allclose(gflops, teraflops / took * 1000, rtol=0.05)
-    np.testing.assert_allclose(share, 100 * took / took.sum(), atol=0.5)
-    total, whole = float(rows['all'][2]), float(rows['all'][3])
-    np.testing.assert_allclose([total, whole], [teraflops.sum(), took.sum()], rtol=0.01)
-    step = re.search(r'256 positives at this speed: (\S+) FLOP, (\S+) s', lines[11]).groups()
-    np.testing.assert_allclose([float(number) for number in step], [256e12 * total, 256 * whole], rtol=0.05)
+    *rows, whole, step = measured('tags_step', *sizes, '--views=3', '--samples=2', '--num_hard=2', '--candidates=5')
+    assert [row['part'] for row in rows] == list(tags_step.PARTS)
+    assert [(row['pairs'], row['timed']) for row in rows] == [(3, 3), (6, 4), (12, 8), (3, 3), (3, 3), (6, 6)]
+    assert all(1 < row['counted by XLA'] < 1.15 for row in rows)  # other operations matter more in a small model
+    seconds = [1.5, 1.5 * 6 / 4, 1.5 * 12 / 8, 1.5, 1.5, 1.5]
+    for row, took in zip(rows, seconds, strict=True):
+        teraflops = row['GFLOP/pair'] * row['pairs'] / 1000
+        expected = teraflops, took, 100 * took / sum(seconds), 1000 * teraflops / took, 10000 * teraflops / took
+        columns = 'TFLOP', 's', '% of the time', 'GFLOP/s', '% of the plain product'
+        assert [row[column] for column in columns] == pytest.approx(expected)
+    for column in ('pairs', 'TFLOP', 's'):
+        assert whole[column] == pytest.approx(sum(row[column] for row in rows))
+        assert step[column] == pytest.approx(256 * whole[column])
 
 
 @pytest.mark.parametrize(
@@ -166,8 +169,17 @@ def test_tags_step_parts_are_timed_and_scaled(monkeypatch, capsys):
 )
 def test_tags_step_refuses_inconsistent_flags(capsys, flags, message):
     with pytest.raises(SystemExit):
-        tags_step.main(flags)
+        entry.main(['tags_step', *flags])
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_train_step_compares_rules_of_padding(precomp_folder, measured):
+    sizes = ['--embed_dim=8', '--batch_size=4', '--steps=1', '--length_multiples', '80', '8']
+    first, other = measured('train_step', f'--data_root={precomp_folder}', *sizes)
+    assert (first['ratio'], first['compilations'], first['padded to multiples of']) == (1, 1, 80)
+    assert other['mean padded length'] < first['mean padded length']
+    assert other['ratio'] == pytest.approx(other['steps/s'] / first['steps/s'])
 
 
 GOLD = """image_id,region_id,caption,scene_graph
@@ -177,29 +189,22 @@ GOLD = """image_id,region_id,caption,scene_graph
 """
 
 
-def test_scene_graphs_print_precision_and_recall(tmp_path, monkeypatch, capsys):
+def test_scene_graphs_have_precision_and_recall(tmp_path, measured):
     path = tmp_path / 'gold.csv'
     path.write_text(GOLD)
-    monkeypatch.setattr(sys, 'argv', ['scene_graphs', f'--gold={path}'])
-    scene_graphs.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-3:] for line in lines[1:6]] == [
-        ['1.000', '1.000', '6'],
-        ['0.500', '0.500', '2'],
-        ['0.500', '0.500', '2'],
-        ['1.000', '1.000', '3'],
-        ['1.000', '1.000', '3'],
-    ]
-    assert re.fullmatch(r'3 captions, \d+ captions/s', lines[6])
+    rows = measured('scene_graphs', f'--gold={path}')
+    assert [(row['precision'], row['recall'], row['gold']) for row in rows] == [
+        (1, 1, 6), (0.5, 0.5, 2), (0.5, 0.5, 2), (1, 1, 3), (1, 1, 3)
+    ]  # fmt: skip
+    assert rows[0]['captions/s'] > 0
 
 
-def test_scene_graphs_refuse_other_files(tmp_path, monkeypatch, capsys):
+def test_scene_graphs_refuse_other_files(tmp_path, capsys):
     path = tmp_path / 'gold.csv'
     path.write_text('a,b\n1,2\n')
     for name, message in ((path, 'is not a CSV file with columns caption and scene_graph'), ('none', 'cannot be read')):
-        monkeypatch.setattr(sys, 'argv', ['scene_graphs', f'--gold={name}'])
         with pytest.raises(SystemExit):
-            scene_graphs.main()
+            entry.main(['scene_graphs', f'--gold={name}'])
         assert message in capsys.readouterr().err
 
 
@@ -242,3 +247,56 @@ def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypat
     monkeypatch.setattr(flickr8k, 'read_rows', lambda path: {str(tmp_path / 'mean_sum_s1'): {}})
     flickr8k.ROWS.touch()
     assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path) == runs[:2]
+
+
+def test_flickr8k_lists_all_groups_and_refuses_other_names(tmp_path, measured, capsys):
+    rows = measured('flickr8k')
+    assert {row['group'] for row in rows} == flickr8k.GROUPS.keys()
+    assert {row['name'] for row in rows} == flickr8k.experiments().keys()
+    with pytest.raises(SystemExit):
+        entry.main(['flickr8k', 'lossess', '--seeds', '0'])
+    assert 'lossess: neither a group nor an experiment' in capsys.readouterr().err
+
+
+def test_the_entry_lists_and_finds_all_benchmarks(capsys):
+    entry.main([])
+    out = capsys.readouterr().out
+    assert all(f'\n{name} ' in out for name in entry.NAMES)
+    with pytest.raises(SystemExit, match=r"benchmark 'speed' does not exist; choose one of: train_step, "):
+        entry.main(['speed'])
+
+
+def test_cells_have_three_significant_digits():
+    cells = ['1,234,567', '1,230,000', '123', '12.3', '1.00', '0.0123', '', 'saf']
+    assert [results.format_cell(cell) for cell in (1234567, 1234567.0, 123.4, 12.34, 1.0, 0.01234, '', 'saf')] == cells
+
+
+def test_a_result_replaces_that_of_the_same_command(tmp_path):
+    path = tmp_path / 'results.jsonl'
+    for flags, value in (([], 1.0), (['--dim=8'], 2.0), ([f'--json={path}'], 3.0), (['--json', 'other'], 4.0)):
+        results.add(path, 'mining', flags, [{'s': value}])
+    assert results.read(path) == {'mining': [{'s': 4.0}], 'mining --dim=8': [{'s': 2.0}]}
+    path.write_text('{}')
+    with pytest.raises(results.UserError, match=r'line 1 of .* is not a result of a benchmark'):
+        results.read(path)
+
+
+def test_tables_replace_the_rows_below_their_command():
+    page = 'Speed.\n\n<!-- benchmarks mining -->\n| s |\n|---|\n| 1.00 |\n\nEnd.\n'
+    assert tables.rewritten(page, {'mining': [{'s': 2.0}]}) == page.replace('1.00', '2.00')
+    with pytest.raises(tables.UserError, match="no result of 'mining'"):
+        tables.rewritten(page, {})
+
+
+def test_tables_of_the_docs_are_those_of_the_results():
+    page, measured = tables.PAGE.read_text(), results.read(tables.RESULTS)
+    assert tables.rewritten(page, measured) == page
+    assert {match[2] for match in tables.MARK.finditer(page)} == measured.keys()
+
+
+def test_commands_of_the_docs_are_accepted():
+    pages = ''.join(path.read_text() for path in sorted((ROOT / 'docs').glob('*.md')))
+    lines = re.findall(r'^python -m benchmarks (.*)$', pages, flags=re.MULTILINE)
+    assert len(lines) > 10
+    for name, *flags in map(str.split, lines):
+        entry.make_parser(name).parse_args(flags)

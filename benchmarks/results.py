@@ -1,0 +1,93 @@
+"""Results of benchmarks: Markdown tables, and a file of JSON lines, one for each command."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jitm.errors import UserError
+from jitm.files import replacing
+
+Row = dict[str, Any]  # heading of the column, with its unit -> number or text
+
+
+def format_cell(value: object) -> str:
+    """Returns a number with three significant digits and thousands separators, and anything else as it is."""
+    if not isinstance(value, float):
+        return f'{value:,}' if isinstance(value, int) else str(value)
+    digits = float(f'{value:.3g}')
+    return f'{digits:,.0f}' if abs(digits) >= 100 else f'{value:#.3g}'.rstrip('.')
+
+
+def markdown(rows: Iterable[Row]) -> Iterator[str]:
+    """Yields the lines of a table, each as soon as its row is known; all rows have the keys of the first."""
+    for number, row in enumerate(rows):
+        if not number:
+            yield f'| {" | ".join(row)} |'
+            yield f'|{"---|" * len(row)}'
+        yield f'| {" | ".join(map(format_cell, row.values()))} |'
+
+
+def print_table(rows: Iterable[Row]) -> list[Row]:
+    """Prints rows while they are measured, and returns them."""
+    measured: list[Row] = []
+
+    def keep() -> Iterator[Row]:
+        for row in rows:
+            measured.append(row)
+            yield row
+
+    for line in markdown(keep()):
+        print(line, flush=True)
+    return measured
+
+
+def command(name: str, arguments: Sequence[str]) -> str:
+    """Returns a benchmark and its flags, without `--json`, which does not change the result."""
+    kept, arguments = [name], list(arguments)
+    while arguments:
+        flag = arguments.pop(0)
+        if flag == '--json':
+            arguments.pop(0)
+        elif not flag.startswith('--json='):
+            kept.append(flag)
+    return ' '.join(kept)
+
+
+def environment() -> Row:
+    """Returns where a result was measured: cores, and devices and version of JAX if the benchmark uses it."""
+    jax = sys.modules.get('jax')  # the interpreter of torch_loops may not have it
+    return {'cores': os.cpu_count()} | ({'devices': str(jax.devices()), 'jax': jax.__version__} if jax else {})
+
+
+def read(path: Path) -> dict[str, list[Row]]:
+    """Returns command -> rows of a file of results.
+
+    Raises:
+      UserError: if a line is not a result.
+    """
+    return {command: line['rows'] for command, line in _read_lines(path).items()}
+
+
+def _read_lines(path: Path) -> dict[str, Row]:
+    lines = {}
+    for number, text in enumerate(path.read_text(encoding='utf-8').splitlines(), 1):
+        try:
+            line = json.loads(text)
+            lines[line['command']] = line
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f'line {number} of {path} is not a result of a benchmark; remove the line') from None
+    return lines
+
+
+def add(path: Path, name: str, arguments: Sequence[str], rows: list[Row]) -> None:
+    """Adds the rows of a benchmark to a file of results, where they replace those of the same command."""
+    if not rows:
+        return
+    lines = _read_lines(path) if path.exists() else {}
+    key = command(name, arguments)
+    lines[key] = {'command': key, **environment(), 'rows': rows}
+    with replacing(path) as file:
+        file.write(''.join(json.dumps(line) + '\n' for line in lines.values()).encode())
