@@ -239,7 +239,7 @@ class LoadedRun:
         """Returns the images of one call of the encoder, and how many of them are valid."""
         count = min(MAX_ENCODED, len(features) - start)
         split = Split('', features.regions, features.counts, (), np.zeros(0, np.int32), (), features.boxes)
-        images = take_images(split, np.arange(start, start + count), self.run.model.reads_locations)
+        images = take_images(split, np.arange(start, start + count), self.run.model.reads)
         with np.errstate(over='ignore'):
             finite = np.isfinite(np.square(images.regions, dtype=np.float32).sum(axis=(1, 2)))
         if not finite.all():
@@ -275,7 +275,7 @@ class LoadedRun:
         features = self._read_images(images, boxes)
         if not len(features):
             raise UserError('there are no images; give at least one')
-        if self.run.model.reads_locations and features.boxes is None:
+        if 'locations' in self.run.model.reads and features.boxes is None:
             raise UserError(f'{self.run.workdir} has a model that reads the location of regions: give their boxes')
         parts = []
         for start in range(0, len(features), MAX_ENCODED):
@@ -322,7 +322,7 @@ class LoadedRun:
     def _expected(self) -> dict[str, chex.ArrayTree]:
         """The shapes of the encodings of one image and of one caption."""
         model, size = self.run.model, self.run.feature_size
-        locations = jnp.zeros((1, 1, 7)) if model.reads_locations else None
+        locations = jnp.zeros((1, 1, 7)) if 'locations' in model.reads else None
         image = Images(jnp.zeros((1, 1, size)), jnp.ones(1, jnp.int32), locations=locations)
         text = Texts(jnp.zeros((1, 2), jnp.int32), jnp.full(1, 2))
 

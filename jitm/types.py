@@ -1,8 +1,8 @@
 """Arrays that cross module boundaries, with their shapes.
 
-I images, T texts, R regions, L words, D features; B pairs of a batch, E augmented views of each; Q queries, C
-candidates of a ranking, A anchors; N pairs of an image with a text; K masked variants of a text; V words of the
-vocabulary.
+I images, T texts, R regions, L words, D features, H x W pixels; B pairs of a batch, E augmented views of each;
+Q queries, C candidates of a ranking, A anchors; N pairs of an image with a text; K masked variants of a text; V words
+of the vocabulary.
 """
 
 from typing import NamedTuple
@@ -15,20 +15,23 @@ DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and e
 
 
 class Images(struct.PyTreeNode):
-    """Images as sets of region features; a global feature vector is one region.
+    """Images as sets of region features, a global feature vector being one region, or as pixels.
+
+    A field that the model does not read is None, see `Matcher.reads`.
 
     Attributes:
       regions: float16 or float32 [I, R, D].
       counts: int32 [I], number of valid regions; the other rows are padding.
       kept: bool [I, E, R], the regions that each of E views of an image keeps; None for one view with all regions.
-      locations: float32 [I, R, 7], x1 y1 x2 y2 width height area of each region as fractions of the image's; None for
-        models that do not read them.
+      locations: float32 [I, R, 7], x1 y1 x2 y2 width height area of each region as fractions of the image's.
+      pixels: uint8 [I, H, W, 3], red green blue.
     """
 
-    regions: chex.Array
-    counts: chex.Array
+    regions: chex.Array | None = None
+    counts: chex.Array | None = None
     kept: chex.Array | None = None
     locations: chex.Array | None = None
+    pixels: chex.Array | None = None
 
     @property
     def mask(self) -> chex.Array:

@@ -88,7 +88,7 @@ def test_similarities_are_those_of_the_model(name):
     run = api.LoadedRun(Run('nowhere', 1, 'target', model, variables, vocabulary, config, 6, ''))
     regions = [images.regions[i, :count] for i, count in enumerate(images.counts)]
     corners = [boxes[i, :count] for i, count in enumerate(images.counts)]
-    if model.reads_locations:
+    if 'locations' in model.reads:
         with pytest.raises(UserError, match='nowhere has a model that reads the location of regions: give their boxes'):
             run.encode_image(regions)
         with pytest.raises(UserError, match='boxes have the shapes'):

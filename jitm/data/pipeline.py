@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from collections.abc import Collection
 
 import numpy as np
 
@@ -61,22 +62,35 @@ def bucket(length: int, multiple: int, maximum: int | None = None) -> int:
     return padded if maximum is None else min(padded, maximum)
 
 
-def check_boxes(split: Split, reads_locations: bool) -> None:
-    """Raises a UserError if a model reads the locations of regions and the split has no boxes."""
-    if reads_locations and split.boxes is None:
+def check_images(split: Split, reads: Collection[str]) -> None:
+    """Raises a UserError if a split lacks what a model reads of its images, see `Matcher.reads`."""
+    if 'regions' in reads and split.regions is None:
+        raise UserError(
+            f'{split.name} has pixels and no region features, but the model reads regions: take a model of pixels, or '
+            'give features of these images as data.root'
+        )
+    if 'pixels' in reads and split.pixels is None:
+        raise UserError(
+            f'{split.name} has no pixels, but the model reads them: give the image files themselves, or take a model '
+            'of region features'
+        )
+    if 'locations' in reads and split.boxes is None:
         raise UserError(
             f'{split.name} has no boxes, but the model reads the locations of regions: add '
             f'{split.name.rpartition("/")[2]}_boxes.npy or boxes.npy to its folder'
         )
 
 
-def take_images(split: Split, index: np.ndarray, locations: bool = False) -> Images:
-    """Reads some images into memory, optionally with the locations of their regions."""
-    return Images(
-        np.asarray(split.regions[index]),
-        split.counts[index],
-        locations=split.locations(index) if locations else None,
-    )
+def take_images(split: Split, index: np.ndarray, reads: Collection[str] = ('regions',)) -> Images:
+    """Reads some images into memory: the fields of `Images` that a model reads."""
+    images = Images()
+    if 'regions' in reads:
+        images = images.replace(regions=np.asarray(split.regions[index]), counts=split.counts[index])
+    if 'locations' in reads:
+        images = images.replace(locations=split.locations(index))
+    if 'pixels' in reads:
+        images = images.replace(pixels=np.asarray(split.pixels[index]))
+    return images
 
 
 @functools.lru_cache(maxsize=2)
@@ -104,7 +118,7 @@ class Pipeline:
       relevance: caption metric of any texts for any images of the split, added to the batches; optional.
       max_length: maximum length of the padded texts; None for any length.
       offline: samples mined negatives, added to the batches; optional.
-      locations: adds the locations of regions to the batches.
+      reads: the fields of `Images` in the batches.
       num_extra: P, number of candidate pairs besides those of the batch.
       masked: masks the captions; optional.
       drop_last: leaves out the last, smaller batch of an epoch, so that all batches have one size.
@@ -121,7 +135,7 @@ class Pipeline:
     relevance: Relevance | None = None
     max_length: int | None = None
     offline: OfflineNegatives | None = None
-    locations: bool = False
+    reads: tuple[str, ...] = ('regions',)
     num_extra: int = 0
     masked: MaskedWords | None = None
     drop_last: bool = True
@@ -132,9 +146,10 @@ class Pipeline:
         """Identifies the data: the identity of the split, and hashes of all other inputs."""
         relevance = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
         mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
-        boxes = {'boxes': self.split.boxes_hash} if self.locations else {}
+        boxes = {'boxes': self.split.boxes_hash} if 'locations' in self.reads else {}
+        pixels = {'pixels': list(self.split.pixels.shape)} if 'pixels' in self.reads else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
-        return self.split.identity | relevance | mined | boxes | phrases
+        return self.split.identity | relevance | mined | boxes | pixels | phrases
 
     @property
     def texts_per_epoch(self) -> int:
@@ -213,14 +228,16 @@ class Pipeline:
         return Pairs(self._take_images(images), pad_texts(self.tokens, texts, length))
 
     def _take_images(self, index: np.ndarray) -> Images:
-        return take_images(self.split, index, self.locations)
+        return take_images(self.split, index, self.reads)
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         augmentation, continues = self.augmentation, self.vocabulary.continues
-        kept, texts = np.empty((len(rows), augmentation.num_views, images.regions.shape[1]), bool), []
+        regions = 0 if images.regions is None else images.regions.shape[1]
+        kept, texts = np.empty((len(rows), augmentation.num_views, regions), bool), []
         for n, view in itertools.product(range(len(rows)), range(augmentation.num_views)):
             rng = example_generator(self.seed, step, int(rows[n]), view)
-            kept[n, view] = keep_regions(images.counts[n], images.regions.shape[1], augmentation.drop_regions, rng)
+            if regions:
+                kept[n, view] = keep_regions(images.counts[n], regions, augmentation.drop_regions, rng)
             ids = self.tokens.ids[self.tokens.starts[rows[n]] : self.tokens.starts[rows[n] + 1]]
             if augmentation.change_words > 0:
                 ids = change_words(
@@ -233,4 +250,4 @@ class Pipeline:
                 )
             texts.append(ids)
         tokens = join(texts)
-        return drop_regions(images, kept), pad_texts(tokens, np.arange(len(texts)), length)
+        return drop_regions(images, kept) if regions else images, pad_texts(tokens, np.arange(len(texts)), length)

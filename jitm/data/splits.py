@@ -21,19 +21,20 @@ class Split:
 
     Attributes:
       name: for messages and protocols, such as `f8k_precomp/dev`.
-      regions: float16 or float32 [I, R, D]; may be memory-mapped. A global feature vector is one region.
-      counts: int32 [I], number of valid regions of each image.
+      regions: float16 or float32 [I, R, D]; may be memory-mapped. A global feature vector is one region. None without
+        features.
+      counts: int32 [I], number of valid regions of each image; None without features.
       captions: T captions, not preprocessed.
       image_of_text: int32 [T], the image of each caption.
       image_ids: I names.
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
-      pixels: uint8 [I, H, W, 3], or None.
+      pixels: uint8 [I, H, W, 3], in memory or read from files when indexed; None for features only.
       dataset: name of the data set, such as `f30k`; '' if unknown.
     """
 
     name: str
-    regions: np.ndarray
-    counts: np.ndarray
+    regions: np.ndarray | None
+    counts: np.ndarray | None
     captions: tuple[str, ...]
     image_of_text: np.ndarray
     image_ids: tuple[str, ...]
@@ -44,19 +45,25 @@ class Split:
     @property
     def num_images(self) -> int:
         """I, the number of images."""
-        return len(self.regions)
+        return len(self.pixels if self.regions is None else self.regions)
 
     @property
     def identity(self) -> dict[str, object]:
-        """Identifies the split: shape and dtype of its regions, and a hash.
+        """Identifies the split: shape and dtype of its regions (of its pixels without features), and a hash.
 
-        The hash is of the captions, their images, and the regions of 64 evenly spaced images.
+        The hash is of the captions, their images, and the regions or pixels of 64 evenly spaced images.
         """
+        field, array = ('pixels', self.pixels) if self.regions is None else ('regions', self.regions)
         rows = np.unique(np.linspace(0, self.num_images - 1, 64).astype(int))
-        regions = np.ascontiguousarray(self.regions[rows]).tobytes()
+        content = np.ascontiguousarray(array[rows]).tobytes()
         text = json.dumps([self.captions, self.image_of_text.tolist()]).encode()
-        digest = hashlib.sha256(text + regions).hexdigest()
-        return {'regions': list(self.regions.shape), 'dtype': str(self.regions.dtype), 'hash': digest}
+        digest = hashlib.sha256(text + content).hexdigest()
+        return {field: list(array.shape), 'dtype': str(array.dtype), 'hash': digest}
+
+    @property
+    def feature_size(self) -> int | None:
+        """D, the features per region; None without features."""
+        return None if self.regions is None else self.regions.shape[2]
 
     @functools.cached_property
     def boxes_hash(self) -> str:

@@ -145,7 +145,7 @@ def _describe_attention(
     for image, row in zip(images, ids, strict=True):
         length, regions = len(row), int(split.counts[image])
         texts = Texts(np.pad(row, (0, longest - length))[None], np.array([length], np.int32))
-        features = take_images(split, np.array([image]), run.model.reads_locations)
+        features = take_images(split, np.array([image]), run.model.reads)
         attention = _attention(run.model, variables, features, texts)
         yield {
             'words': [run.vocabulary.words[word] for word in row],

@@ -195,7 +195,7 @@ class Scorer:
         return jax.device_get(self._function(method)(parallel.put_rows(rows), (self._variables,)))
 
     def _take_images(self, index: np.ndarray) -> Images:
-        return take_images(self._split, index, self._model.reads_locations)
+        return take_images(self._split, index, self._model.reads)
 
     def encode_images(self, index: np.ndarray) -> Encoding:
         """Encodes some images, a few at a time.
@@ -236,8 +236,9 @@ class Scorer:
     def cache_key(self) -> dict[str, Any]:
         """Returns everything that the blocks depend on, as JSON: model, parameters, data, shapes and dtype."""
         arrays = jax.tree.leaves(jax.device_get(self._variables))
-        arrays += [self._split.counts, self._tokens.ids, self._tokens.starts]
-        arrays += [self._split.boxes] if self._model.reads_locations else []
+        arrays += [self._split.counts] if 'regions' in self._model.reads else []
+        arrays += [self._tokens.ids, self._tokens.starts]
+        arrays += [self._split.boxes] if 'locations' in self._model.reads else []
         return {
             'model': repr(self._model),
             'arrays': hash_arrays(arrays),

@@ -58,6 +58,8 @@ class RegionEncoder(nn.Module):
     norm_padding: bool
     weight_norm: bool
 
+    reads = ('regions',)
+
     def setup(self):
         """Checks the options and creates the layers."""
         check_choice(self.mlp, MLPS, 'mlp')

@@ -30,7 +30,10 @@ class Matcher(nn.Module):
     `DualEncoder`, `CrossAttentionMatcher` and `JointEncoder`.
     """
 
-    reads_locations = False  # whether `encode_image` requires `Images.locations`
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The fields of `Images` that `encode_image` requires; by default those of the image encoder."""
+        return self.image.reads
 
     @property
     def text_format(self) -> TextFormat:

@@ -76,7 +76,7 @@ class UNITER(JointEncoder):
     heads: tuple[str, ...]
 
     text_format = TextFormat(None, BERTSize.max_positions)
-    reads_locations = True
+    reads = ('regions', 'locations')
     head_sources = HEAD_SOURCES
 
     def setup(self):

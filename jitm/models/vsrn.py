@@ -49,6 +49,7 @@ class VSRN(DualEncoder):
     caption_dropout: float
     caption_length: int
 
+    reads = ('regions',)
     text_format = GRUEncoder.text_format
 
     def setup(self):

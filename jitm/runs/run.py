@@ -8,7 +8,7 @@ from typing import Any
 import chex
 
 from jitm import config as config_lib
-from jitm.data.pipeline import check_boxes, check_lengths, tokenize_split
+from jitm.data.pipeline import check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.vocabularies import restore_vocabulary
@@ -30,8 +30,9 @@ class Run:
       variables: its parameters and batch statistics.
       vocabulary: the vocabulary it was trained with.
       config: the training config, a nested dict.
-      feature_size: F, features per region in the training data.
+      feature_size: F, features per region in the training data; None without features.
       data_hash: hash of the training split, see `Split.identity`.
+      image_size: H and W of the training pixels; None for models that do not read pixels.
     """
 
     workdir: Path
@@ -41,8 +42,9 @@ class Run:
     variables: chex.ArrayTree
     vocabulary: Vocabulary | WordPiece
     config: Mapping[str, Any]
-    feature_size: int
+    feature_size: int | None
     data_hash: str
+    image_size: tuple[int, int] | None = None
 
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
@@ -77,9 +79,10 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
     variables = {key: state['members'][member][key] for key in ('params', 'batch_stats')}
     model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
-    return Run(
-        workdir, step, member, model, variables, vocabulary, config, run['data']['regions'][2], run['data']['hash']
-    )
+    data = run['data']
+    feature_size = data['regions'][2] if 'regions' in data else None
+    image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
+    return Run(workdir, step, member, model, variables, vocabulary, config, feature_size, data['hash'], image_size)
 
 
 def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None) -> Split:
@@ -121,12 +124,12 @@ def read_tokens(run: Run, split: Split) -> Tokens:
     Raises:
       UserError: if the model cannot read these features, boxes or captions.
     """
-    if split.regions.shape[2] != run.feature_size:
+    check_images(split, run.model.reads)
+    if 'regions' in run.model.reads and split.feature_size != run.feature_size:
         raise UserError(
-            f'{split.name} has {split.regions.shape[2]} features per region, but {run.workdir} was trained on '
+            f'{split.name} has {split.feature_size} features per region, but {run.workdir} was trained on '
             f'{run.feature_size}; evaluate on features of the same extractor'
         )
-    check_boxes(split, run.model.reads_locations)
     tokens = tokenize_split(split.captions, run.vocabulary)
     check_lengths(split, tokens, run.model.text_format)
     return tokens

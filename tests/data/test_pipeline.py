@@ -5,10 +5,12 @@ import pytest
 
 from jitm.data import cider, masking, scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, bucket, check_boxes, pad_texts, take_images, tokenize_split
+from jitm.data.pipeline import Pipeline, bucket, check_images, pad_texts, take_images, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED
+
+LOCATIONS = ('regions', 'locations')
 
 
 @pytest.fixture(scope='module')
@@ -137,25 +139,45 @@ def test_locations_are_corners_sizes_and_area_as_fractions(pipeline):
 
 def test_batches_have_locations_if_these_are_asked_for(pipeline):
     assert pipeline.batch(1).images.locations is None
-    batch = dataclasses.replace(pipeline, locations=True).batch(1)
+    batch = dataclasses.replace(pipeline, reads=LOCATIONS).batch(1)
     np.testing.assert_array_equal(batch.images.locations, pipeline.split.locations(batch.image_index))
     np.testing.assert_array_equal(batch.images.locations[..., :4], pipeline.split.boxes[batch.image_index])
 
 
 def test_other_boxes_are_other_data_where_they_are_read(pipeline):
-    reading = dataclasses.replace(pipeline, locations=True)
+    reading = dataclasses.replace(pipeline, reads=LOCATIONS)
     moved = dataclasses.replace(pipeline.split, boxes=pipeline.split.boxes / 2)
     assert dataclasses.replace(pipeline, split=moved).identity == pipeline.identity
     assert dataclasses.replace(reading, split=moved).identity != reading.identity
 
 
 def test_a_model_that_reads_locations_is_refused_without_boxes(pipeline):
-    check_boxes(pipeline.split, True)
+    check_images(pipeline.split, LOCATIONS)
     without = dataclasses.replace(pipeline.split, name='mine/train', boxes=None)
-    check_boxes(without, False)
+    check_images(without, ('regions',))
     assert take_images(without, np.array([1])).locations is None
     with pytest.raises(UserError, match=r'mine/train has no boxes, .*: add train_boxes.npy or boxes.npy to its folder'):
-        check_boxes(without, True)
+        check_images(without, LOCATIONS)
+
+
+def test_batches_have_pixels_instead_of_regions_if_these_are_read(pipeline):
+    batch = dataclasses.replace(pipeline, reads=('pixels',)).batch(1)
+    assert batch.images.regions is None
+    np.testing.assert_array_equal(batch.images.pixels, pipeline.split.pixels[batch.image_index], strict=True)
+    np.testing.assert_array_equal(batch.texts.ids, pipeline.batch(1).texts.ids)
+
+
+def test_a_split_of_pixels_needs_no_features(pipeline):
+    split = dataclasses.replace(pipeline.split, name='mine/train', regions=None, counts=None, boxes=None)
+    assert (split.num_images, split.feature_size) == (pipeline.split.num_images, None)
+    reading = dataclasses.replace(pipeline, split=split, reads=('pixels',))
+    assert reading.identity['pixels'] == list(split.pixels.shape)
+    other = dataclasses.replace(split, pixels=split.pixels + 1)
+    assert dataclasses.replace(reading, split=other).identity != reading.identity
+    with pytest.raises(UserError, match='mine/train has pixels and no region features, but the model reads regions'):
+        check_images(split, ('regions',))
+    with pytest.raises(UserError, match='mine/train has no pixels, but the model reads them'):
+        check_images(dataclasses.replace(pipeline.split, name='mine/train', pixels=None), ('pixels',))
 
 
 def test_extra_pairs_depend_on_seed_and_step_alone(pipeline):

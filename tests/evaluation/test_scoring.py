@@ -45,7 +45,7 @@ def make_problem(name, images=7, texts=13, regions=(4, 6)):
     split = Split('random', features, counts, ('',) * texts, np.arange(texts) % images, ('',) * images, boxes)
     tokens = join([ids[:length] for ids, length in zip(captions.ids, captions.lengths, strict=True)])
     model = MATCHERS[name]
-    pictures = take_images(split, np.arange(images), model.reads_locations)
+    pictures = take_images(split, np.arange(images), model.reads)
     variables = jax.jit(model.init)(jax.random.key(0), pictures, captions)
     variables = {**variables, 'params': perturb(variables['params'])}
     return model, variables, split, tokens
@@ -56,7 +56,7 @@ def score_at_once(*arguments):
     """The scores of a problem as one block."""
     model, variables, split, tokens = make_problem(*arguments)
     texts = pad_texts(tokens, np.arange(split.num_texts), 7)
-    images = take_images(split, np.arange(split.num_images), model.reads_locations)
+    images = take_images(split, np.arange(split.num_images), model.reads)
     return np.asarray(jax.jit(model.apply)(variables, images, texts))
 
 

@@ -184,6 +184,15 @@ def test_text_format(name):
     assert MATCHERS[name].text_format == formats.get(name, ('words', None))
 
 
+def test_only_what_a_model_reads_of_images_is_required(name):
+    model, variables, _ = compiled(name)
+    reads = MATCHERS[name].reads
+    assert reads == (('regions', 'locations') if name == 'uniter' else ('regions',))
+    images, _ = make_inputs()
+    images = images if 'locations' in reads else images.replace(locations=None)
+    jax.eval_shape(functools.partial(model.apply, method='encode_image'), variables, images)
+
+
 def test_shapes_and_dtypes(name):
     model, variables, _ = compiled(name)
     images, texts = make_inputs(images=3, texts=6)

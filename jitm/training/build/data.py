@@ -76,11 +76,10 @@ def load_splits(config: Mapping[str, Any]) -> tuple[Split, Split]:
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
     validation = config_lib.load_split(config['data'], config['evaluation']['split'])
-    sizes = [split.regions.shape[2] for split in (train, validation)]
-    if sizes[0] != sizes[1]:
+    if train.feature_size != validation.feature_size:
         raise UserError(
-            f'{train.name} has {sizes[0]} features per region and {validation.name} {sizes[1]}; both must come from '
-            'the same extractor'
+            f'{train.name} has {train.feature_size} features per region and {validation.name} '
+            f'{validation.feature_size}; both must come from the same extractor'
         )
     return train, validation
 
@@ -200,7 +199,7 @@ def make_pipeline(
         relevance=config_lib.load_relevance(config['relevance'], data.train),
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
-        locations=any(model.reads_locations for model in models.values()),
+        reads=tuple(sorted({field for model in models.values() for field in model.reads})),
         num_extra=extra_pairs,
         masked=load_masked_words(config, data),
         drop_last=config['drop_last'],

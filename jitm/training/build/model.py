@@ -9,7 +9,7 @@ import optax
 from flax import traverse_util
 
 from jitm import config as config_lib
-from jitm.data.pipeline import check_boxes, check_lengths
+from jitm.data.pipeline import check_images, check_lengths
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import kind_of
 from jitm.data.wordpiece import WordPiece
@@ -31,7 +31,7 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     """Makes the matcher of each member.
 
     Raises:
-      UserError: if one is unknown, or cannot read the vocabulary, captions or boxes of the data.
+      UserError: if one is unknown, or cannot read the vocabulary, captions or images of the data.
     """
     models, path = {}, config['vocabulary']['path']
     for name in config['members']:
@@ -40,7 +40,7 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
         check_vocabulary(data.vocabulary, path, models[name], section)
         for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
             check_lengths(split, tokens, models[name].text_format)
-            check_boxes(split, models[name].reads_locations)
+            check_images(split, models[name].reads)
     return models
 
 

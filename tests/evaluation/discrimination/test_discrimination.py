@@ -56,7 +56,7 @@ def split():
 
 
 def make_run(split, model, vocabulary):
-    images = take_images(split, np.array([0]), model.reads_locations)
+    images = take_images(split, np.array([0]), model.reads)
     texts = Texts(np.ones((1, 3), np.int32), np.array([3], np.int32))
     variables = jax.jit(model.init)(jax.random.key(0), images, texts)
     variables = {**variables, 'params': perturb(variables['params'])}
@@ -96,12 +96,12 @@ def outputs_of(model, variables, images, texts, heads):
 def alone(run, split, image, ids):
     """The outputs of all heads for one pair, without padding."""
     count = split.counts[image]
-    images = take_images(split, np.array([image]), run.model.reads_locations)
+    images = take_images(split, np.array([image]), run.model.reads)
     images = images.replace(regions=images.regions[:, :count])
-    if run.model.reads_locations:
+    if 'locations' in run.model.reads:
         images = images.replace(locations=images.locations[:, :count])
     texts = Texts(np.array(ids)[None], np.array([len(ids)], np.int32))
-    outputs = outputs_of(run.model, run.variables, images, texts, HEADS if run.model.reads_locations else ())
+    outputs = outputs_of(run.model, run.variables, images, texts, HEADS if 'locations' in run.model.reads else ())
     return jax.tree.map(lambda x: np.asarray(x, np.float64)[0], outputs)
 
 
@@ -316,7 +316,7 @@ def test_captions_are_generated_as_in_training(generated, generator, split):
         masked = MASKING.mask_batch(texts.ids, phrases, vocabulary, seed=4, step=0, texts=np.array([text]))
         known = {word for t in np.flatnonzero(split.image_of_text == image) for word in split.captions[t].split()}
         words = np.array([vocabulary.encode(word)[1] for word in known] + [1, 2])
-        features = take_images(split, np.array([image]), True)
+        features = take_images(split, np.array([image]), generator.run.model.reads)
         batch = Batch(0, features, texts, np.array([image]), masked=masked, caption_words=words[None])
         keys = jax.random.fold_in(jax.random.key(4), text)[None]
         sides = (generator.run, generator.generator)
