@@ -25,6 +25,7 @@ class Images(struct.PyTreeNode):
       kept: bool [I, E, R], the regions that each of E views of an image keeps; None for one view with all regions.
       locations: float32 [I, R, 7], x1 y1 x2 y2 width height area of each region as fractions of the image's.
       pixels: uint8 [I, H, W, 3], red green blue.
+      tags: the words of each image's object tags, without a start token and with an end token.
     """
 
     regions: chex.Array | None = None
@@ -32,6 +33,7 @@ class Images(struct.PyTreeNode):
     kept: chex.Array | None = None
     locations: chex.Array | None = None
     pixels: chex.Array | None = None
+    tags: 'Texts | None' = None
 
     @property
     def mask(self) -> chex.Array:

@@ -133,7 +133,7 @@ class Transformer(nn.Module):
 
 
 class BERTEmbeddings(nn.Module):
-    """drop(LN(word + position + type 0)) (Devlin et al., 2019, figure 2).
+    """drop(LN(word + position + type)) (Devlin et al., 2019, figure 2).
 
     The tables are attributes: a model may tie a decoder to `words`, or add a type embedding to its regions.
 
@@ -157,12 +157,13 @@ class BERTEmbeddings(nn.Module):
         self.norm = layer_norm(self.dtype)
         self.drop = nn.Dropout(self.dropout)
 
-    def __call__(self, ids: chex.Array, train: bool = False) -> chex.Array:
+    def __call__(self, ids: chex.Array, train: bool = False, types: chex.Array | None = None) -> chex.Array:
         """Embeds word pieces.
 
         Args:
           ids: int [T, L].
           train: applies dropout, from the stream 'dropout'.
+          types: int [T, L], the segment of each position; None for segment 0.
 
         Returns:
           [T, L, H].
@@ -175,7 +176,8 @@ class BERTEmbeddings(nn.Module):
             raise UserError(
                 f'a batch has texts padded to {length} word pieces, BERT takes {maximum}: shorten the captions'
             )
-        total = self.words(ids) + self.positions(jnp.arange(length)) + self.token_types(jnp.zeros((), jnp.int32))
+        types = jnp.zeros((), jnp.int32) if types is None else types
+        total = self.words(ids) + self.positions(jnp.arange(length)) + self.token_types(types)
         return self.drop(self.norm(total), deterministic=not train)
 
 

@@ -65,6 +65,10 @@ class Matcher(nn.Module):
         """Scores image n with text n: float32 [N]."""
         raise NotImplementedError
 
+    def training_scores(self, scores: chex.Array) -> chex.Array:
+        """Maps scores in evaluation to the scale of the scores in training, which is the same for most models."""
+        return scores
+
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
         """Returns the size of the largest array that scoring one pair needs; it limits how many are scored at once."""
         raise NotImplementedError

@@ -94,7 +94,8 @@ def score_as_anchor(
     def score_batch(matcher: Matcher) -> Scores:
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
         inputs = Inputs(images, texts, batch, axis=axis, train=False)
-        return tuple(source.score(matcher, inputs)[0] if source.for_anchors else None for source in sources)
+        scores = tuple(source.score(matcher, inputs)[0] if source.for_anchors else None for source in sources)
+        return jax.tree.map(lambda x: x if x.dtype == bool else matcher.training_scores(x), scores)
 
     return parallel.all_gather(model.apply(state.variables, method=score_batch), axis)
 

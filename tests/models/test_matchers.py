@@ -15,7 +15,7 @@ from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.layers import alignment, text, vision
 from jitm.losses import tokens
-from jitm.models import bfan, naaf, scan, sgraf, uniter, vse, vsrn
+from jitm.models import bfan, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.matcher import CrossAttentionMatcher, DualEncoder, JointEncoder, has_heads, read_pairs
 from jitm.types import Images, Texts
 
@@ -94,6 +94,7 @@ MATCHERS = {
     'naaf': naaf.NAAF(DIM, **sides() | NAAF),
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
     'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),
+    'oscar': oscar.OSCAR(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', image_norm=True),
 }
 
 # A softmax cancels a constant of all scores, and batch normalization one of its inputs.
@@ -106,7 +107,8 @@ WITHOUT_GRADIENT = (
 )
 SIZE = 5  # images, and texts
 REGIONS, WORDS = 4, 6  # valid at most
-PADDED_REGIONS, PADDED_WORDS = 7, 11
+TAGS = 3
+PADDED_REGIONS, PADDED_WORDS, PADDED_TAGS = 7, 11, 5
 
 
 def make_inputs(images=SIZE, texts=SIZE, seed=0, padded=True):
@@ -117,6 +119,8 @@ def make_inputs(images=SIZE, texts=SIZE, seed=0, padded=True):
     lengths = rng.integers(2, WORDS + 1, texts).astype(np.int32)
     ids = rng.integers(1, VOCABULARY, (texts, WORDS)).astype(np.int32)
     locations = rng.random((images, REGIONS, 7)).astype(np.float32)
+    num_tags = rng.integers(0, TAGS + 1, images).astype(np.int32)
+    tags = rng.integers(1, VOCABULARY, (images, TAGS)).astype(np.int32)
     ids[np.arange(WORDS) >= lengths[:, None]] = 0
     if padded:
         rows = [(0, 0), (0, PADDED_REGIONS - REGIONS), (0, 0)]
@@ -125,7 +129,9 @@ def make_inputs(images=SIZE, texts=SIZE, seed=0, padded=True):
         regions[beyond] = locations[beyond] = 1e3
         ids = np.pad(ids, [(0, 0), (0, PADDED_WORDS - WORDS)])
         ids[np.arange(PADDED_WORDS) >= lengths[:, None]] = 3
-    return Images(regions, counts, locations=locations), Texts(ids, lengths)
+        tags = np.pad(tags, [(0, 0), (0, PADDED_TAGS - TAGS)])
+        tags[np.arange(PADDED_TAGS) >= num_tags[:, None]] = 3
+    return Images(regions, counts, locations=locations, tags=Texts(tags, num_tags)), Texts(ids, lengths)
 
 
 def perturb(params):
@@ -180,7 +186,7 @@ def name(request):
 
 
 def test_text_format(name):
-    formats = {'rvsepp': ('word pieces', 512), 'uniter': (None, 512)}
+    formats = {'rvsepp': ('word pieces', 512), 'uniter': (None, 512), 'oscar': (None, 70)}
     assert MATCHERS[name].text_format == formats.get(name, ('words', None))
 
 
@@ -266,7 +272,7 @@ def test_capabilities_are_classes():
     cross = [name for name, model in MATCHERS.items() if isinstance(model, CrossAttentionMatcher)]
     joint = [name for name, model in MATCHERS.items() if isinstance(model, JointEncoder)]
     assert cross == ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'dbl', 'naaf']
-    assert joint == ['uniter']
+    assert joint == ['uniter', 'oscar']
     assert sorted([*dual, *cross, *joint, 'order0', 'orderpp']) == sorted(MATCHERS)
 
 

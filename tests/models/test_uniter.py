@@ -343,7 +343,7 @@ def test_a_head_that_it_does_not_have_is_refused(variables):
 
 def test_images_that_it_cannot_read_are_refused():
     images, texts = make_inputs()
-    with pytest.raises(ValueError, match='UNITER reads the locations of regions'):
+    with pytest.raises(ValueError, match='UNITER reads the locations of images'):
         make().init(jax.random.key(0), images.replace(locations=None), texts)
     with pytest.raises(ValueError, match='UNITER takes one view of each image, so num_views must be 1'):
         make().init(jax.random.key(0), images.replace(kept=np.ones((3, 2, 4), bool)), texts)

@@ -1,0 +1,112 @@
+"""What the models have in common that read a caption and an image with one BERT."""
+
+from collections.abc import Sequence
+
+import chex
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import check_choice, check_rate
+from jitm.layers.transformer import BERT, SIZES
+from jitm.models.matcher import Encoding, JointEncoder
+from jitm.types import DTYPES, Elements, Images
+
+
+class JointBERT(JointEncoder):
+    """Reads the words and regions of a pair with BERT's blocks and scores it by the state of the first word.
+
+    The score is a logit in evaluation, which gives the same ranks, and its sigmoid in training. Pairs with the same
+    image share the dropout of its embedding. A model adds `encode_image`, `encode_text`, `joint_states`,
+    `sequence_length` and a method for each head, of the pooled state for `rank` and `itm` and of the states of the
+    words for others.
+
+    Attributes:
+      vocab_size: V, of word pieces, or of words if trained from scratch.
+      size: 'tiny', 'base' or 'large', see `jitm.layers.transformer`.
+      dropout: rate, of embeddings, attention weights and hidden states; 0.1 as published.
+      dtype: of embeddings and blocks, 'float32' or 'bfloat16'; parameters, pooler and heads are float32.
+    """
+
+    vocab_size: int
+    size: str
+    dropout: float
+    dtype: str
+
+    def setup(self):
+        """Checks the options and creates the layers."""
+        check_choice(self.size, SIZES, 'size')
+        check_choice(self.dtype, DTYPES, 'dtype')
+        check_rate(self.dropout, 'dropout')
+        size = SIZES[self.size]
+        self.bert = BERT(self.vocab_size, size, self.dropout, DTYPES[self.dtype])
+        self.pooler = nn.Dense(size.hidden, kernel_init=size.kernel_init)
+
+    def check_images(self, images: Images) -> None:
+        """Raises a ValueError if images have several views or lack what the model reads."""
+        name = type(self).__name__
+        if images.kept is not None:
+            raise ValueError(f'{name} takes one view of each image, so num_views must be 1')
+        for field in self.reads:
+            if getattr(images, field) is None:
+                raise ValueError(f'{name} reads the {field} of images: set images.{field}')
+
+    def joint_states(self, images: Encoding, texts: Encoding, train: bool = False) -> tuple[chex.Array, chex.Array]:
+        """Reads text n together with image n.
+
+        Args:
+          images: N encoded images.
+          texts: N encoded texts of L words.
+          train: applies dropout.
+
+        Returns:
+          The last states of the words, float32 [N, L, H], zero where padded, and the pooled first states [N, H].
+        """
+        raise NotImplementedError
+
+    def sequence_length(self, images: Encoding, texts: Encoding) -> int:
+        """Returns the length of the sequence that is read for a pair, its padding included."""
+        raise NotImplementedError
+
+    def read(
+        self, words: Elements, regions: Elements, num_words: int, train: bool = False
+    ) -> tuple[chex.Array, chex.Array]:
+        """Reads embedded words, and tags if they follow, together with embedded regions.
+
+        Args:
+          words: [N, K, H].
+          regions: [N, R, H].
+          num_words: L, of the words whose states are returned.
+          train: applies dropout.
+
+        Returns:
+          See `joint_states`; of the words, those from L on are left out.
+        """
+        tokens = jnp.concatenate([words.vectors, regions.vectors], axis=1)
+        states = self.bert.encoder(tokens, jnp.concatenate([words.mask, regions.mask], axis=1), train)
+        states = states[:, :num_words].astype(jnp.float32)
+        return jnp.where(words.mask[:, :num_words, None], states, 0), jnp.tanh(self.pooler(states[:, 0]))
+
+    def training_scores(self, scores: chex.Array) -> chex.Array:
+        """Returns the sigmoid of logits."""
+        return nn.sigmoid(scores)
+
+    def read_pairs(
+        self, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
+    ) -> dict[str, chex.Array]:
+        """Reads image n with text n, without tiling, and applies `rank` or some of the model's `heads`."""
+        for head in heads:
+            if head not in ('rank', *self.heads):
+                raise ValueError(f"heads is {self.heads}, but '{head}' is needed: add it")
+        states, pooled = self.joint_states(images, texts, train)
+        inputs = {'rank': (pooled, train), 'itm': (pooled,)}
+        return {head: getattr(self, head)(*inputs.get(head, (states,))) for head in heads}
+
+    def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
+        """Returns the size of the hidden layer or of the attention weights of a block, whichever is larger."""
+        length, size = self.sequence_length(images, texts), SIZES[self.size]
+        return length * max(size.mlp_dim, size.heads * length)
+
+
+def masked_elements(vectors: chex.Array, mask: chex.Array) -> Elements:
+    """Returns elements [N, K, D] that are zero where they are padded."""
+    return Elements(jnp.where(mask[..., None], vectors, 0), mask)

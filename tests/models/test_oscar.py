@@ -1,0 +1,141 @@
+import functools
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from jitm.models.oscar import MAX_WORDS, OSCAR, append_tags
+from jitm.types import Images, Texts
+from tests.models.test_matchers import perturb
+from tests.models.test_uniter import block, dense, norm
+
+V, F = 12, 6
+END = 3
+
+
+def make(**changes):
+    return OSCAR(**{'vocab_size': V, 'size': 'tiny', 'dropout': 0.1, 'dtype': 'float32', 'image_norm': True} | changes)
+
+
+def make_texts(lengths, width, seed):
+    """Texts of random words that end with `END`."""
+    rng, lengths = np.random.default_rng(seed), np.array(lengths, np.int32)
+    ids = rng.integers(4, V, (len(lengths), width)).astype(np.int32)
+    ids[np.arange(width) == lengths[:, None] - 1] = END
+    return Texts(np.where(np.arange(width) < lengths[:, None], ids, 0), lengths)
+
+
+def make_inputs():
+    rng = np.random.default_rng(0)
+    regions, locations = (rng.random((3, 4, size)).astype(np.float32) for size in (F, 7))
+    tags = make_texts([3, 0, 2], 4, seed=1)  # the second image has no tags
+    return Images(regions, np.array([4, 3, 1], np.int32), locations=locations, tags=tags), make_texts([6, 2, 4], 6, seed=2)
+
+
+@pytest.fixture(scope='module')
+def variables():
+    """Each parameter moved."""
+    return {'params': perturb(jax.jit(make().init)(jax.random.key(0), *make_inputs())['params'])}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def score(model, variables, images, texts):
+    return model.apply(variables, images, texts)
+
+
+def joined(caption, tags):
+    """A plain loop over the released order of words: the caption, then its tags, of which the last is the end."""
+    room = max(0, min(len(tags), MAX_WORDS - len(caption)))
+    cut = [*tags[: room - 1], tags[-1]] if room else []
+    return [*caption, *cut], [0] * len(caption) + [1] * len(cut)
+
+
+def oracle(variables, images, texts, i, t, image_norm=True):
+    """The two logits of one pair in float64, from its real tokens only."""
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
+    tables = {name: p['bert']['embeddings'][name]['embedding'] for name in ('words', 'positions', 'token_types')}
+    caption, tags = (side.ids[n, : side.lengths[n]].tolist() for side, n in ((texts, t), (images.tags, i)))
+    words = [
+        tables['words'][word] + tables['positions'][n] + tables['token_types'][segment]
+        for n, (word, segment) in enumerate(zip(*joined(caption, tags), strict=True))
+    ]
+    count = images.counts[i]
+    features = np.concatenate([images.regions[i, :count], images.locations[i, :count, :6]], axis=1)
+    regions = dense(p['region_features'], features)
+    regions = norm(p['region_norm'], regions) if image_norm else regions
+    x = np.concatenate([norm(p['bert']['embeddings']['norm'], np.array(words)), regions])
+    for n in range(2):
+        x = block(p['bert']['encoder'][f'block_{n}'], x)
+    return dense(p['itm_head'], np.tanh(dense(p['pooler'], x[0])))
+
+
+@pytest.mark.parametrize('image_norm', [True, False])
+def test_scores_are_the_formulas_in_float64(variables, image_norm):
+    model, (images, texts) = make(image_norm=image_norm), make_inputs()
+    sims = score(model, variables, images, texts)
+    for i in range(3):
+        for t in range(3):
+            mismatch, match = oracle(variables, images, texts, i, t, image_norm)
+            np.testing.assert_allclose(sims[i, t], match - mismatch, atol=1e-5)
+
+
+def test_the_score_in_training_is_the_probability_of_a_match(variables):
+    model, inputs = make(dropout=0.0), make_inputs()
+
+    def scores(model):
+        encoded = model.encode_image(inputs[0], True), model.encode_text(inputs[1], True)
+        evaluated = model.similarity(*encoded)
+        pairs = model.read_pairs(*encoded, ('itm',))['itm']
+        return model.similarity(*encoded, train=True), evaluated, model.training_scores(evaluated), pairs
+
+    rngs = {'dropout': jax.random.key(0)}
+    trained, evaluated, mapped, pairs = jax.jit(lambda v: model.apply(v, method=scores, rngs=rngs))(variables)
+    np.testing.assert_allclose(trained, 1 / (1 + np.exp(-np.asarray(evaluated, np.float64))), atol=1e-6)
+    np.testing.assert_allclose(mapped, trained, atol=1e-6)
+    np.testing.assert_allclose(jax.nn.softmax(pairs)[:, 1], np.diag(trained), atol=1e-6)
+
+
+@pytest.mark.parametrize('caption_length', [2, 40, 67, 68, 69, 70])
+def test_tags_follow_the_caption_and_are_cut_to_the_maximum(caption_length):
+    captions, tags = make_texts([caption_length, 5], 70, seed=3), make_texts([9, 0], 12, seed=4)
+    got = append_tags(captions, tags)
+    for n in range(2):
+        want, _ = joined(*(side.ids[n, : side.lengths[n]].tolist() for side in (captions, tags)))
+        assert got.lengths[n] == len(want) <= MAX_WORDS
+        assert got.ids[n, : len(want)].tolist() == want
+        assert not np.any(got.ids[n, len(want) :])
+    assert got.ids[0, got.lengths[0] - 1] == END
+
+
+def test_what_a_pair_reads_changes_its_score(variables):
+    model, (images, texts) = make(), make_inputs()
+    want = score(model, variables, images, texts)
+    order = np.array([2, 0, 3, 1])
+    moved = images.replace(regions=images.regions[:, order], locations=images.locations[:, order])
+    np.testing.assert_allclose(score(model, variables, moved, texts)[0], want[0], atol=1e-5)
+    elsewhere = images.replace(locations=images.locations + np.eye(7, dtype=np.float32)[3])
+    assert np.abs(score(model, variables, elsewhere, texts) - want).min() > 1e-4
+    area = images.replace(locations=images.locations + np.eye(7, dtype=np.float32)[6])
+    chex.assert_trees_all_equal(score(model, variables, area, texts), want)  # UNITER's seventh number
+    tagged = images.replace(tags=make_texts([3, 0, 2], 4, seed=5))
+    changed = np.abs(score(model, variables, tagged, texts) - want)
+    assert changed[[0, 2]].min() > 1e-4
+    assert changed[1].max() == 0
+
+
+def test_published_sizes_have_the_number_of_parameters_of_the_architecture():
+    """BERT base uncased with its pooler, 2,054 x 768 for regions and their normalization, and two classes."""
+    tags = make_texts([2], 2, seed=0)
+    images = Images(np.zeros((1, 1, 2048)), np.ones(1, np.int32), locations=np.zeros((1, 1, 7)), tags=tags)
+    model = make(vocab_size=30522, size='base')
+    params = jax.eval_shape(model.init, jax.random.key(0), images, tags)['params']
+    assert params.keys() == {'bert', 'region_features', 'region_norm', 'pooler', 'itm_head'}
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert count == 109_482_240 + (2054 * 768 + 768) + 2 * 768 + (2 * 768 + 2)
+
+
+def test_images_without_tags_are_refused():
+    images, texts = make_inputs()
+    with pytest.raises(ValueError, match='OSCAR reads the tags of images'):
+        make().init(jax.random.key(0), images.replace(tags=None), texts)
