@@ -193,9 +193,10 @@ def test_text_format(name):
 def test_only_what_a_model_reads_of_images_is_required(name):
     model, variables, _ = compiled(name)
     reads = MATCHERS[name].reads
-    assert reads == (('regions', 'locations') if name == 'uniter' else ('regions',))
+    joint = {'uniter': ('regions', 'locations'), 'oscar': ('regions', 'locations', 'tags')}
+    assert reads == joint.get(name, ('regions',))
     images, _ = make_inputs()
-    images = images if 'locations' in reads else images.replace(locations=None)
+    images = images.replace(**{field: None for field in ('locations', 'tags') if field not in reads})
     jax.eval_shape(functools.partial(model.apply, method='encode_image'), variables, images)
 
 

@@ -30,7 +30,8 @@ def make_inputs():
     rng = np.random.default_rng(0)
     regions, locations = (rng.random((3, 4, size)).astype(np.float32) for size in (F, 7))
     tags = make_texts([3, 0, 2], 4, seed=1)  # the second image has no tags
-    return Images(regions, np.array([4, 3, 1], np.int32), locations=locations, tags=tags), make_texts([6, 2, 4], 6, seed=2)
+    images = Images(regions, np.array([4, 3, 1], np.int32), locations=locations, tags=tags)
+    return images, make_texts([6, 2, 4], 6, seed=2)
 
 
 @pytest.fixture(scope='module')
