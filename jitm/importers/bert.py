@@ -27,9 +27,8 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     """Reads published weights.
 
     Args:
-      path: a `.safetensors` file, a PyTorch file such as `pytorch_model.bin` (which requires torch), or a folder with
-        one of the two. Names may have the prefix `bert.` and normalizations the old names gamma and beta; the pooler
-        and heads are skipped.
+      path: a `.safetensors` file, a PyTorch file such as `pytorch_model.bin`, or a folder with one of the two. Names
+        may have the prefix `bert.` and normalizations the old names gamma and beta; the pooler and heads are skipped.
       params: of a `jitm.layers.transformer.BERT`; only shapes are read.
 
     Returns:

@@ -3,6 +3,7 @@
 import math
 import pathlib
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 
 import chex
@@ -12,6 +13,7 @@ import safetensors
 from flax import traverse_util
 
 from jitm.errors import UserError
+from jitm.importers import torch_files
 
 FILES = ('model.safetensors', 'pytorch_model.bin')
 LEAVES = {'embedding': 'weight', 'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}  # Flax -> PyTorch
@@ -71,7 +73,15 @@ def _published_shape(parameter: tuple[str, ...], shape: tuple[int, ...]) -> tupl
 
 
 def open_tensors(path: str, model: str) -> tuple[list[str], Read]:
-    """Opens a file of weights: the names of its tensors, and a function that reads one of them."""
+    """Opens a file of weights: the names of its tensors, and a function that reads one of them.
+
+    Args:
+      path: a `.safetensors` file, an `.npz` file, a file of torch, or a folder with one of `FILES`.
+      model: such as 'BERT', for messages.
+
+    Raises:
+      UserError: if there is no such file, or it is damaged.
+    """
     file = pathlib.Path(path)
     if file.is_dir():
         file = next((file / name for name in FILES if (file / name).is_file()), None)
@@ -79,7 +89,7 @@ def open_tensors(path: str, model: str) -> tuple[list[str], Read]:
             raise UserError(f'{path} has neither {" nor ".join(FILES)}: give the path of {model} weights')
     if not file.is_file():
         raise UserError(f'{path} does not exist: give the path of {model} weights ({" or ".join(FILES)})')
-    return (_open_safetensors if file.suffix == '.safetensors' else _open_torch)(file)
+    return {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.open_tensors)(file)
 
 
 def _open_safetensors(file: pathlib.Path) -> tuple[list[str], Read]:
@@ -90,17 +100,10 @@ def _open_safetensors(file: pathlib.Path) -> tuple[list[str], Read]:
     return list(tensors.keys()), tensors.get_tensor
 
 
-def _open_torch(file: pathlib.Path) -> tuple[list[str], Read]:
+def _open_npz(file: pathlib.Path) -> tuple[list[str], Read]:
     try:
-        import torch
-    except ImportError as error:
-        raise UserError(
-            f'{file} requires torch, which is not installed: install it or give model.safetensors'
-        ) from error
-    try:
-        tensors = torch.load(file, map_location='cpu', weights_only=True)
-        names = [name for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)]
-    except Exception as error:  # Unpickling a damaged file can raise anything.
-        reason = f'{file} is not a complete PyTorch file of weights ({type(error).__name__})'
-        raise UserError(f'{reason}: download it again') from error
-    return names, lambda name: tensors[name].float().numpy()
+        with file.open('rb') as opened, np.load(opened) as archive:
+            tensors = dict(archive)
+    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f'{file} is not a complete NumPy archive ({error}): download it again') from error
+    return list(tensors), tensors.__getitem__

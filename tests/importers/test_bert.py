@@ -11,6 +11,7 @@ from jitm.errors import UserError
 from jitm.importers.bert import load_bert
 from jitm.layers.transformer import BERT, BERTSize
 from jitm.types import Texts
+from tests.importers.torch_pickles import state_dict, write_zip
 
 H, FFN, V, POSITIONS = 6, 10, 11, 8
 BERT_TINY = BERT(V, BERTSize(hidden=H, layers=2, heads=3, mlp_dim=FFN, max_positions=POSITIONS), 0.1)
@@ -125,13 +126,10 @@ def test_safetensors_need_no_torch(tmp_path, monkeypatch):
     load_bert(saved(tmp_path, published()), PARAMS)
 
 
-def test_torch_file_without_torch(tmp_path, monkeypatch):
+def test_torch_files_need_no_torch(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch', None)
-    path = tmp_path / 'pytorch_model.bin'
-    path.write_bytes(b'')
-    message = f'{path} requires torch, which is not installed: install it or give model.safetensors'
-    with pytest.raises(UserError, match=re.escape(message)):
-        load_bert(str(path), PARAMS)
+    path = write_zip(tmp_path / 'pytorch_model.bin', state_dict(published()))
+    chex.assert_trees_all_equal(load_bert(path, PARAMS), load_bert(saved(tmp_path, published()), PARAMS))
 
 
 @pytest.mark.parametrize('name', ['embeddings.LayerNorm.bias', 'encoder.layer.1.attention.self.value.weight'])
@@ -177,23 +175,27 @@ def test_damaged_safetensors(tmp_path):
         load_bert(str(path), PARAMS)
 
 
-@pytest.mark.parametrize('content', [b'', b'hello', b'PK\x03\x04', 'list'])
+@pytest.mark.parametrize('content', [b'', b'hello', b'PK\x03\x04'])
 def test_damaged_torch_file(tmp_path, content):
-    torch = pytest.importorskip('torch')
     path = tmp_path / 'pytorch_model.bin'
-    if content == 'list':
-        torch.save([1, 2], path)
-    else:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f'{path} is not a complete PyTorch file of weights (')):
         load_bert(str(path), PARAMS)
 
 
-def test_torch_files_run_no_code(tmp_path):
-    torch = pytest.importorskip('torch')
-    path = tmp_path / 'pytorch_model.bin'
-    torch.save({'embeddings.LayerNorm.weight': pytest.approx(1.0)}, path)
-    with pytest.raises(UserError, match='UnpicklingError'):
+def test_numpy_archive(tmp_path):
+    path = tmp_path / 'weights.npz'
+    np.savez(path, **published())
+    chex.assert_trees_all_equal(load_bert(str(path), PARAMS), load_bert(saved(tmp_path, published()), PARAMS))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (')):
+        load_bert(str(path), PARAMS)
+    np.savez(path, a=np.array([{}]))
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (Object arrays')):
+        load_bert(str(path), PARAMS)
+    with path.open('wb') as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (')):
         load_bert(str(path), PARAMS)
 
 

@@ -1,0 +1,293 @@
+"""Reads files of `torch.save` and `torch.jit.save` without torch, and without running any code in them.
+
+A file is a zip archive (torch 1.6 and later) or a sequence of pickles (before). A pickle can call any function; this
+reader knows the few that tensors, containers and the options of training scripts need, and refuses all others by name.
+"""
+
+import collections
+import dataclasses
+import functools
+import io
+import math
+import pickle
+import re
+import struct
+import tarfile
+import types
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jitm.errors import UserError
+
+LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+STORAGES = {
+    'DoubleStorage': np.float64,
+    'FloatStorage': np.float32,
+    'HalfStorage': np.float16,
+    'BFloat16Storage': jnp.bfloat16,
+    'LongStorage': np.int64,
+    'IntStorage': np.int32,
+    'ShortStorage': np.int16,
+    'CharStorage': np.int8,
+    'ByteStorage': np.uint8,
+    'BoolStorage': np.bool_,
+}
+TYPED_LISTS = ('build_intlist', 'build_doublelist', 'build_boollist', 'build_tensorlist', 'restore_type_tag')
+NUMBER = re.compile(r'[<|=]?[biuf][1248]')  # little-endian NumPy types of one number
+
+
+@dataclasses.dataclass(eq=False)
+class Storage:
+    """A one-dimensional array in a file.
+
+    Attributes:
+      dtype: of its elements.
+      count: number of its elements.
+      read: returns the bytes from the first to the last element; set once their position is known.
+    """
+
+    dtype: np.dtype
+    count: int
+    read: Callable[[], bytes] | None = None
+
+
+class Tensor(NamedTuple):
+    """A view of a storage, which is read when its values are.
+
+    Attributes:
+      storage: with the values.
+      offset: position of the first element in the storage.
+      shape: of the tensor.
+      strides: step of each axis, in elements.
+    """
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def numpy(self) -> np.ndarray:
+        """Reads the values.
+
+        Raises:
+          ValueError: if the storage is shorter than stated.
+        """
+        data, dtype = self.storage.read(), self.storage.dtype
+        if len(data) != self.storage.count * dtype.itemsize:
+            raise ValueError(f'a storage has {len(data)} bytes, not {self.storage.count * dtype.itemsize}')
+        values = np.frombuffer(data, dtype)[self.offset :] if self.storage.count else np.empty(0, dtype)
+        strides = [stride * dtype.itemsize for stride in self.strides]
+        return np.lib.stride_tricks.as_strided(values, self.shape, strides).copy()
+
+
+class _Function(NamedTuple):
+    """A function that a file may call, as an object whose attributes the file cannot change."""
+
+    function: Callable
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def _make_tensor(storage: Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> Tensor:
+    """Makes a tensor whose elements all lie in its storage, each at its own position."""
+    numbers = (offset, *shape, *strides)
+    if not isinstance(storage, Storage) or any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError('a tensor has no storage, or a negative offset, size or stride')
+    elements = math.prod(shape)
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if elements > storage.count or (elements and last >= storage.count):
+        raise ValueError(f'a tensor of shape {list(shape)} exceeds its storage of {storage.count} elements')
+    return Tensor(storage, offset, tuple(shape), tuple(strides))
+
+
+def _make_parameter(tensor: Tensor, *_: Any) -> Tensor:
+    return tensor
+
+
+def _encode_latin(text: str, encoding: str) -> bytes:
+    """Decodes the bytes in pickles of protocol 2."""
+    if encoding != 'latin1':
+        raise ValueError(f"bytes are encoded as '{encoding}'")
+    return text.encode('latin1')
+
+
+class _Number:
+    """The type of a NumPy number; unlike a NumPy type it ignores the state that a pickle adds."""
+
+    __slots__ = ('name',)
+
+    def __init__(self, name: str, *_: Any) -> None:
+        self.name = name
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignores byte order and alignment; only little-endian types are read."""
+
+
+def _make_number(kind: _Number, data: bytes) -> Any:
+    if not isinstance(kind, _Number) or not NUMBER.fullmatch(kind.name):
+        raise ValueError('a NumPy value is no number')
+    return np.frombuffer(data, kind.name)[0].item()
+
+
+_KNOWN = {
+    ('collections', 'OrderedDict'): collections.OrderedDict,
+    ('builtins', 'set'): set,
+    ('__builtin__', 'set'): set,
+    ('argparse', 'Namespace'): types.SimpleNamespace,
+    ('torch', 'Size'): tuple,
+    ('torch', 'device'): _Function(lambda *args: ':'.join(map(str, args))),
+    ('torch._utils', '_rebuild_tensor'): _Function(_make_tensor),
+    ('torch._utils', '_rebuild_tensor_v2'): _Function(_make_tensor),
+    ('torch._utils', '_rebuild_parameter'): _Function(_make_parameter),
+    ('numpy', 'dtype'): _Function(_Number),
+    ('numpy.core.multiarray', 'scalar'): _Function(_make_number),
+    ('numpy._core.multiarray', 'scalar'): _Function(_make_number),
+    ('_codecs', 'encode'): _Function(_encode_latin),
+    **{('torch.jit._pickle', name): _Function(lambda value, *_: value) for name in TYPED_LISTS},
+    **{('torch', name): _Function(np.dtype(dtype).type) for name, dtype in STORAGES.items()},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Calls the functions in `_KNOWN` only, and collects the storages that tensors refer to."""
+
+    def __init__(self, file: io.IOBase, path: Path) -> None:
+        super().__init__(file, encoding='latin1')
+        self.path = path
+        self.storages: dict[str, Storage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns what stands for a global of a pickle."""
+        if module.split('.')[0] == '__torch__':  # a module of TorchScript: its attributes are all that is read
+            return types.SimpleNamespace
+        if (module, name) not in _KNOWN:
+            raise UserError(
+                f"{self.path} refers to '{module}.{name}', which weights do not need and which is not run: give a file "
+                'that holds weights only'
+            )
+        return _KNOWN[module, name]
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """Returns the storage that a tensor refers to."""
+        kind, function, key, _, count, *view = pid
+        if kind != 'storage' or type(count) is not int or count < 0 or any(view):
+            raise ValueError('a tensor refers to an unknown kind of storage')
+        storage = self.storages.setdefault(str(key), Storage(np.dtype(function.function), count))
+        if (storage.dtype, storage.count) != (np.dtype(function.function), count):
+            raise ValueError(f"storage '{key}' has two types or sizes")
+        return storage
+
+
+def load(path: str | Path) -> Any:
+    """Reads a file of torch.
+
+    Args:
+      path: of a file of any version of torch since 0.1.10.
+
+    Returns:
+      The object in it: containers with `Tensor`, numbers and strings; options and modules as SimpleNamespace.
+
+    Raises:
+      UserError: if the file is damaged, or refers to anything else.
+    """
+    path = Path(path)
+    try:
+        return _load_zip(path) if zipfile.is_zipfile(path) else _load_legacy(path)
+    except UserError:
+        raise
+    except Exception as error:  # Unpickling a damaged file can raise anything.
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str | Path, error: Exception) -> UserError:
+    detail = f'{type(error).__name__}: {error}'.removesuffix(': ')
+    return UserError(f'{path} is not a complete PyTorch file of weights ({detail}): download it again')
+
+
+def _load_zip(path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        infos = {info.filename.partition('/')[2]: info for info in archive.infolist()}
+        if 'byteorder' in infos and archive.read(infos['byteorder']).strip() != b'little':
+            raise ValueError('its numbers are big-endian')
+        with archive.open(infos['data.pkl']) as file:
+            unpickler = _Unpickler(file, path)
+            result = unpickler.load()
+    for key, storage in unpickler.storages.items():
+        info = infos[f'data/{key}']
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != storage.count * storage.dtype.itemsize:
+            raise ValueError(f"storage '{key}' is compressed, or has another size than its tensors need")
+        storage.read = functools.partial(_read_member, path, info)
+    return result
+
+
+def _read_member(path: Path, info: zipfile.ZipInfo) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(info)
+
+
+def _load_legacy(path: Path) -> Any:
+    if tarfile.is_tarfile(path):
+        raise UserError(f'{path} was written by torch before 0.1.10; save it again with a later version')
+    with path.open('rb') as file:
+        heads = [_Unpickler(file, path).load() for _ in range(3)]
+        if heads[:2] != [LEGACY_MAGIC, LEGACY_PROTOCOL] or not heads[2]['little_endian']:
+            raise ValueError('it has no header of torch')
+        unpickler = _Unpickler(file, path)
+        result = unpickler.load()
+        for key in _Unpickler(file, path).load():
+            storage = unpickler.storages[key]
+            (count,) = struct.unpack('<q', file.read(8))
+            start, size = file.tell(), count * storage.dtype.itemsize
+            if count != storage.count or file.seek(0, io.SEEK_END) < start + size:
+                raise ValueError(f"storage '{key}' is incomplete")
+            file.seek(start + size)
+            storage.read = functools.partial(_read_range, path, start, size)
+    if any(storage.read is None for storage in unpickler.storages.values()):
+        raise ValueError('a storage is missing')
+    return result
+
+
+def _read_range(path: Path, start: int, size: int) -> bytes:
+    with path.open('rb') as file:
+        file.seek(start)
+        return file.read(size)
+
+
+def open_tensors(path: str | Path) -> tuple[list[str], Callable[[str], np.ndarray]]:
+    """Opens a file of torch: the dotted names of all tensors in it, such as 'state_dict.fc.weight', and a function that
+    reads one of them.
+
+    Raises:
+      UserError: see `load`.
+    """
+    content = load(path)
+    try:
+        tensors = dict(_named_tensors(content))
+    except RecursionError as error:
+        raise _damaged(path, error) from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return tensors[name].numpy()
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise _damaged(path, error) from error
+
+    return list(tensors), read
+
+
+def _named_tensors(node: Any, prefix: str = '') -> Iterator[tuple[str, Tensor]]:
+    if isinstance(node, Tensor):
+        yield prefix.removesuffix('.'), node
+    elif isinstance(node, types.SimpleNamespace):
+        yield from _named_tensors(vars(node), prefix)
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _named_tensors(value, f'{prefix}{key}.')
+    elif isinstance(node, list | tuple):
+        yield from _named_tensors(dict(enumerate(node)), prefix)

@@ -1,0 +1,326 @@
+import argparse
+import collections
+import pickle
+import re
+import tarfile
+import zipfile
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm.errors import UserError
+from jitm.importers import torch_files
+from tests.importers.torch_pickles import (
+    LEGACY_HEAD,
+    Build,
+    Call,
+    Global,
+    Storage,
+    dense,
+    state_dict,
+    tensor,
+    write_legacy,
+    write_zip,
+)
+
+WRITERS = pytest.mark.parametrize('write', [write_zip, write_legacy])
+MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def read_all(path):
+    names, read = torch_files.open_tensors(path)
+    return {name: read(name) for name in names}
+
+
+@WRITERS
+@pytest.mark.parametrize(
+    ('kind', 'dtype'),
+    [
+        ('DoubleStorage', np.float64),
+        ('FloatStorage', np.float32),
+        ('HalfStorage', np.float16),
+        ('BFloat16Storage', jnp.bfloat16),
+        ('LongStorage', np.int64),
+        ('IntStorage', np.int32),
+        ('ShortStorage', np.int16),
+        ('CharStorage', np.int8),
+        ('ByteStorage', np.uint8),
+        ('BoolStorage', np.bool_),
+    ],
+)
+def test_values_of_every_type(tmp_path, write, kind, dtype):
+    values = np.array([[0, 1, 100], [3, 0, 5]]).astype(dtype)
+    got = read_all(write(tmp_path / 'x.pth', {'a': dense(values, '0', kind)}))['a']
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, values)
+
+
+@WRITERS
+def test_views_of_one_storage(tmp_path, write):
+    storage = Storage('7', np.arange(12, dtype=np.float32))
+    tensors = {
+        'transposed': tensor(storage, (3, 4), (1, 3)),
+        'part': tensor(storage, (2, 2), (4, 1), offset=5),
+        'old': tensor(storage, (12,), (1,), function='_rebuild_tensor'),
+        'number': tensor(storage, (), (), offset=11),
+        'empty': tensor(storage, (0, 3), (3, 1), offset=12),
+        'nothing': tensor(Storage('8', np.zeros(0, np.float32)), (0,), (1,)),
+    }
+    got = read_all(write(tmp_path / 'x.pth', tensors))
+    np.testing.assert_array_equal(got['transposed'], np.arange(12).reshape(4, 3).T)
+    np.testing.assert_array_equal(got['part'], [[5, 6], [9, 10]])
+    np.testing.assert_array_equal(got['old'], np.arange(12))
+    assert got['number'] == 11
+    assert (got['empty'].shape, got['nothing'].shape) == ((0, 3), (0,))
+    assert got['part'].flags.c_contiguous
+
+
+@WRITERS
+def test_checkpoint_of_a_training_script(tmp_path, write):
+    number = Call(
+        Global('numpy.core.multiarray', 'scalar'),
+        (
+            Build(
+                Call(Global('numpy', 'dtype'), ('f8', 0, 1)),
+                (3, '<', None, None, None, -1, -1, 0),
+            ),
+            Call(Global('_codecs', 'encode'), (np.float64(281.5).tobytes().decode('latin1'), 'latin1')),
+        ),
+    )
+    parameter = Call(Global('torch._utils', '_rebuild_parameter'), (dense(MATRIX, '0'), True, {}))
+    weights = Build(Call(Global('collections', 'OrderedDict'), ([['fc.weight', parameter]],)), {'_metadata': {}})
+    checkpoint = {
+        'epoch': 3,
+        'model': [weights, {'embed.weight': dense(MATRIX + 1, '1')}],
+        'best_rsum': number,
+        'opt': Build(Call(Global('argparse', 'Namespace'), ()), {'margin': 0.2, 'data_name': 'f30k'}),
+        'device': Call(Global('torch', 'device'), ('cuda', 0)),
+        'size': Call(Global('torch', 'Size'), ((2, 3),)),
+    }
+    path = write(tmp_path / 'model_best.pth.tar', checkpoint)
+    got = torch_files.load(path)
+    assert got['best_rsum'] == 281.5
+    assert (got['opt'].margin, got['opt'].data_name, got['epoch']) == (0.2, 'f30k', 3)
+    assert (got['device'], got['size']) == ('cuda:0', (2, 3))
+    assert isinstance(got['model'][0], collections.OrderedDict)
+    assert read_all(path).keys() == {'model.0.fc.weight', 'model.1.embed.weight'}
+    np.testing.assert_array_equal(read_all(path)['model.1.embed.weight'], MATRIX + 1)
+
+
+def test_modules_of_torchscript(tmp_path):
+    child = Build(Call(Global('__torch__.model', 'Linear'), ()), {'weight': dense(MATRIX, '0'), 'training': False})
+    sizes = Call(Global('torch.jit._pickle', 'build_intlist'), ([2, 3],))
+    root = Build(Call(Global('__torch__', 'Model'), ()), {'fc': child, 'sizes': sizes, 'scale': dense(MATRIX[0], '1')})
+    got = read_all(write_zip(tmp_path / 'clip.pt', root, extra=[('code/x.py', 'raise SystemExit')]))
+    assert got.keys() == {'fc.weight', 'scale'}
+    np.testing.assert_array_equal(got['fc.weight'], MATRIX)
+
+
+class Canary:
+    """Runs a command when it is unpickled in the usual way."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), 'w')
+
+
+@WRITERS
+@pytest.mark.parametrize(
+    ('module', 'name'),
+    [
+        ('os', 'system'),
+        ('posix', 'system'),
+        ('builtins', 'eval'),
+        ('__builtin__', 'getattr'),
+        ('subprocess', 'Popen'),
+        ('torch', 'load'),
+        ('torch._utils', '_rebuild_qtensor'),
+        ('collections', 'OrderedDict.fromkeys'),
+        ('jitm.importers.torch_files', 'load'),
+        ('numpy', 'load'),
+    ],
+)
+def test_other_functions_are_refused_by_name(tmp_path, write, module, name):
+    canary = tmp_path / 'canary'
+    path = write(tmp_path / 'x.pth', {'a': dense(MATRIX, '0'), 'b': Call(Global(module, name), (f'touch {canary}',))})
+    with pytest.raises(UserError, match=re.escape(f"{path} refers to '{module}.{name}', which weights do not need")):
+        torch_files.load(path)
+    assert not canary.exists()
+
+
+def test_nothing_runs_in_any_part_of_a_file(tmp_path):
+    canary, path = tmp_path / 'canary', tmp_path / 'x.pth'
+    pickle.loads(pickle.dumps(Canary(canary))).close()
+    assert canary.exists()  # as anybody else would read it
+    canary.unlink()
+    hostile = pickle.dumps(Canary(canary))
+    parts = [pickle.dumps(part) for part in (*LEGACY_HEAD, {}, [])]
+    for position in range(len(parts)):
+        path.write_bytes(b''.join([*parts[:position], hostile, *parts[position:]]))
+        with pytest.raises(UserError, match=r"refers to '_?io\.open'"):
+            torch_files.load(path)
+    with zipfile.ZipFile(path, 'w') as archive:
+        archive.writestr('archive/data.pkl', hostile)
+    with pytest.raises(UserError, match=r"refers to '_?io\.open'"):
+        torch_files.load(path)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize('target', [Global('torch._utils', '_rebuild_tensor_v2'), Global('argparse', 'Namespace')])
+def test_files_cannot_change_the_reader(tmp_path, target):
+    path = write_zip(tmp_path / 'x.pth', Build(target, (None, {'function': 'changed', '__call__': 'changed'})))
+    with pytest.raises(UserError, match='is not a complete PyTorch file of weights'):
+        torch_files.load(path)
+    np.testing.assert_array_equal(read_all(write_zip(tmp_path / 'y.pth', {'a': dense(MATRIX, '0')}))['a'], MATRIX)
+
+
+def hostile_tensor(shape, strides, offset=0, count=6):
+    return {'a': tensor(Storage('0', np.arange(count, dtype=np.float32)), shape, strides, offset)}
+
+
+@WRITERS
+@pytest.mark.parametrize(
+    'content',
+    [
+        hostile_tensor((2, 3), (3, 1), offset=1),
+        hostile_tensor((7,), (1,)),
+        hostile_tensor((2,), (6,)),
+        hostile_tensor((2,), (-1,), offset=1),
+        hostile_tensor((-1,), (1,)),
+        hostile_tensor((1,), (1,), offset=-1),
+        hostile_tensor((10**12,), (0,)),
+        hostile_tensor((2, 3), (1,)),
+        hostile_tensor((2.0,), (1,)),
+        hostile_tensor(('2',), (1,)),
+        {'a': tensor('no storage', (1,), (1,))},
+        {'a': tensor(Storage('0', MATRIX[0], count=10**15), (10**15,), (1,))},
+        {'a': tensor(Storage('0', MATRIX[0], count=-1), (1,), (1,))},
+        {'a': tensor(Storage('0', MATRIX[0]), (3,), (1,)), 'b': tensor(Storage('0', MATRIX[0], count=2), (2,), (1,))},
+        {'a': Call(Global('_codecs', 'encode'), ('x', 'rot13'))},
+        {'a': Call(Global('numpy.core.multiarray', 'scalar'), (Call(Global('numpy', 'dtype'), ('O8',)), b'12345678'))},
+        {'a': Call(Global('numpy.core.multiarray', 'scalar'), ('f8', b'12345678'))},
+    ],
+    ids=range(17),
+)
+def test_tensors_stay_within_their_storage(tmp_path, write, content):
+    path = write(tmp_path / 'x.pth', content)
+    message = f'{path} is not a complete PyTorch file of weights ('
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_all(path)
+
+
+@WRITERS
+def test_truncated_files(tmp_path, write):
+    whole = tmp_path / 'whole.pth'
+    write(whole, state_dict({'a': MATRIX, 'b': MATRIX}))
+    content, path = whole.read_bytes(), tmp_path / 'x.pth'
+    for size in range(0, len(content), 7):
+        path.write_bytes(content[:size])
+        with pytest.raises(UserError, match=re.escape(f'{path} is not a complete PyTorch file of weights (')):
+            read_all(path)
+
+
+def test_flipped_bytes_are_found_in_a_zip(tmp_path):
+    path = tmp_path / 'x.pth'
+    write_zip(path, state_dict({'a': MATRIX}))
+    content = path.read_bytes()
+    position = content.index(MATRIX.tobytes()) + 5
+    path.write_bytes(content[:position] + b'\x7f' + content[position + 1 :])
+    with pytest.raises(UserError, match='Bad CRC-32'):
+        read_all(path)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'extra': [('byteorder', 'big')]}, 'its numbers are big-endian'),
+        ({'compression': zipfile.ZIP_DEFLATED}, "storage '0' is compressed"),
+    ],
+)
+def test_other_zip_files(tmp_path, options, message):
+    path = write_zip(tmp_path / 'x.pth', state_dict({'a': MATRIX}), **options)
+    with pytest.raises(UserError, match=message):
+        torch_files.load(path)
+
+
+def test_other_legacy_files(tmp_path):
+    path = tmp_path / 'x.pth'
+    for head in (
+        (1, *LEGACY_HEAD[1:]),
+        (LEGACY_HEAD[0], 1002, LEGACY_HEAD[2]),
+        (*LEGACY_HEAD[:2], {'little_endian': 0}),
+    ):
+        write_legacy(path, {}, head=head)
+        with pytest.raises(UserError, match='it has no header of torch'):
+            torch_files.load(path)
+    write_legacy(path, state_dict({'a': MATRIX}), keys=[])
+    with pytest.raises(UserError, match='a storage is missing'):
+        torch_files.load(path)
+    with tarfile.open(path, 'w') as archive:
+        archive.add(__file__, 'storages')
+    with pytest.raises(UserError, match=re.escape(f'{path} was written by torch before 0.1.10; save it again')):
+        torch_files.load(path)
+
+
+def test_endless_containers_are_refused(tmp_path):
+    path, endless = tmp_path / 'x.pth', []
+    endless.append(endless)
+    with zipfile.ZipFile(path, 'w') as archive:
+        archive.writestr('archive/data.pkl', pickle.dumps(endless, protocol=2))
+    with pytest.raises(UserError, match='RecursionError'):
+        torch_files.open_tensors(path)
+
+
+@pytest.mark.parametrize('legacy', [False, True])
+def test_files_written_by_torch(tmp_path, legacy):
+    torch = pytest.importorskip('torch')
+    torch.manual_seed(0)
+    base = torch.randn(4, 6)
+    tensors = {
+        'base': base,
+        'transposed': base.T,
+        'view': base[1:3, ::2],
+        'half': torch.randn(3).half(),
+        'bfloat16': torch.randn(3, 2).bfloat16(),
+        'long': torch.arange(5),
+        'bool': torch.tensor([True, False]),
+        'parameter': torch.nn.Parameter(torch.randn(2)),
+        'number': torch.tensor(3.5),
+        'empty': torch.zeros(0, 3),
+    }
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
+    checkpoint = {
+        'model': [tensors, model.state_dict()],
+        'opt': argparse.Namespace(margin=0.2),
+        'best_rsum': np.float64(281.5),
+        'optimizer': torch.optim.Adam(model.parameters()).state_dict(),
+    }
+    path = tmp_path / 'model_best.pth.tar'
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=not legacy)
+    got = read_all(path)
+    for name, value in tensors.items():
+        want = value.detach()
+        theirs = want.float().numpy() if name == 'bfloat16' else want.numpy()
+        assert (
+            got[f'model.0.{name}'].astype(np.float32 if name == 'bfloat16' else theirs.dtype).tolist()
+            == theirs.tolist()
+        )
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(got[f'model.1.{name}'], value.numpy())
+    whole = torch_files.load(path)
+    assert (whole['opt'].margin, whole['best_rsum']) == (0.2, 281.5)
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_torchscript_written_by_torch(tmp_path):
+    torch = pytest.importorskip('torch')
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Linear(4, 5)).eval()
+    torch.jit.script(model).save(tmp_path / 'model.pt')
+    got = read_all(tmp_path / 'model.pt')
+    want = model.state_dict()
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        np.testing.assert_array_equal(got[name], value.numpy())
