@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.pipeline import bucket, pad_texts, take_images
+from jitm.data.pipeline import bucket, pad_texts, take_images, tokenize_tags
 from jitm.data.splits import BOXES, Split, are_boxes
-from jitm.data.text import join
+from jitm.data.text import Tokens, join
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.evaluation.scoring import DTYPES
@@ -57,11 +57,13 @@ class ImageFeatures(Sequence):
       regions: float [I, R, F], possibly a memory-mapped file.
       counts: int32 [I], the number of valid regions of each image.
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in fractions of width and height; None if not known.
+      tags: the object tags of each image in one string; None if not known.
     """
 
     regions: np.ndarray
     counts: np.ndarray
     boxes: np.ndarray | None = None
+    tags: Sequence[str] | None = None
 
     def __len__(self) -> int:
         """Returns I."""
@@ -72,7 +74,8 @@ class ImageFeatures(Sequence):
         if np.ndim(index) == 0 and not isinstance(index, slice):
             return np.asarray(self.regions[index])[: self.counts[index]]
         boxes = None if self.boxes is None else self.boxes[index]
-        return ImageFeatures(self.regions[index], self.counts[index], boxes)
+        tags = None if self.tags is None else np.array(self.tags, object)[index].tolist()
+        return ImageFeatures(self.regions[index], self.counts[index], boxes, tags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +207,7 @@ class LoadedRun:
           UserError: if the data cannot be read.
         """
         read = read_split([self.run], split, data_root)
-        images = ImageFeatures(read.regions, read.counts, read.boxes)
+        images = ImageFeatures(read.regions, read.counts, read.boxes, read.tags)
         return Data(read.name, images, read.captions, read.image_of_text, read.image_ids)
 
     def _read_images(self, images: Any, boxes: Any) -> ImageFeatures:
@@ -235,11 +238,11 @@ class LoadedRun:
         boxes = None if boxes is None else _check_boxes(boxes, arrays)
         return ImageFeatures(_pad(arrays), np.array(list(map(len, arrays)), np.int32), boxes)
 
-    def _pad_images(self, features: ImageFeatures, start: int) -> tuple[Images, int]:
+    def _pad_images(self, features: ImageFeatures, tags: Tokens | None, start: int) -> tuple[Images, int]:
         """Returns the images of one call of the encoder, and how many of them are valid."""
         count = min(MAX_ENCODED, len(features) - start)
         split = Split('', features.regions, features.counts, (), np.zeros(0, np.int32), (), features.boxes)
-        images = take_images(split, np.arange(start, start + count), self.run.model.reads)
+        images = take_images(split, np.arange(start, start + count), self.run.model.reads, tags)
         with np.errstate(over='ignore'):
             finite = np.isfinite(np.square(images.regions, dtype=np.float32).sum(axis=(1, 2)))
         if not finite.all():
@@ -258,30 +261,43 @@ class LoadedRun:
         )
         return _take(images, 0, count)
 
-    def encode_image(self, images: Any, boxes: Any = None) -> Encoding:
+    def encode_image(self, images: Any, boxes: Any = None, tags: Sequence[str] | None = None) -> Encoding:
         """Encodes images.
 
         Args:
           images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `Data.images`.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `Data.images`.
+          tags: the object tags of each image in one string, such as 'dog person'; only for models that read tags, and
+            not needed with `Data.images`.
 
         Returns:
           The encodings: leaves [I, ...].
 
         Raises:
-          UserError: if there are no images, or the features or boxes do not have these shapes.
+          UserError: if there are no images, or features, boxes or tags do not have these shapes.
         """
         features = self._read_images(images, boxes)
         if not len(features):
             raise UserError('there are no images; give at least one')
         if 'locations' in self.run.model.reads and features.boxes is None:
             raise UserError(f'{self.run.workdir} has a model that reads the location of regions: give their boxes')
+        tag_tokens = self._read_tags(features.tags if tags is None else tags, len(features))
         parts = []
         for start in range(0, len(features), MAX_ENCODED):
-            padded, count = self._pad_images(features, start)
+            padded, count = self._pad_images(features, tag_tokens, start)
             parts.append(jax.tree.map(lambda x, count=count: x[:count], self._apply('encode_image', padded)))
         return _join(parts)
+
+    def _read_tags(self, tags: Any, num_images: int) -> Tokens | None:
+        """Checks and encodes the object tags of images; None for models that do not read them."""
+        if 'tags' not in self.run.model.reads:
+            return None
+        if tags is None:
+            raise UserError(f'{self.run.workdir} has a model that reads object tags: give the tags of each image')
+        if not _is_list(tags) or len(tags) != num_images or not all(isinstance(words, str) for words in tags):
+            raise UserError(f"tags must be {num_images} strings, such as 'dog person', one for each image")
+        return tokenize_tags(tags, self.run.vocabulary)
 
     def encode_text(self, captions: Sequence[str]) -> Encoding:
         """Tokenizes and encodes captions.
@@ -323,8 +339,9 @@ class LoadedRun:
         """The shapes of the encodings of one image and of one caption."""
         model, size = self.run.model, self.run.feature_size
         locations = jnp.zeros((1, 1, 7)) if 'locations' in model.reads else None
-        image = Images(jnp.zeros((1, 1, size)), jnp.ones(1, jnp.int32), locations=locations)
         text = Texts(jnp.zeros((1, 2), jnp.int32), jnp.full(1, 2))
+        tags = text if 'tags' in model.reads else None
+        image = Images(jnp.zeros((1, 1, size)), jnp.ones(1, jnp.int32), locations=locations, tags=tags)
 
         def shapes(method: str, argument: chex.ArrayTree) -> chex.ArrayTree:
             return jax.eval_shape(lambda v, x: model.apply(v, x, method=method), self._variables, argument)
@@ -496,6 +513,7 @@ def score(
     image: np.ndarray | Sequence[np.ndarray],
     text: str | Sequence[str],
     boxes: np.ndarray | Sequence[np.ndarray] | None = None,
+    tags: str | Sequence[str] | None = None,
 ) -> np.ndarray | np.float32:
     """Scores one image or several with one caption or several.
 
@@ -505,6 +523,8 @@ def score(
       text: a caption, or a list of captions.
       boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [R, 4]; for several images a list of such
         arrays. Only for models that read the location of regions.
+      tags: the object tags of the image in one string, such as 'dog person'; for several images a list of strings. Only
+        for models that read tags.
 
     Returns:
       float32, higher for better matches: a number, [I], [T] or [I, T], with an axis for each side that has several.
@@ -516,6 +536,6 @@ def score(
     one_image = getattr(image, 'ndim', 3) < 3
     one_text = isinstance(text, str)
     images, captions = [image] if one_image else image, [text] if one_text else text
-    boxes = [boxes] if one_image and boxes is not None else boxes
-    sims = run.similarity(run.encode_image(images, boxes), run.encode_text(captions))
+    boxes, tags = ([side] if one_image and side is not None else side for side in (boxes, tags))
+    sims = run.similarity(run.encode_image(images, boxes, tags), run.encode_text(captions))
     return sims[0 if one_image else slice(None), 0 if one_text else slice(None)]

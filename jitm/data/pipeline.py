@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -21,9 +21,17 @@ LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
 _EXTRA = 2  # separates the random numbers of the extra pairs from others
 
 
-def tokenize_split(captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece) -> Tokens:
-    """Encodes all captions."""
-    return join([vocabulary.encode(caption) for caption in captions])
+def tokenize_split(
+    captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece, tags: Sequence[str] | None = None
+) -> Tokens:
+    """Encodes the captions of a split, and the object tags of its images if it has any."""
+    tag_tokens = None if tags is None else tokenize_tags(tags, vocabulary)
+    return dataclasses.replace(join([vocabulary.encode(caption) for caption in captions]), tags=tag_tokens)
+
+
+def tokenize_tags(tags: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
+    """Encodes the object tags of images, see `Images.tags`; an image without tags has no ids."""
+    return join([vocabulary.encode(words)[1:] if words else np.zeros(0, np.int32) for words in tags])
 
 
 def check_lengths(split: Split, tokens: Tokens, text_format: TextFormat) -> None:
@@ -79,10 +87,27 @@ def check_images(split: Split, reads: Collection[str]) -> None:
             f'{split.name} has no boxes, but the model reads the locations of regions: add '
             f'{split.name.rpartition("/")[2]}_boxes.npy or boxes.npy to its folder'
         )
+    if 'tags' in reads and split.tags is None:
+        raise UserError(
+            f'{split.name} has no object tags, but the model reads them: add '
+            f'{split.name.rpartition("/")[2]}_tags.jsonl to its folder'
+        )
 
 
-def take_images(split: Split, index: np.ndarray, reads: Collection[str] = ('regions',)) -> Images:
-    """Reads some images into memory: the fields of `Images` that a model reads."""
+def take_images(
+    split: Split, index: np.ndarray, reads: Collection[str] = ('regions',), tags: Tokens | None = None
+) -> Images:
+    """Reads some images into memory: the fields of `Images` that a model reads.
+
+    Args:
+      split: I images.
+      index: int [N], rows of the images.
+      reads: see `Matcher.reads`.
+      tags: `Tokens.tags` of the split, for models that read them; they are padded to the longest of the split.
+
+    Returns:
+      N images.
+    """
     images = Images()
     if 'regions' in reads:
         images = images.replace(regions=np.asarray(split.regions[index]), counts=split.counts[index])
@@ -90,6 +115,9 @@ def take_images(split: Split, index: np.ndarray, reads: Collection[str] = ('regi
         images = images.replace(locations=split.locations(index))
     if 'pixels' in reads:
         images = images.replace(pixels=np.asarray(split.pixels[index]))
+    if 'tags' in reads:
+        length = bucket(max(1, tags.lengths.max()), LENGTH_MULTIPLE)
+        images = images.replace(tags=pad_texts(tags, index, length))
     return images
 
 
@@ -148,8 +176,9 @@ class Pipeline:
         mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
         boxes = {'boxes': self.split.boxes_hash} if 'locations' in self.reads else {}
         pixels = {'pixels': list(self.split.pixels.shape)} if 'pixels' in self.reads else {}
+        tags = {'tags': self.split.tags_hash} if 'tags' in self.reads else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
-        return self.split.identity | relevance | mined | boxes | pixels | phrases
+        return self.split.identity | relevance | mined | boxes | pixels | tags | phrases
 
     @property
     def texts_per_epoch(self) -> int:
@@ -228,7 +257,7 @@ class Pipeline:
         return Pairs(self._take_images(images), pad_texts(self.tokens, texts, length))
 
     def _take_images(self, index: np.ndarray) -> Images:
-        return take_images(self.split, index, self.reads)
+        return take_images(self.split, index, self.reads, self.tokens.tags)
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         augmentation, continues = self.augmentation, self.vocabulary.continues

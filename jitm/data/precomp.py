@@ -1,13 +1,14 @@
 """Region features and captions in the field's `*_precomp` folders.
 
-A folder holds, per split, `{split}_ims.npy`, `{split}_caps.txt` and optionally `{split}_ids.txt` and
-`{split}_boxes.npy`; `boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt` holds
-the name of the data set. Features stay on disk and are memory-mapped. Two differences between published folders are
-removed: some store each image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000
+A folder holds, per split, `{split}_ims.npy`, `{split}_caps.txt` and optionally `{split}_ids.txt`, `{split}_boxes.npy`
+and `{split}_tags.jsonl`; `boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt`
+holds the name of the data set. Features stay on disk and are memory-mapped. Two differences between published folders
+are removed: some store each image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000
 images of published results.
 """
 
 import itertools
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -39,13 +40,14 @@ def splits(root: str) -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(_FEATURES) for name in os.listdir(root) if name.endswith(_FEATURES)))
 
 
-def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
+def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score: float = 0.0) -> Split:
     """Opens one split of a precomp folder, SCAN's data format, and checks all of it.
 
     Args:
       split: `train`, `dev`, `test`, `testall` or another split of the folder.
       root: the folder, such as `data/f30k_precomp`.
       dev_images: number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
+      min_tag_score: object tags of a lower score are left out; an image where this leaves none keeps its first one.
 
     Returns:
       The split; `regions` [I, R, D] is a view of the memory-mapped file with each image once.
@@ -72,6 +74,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
             'every image needs the same number of captions, one per line'
         )
     image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, texts)
+    tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
     dataset = _read_dataset(os.path.join(root, 'dataset.txt'))
 
@@ -90,6 +93,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000) -> Split:
         image_ids=image_ids[:kept],
         boxes=None if boxes is None else boxes[:kept],
         dataset=dataset,
+        tags=None if tags is None else tags[::repeats][:kept],
     )
 
 
@@ -230,3 +234,23 @@ def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) ->
     if not are_boxes(boxes):
         raise UserError(f'{path} has other numbers than {BOXES}: write them anew')
     return np.broadcast_to(boxes.astype(np.float32, copy=False), (rows, regions, 4))[::repeats]
+
+
+def _read_tags(path: str, rows: int, min_score: float) -> tuple[str, ...] | None:
+    """Returns the object tags of each row, separated by blanks, or None if there is no such file."""
+    if not os.path.exists(path):
+        return None
+    lines = _read_lines(path)
+    if len(lines) != rows:
+        raise UserError(f'{path} has {len(lines)} lines: it needs one per row of the features ({rows})')
+    tags = []
+    for number, line in enumerate(lines, 1):
+        try:
+            scored = [(str(name), float(score)) for name, score in json.loads(line)]
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f'{path}, line {number} is not a list of tags with their scores, [["dog", 0.9], ...]: write it anew'
+            ) from error
+        kept = [name for name, score in scored if score >= min_score] or [name for name, _ in scored[:1]]
+        tags.append(' '.join(kept))
+    return tuple(tags)

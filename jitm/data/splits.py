@@ -30,6 +30,7 @@ class Split:
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
       pixels: uint8 [I, H, W, 3], in memory or read from files when indexed; None for features only.
       dataset: name of the data set, such as `f30k`; '' if unknown.
+      tags: the object tags of the I images, each in one string, '' for none; None if not known.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Split:
     boxes: np.ndarray | None = None
     pixels: np.ndarray | None = None
     dataset: str = ''
+    tags: tuple[str, ...] | None = None
 
     @property
     def num_images(self) -> int:
@@ -69,6 +71,11 @@ class Split:
     def boxes_hash(self) -> str:
         """SHA-256 of the boxes, as hex."""
         return hashlib.sha256(np.ascontiguousarray(self.boxes)).hexdigest()
+
+    @functools.cached_property
+    def tags_hash(self) -> str:
+        """SHA-256 of the object tags, as hex."""
+        return hashlib.sha256(json.dumps(self.tags).encode()).hexdigest()
 
     @property
     def num_texts(self) -> int:

@@ -248,10 +248,12 @@ class Tokens:
     Attributes:
       ids: int32 [sum of lengths].
       starts: int64 [T + 1], start of each text; text t is `ids[starts[t]:starts[t + 1]]`.
+      tags: the words of the I images' object tags, see `Images.tags`; None without tags.
     """
 
     ids: np.ndarray
     starts: np.ndarray
+    tags: 'Tokens | None' = None
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:

@@ -195,7 +195,7 @@ class Scorer:
         return jax.device_get(self._function(method)(parallel.put_rows(rows), (self._variables,)))
 
     def _take_images(self, index: np.ndarray) -> Images:
-        return take_images(self._split, index, self._model.reads)
+        return take_images(self._split, index, self._model.reads, self._tokens.tags)
 
     def encode_images(self, index: np.ndarray) -> Encoding:
         """Encodes some images, a few at a time.
@@ -239,6 +239,7 @@ class Scorer:
         arrays += [self._split.counts] if 'regions' in self._model.reads else []
         arrays += [self._tokens.ids, self._tokens.starts]
         arrays += [self._split.boxes] if 'locations' in self._model.reads else []
+        arrays += [self._tokens.tags.ids, self._tokens.tags.starts] if 'tags' in self._model.reads else []
         return {
             'model': repr(self._model),
             'arrays': hash_arrays(arrays),

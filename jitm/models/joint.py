@@ -1,4 +1,4 @@
-"""What the models have in common that read a caption and an image with one BERT."""
+"""The common part of models that read a caption and an image with one BERT."""
 
 from collections.abc import Sequence
 

@@ -130,7 +130,7 @@ def read_tokens(run: Run, split: Split) -> Tokens:
             f'{split.name} has {split.feature_size} features per region, but {run.workdir} was trained on '
             f'{run.feature_size}; evaluate on features of the same extractor'
         )
-    tokens = tokenize_split(split.captions, run.vocabulary)
+    tokens = tokenize_split(split.captions, run.vocabulary, split.tags)
     check_lengths(split, tokens, run.model.text_format)
     return tokens
 

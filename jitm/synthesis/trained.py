@@ -122,7 +122,7 @@ def generate_captions(
         images, padded = split.image_of_text[rows], pad_texts(tokens, rows, length)
         row_phrases = [phrases[text] for text in rows]
         masked = generator.masking.mask_batch(padded.ids, row_phrases, vocabulary, seed=seed, step=0, texts=rows)
-        features = take_images(split, images, model.reads)
+        features = take_images(split, images, model.reads, tokens.tags)
         block = parallel.put_rows((rows.astype(np.int32), features, padded, masked, known[images]))
         synthetic = jax.device_get(choose(block, shared))
         for n, text in enumerate(rows):

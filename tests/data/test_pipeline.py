@@ -160,6 +160,36 @@ def test_a_model_that_reads_locations_is_refused_without_boxes(pipeline):
         check_images(without, LOCATIONS)
 
 
+def with_tags(pipeline):
+    """The pipeline of a split whose images have the tags '', 'red', 'red red' and so on."""
+    split = dataclasses.replace(
+        pipeline.split, tags=tuple(' '.join(['red'] * n) for n in range(len(pipeline.split.counts)))
+    )
+    tokens = tokenize_split(split.captions, pipeline.vocabulary, split.tags)
+    return dataclasses.replace(pipeline, split=split, tokens=tokens, reads=('regions', 'tags'))
+
+
+def test_batches_have_tags_with_an_end_and_without_a_start(pipeline):
+    assert pipeline.batch(1).images.tags is None
+    reading = with_tags(pipeline)
+    batch, vocabulary = reading.batch(1), pipeline.vocabulary
+    tags = batch.images.tags
+    assert tags.ids.shape[1] == -(-pipeline.split.num_images // 4) * 4
+    for ids, length, image in zip(tags.ids, tags.lengths, batch.image_index, strict=True):
+        want = vocabulary.encode(reading.split.tags[image])[1:] if image else np.zeros(0)
+        np.testing.assert_array_equal(ids[:length], want)
+        assert not ids[length:].any()
+
+
+def test_other_tags_are_other_data_where_they_are_read(pipeline):
+    reading = with_tags(pipeline)
+    other = dataclasses.replace(reading.split, tags=reading.split.tags[::-1])
+    assert dataclasses.replace(reading, split=other).identity != reading.identity
+    assert dataclasses.replace(reading, reads=('regions',)).identity == pipeline.identity
+    with pytest.raises(UserError, match=r'mine/train has no object tags, .*: add train_tags.jsonl to its folder'):
+        check_images(dataclasses.replace(pipeline.split, name='mine/train'), reading.reads)
+
+
 def test_batches_have_pixels_instead_of_regions_if_these_are_read(pipeline):
     batch = dataclasses.replace(pipeline, reads=('pixels',)).batch(1)
     assert batch.images.regions is None

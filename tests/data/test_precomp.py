@@ -349,6 +349,41 @@ def test_dev_cut_to_nothing(root):
     assert message(root, 'dev', dev_images=0).startswith(f'{root / "dev_ims.npy"} cannot be cut to 0 images')
 
 
+TAGS = '[["dog", 0.9], ["traffic light", 0.3], ["dog", 0.1]]\n[["cat", 0.05], ["bus", 0.01]]\n[]\n'
+
+
+@pytest.mark.parametrize(
+    ('score', 'tags'),
+    [(0.0, ('dog traffic light dog', 'cat bus', '')), (0.2, ('dog traffic light', 'cat', '')), (2, ('dog', 'cat', ''))],
+)
+def test_tags_of_a_high_score_are_kept_and_at_least_one(root, score, tags):
+    write(root)
+    assert precomp.load('train', root=str(root)).tags is None
+    (root / 'train_tags.jsonl').write_text(TAGS)
+    assert precomp.load('train', root=str(root), min_tag_score=score).tags == tags
+
+
+def test_tags_are_stored_as_often_as_images_and_cut_with_them(root):
+    write(root, split='dev', ims=np.repeat(features(3), 2, axis=0))
+    (root / 'dev_tags.jsonl').write_text(''.join(line * 2 for line in TAGS.splitlines(keepends=True)))
+    assert precomp.load('dev', root=str(root), dev_images=2).tags == ('dog traffic light dog', 'cat bus')
+
+
+@pytest.mark.parametrize('line', ['{"dog": 0.9}', '["dog"]', '[["dog", "high"]]', 'dog', '7', '[["dog", 0.9], 1]'])
+def test_damaged_tags(root, line):
+    write(root)
+    lines = TAGS.splitlines()
+    (root / 'train_tags.jsonl').write_text('\n'.join([lines[0], line, lines[2]]))
+    assert message(root).startswith(f'{root / "train_tags.jsonl"}, line 2 is not a list of tags with their scores')
+
+
+def test_tags_of_another_number_of_images(root):
+    write(root)
+    (root / 'train_tags.jsonl').write_text('[]\n' * 4)
+    found = f'{root / "train_tags.jsonl"} has 4 lines: it needs one per row of the features (3)'
+    assert message(root) == found
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
 def test_flickr8k(tmp_path):
     subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path], check=True, capture_output=True)

@@ -125,7 +125,7 @@ def test_what_a_pair_reads_changes_its_score(variables):
     assert changed[1].max() == 0
 
 
-def test_published_sizes_have_the_number_of_parameters_of_the_architecture():
+def test_base_has_the_number_of_parameters_of_its_layers():
     """BERT base uncased with its pooler, 2,054 x 768 for regions and their normalization, and two classes."""
     tags = make_texts([2], 2, seed=0)
     images = Images(np.zeros((1, 1, 2048)), np.ones(1, np.int32), locations=np.zeros((1, 1, 7)), tags=tags)

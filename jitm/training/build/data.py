@@ -92,12 +92,13 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     train, validation = load_splits(config)
     section = config['vocabulary']
     path = section['path']
-    vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, section['min_count'])
+    seen = (*train.captions, *(train.tags or ()))
+    vocabulary = load_vocabulary(path) if path else Vocabulary.build(seen, section['min_count'])
     models = [config_lib.member_model(config, name) for name in config['members']]
     fills_masks = any('mlm' in model.get('heads', ()) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
         vocabulary = vocabulary.with_mask()
-    tokens = [tokenize_split(split.captions, vocabulary) for split in (train, validation)]
+    tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in (train, validation)]
     for split, of_split in zip((train, validation), tokens, strict=True):
         check_words(split.name, of_split, vocabulary)
     return Data(train, validation, vocabulary, *tokens)
