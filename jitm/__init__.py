@@ -13,13 +13,14 @@ __version__ = '0.1.0'
 
 # Public name -> its module, imported at first use: `import jitm` alone imports neither jax nor a model.
 _MODULES = {
+    'Index': 'jitm.api',
     'evaluate': 'jitm.api',
     'load': 'jitm.api',
     'losses': 'jitm.losses',
     'score': 'jitm.api',
 }
 
-__all__ = ['__version__', 'evaluate', 'load', 'losses', 'score']
+__all__ = ['Index', '__version__', 'evaluate', 'load', 'losses', 'score']
 
 
 def __getattr__(name: str) -> object:

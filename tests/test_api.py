@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import jitm
-from jitm import api
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import protocol
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
+from jitm.serving import loaded_run
 from jitm.types import Texts
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, make_inputs
@@ -54,8 +54,8 @@ def test_similarities_are_those_of_an_evaluation(run, data, images, sims):
 
 
 def test_blocks_do_not_change_similarities(run, data, images, sims, monkeypatch):
-    monkeypatch.setattr(api, 'MAX_ENCODED', 4)
-    monkeypatch.setattr(api, 'MAX_SCORED', 4)
+    monkeypatch.setattr(loaded_run, 'MAX_ENCODED', 4)
+    monkeypatch.setattr(loaded_run, 'MAX_SCORED', 4)
     captions = run.encode_text(data.captions)
     np.testing.assert_allclose(run.similarity(run.encode_image(data.images), captions), sims, atol=1e-6)
     pairwise = run.similarity_pairwise(images[data.image_of_text], captions)
@@ -85,7 +85,7 @@ def test_similarities_are_those_of_the_model(name):
     variables = jax.jit(model.init)(jax.random.key(0), images, Texts(texts.ids[:3], texts.lengths[:3]))
     vocabulary = types.SimpleNamespace(encode=lambda caption: np.array(caption.split(), np.int32))
     config = {'evaluation': {'dtype': 'float32'}}
-    run = api.LoadedRun(Run('nowhere', 1, 'target', model, variables, vocabulary, config, 6, ''))
+    run = loaded_run.LoadedRun(Run('nowhere', 1, 'target', model, variables, vocabulary, config, 6, ''))
     regions = [images.regions[i, :count] for i, count in enumerate(images.counts)]
     corners = [boxes[i, :count] for i, count in enumerate(images.counts)]
     if 'locations' in model.reads:
@@ -150,7 +150,7 @@ def test_repeated_calls_compile_nothing(run, data, monkeypatch):
             return original(self, *arguments, **keywords)
 
         monkeypatch.setattr(VSE, name, method)
-    api._compiled.cache_clear()
+    loaded_run._compiled.cache_clear()
 
     def use(run, count):
         images = run.encode_image(data.images[:count])
@@ -263,7 +263,7 @@ def test_a_loaded_run_says_what_it_is(run, finished):
 
 
 def test_the_public_names_are_listed():
-    assert set(jitm.__all__) == {'__version__', 'evaluate', 'load', 'losses', 'score'}
+    assert set(jitm.__all__) == {'Index', '__version__', 'evaluate', 'load', 'losses', 'score'}
     assert set(jitm.__all__) <= set(dir(jitm))
     for name in jitm.__all__:
         assert getattr(jitm, name) is not None

@@ -25,6 +25,7 @@ LEVELS = [
     {'evaluation'},
     {'mining'},
     {'training'},
+    {'serving'},
     {'api'},
     {'commands'},
     {'__main__'},

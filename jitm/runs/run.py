@@ -111,6 +111,16 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
     return config_lib.load_split(data, split_name, data_root)
 
 
+def check_split(split: Split, run: Run) -> None:
+    """Raises a UserError if the model of a run cannot read the images of a split."""
+    check_images(split, run.model.reads)
+    if 'regions' in run.model.reads and split.feature_size != run.feature_size:
+        raise UserError(
+            f'{split.name} has {split.feature_size} features per region, but {run.workdir} was trained on '
+            f'{run.feature_size}; evaluate on features of the same extractor'
+        )
+
+
 def read_tokens(run: Run, split: Split) -> Tokens:
     """Tokenizes the captions of a split with the vocabulary of a run.
 
@@ -124,12 +134,7 @@ def read_tokens(run: Run, split: Split) -> Tokens:
     Raises:
       UserError: if the model cannot read these features, boxes or captions.
     """
-    check_images(split, run.model.reads)
-    if 'regions' in run.model.reads and split.feature_size != run.feature_size:
-        raise UserError(
-            f'{split.name} has {split.feature_size} features per region, but {run.workdir} was trained on '
-            f'{run.feature_size}; evaluate on features of the same extractor'
-        )
+    check_split(split, run)
     tokens = tokenize_split(split.captions, run.vocabulary, split.tags)
     check_lengths(split, tokens, run.model.text_format)
     return tokens

@@ -1,0 +1,179 @@
+"""An index of images on disk: their vectors, and a manifest of the files that were encoded.
+
+A folder holds `manifest.json`, the file of vectors that it names, and, while images are encoded, the finished parts.
+Every file is replaced as a whole, and the manifest last, so that a process that is killed leaves an index that is
+either the old or the new one, and parts from which the next process resumes.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitm.errors import UserError
+from jitm.files import replacing
+from jitm.serving.vectors import Hit, VectorSearch
+
+FORMAT = 1
+MANIFEST = 'manifest.json'
+
+
+class Entry(NamedTuple):
+    """The file, or the features, of which a vector was encoded.
+
+    Attributes:
+      name: unique within the index; of a photo its path within the folder.
+      size: of the file, or of the features, in bytes.
+      time: when the file was modified, in nanoseconds; 0 for features.
+      checksum: SHA-256 of the content, as hex.
+    """
+
+    name: str
+    size: int
+    time: int
+    checksum: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Encoded images.
+
+    Attributes:
+      entries: of N images.
+      vectors: float32 [N, D].
+    """
+
+    entries: Sequence[Entry]
+    vectors: np.ndarray
+
+    def write_part(self, path: Path, model: str) -> None:
+        """Writes the rows as a part of an unfinished index; replaces the file atomically."""
+        with replacing(path) as file:
+            np.savez(file, model=model, entries=json.dumps(self.entries), vectors=self.vectors)
+
+    @classmethod
+    def read_part(cls, path: Path, model: str) -> 'Rows | None':
+        """Reads what `write_part` wrote; None if it is damaged or was made by another model."""
+        try:
+            with path.open('rb') as whole, np.load(whole) as file:
+                if str(file['model']) != model:
+                    return None
+                return cls([Entry(*entry) for entry in json.loads(str(file['entries']))], file['vectors'])
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+            return None
+
+
+class Index:
+    """Encoded images in a folder, to be searched with `LoadedRun.search`.
+
+    Attributes:
+      folder: where it lies.
+      model: a hash of the model that encoded the images, see `LoadedRun.model_key`.
+      entries: the files of the I images.
+      vectors: float32 [I, D], memory-mapped.
+      unreadable: name -> reason, of the images that were left out.
+    """
+
+    def __init__(self, folder: str | Path):
+        """Opens an index.
+
+        Args:
+          folder: where `LoadedRun.index` wrote it.
+
+        Raises:
+          UserError: if there is none, or it is damaged.
+        """
+        self.folder = Path(folder)
+        path = self.folder / MANIFEST
+        if not path.is_file():
+            raise UserError(f'{folder} is not an index: it has no {MANIFEST}; jitm search makes one')
+        try:
+            manifest = json.loads(path.read_bytes())
+            _check_format(manifest, path)
+            self.model, self.unreadable = str(manifest['model']), dict(manifest['unreadable'])
+            self.entries = [Entry(*entry) for entry in manifest['images']]
+            self._file, self._checksum = self.folder / manifest['vectors'], manifest['checksum']
+            self.vectors = np.load(self._file, mmap_mode='r')
+        except (OSError, ValueError, KeyError, TypeError, EOFError):
+            raise _damaged(self.folder) from None
+        if self.vectors.dtype != np.float32 or self.vectors.shape[:-1] != (len(self.entries),):
+            raise _damaged(self.folder)
+
+    def __len__(self) -> int:
+        """Returns I."""
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        return f'<Index of {len(self):,} images in {self.folder}>'
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the I images, in the order of the hits' indices."""
+        return [entry.name for entry in self.entries]
+
+    @functools.cached_property
+    def _search(self) -> VectorSearch:
+        return VectorSearch(self.vectors)
+
+    def check(self) -> None:
+        """Raises a UserError unless the file of vectors has its checksum."""
+        if hash_file(self._file) != self._checksum:
+            raise _damaged(self.folder)
+
+    def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
+        """Returns the images with the largest inner products for each query, see `VectorSearch.top`."""
+        return self._search.top(queries, top_k)
+
+
+def hash_file(path: Path) -> str:
+    """Returns the SHA-256 of a file, as hex."""
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def write(folder: Path, rows: Rows, model: str, unreadable: Mapping[str, str]) -> None:
+    """Writes an index, and removes the file of vectors that it replaces.
+
+    Args:
+      folder: created if needed.
+      rows: the encoded images.
+      model: see `Index`.
+      unreadable: see `Index`.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
+    partial = folder / 'vectors.npy'
+    with replacing(partial) as file:
+        np.save(file, rows.vectors)
+    checksum = hash_file(partial)
+    vectors = folder / f'vectors-{checksum[:16]}.npy'
+    partial.replace(vectors)
+    manifest = {
+        'format': FORMAT,
+        'model': model,
+        'vectors': vectors.name,
+        'checksum': checksum,
+        'unreadable': dict(unreadable),
+        'images': [list(entry) for entry in rows.entries],
+    }
+    with replacing(folder / MANIFEST) as file:
+        file.write(json.dumps(manifest, indent=0).encode())
+    for other in folder.glob('vectors-*.npy'):
+        if other != vectors:
+            other.unlink()
+
+
+def _check_format(manifest: Mapping[str, Any], path: Path) -> None:
+    if manifest['format'] != FORMAT:
+        raise UserError(f'{path} has format {manifest["format"]}, this version reads {FORMAT}; remove the index')
+
+
+def _damaged(folder: Path) -> UserError:
+    return UserError(f'the index {folder} is damaged; remove the folder, and jitm search makes it anew')

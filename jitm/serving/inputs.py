@@ -1,0 +1,212 @@
+"""Images and captions for a loaded run: region features of any layout, checked and padded, and splits."""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import Any, Union
+
+import jax.numpy as jnp
+import numpy as np
+
+from jitm.data.pipeline import bucket, pad_texts, take_images, tokenize_tags
+from jitm.data.splits import BOXES, Split, are_boxes
+from jitm.data.text import Tokens, join
+from jitm.errors import UserError
+from jitm.runs.run import Run
+from jitm.types import Images, Texts
+
+LENGTH_MULTIPLE = 8  # captions are padded to a multiple of this
+REGION_MULTIPLE = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFeatures(Sequence):
+    """The region features of I images; item i is a float array [R_i, F].
+
+    Attributes:
+      regions: float [I, R, F], possibly a memory-mapped file.
+      counts: int32 [I], the number of valid regions of each image.
+      boxes: float32 [I, R, 4] as x1 y1 x2 y2 in fractions of width and height; None if not known.
+      tags: the object tags of each image in one string; None if not known.
+    """
+
+    regions: np.ndarray
+    counts: np.ndarray
+    boxes: np.ndarray | None = None
+    tags: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        """Returns I."""
+        return len(self.counts)
+
+    def __getitem__(self, index: Any) -> Union[np.ndarray, 'ImageFeatures']:
+        """Returns the features of one image, or of those that a slice or an index array selects."""
+        if np.ndim(index) == 0 and not isinstance(index, slice):
+            return np.asarray(self.regions[index])[: self.counts[index]]
+        boxes = None if self.boxes is None else self.boxes[index]
+        tags = None if self.tags is None else np.array(self.tags, object)[index].tolist()
+        return ImageFeatures(self.regions[index], self.counts[index], boxes, tags)
+
+
+def _pad(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Pads arrays, each [R, D], with zeros to float32 [I, R, D]."""
+    padded = np.zeros((len(arrays), max(map(len, arrays)), arrays[0].shape[1]), np.float32)
+    with np.errstate(over='ignore'):  # what is infinite in float32 is refused where it is encoded
+        for row, array in zip(padded, arrays, strict=True):
+            row[: len(array)] = array
+    return padded
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A split of a data set.
+
+    Attributes:
+      name: such as 'scenes/test'.
+      images: the region features of the I images.
+      captions: the T captions.
+      image_of_text: int32 [T], the image that each caption describes.
+      image_ids: I names.
+      split: the same as the library's own type, with the pixels if there are any.
+    """
+
+    name: str
+    images: ImageFeatures
+    captions: tuple[str, ...]
+    image_of_text: np.ndarray
+    image_ids: tuple[str, ...]
+    split: Split
+
+
+def is_list(value: Any) -> bool:
+    """Returns whether a value has items on axis 0: a list, a tuple or an array."""
+    return getattr(value, 'ndim', 0) > 0 or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
+
+
+def read_array(value: Any, what: str) -> np.ndarray:
+    """Returns real numbers as an array; raises a UserError for anything else."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.array(None)
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or np.issubdtype(array.dtype, np.integer) or array.dtype == bool):
+        given = f'an array of {array.dtype}' if hasattr(value, 'dtype') else type(value).__name__
+        raise UserError(f'{what} must be an array of real numbers, not {given}')
+    return array
+
+
+def check_features(images: Any, boxes: Any, size: int) -> ImageFeatures:
+    """Checks images and boxes, and pads them to the same number of regions.
+
+    Args:
+      images: features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `ImageFeatures`.
+      boxes: [I, R, 4] or a list of I arrays [R_i, 4], or None.
+      size: F.
+
+    Raises:
+      UserError: if they have other shapes or values.
+    """
+    if isinstance(images, ImageFeatures):
+        if images.regions.shape[2] != size:
+            raise UserError(
+                f'images have features of shape {list(images.regions.shape)}; the run was trained on '
+                f'[images, regions, {size}]'
+            )
+        return images if boxes is None else dataclasses.replace(images, boxes=_read_boxes(boxes, list(images)))
+    shape = getattr(images, 'shape', None)
+    if not is_list(images) or (shape is not None and len(shape) < 3):
+        given = type(images).__name__ if shape is None else f'shape {list(shape)}'
+        raise UserError(
+            f'images are of {given}; give features [images, regions, {size}], or a list of [regions, {size}]'
+        )
+    arrays = [np.atleast_2d(read_array(image, f'image {number}')) for number, image in enumerate(images)]
+    if not arrays:
+        raise UserError(f'there are no images; give features [images, regions, {size}]')
+    for number, array in enumerate(arrays):
+        if array.ndim != 2 or array.shape[1] != size or not len(array):
+            raise UserError(
+                f'image {number} has features of shape {list(array.shape)}; the run was trained on [regions, {size}]'
+            )
+    boxes = None if boxes is None else _read_boxes(boxes, arrays)
+    return ImageFeatures(_pad(arrays), np.array(list(map(len, arrays)), np.int32), boxes)
+
+
+def _read_boxes(boxes: Any, images: Sequence[np.ndarray]) -> np.ndarray:
+    """Pads the boxes of images to float32 [I, R, 4]; raises a UserError for wrong shapes or values."""
+    if not is_list(boxes):
+        raise UserError(f'boxes are of {type(boxes).__name__}; give x1 y1 x2 y2 of the regions of each image')
+    boxes = [read_array(one, f'the boxes of image {number}') for number, one in enumerate(boxes)]
+    shapes, wanted = [list(one.shape) for one in boxes], [[len(image), 4] for image in images]
+    if shapes != wanted:
+        raise UserError(f'boxes have the shapes {shapes}; these images need {wanted}')
+    if not all(map(are_boxes, boxes)):
+        raise UserError(f'boxes must be {BOXES}')
+    return _pad(boxes)
+
+
+def check_tags(tags: Any, run: Run, num_images: int) -> Tokens | None:
+    """Checks and encodes the object tags of images; None for models that do not read them."""
+    if 'tags' not in run.model.reads:
+        return None
+    if tags is None:
+        raise UserError(f'{run.workdir} has a model that reads object tags: give the tags of each image')
+    if not is_list(tags) or len(tags) != num_images or not all(isinstance(words, str) for words in tags):
+        raise UserError(f"tags must be {num_images} strings, such as 'dog person', one for each image")
+    return tokenize_tags(tags, run.vocabulary)
+
+
+def pad_features(features: ImageFeatures, tags: Tokens | None, start: int, size: int, reads: Collection[str]) -> Images:
+    """Returns up to `size` images from `start` on, with their regions padded to few numbers.
+
+    Args:
+      features: all images.
+      tags: their encoded object tags; None for models that do not read them.
+      start: the first image.
+      size: how many.
+      reads: see `Matcher.reads`.
+
+    Raises:
+      UserError: if a feature is not finite.
+    """
+    rows = np.arange(start, min(start + size, len(features)))
+    split = Split('', features.regions, features.counts, (), np.zeros(0, np.int32), (), features.boxes)
+    images = take_images(split, rows, reads, tags)
+    with np.errstate(over='ignore'):
+        finite = np.isfinite(np.square(images.regions, dtype=np.float32).sum(axis=(1, 2)))
+    if not finite.all():
+        raise UserError(
+            f'image {start + int(np.argmin(finite))} has features that are not finite, or whose squares are not '
+            'in float32'
+        )
+    num_regions = images.regions.shape[1]
+    extra = 0 if num_regions == 1 else -num_regions % REGION_MULTIPLE
+
+    def pad(x: np.ndarray) -> np.ndarray:
+        return np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
+
+    locations = None if images.locations is None else pad(images.locations)
+    return images.replace(regions=pad(images.regions), locations=locations)
+
+
+def read_captions(captions: Sequence[str], run: Run) -> Texts:
+    """Checks and tokenizes captions: Texts [T, L].
+
+    Raises:
+      UserError: if there are no captions, one is no string or empty, or one is longer than the model reads.
+    """
+    if not is_list(captions):
+        raise UserError(f'captions are of {type(captions).__name__}; give a list of strings')
+    if not len(captions):
+        raise UserError('there are no captions; give at least one')
+    for number, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            raise UserError(f'caption {number} is of {type(caption).__name__}; give a string')
+        if not caption.strip():
+            raise UserError(f'caption {number} is empty; give at least one word')
+    tokens = join([run.vocabulary.encode(caption) for caption in captions])
+    longest, most = int(tokens.lengths.argmax()), run.model.text_format.max_length
+    if most is not None and tokens.lengths[longest] > most:
+        raise UserError(
+            f'caption {longest} has {tokens.lengths[longest]} tokens, special tokens included, but the model reads '
+            f'at most {most}; shorten it'
+        )
+    return pad_texts(tokens, np.arange(len(captions)), bucket(tokens.lengths.max(), LENGTH_MULTIPLE, most))
