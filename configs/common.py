@@ -10,6 +10,24 @@ def _precomp(root: str, dev_images: int = 1000) -> dict:
     return dict(source='precomp.load', root=root, dev_images=dev_images)
 
 
+def photos(root: str, **changes: object) -> dict:
+    """Returns `config.data` for a folder of image files: by default as VSE++ trains on pixels (RC)."""
+    data = dict(
+        source='photos.load',
+        root=root,  # image files with captions, see docs/photos.md
+        image_size=224,  # height and width of the pixels that the model reads
+        short_side=256,  # the shorter side of a photo is resized to this many pixels, of which the middle is cut out
+        interpolation='bilinear',  # or 'bicubic', as CLIP's
+        crop='random',  # of training examples (RC); 'centre' (1C), as always in evaluation
+        min_area=0.08,  # smallest share of a photo in a random crop; 0.9 in the training of open_clip
+        flip=True,  # mirrors every second training example
+        restval=True,  # trains on COCO's restval too (rV)
+        max_captions=None,  # captions of each image, the first ones; None for all
+        dev_images=1000,  # longer dev splits are truncated to this many images, as is customary
+    )
+    return dict(data, **changes)
+
+
 # word -> `config.data`. `f8k` selects a reduced variant: grid features of Flickr8k, sizes and epochs that fit a CPU.
 DATA = {
     'f30k': _precomp('data/f30k_precomp'),

@@ -24,6 +24,12 @@ def _reason(error: Exception) -> str | None:
     return os.strerror(int(found[1])) if found else None
 
 
+def cache_home() -> Path:
+    """Returns the folder of what is kept between runs: `jitm` in XDG_CACHE_HOME, by default `~/.cache`."""
+    home = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+    return Path(home) / 'jitm'
+
+
 @contextlib.contextmanager
 def writing(path: Path, remedy: str = 'make room, or choose another folder') -> Iterator[None]:
     """Turns an error of the file system within the block into a UserError.

@@ -3,11 +3,12 @@
 import os
 from pathlib import Path
 
+from jitm.files import cache_home
+
 
 def folder() -> Path:
     """Returns the folder of compiled programs: `jitm/compiled` in XDG_CACHE_HOME, by default `~/.cache`."""
-    home = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
-    return Path(home) / 'jitm' / 'compiled'
+    return cache_home() / 'compiled'
 
 
 def configure(enabled: bool) -> None:

@@ -11,6 +11,7 @@ from jitm.data.augmentation import Augmentation, change_words, drop_regions, exa
 from jitm.data.candidates import OfflineNegatives
 from jitm.data.cider import Relevance
 from jitm.data.masking import MaskedWords
+from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
@@ -18,7 +19,7 @@ from jitm.errors import UserError
 from jitm.types import Batch, Images, Pairs, TextFormat, Texts
 
 LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
-_EXTRA = 2  # separates the random numbers of the extra pairs from others
+_EXTRA, _CROP = 2, 3  # separate the random numbers of the extra pairs and of crops from others
 
 
 def tokenize_split(
@@ -218,7 +219,7 @@ class Pipeline:
         length = bucket(longest, self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
-        images, texts = self._take_images(image_index), pad_texts(self.tokens, rows, length)
+        images, texts = self._take_images(step, image_index, rows), pad_texts(self.tokens, rows, length)
         if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, length)
         batch = Batch(
@@ -228,14 +229,14 @@ class Pipeline:
             image_index=image_index,
             relevance=None if self.relevance is None else self.relevance(image_index, text_index),
             offline=tuple(
-                self._pairs(*(np.split(index, num_shards)[shard] for index in pairs), length) for pairs in offline
+                self._pairs(step, *(np.split(index, num_shards)[shard] for index in pairs), length) for pairs in offline
             )
             or None,
         )
         if self.num_extra:
             extra_rows = np.split(extra, num_shards)[shard]
             extra_index = self.split.image_of_text[extra_rows]
-            batch = batch.replace(extra=self._pairs(extra_index, extra_rows, length), extra_index=extra_index)
+            batch = batch.replace(extra=self._pairs(step, extra_index, extra_rows, length), extra_index=extra_index)
         if self.masked:
             masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
             variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)
@@ -253,11 +254,21 @@ class Pipeline:
             return ()
         return self.offline.sample(text_index, self.split, np.random.default_rng([self.seed, step]))
 
-    def _pairs(self, images: np.ndarray, texts: np.ndarray, length: int) -> Pairs:
-        return Pairs(self._take_images(images), pad_texts(self.tokens, texts, length))
+    def _pairs(self, step: int, images: np.ndarray, texts: np.ndarray, length: int) -> Pairs:
+        return Pairs(self._take_images(step, images, texts), pad_texts(self.tokens, texts, length))
 
-    def _take_images(self, index: np.ndarray) -> Images:
-        return take_images(self.split, index, self.reads, self.tokens.tags)
+    def _take_images(self, step: int, index: np.ndarray, texts: np.ndarray) -> Images:
+        """Reads the images of some texts; photos are cropped as the seed, the step and the text decide."""
+        photos = self.split.pixels
+        if 'pixels' not in self.reads or not isinstance(photos, Photos) or not photos.transform.is_random:
+            return take_images(self.split, index, self.reads, self.tokens.tags)
+
+        def make_generator(position: int) -> np.random.Generator:
+            entropy = [self.seed, step, int(texts[position])]
+            return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(_CROP,)))
+
+        images = take_images(self.split, index, set(self.reads) - {'pixels'}, self.tokens.tags)
+        return images.replace(pixels=photos.sample(index, make_generator))
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         augmentation, continues = self.augmentation, self.vocabulary.continues

@@ -28,7 +28,7 @@ class Split:
       image_of_text: int32 [T], the image of each caption.
       image_ids: I names.
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
-      pixels: uint8 [I, H, W, 3], in memory or read from files when indexed; None for features only.
+      pixels: uint8 [I, H, W, 3] or `jitm.data.pixels.Photos`, which decodes them when indexed; None for features only.
       dataset: name of the data set, such as `f30k`; '' if unknown.
       tags: the object tags of the I images, each in one string, '' for none; None if not known.
     """

@@ -1,0 +1,277 @@
+"""The captions of a folder of image files, in the formats that such folders have.
+
+Each format is a function `(root, names of the split) -> listed images, or None if the folder is not of this format`.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jitm.errors import UserError, did_you_mean
+
+DEV = ('dev', 'val')  # two names of the same split
+RESTVAL = 'restval'  # of COCO: images of its validation set that most published systems train on
+CAPTION_KEYS = ('captions', 'caption', 'text')
+
+
+Names = tuple[str, ...]  # of a split: as it was asked for, then other names of it
+
+
+class Listed(NamedTuple):
+    """An image as a file lists it.
+
+    Attributes:
+      name: path of the image file, relative to one of `folders`.
+      captions: its captions, not checked.
+      where: the file and the line or entry, for messages.
+    """
+
+    name: str
+    captions: list[str]
+    where: str
+
+
+class Listing(NamedTuple):
+    """The images of a split.
+
+    Attributes:
+      images: in their order; an image may be listed several times.
+      folders: where the image files may be; the first of these that has the first file.
+    """
+
+    images: list[Listed]
+    folders: list[Path]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode('utf-8-sig')  # a byte order mark would become part of the first name
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
+    except UnicodeDecodeError as error:
+        raise UserError(f'{path} is not UTF-8 at byte {error.start}: convert the file to UTF-8') from None
+
+
+def _parse(path: Path, text: str, where: str = '') -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f'{path}{where} is no JSON: write it again') from None
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields where each line is that is not blank, and the line."""
+    for number, line in enumerate(_read_text(path).split('\n'), 1):
+        if line.strip():
+            yield f'{path}, line {number}', line.rstrip('\r')
+
+
+def _entries(path: Path, tree: Any, key: str) -> list[tuple[str, dict]]:
+    """Returns where each object of a list in a JSON object is, and the object."""
+    items = tree.get(key) if isinstance(tree, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise UserError(f"{path} has no list '{key}' of objects: it must be a file of the format that its name says")
+    return [(f'{path}, {key}[{number}]', item) for number, item in enumerate(items)]
+
+
+def _get(item: dict, key: str, kinds: type | tuple[type, ...], where: str) -> Any:
+    if not isinstance(item.get(key), kinds):
+        raise UserError(f"{where} has no valid '{key}': add it")
+    return item[key]
+
+
+def metadata(root: Path, names: Names) -> Listing | None:
+    """Hugging Face's imagefolder: `{split}/metadata.jsonl` or `.csv`, with file_name and captions, caption or text."""
+    for name in names:
+        for path in (root / name / 'metadata.jsonl', root / name / 'metadata.csv'):
+            if path.exists():
+                rows = _json_rows(path) if path.suffix == '.jsonl' else _csv_rows(path)
+                return Listing([_listed(row, where) for where, row in rows], [path.parent])
+    return None
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, dict]]:
+    for where, line in _lines(path):
+        row = _parse(path, line, where.removeprefix(str(path)))
+        if not isinstance(row, dict):
+            raise UserError(f'{where} is no JSON object: give file_name and captions')
+        yield where, row
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, dict]]:
+    reader = csv.DictReader(io.StringIO(_read_text(path), newline=''), strict=True)
+    try:
+        for row in reader:
+            where = f'{path}, line {reader.line_num}'
+            numbered = sorted(key for key in row if key and re.fullmatch(r'caption_\d+', key))
+            captions = [row.pop(key) for key in numbered]
+            yield where, row | ({'captions': [one for one in captions if one]} if numbered else {})
+    except csv.Error as error:
+        raise UserError(f'{path}, line {reader.line_num} is no CSV ({error}): write it again') from None
+
+
+def _listed(row: dict, where: str) -> Listed:
+    name = _get(row, 'file_name', str, where)
+    key = next((key for key in CAPTION_KEYS if key in row), None)
+    captions = row.get(key)
+    if isinstance(captions, str):
+        captions = [captions]
+    if not isinstance(captions, list) or not all(isinstance(one, str) for one in captions):
+        raise UserError(f'{where} has no captions: give a list of them as captions, or one as text')
+    return Listed(name, captions, where)
+
+
+def karpathy(root: Path, names: Names) -> Listing | None:
+    """Karpathy's `dataset_*.json`: Flickr8k, Flickr30k and COCO; the split `restval` is part of train for COCO."""
+    path = _only(root, 'dataset*.json')
+    if path is None:
+        return None
+    listed, known = [], set()
+    for where, image in _entries(path, _parse(path, _read_text(path)), 'images'):
+        known.add(_get(image, 'split', str, where))
+        if image['split'] in names:
+            written = _get(image, 'sentences', list, where)
+            captions = [_get(one if isinstance(one, dict) else {}, 'raw', str, where) for one in written]
+            listed.append(Listed(_karpathy_name(image, where), captions, where))
+    if not listed:
+        raise UserError(f"{path} has no images of the split '{names[0]}'{did_you_mean(names[0], known)}")
+    return Listing(listed, _folders(root))
+
+
+def _karpathy_name(image: dict, where: str) -> str:
+    folder = image.get('filepath', '')
+    return str(Path(folder if isinstance(folder, str) else '') / _get(image, 'filename', str, where))
+
+
+def coco(root: Path, names: Names) -> Listing | None:
+    """COCO's `captions_{split}*.json`, such as `captions_train2017.json`, with the images in `train2017`."""
+    found = [path for name in names for path in _find(root, f'captions_{name}*.json')]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise UserError(f'{root} has {" and ".join(p.name for p in found)}: leave one of them in the folder')
+    path, tree = found[0], _parse(found[0], _read_text(found[0]))
+    files = {item.get('id'): _get(item, 'file_name', str, where) for where, item in _entries(path, tree, 'images')}
+    listed = {}
+    for where, item in _entries(path, tree, 'annotations'):
+        image = item.get('image_id')
+        if image not in files:
+            raise UserError(f'{where} has the image_id {image}, which is no id of its images: add the image')
+        caption = _get(item, 'caption', str, where)
+        listed.setdefault(image, Listed(files[image], [], where)).captions.append(caption)
+    return Listing(list(listed.values()), _folders(root, path.stem.removeprefix('captions_')))
+
+
+def flickr(root: Path, names: Names) -> Listing | None:
+    """Flickr's `captions.txt` (image,caption) or `*.token` files, with the images of a split in `*{split}*.txt`."""
+    path = _only(root, 'captions.txt') or _only(root, '*.token') or _only(root, '*.token.txt')
+    if path is None:
+        return None
+    wanted = _split_list(root, names)
+    separator = ',' if path.name == 'captions.txt' else '\t'
+    listed = []
+    for where, line in _lines(path):
+        name, found, caption = line.partition(separator)
+        if not found:
+            raise UserError(f'{where} has no {"comma" if separator == "," else "tab"} after the name of the image')
+        name = name.strip().partition('#')[0]
+        if name in wanted:
+            listed.append(Listed(name, [_unquote(caption.strip())], where))
+    if missing := wanted.keys() - {one.name for one in listed}:
+        first = min(missing, key=wanted.get)
+        raise UserError(f"{path} has no caption of {first}, an image of the split '{names[0]}': add one")
+    return Listing(listed, _folders(root))
+
+
+def _unquote(caption: str) -> str:
+    """Removes the quotes of CSV; Kaggle's file has them around some captions with commas only."""
+    quoted = len(caption) > 1 and caption[0] == caption[-1] == '"'
+    return caption[1:-1].replace('""', '"') if quoted else caption
+
+
+def _split_list(root: Path, names: Names) -> dict[str, int]:
+    """Returns the images of a split and their positions, as `trainImages.txt` or `train.txt` lists them."""
+    paths = [
+        path
+        for name in names
+        for path in (
+            *_find(root, f'*{name}Images.txt'),
+            *_find(root, f'{name}_images.txt'),
+            *_find(root, f'{name}.txt'),
+        )
+    ]
+    if len(paths) != 1:
+        raise UserError(
+            f"{root} has {len(paths)} files that list the images of the split '{names[0]}': write their names to "
+            f'{names[0]}.txt, one per line'
+        )
+    return {line.strip(): number for number, (_, line) in enumerate(_lines(paths[0]))}
+
+
+def _find(root: Path, pattern: str) -> list[Path]:
+    return sorted([*root.glob(pattern), *root.glob(f'annotations/{pattern}')])
+
+
+def _only(root: Path, pattern: str) -> Path | None:
+    paths = _find(root, pattern)
+    if len(paths) > 1:
+        raise UserError(f'{root} has {" and ".join(p.name for p in paths)}: leave one of them in the folder')
+    return paths[0] if paths else None
+
+
+def _folders(root: Path, *names: str) -> list[Path]:
+    """Returns the folders in which a data set keeps its images: named ones, itself, and its direct subfolders."""
+    inner = sorted(path for path in root.iterdir() if path.is_dir())
+    return [*(root / name for name in names), root, *inner, *(root / 'images' / name for name in names)]
+
+
+FORMATS: dict[str, Callable[[Path, Names], Listing | None]] = {
+    '{split}/metadata.jsonl or metadata.csv': metadata,
+    'dataset_*.json': karpathy,
+    'captions_{split}*.json': coco,
+    'captions.txt or *.token': flickr,
+}
+
+
+def read(root: Path, split: str, restval: bool = False) -> Listing:
+    """Finds the file of the captions of a folder and reads one split.
+
+    Args:
+      root: the folder.
+      split: such as 'train'; 'dev' and 'val' are the same.
+      restval: whether 'train' includes COCO's `restval`.
+
+    Raises:
+      UserError: if there is none of a known format, or it is damaged.
+    """
+    if not root.is_dir():
+        raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
+    names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
+    if split == 'train' and restval:
+        names = (*names, RESTVAL)
+    for read_format in FORMATS.values():
+        if (listing := read_format(root, names)) is not None:
+            return listing
+    formats = '; '.join(name.replace('{split}', split) for name in FORMATS)
+    raise UserError(f"{root} has no captions of the split '{split}': add one of {formats}")
+
+
+def merge(images: Iterable[Listed]) -> dict[str, list[str]]:
+    """Returns name -> captions, without blanks around and within them, of images that may be listed several times.
+
+    Raises:
+      UserError: if a caption is blank, an image has none, or there are no images.
+    """
+    merged: dict[str, list[str]] = {}
+    for name, captions, where in images:
+        captions = [' '.join(caption.split()) for caption in captions]
+        if '' in captions:
+            raise UserError(f'{where} has a blank caption: write the caption, or remove it')
+        if not captions:
+            raise UserError(f'{where} has no captions: add one, or remove the image')
+        merged.setdefault(name, []).extend(captions)
+    return merged

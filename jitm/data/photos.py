@@ -1,0 +1,121 @@
+"""Photos with captions: a folder of image files, which are decoded when a batch needs them."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from jitm.data import caption_files
+from jitm.data.pixels import Photos, in_threads
+from jitm.data.splits import Split
+from jitm.data.transforms import Transform, check_image
+from jitm.errors import UserError
+from jitm.files import cache_home, replacing
+
+
+def load(
+    split: str,
+    *,
+    root: str,
+    image_size: int = 224,
+    short_side: int = 256,
+    interpolation: str = 'bilinear',
+    crop: str = 'random',
+    min_area: float = 0.08,
+    flip: bool = True,
+    restval: bool = True,
+    max_captions: int | None = None,
+    dev_images: int | None = 1000,
+) -> Split:
+    """Opens one split of a folder of image files with captions, and checks all of it.
+
+    Args:
+      split: such as `train`, `dev` or `test`; `val` is the same as `dev`.
+      root: the folder; for the formats of captions see `jitm.data.caption_files`.
+      image_size: H and W of the pixels.
+      short_side, interpolation, crop, min_area, flip: see `jitm.data.transforms.Transform`.
+      restval: whether `train` includes COCO's `restval` ("RC+rV" of VSE++).
+      max_captions: number of captions to keep of each image, the first ones; None for all.
+      dev_images: number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
+
+    Returns:
+      A split with `pixels` and without features.
+
+    Raises:
+      UserError: if captions or image files are missing or damaged.
+    """
+    transform = Transform(image_size, short_side, interpolation, crop, min_area, flip)
+    listing = caption_files.read(Path(root), split, restval)
+    captions = caption_files.merge(listing.images)
+    if not captions:
+        raise UserError(f"{root} has no images of the split '{split}': add some")
+    folder = _folder_of(listing)
+    kept = list(captions)[: dev_images if split in caption_files.DEV else None]
+    texts = {name: captions[name][:max_captions] for name in kept}
+    files = [str(folder / name) for name in kept]
+    check_files(files)
+    counts = [len(of_image) for of_image in texts.values()]
+    return Split(
+        name=f'{os.path.basename(os.path.abspath(root))}/{split}',
+        regions=None,
+        counts=None,
+        captions=tuple(caption for of_image in texts.values() for caption in of_image),
+        image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
+        image_ids=tuple(kept),
+        pixels=Photos(files, transform),
+    )
+
+
+def write(split: Split, root: str | Path) -> None:
+    """Writes the pixels and captions of a split, such as one of `scenes`, as PNG files with `metadata.jsonl`.
+
+    Args:
+      split: with pixels; its name ends in that of the split, such as `scenes/dev`.
+      root: the folder; the files are in a folder in it with the name of the split.
+    """
+    folder = Path(root) / split.name.rpartition('/')[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    texts, starts = split.texts_of_image
+    rows = []
+    for image, name in enumerate(split.image_ids):
+        Image.fromarray(split.pixels[image]).save(folder / f'{name}.png')
+        captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
+        rows.append(json.dumps({'file_name': f'{name}.png', 'captions': captions}) + '\n')
+    with replacing(folder / 'metadata.jsonl') as file:
+        file.write(''.join(rows).encode())
+
+
+def _folder_of(listing: caption_files.Listing) -> Path:
+    """Returns the first folder that has the first image file."""
+    first = listing.images[0]
+    for folder in listing.folders:
+        if (folder / first.name).exists():
+            return folder
+    raise UserError(f'{first.where} names {first.name}, which is not in {listing.folders[0]}: add the file')
+
+
+def check_files(files: Sequence[str]) -> None:
+    """Decodes every image file once; files that have been checked before and have not changed are not read again.
+
+    Raises:
+      UserError: if a file is missing, or no image.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        try:
+            stat = os.stat(path)
+        except OSError as error:
+            raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from None
+        digest.update(f'{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}\n'.encode())
+    checked = cache_home() / 'checked_photos' / digest.hexdigest()
+    if checked.exists():
+        return
+    in_threads(lambda n: check_image(files[n]), len(files))
+    with contextlib.suppress(OSError):  # without a cache they are checked again
+        checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        checked.touch()

@@ -1,0 +1,87 @@
+"""Photos that are decoded when they are indexed."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from jitm.data.transforms import Transform, decode
+
+BUFFERED = 4  # results of each thread that wait for their turn
+
+
+def num_threads() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def in_threads(function: Callable[[int], Any], count: int) -> list[Any]:
+    """Returns function(0) to function(count - 1), computed on all cores."""
+    import grain  # takes seconds, and features do not need it
+
+    threads = min(num_threads(), count)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=BUFFERED * threads)
+    results = grain.MapDataset.range(count).map(lambda n: (function(n),)).to_iter_dataset(options)
+    return [result for (result,) in results]  # in a tuple, since grain leaves out None
+
+
+@dataclasses.dataclass(frozen=True)
+class Photos:
+    """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes those that are asked for.
+
+    Attributes:
+      files: I paths.
+      transform: how a photo becomes pixels.
+    """
+
+    files: Sequence[str]
+    transform: Transform
+
+    dtype = np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """I, H, W, 3."""
+        return len(self.files), self.transform.image_size, self.transform.image_size, 3
+
+    def __len__(self) -> int:
+        """Returns I."""
+        return len(self.files)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """Decodes photos as in evaluation.
+
+        Args:
+          index: a number, a slice, or int [N].
+
+        Returns:
+          uint8 [H, W, 3] for a number, otherwise [N, H, W, 3].
+        """
+        rows = np.arange(len(self))[index]
+        return self._decode(rows, self.transform.evaluate) if rows.ndim else self[[int(rows)]][0]
+
+    def sample(self, index: np.ndarray, make_generator: Callable[[int], np.random.Generator]) -> np.ndarray:
+        """Decodes photos as training examples.
+
+        Args:
+          index: int [N].
+          make_generator: returns the random generator of the example at a position.
+
+        Returns:
+          uint8 [N, H, W, 3].
+        """
+
+        def sample(position: int) -> np.ndarray:
+            return self.transform.sample(decode(self.files[index[position]]), make_generator(position))
+
+        return np.stack(in_threads(sample, len(index)))
+
+    def crops(self, index: np.ndarray) -> np.ndarray:
+        """Decodes the ten crops of photos: uint8 [N, 10, H, W, 3], see `Transform.evaluate_crops`."""
+        return self._decode(index, self.transform.evaluate_crops)
+
+    def _decode(self, index: np.ndarray, view: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
+        return np.stack(in_threads(lambda n: view(decode(self.files[index[n]])), len(index)))

@@ -1,0 +1,236 @@
+"""Tests of folders of image files: the formats of captions, crops in batches, and what is refused at the start."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jitm.data import photos, scenes
+from jitm.data.augmentation import Augmentation
+from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.pixels import Photos
+from jitm.data.text import Vocabulary
+from jitm.errors import UserError
+from tests.conftest import UNCHANGED
+
+SIZES = {'image_size': 16, 'short_side': 20}
+CAPTIONS = {'b.png': ['a dog', 'two dogs, running'], 'a.png': ['a "red" cat']}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder of 6 pictures in train and 3 in dev, with five captions each."""
+    folder = tmp_path / 'drawn'
+    for name, images in (('train', 6), ('dev', 3)):
+        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
+    return folder
+
+
+def load(root, split='train', **changes):
+    return photos.load(split, root=str(root), **SIZES | changes)
+
+
+def test_written_scenes_are_read_back(root):
+    split, written = load(root, 'dev', image_size=64, short_side=64), scenes.load('dev', dev_images=3)
+    assert split.name == 'drawn/dev'
+    assert split.captions == written.captions
+    np.testing.assert_array_equal(split.image_of_text, written.image_of_text, strict=True)
+    np.testing.assert_array_equal(split.pixels[np.arange(3)], written.pixels, strict=True)
+    assert split.image_ids == tuple(f'{name}.png' for name in written.image_ids)
+    assert (split.regions, split.counts, split.num_images) == (None, None, 3)
+
+
+def test_photos_are_indexed_like_an_array(root):
+    pixels = load(root).pixels
+    assert (pixels.shape, pixels.dtype, len(pixels)) == ((6, 16, 16, 3), np.uint8, 6)
+    whole = pixels[:]
+    for index in (2, slice(1, 3), [4, 0], np.array([5, 5])):
+        np.testing.assert_array_equal(pixels[index], whole[index], strict=True)
+    assert pixels.crops(np.array([1, 2])).shape == (2, 10, 16, 16, 3)
+    np.testing.assert_array_equal(pixels.crops(np.array([1]))[0, 4], whole[1])
+
+
+def make_pipeline(root, **changes):
+    split = load(root, **changes)
+    vocabulary = Vocabulary.build(split.captions, 1)
+    tokens = tokenize_split(split.captions, vocabulary)
+    options = {'length_multiple': 4, 'augmentation': Augmentation(**UNCHANGED), 'reads': ('pixels',)}
+    return Pipeline(split, tokens, vocabulary, batch_size=8, seed=3, **options)
+
+
+def test_a_batch_is_a_function_of_seed_and_step(root):
+    pipeline, again = make_pipeline(root), make_pipeline(root)
+    first = pipeline.batch(1)
+    np.testing.assert_array_equal(again.batch(1).images.pixels, first.images.pixels, strict=True)
+    assert first.images.pixels.shape == (8, 16, 16, 3)
+    assert first.images.regions is None
+    halves = [pipeline.batch(1, shard, 2).images.pixels for shard in (0, 1)]
+    np.testing.assert_array_equal(np.concatenate(halves), first.images.pixels)
+    other_seed = dataclasses.replace(pipeline, seed=4).batch(1)
+    assert not np.array_equal(other_seed.images.pixels, first.images.pixels)
+
+
+def test_crops_differ_between_steps_and_between_captions_of_an_image(root):
+    pipeline = make_pipeline(root)
+    seen = {}
+    for step in range(2 * pipeline.steps_per_epoch):
+        batch = pipeline.batch(step)
+        for image, pixels in zip(batch.image_index, batch.images.pixels, strict=True):
+            seen.setdefault(int(image), []).append(pixels.tobytes())
+    for crops in seen.values():
+        assert len(crops) > 5
+        assert len(set(crops)) == len(crops)
+
+
+def test_centre_crops_are_those_of_evaluation(root):
+    pipeline = make_pipeline(root, crop='centre', flip=False)
+    batch = pipeline.batch(0)
+    np.testing.assert_array_equal(batch.images.pixels, pipeline.split.pixels[batch.image_index], strict=True)
+
+
+def test_extra_pairs_are_cropped_too(root):
+    pipeline = dataclasses.replace(make_pipeline(root), num_extra=3)
+    extra = pipeline.batch(2).extra.images.pixels
+    np.testing.assert_array_equal(pipeline.batch(2).extra.images.pixels, extra)
+    assert not np.array_equal(extra, pipeline.split.pixels[pipeline.batch(2).extra_index])
+
+
+def test_other_crops_are_other_data(root):
+    identity = load(root).identity
+    assert load(root).identity == identity
+    assert load(root, interpolation='bicubic').identity != identity
+
+
+def draw(folder, names=CAPTIONS):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        Image.new('RGB', (30, 30), (50 * number, 0, 0)).save(folder / name)
+
+
+def jsonl(root):
+    draw(root / 'train')
+    rows = [{'file_name': name, 'captions': captions} for name, captions in CAPTIONS.items()]
+    (root / 'train' / 'metadata.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+
+
+def jsonl_of_single_captions(root):
+    draw(root / 'train')
+    rows = [{'file_name': name, 'text': caption} for name, captions in CAPTIONS.items() for caption in captions]
+    (root / 'train' / 'metadata.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+
+
+def numbered_csv(root):
+    draw(root / 'train')
+    lines = ['file_name,caption_0,caption_1', 'b.png,a dog,"two dogs, running"', 'a.png,"a ""red"" cat",']
+    (root / 'train' / 'metadata.csv').write_text('\r\n'.join(lines))
+
+
+def kaggle(root):
+    draw(root / 'Images', {**CAPTIONS, 'c.png': []})
+    lines = ['image,caption', 'b.png,a dog', 'b.png,"two dogs, running"', 'c.png,not of train', 'a.png,a "red" cat']
+    (root / 'captions.txt').write_text('\n'.join(lines) + '\n')
+    (root / 'train.txt').write_text('a.png\nb.png\n')
+
+
+def token(root):
+    draw(root / 'Flicker8k_Dataset')
+    lines = ['b.png#0\ta dog', 'b.png#1\ttwo dogs, running', 'c.png#0\tnot of train', 'a.png#0\ta "red" cat']
+    (root / 'Flickr8k.token.txt').write_text('\n'.join(lines) + '\n')
+    (root / 'Flickr_8k.trainImages.txt').write_text('b.png\na.png\n')
+
+
+def coco(root):
+    draw(root / 'train2017')
+    (root / 'annotations').mkdir()
+    tree = {'images': [{'id': 7, 'file_name': 'a.png'}, {'id': 3, 'file_name': 'b.png'}], 'annotations': []}
+    for image, caption in ((3, 'a dog'), (7, 'a "red" cat'), (3, 'two dogs, running')):
+        tree['annotations'].append({'image_id': image, 'caption': caption})
+    (root / 'annotations' / 'captions_train2017.json').write_text(json.dumps(tree))
+
+
+def karpathy(root):
+    draw(root / 'train2014', ['b.png'])
+    draw(root / 'val2014', ['a.png', 'c.png'])
+    rows = (('train2014', 'b.png', 'train'), ('val2014', 'a.png', 'restval'), ('val2014', 'c.png', 'val'))
+    images = [
+        {
+            'filepath': folder,
+            'filename': name,
+            'split': split,
+            'sentences': [{'raw': caption} for caption in CAPTIONS.get(name, ['other', 'captions'])],
+        }
+        for folder, name, split in rows
+    ]
+    (root / 'dataset_coco.json').write_text(json.dumps({'images': images}))
+
+
+FORMATS = [jsonl, jsonl_of_single_captions, numbered_csv, kaggle, token, coco, karpathy]
+
+
+@pytest.mark.parametrize('write', FORMATS)
+def test_every_format_gives_the_same_images_and_captions(write, tmp_path):
+    root = tmp_path / 'mine'
+    write(root)
+    split = load(root)
+    names = [os.path.basename(name) for name in split.image_ids]
+    assert names == ['b.png', 'a.png']
+    assert split.captions == (*CAPTIONS['b.png'], *CAPTIONS['a.png'])
+    assert split.image_of_text.tolist() == [0, 0, 1]
+    assert load(root, max_captions=1).captions == ('a dog', 'a "red" cat')
+
+
+def test_restval_is_part_of_train_and_val_is_dev(tmp_path):
+    karpathy(tmp_path)
+    assert load(tmp_path, restval=False).num_images == 1
+    assert load(tmp_path, 'dev').image_ids == load(tmp_path, 'val').image_ids == ('val2014/c.png',)
+    with pytest.raises(UserError, match=r"dataset_coco.json has no images of the split 'test'"):
+        load(tmp_path, 'test')
+
+
+def test_dev_images_shorten_only_dev(root):
+    assert load(root, 'dev', dev_images=2).num_images == 2
+    assert load(root, 'dev', dev_images=2).num_texts == 10
+    assert load(root, dev_images=2).num_images == 6
+
+
+def test_files_are_checked_once_until_one_changes(root, monkeypatch):
+    checked = []
+    monkeypatch.setattr(photos, 'check_image', checked.append)
+    load(root)
+    assert len(checked) == 6
+    load(root)
+    assert len(checked) == 6
+    os.utime(root / 'train' / 'train-000003.png', (1, 1))
+    load(root)
+    assert len(checked) == 12
+
+
+def test_files_are_checked_each_time_without_a_cache(root, monkeypatch):
+    checked = []
+    monkeypatch.setattr(photos, 'check_image', checked.append)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(root / 'dev' / 'metadata.jsonl'))  # no folder
+    load(root)
+    load(root)
+    assert len(checked) == 12
+
+
+def test_a_file_that_is_damaged_later_is_named(root):
+    split = load(root)
+    (root / 'train' / 'train-000003.png').write_bytes(b'')
+    with pytest.raises(UserError, match=r'train-000003.png is no image'):
+        split.pixels[np.arange(6)]
+
+
+def test_photos_are_equal_only_with_equal_files(root):
+    shutil.copytree(root, root.parent / 'copy')
+    assert isinstance(load(root).pixels, Photos)
+    assert load(root.parent / 'copy').identity == load(root).identity

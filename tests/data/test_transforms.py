@@ -1,0 +1,198 @@
+"""Tests of decoding and cropping; the references are the steps of torchvision, one after the other."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from jitm.data import transforms
+from jitm.data.transforms import Transform, check_image, decode, sample_box
+from jitm.errors import UserError
+
+BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+
+
+def picture(width=60, height=40, mode='RGB', seed=0):
+    """A smooth random image."""
+    small = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((width, height), BICUBIC).convert(mode)
+
+
+def resized(image, short_side, interpolation):
+    """Torchvision's Resize of the shorter side."""
+    width, height = image.size
+    longer = int(short_side * max(width, height) / min(width, height))
+    size = (short_side, longer) if width <= height else (longer, short_side)
+    return image.resize(size, interpolation)
+
+
+@pytest.mark.parametrize(('width', 'height'), [(60, 40), (37, 90), (33, 33), (20, 400)])
+@pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic'])
+def test_the_centre_crop_is_a_resize_and_a_crop(width, height, interpolation):
+    image = picture(width, height)
+    whole = resized(image, 30, transforms.INTERPOLATIONS[interpolation])
+    left, top = round((whole.width - 22) / 2), round((whole.height - 22) / 2)
+    transform = Transform(22, 30, interpolation, 'random', 0.08, flip=True)
+    np.testing.assert_array_equal(transform.evaluate(image), whole.crop((left, top, left + 22, top + 22)))
+
+
+def test_ten_crops_are_the_corners_the_centre_and_their_mirror_images():
+    crops = Transform(22, 30, 'bilinear', 'centre', 0.08, flip=False).evaluate_crops(picture())
+    whole = resized(picture(), 30, BILINEAR)
+    want = []
+    for view in (whole, ImageOps.mirror(whole)):
+        right, bottom = view.width - 22, view.height - 22
+        for left, top in ((0, 0), (right, 0), (0, bottom), (right, bottom), (round(right / 2), round(bottom / 2))):
+            want.append(view.crop((left, top, left + 22, top + 22)))
+    np.testing.assert_array_equal(crops, want)
+
+
+def test_random_boxes_have_the_published_areas_and_aspects():
+    rng = np.random.default_rng(0)
+    boxes = np.array([sample_box(400, 300, 0.08, rng) for _ in range(2000)])
+    width, height = (boxes[:, 2:] - boxes[:, :2]).T
+    assert (boxes >= 0).all()
+    assert (boxes[:, 2] <= 400).all()
+    assert (boxes[:, 3] <= 300).all()
+    area, aspect = width * height / (400 * 300), width / height
+    assert 0.079 < area.min() < 0.09
+    assert area.max() > 0.9
+    assert 0.74 < aspect.min() < 0.77
+    assert 1.3 < aspect.max() < 1.35
+    assert abs(np.log(aspect)).mean() == pytest.approx(np.log(4 / 3) / 2, abs=0.02)
+
+
+def test_a_box_that_never_fits_is_the_largest_central_one():
+    assert sample_box(1000, 20, 0.9, np.random.default_rng(0)) == (486, 0, 513, 20)
+    assert sample_box(20, 1000, 0.9, np.random.default_rng(0)) == (0, 486, 20, 513)
+
+
+def test_a_random_crop_is_a_crop_and_a_resize():
+    transform = Transform(16, 20, 'bicubic', 'random', 0.5, flip=False)
+    got = transform.sample(picture(), np.random.default_rng(3))
+    box = sample_box(60, 40, 0.5, np.random.default_rng(3))
+    np.testing.assert_array_equal(got, picture().crop(box).resize((16, 16), BICUBIC))
+
+
+def test_half_of_the_examples_are_mirrored():
+    transform, image = Transform(16, 20, 'bilinear', 'centre', 1.0, flip=True), picture()
+    plain = transform.evaluate(image)
+    samples = [transform.sample(image, np.random.default_rng(seed)) for seed in range(100)]
+    mirrored = [np.array_equal(one, plain[:, ::-1]) for one in samples]
+    assert all(np.array_equal(one, plain) or flipped for one, flipped in zip(samples, mirrored, strict=True))
+    assert 30 < sum(mirrored) < 70
+
+
+def test_crops_have_the_right_shapes():
+    transform = Transform(16, 20, 'bilinear', 'random', 0.08, flip=True)
+    assert transform.evaluate(picture()).shape == (16, 16, 3)
+    assert transform.evaluate_crops(picture()).shape == (10, 16, 16, 3)
+    assert transform.is_random
+    assert not Transform(16, 20, 'bilinear', 'centre', 0.08, flip=False).is_random
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'image_size': 0}, 'image_size is 0'),
+        ({'short_side': 15}, 'short_side is 15; it must be at least 16'),
+        ({'interpolation': 'cubic'}, 'interpolation'),
+        ({'crop': 'center'}, 'did you mean'),
+        ({'min_area': 0.0}, 'min_area'),
+    ],
+)
+def test_wrong_arguments_are_refused(changes, message):
+    arguments = {'image_size': 16, 'short_side': 20, 'interpolation': 'bilinear', 'crop': 'centre'}
+    with pytest.raises(ValueError, match=message):
+        Transform(**arguments | {'min_area': 0.08, 'flip': False} | changes)
+
+
+def close(path, image, tolerance):
+    """Whether a decoded file is an image, on average."""
+    assert decode(path).mode == 'RGB'
+    difference = np.asarray(decode(path), int) - np.asarray(image, int)
+    return abs(difference).mean() < tolerance
+
+
+@pytest.mark.parametrize('mode', ['RGB', 'L', 'CMYK', 'YCbCr'])
+def test_jpegs_of_all_kinds_become_red_green_and_blue(mode, tmp_path):
+    image, path = picture(mode=mode), tmp_path / 'one.jpg'
+    image.save(path, quality=95)
+    assert close(path, image.convert('RGB'), 4)
+
+
+def test_pngs_of_all_kinds_become_red_green_and_blue(tmp_path):
+    image, path = picture(), tmp_path / 'one.png'
+    for mode in ('P', 'L', '1', 'LA', 'RGBA'):
+        image.convert(mode).save(path)
+        assert close(path, image.convert(mode).convert('RGB'), 0.5)
+    deep = np.asarray(image.convert('L'), np.uint16) * 256
+    Image.fromarray(deep).save(path)
+    assert close(path, image.convert('L').convert('RGB'), 0.5)
+
+
+def test_transparent_pixels_are_white(tmp_path):
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[:4, :, 3] = 255
+    Image.fromarray(pixels).save(tmp_path / 'one.png')
+    got = np.asarray(decode(tmp_path / 'one.png'))
+    assert not got[:4].any()
+    assert (got[4:] == 255).all()
+
+
+def test_images_are_turned_upright(tmp_path):
+    image, exif = picture(), Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: rotate clockwise by 90 degrees
+    image.save(tmp_path / 'one.png', exif=exif)
+    np.testing.assert_array_equal(decode(tmp_path / 'one.png'), image.transpose(Image.Transpose.ROTATE_270))
+
+
+def encoded(image, kind='JPEG'):
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ('data', 'message'),
+    [
+        (b'', 'is no image that Pillow can read'),
+        (b'<html>404</html>', 'is no image that Pillow can read'),
+        (encoded(picture())[:200], 'is no image that Pillow can read'),
+        (encoded(picture())[:-300], 'is damaged or cut off'),
+        (encoded(picture(), 'PNG')[:-300], 'is damaged or cut off'),
+        (encoded(picture(), 'PNG').replace(b'IDAT', b'IDAX', 1), 'is no image that Pillow can read'),
+        (encoded(picture(300, 4)), 'no side may be 50 times the other'),
+        (encoded(Image.fromarray(np.ones((9, 9), np.float32)), 'TIFF'), 'has pixels of more than 16 bits'),
+    ],
+)
+def test_damaged_files_are_one_sentence(data, message, tmp_path):
+    path = tmp_path / 'one.jpg'
+    path.write_bytes(data)
+    for read in (check_image, decode):
+        with pytest.raises(UserError, match=message) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+
+
+def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / 'one.png'
+    with pytest.raises(UserError, match='No such file'):
+        decode(path)
+    picture().save(path)
+    monkeypatch.setattr(transforms, 'MAX_PIXELS', 2399)
+    with pytest.raises(UserError, match='has 60 x 40 pixels: shrink it'):
+        check_image(path)
+
+
+def test_whatever_is_checked_can_be_decoded(tmp_path):
+    """For a JPEG with each of many bytes changed: the check and decoding refuse the same files."""
+    data, path = bytearray(encoded(picture(64, 64))), tmp_path / 'one.jpg'
+    for position in range(2, len(data), 37):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
+        try:
+            check_image(path)
+        except UserError:
+            continue
+        assert decode(path).mode == 'RGB'
