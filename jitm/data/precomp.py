@@ -1,10 +1,10 @@
 """Region features and captions in the field's `*_precomp` folders.
 
-A folder holds, per split, `{split}_ims.npy`, `{split}_caps.txt` and optionally `{split}_ids.txt`, `{split}_boxes.npy`
-and `{split}_tags.jsonl`; `boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt`
-holds the name of the data set. Features stay on disk and are memory-mapped. Two differences between published folders
-are removed: some store each image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000
-images of published results.
+A folder holds, per split, `{split}_ims.npy` and `{split}_caps.txt`, and optionally `{split}_ids.txt`, `_counts.npy` (the
+number of valid regions of each image), `_image_of_text.npy` (the image of each caption), `_boxes.npy` and `_tags.jsonl`;
+`boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt` holds the name of the data
+set. Features stay on disk and are memory-mapped. Two differences between published folders are removed: some store each
+image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000 images of published results.
 """
 
 import itertools
@@ -21,6 +21,8 @@ from jitm.errors import UserError
 
 _CHUNK_BYTES = 64 * 2**20
 _FEATURES = '_ims.npy'
+FLOATS = (np.float16, np.float32)
+INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
 
 
 def splits(root: str) -> tuple[str, ...]:
@@ -64,16 +66,15 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
 
     captions = _read_lines(captions_path)
     stored = _open_features(path)
-    repeats = _count_repeats(stored) if len(stored) == len(captions) else 1
+    image_of_text = _read_image_of_text(os.path.join(root, f'{split}_image_of_text.npy'), len(stored), len(captions))
+    repeats = _count_repeats(stored) if image_of_text is None and len(stored) == len(captions) else 1
     regions = stored[::repeats]
     _check_finite(regions, path, repeats)
     images, texts = len(regions), len(captions)
-    if texts % images:
-        raise UserError(
-            f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}: '
-            'every image needs the same number of captions, one per line'
-        )
-    image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, texts)
+    if image_of_text is None:
+        image_of_text = _same_number_each(images, texts, captions_path, path)
+    counts = _read_counts(os.path.join(root, f'{split}_counts.npy'), *stored.shape[:2])
+    image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, image_of_text)
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
     dataset = _read_dataset(os.path.join(root, 'dataset.txt'))
@@ -83,13 +84,13 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
         raise UserError(
             f'{path} cannot be cut to {dev_images} images: set dev_images to at least 1, or to None for all'
         )
-    per_image = texts // images
+    texts_kept = np.flatnonzero(image_of_text < kept)
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         regions=regions[:kept],
-        counts=np.full(kept, regions.shape[1], np.int32),
-        captions=captions[: kept * per_image],
-        image_of_text=np.repeat(np.arange(kept, dtype=np.int32), per_image),
+        counts=counts[::repeats][:kept],
+        captions=tuple(captions[text] for text in texts_kept),
+        image_of_text=image_of_text[texts_kept],
         image_ids=image_ids[:kept],
         boxes=None if boxes is None else boxes[:kept],
         dataset=dataset,
@@ -117,8 +118,42 @@ def _read_lines(path: str) -> tuple[str, ...]:
     return lines
 
 
-def open_npy(path: str) -> np.memmap:
-    """Memory-maps a float array; only the header is parsed, and nothing is unpickled."""
+def _same_number_each(images: int, texts: int, captions_path: str, path: str) -> np.ndarray:
+    """Returns the image of each text, int32 [T], if every image has the same number of captions."""
+    if texts % images:
+        raise UserError(
+            f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}: give every '
+            f'image the same number of captions, one per line, or add {path.removesuffix(_FEATURES)}_image_of_text.npy'
+        )
+    return np.repeat(np.arange(images, dtype=np.int32), texts // images)
+
+
+def _read_integers(path: str, size: int, low: int, high: int, what: str) -> np.ndarray | None:
+    """Reads integers in [low, high], int32 [size]; None without the file."""
+    if not os.path.exists(path):
+        return None
+    array = open_npy(path, INTEGERS)
+    if array.shape != (size,):
+        raise UserError(f'{path} has shape {array.shape}: it needs {what}, shape ({size},)')
+    if array.min() < low or array.max() > high:
+        raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {what}, {low} to {high}')
+    return array.astype(np.int32)
+
+
+def _read_counts(path: str, images: int, regions: int) -> np.ndarray:
+    counts = _read_integers(path, images, 1, regions, 'the number of valid regions of each image')
+    return np.full(images, regions, np.int32) if counts is None else counts
+
+
+def _read_image_of_text(path: str, images: int, texts: int) -> np.ndarray | None:
+    image_of_text = _read_integers(path, texts, 0, images - 1, 'the image of each caption')
+    if image_of_text is not None and len(missing := np.setdiff1d(np.arange(images), image_of_text)):
+        raise UserError(f'{path} gives image {missing[0]} no caption: every image needs one')
+    return image_of_text
+
+
+def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.memmap:
+    """Memory-maps an array of one of some dtypes; only the header is parsed, and nothing is unpickled."""
     try:
         with open(path, 'rb') as file:
             shape, dtype = _read_header(file)
@@ -127,8 +162,8 @@ def open_npy(path: str) -> np.memmap:
         raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
     except Exception as error:  # numpy raises many kinds of errors for damaged headers
         raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save') from error
-    if dtype not in (np.float16, np.float32):
-        raise UserError(f'{path} has dtype {dtype}: convert it to float16 or float32')
+    if dtype not in dtypes:
+        raise UserError(f'{path} has dtype {dtype}: convert it to {" or ".join(kind.__name__ for kind in dtypes[:2])}')
     if min(shape, default=1) < 1:
         raise UserError(f'{path} has shape {shape}, which is empty: write it again')
     if missing > 0:
@@ -201,13 +236,15 @@ def _is_finite(array: np.ndarray) -> bool:
     return bool(signed.max() < positive and unsigned.max() < negative)
 
 
-def _read_ids(path: str, images: int, texts: int) -> tuple[str, ...]:
+def _read_ids(path: str, images: int, image_of_text: np.ndarray) -> tuple[str, ...]:
     if not os.path.exists(path):
         return tuple(str(image) for image in range(images))
-    ids = _read_lines(path)
+    ids, texts = _read_lines(path), len(image_of_text)
     if len(ids) not in (images, texts):
         raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts})')
-    return ids[:: len(ids) // images]
+    if len(ids) == images:
+        return ids
+    return tuple(ids[text] for text in np.unique(image_of_text, return_index=True)[1])
 
 
 def _read_dataset(path: str) -> str:

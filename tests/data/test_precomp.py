@@ -187,7 +187,63 @@ def test_splits_are_listed(root):
     assert precomp.splits(str(root)) == ('dev', 'testall')
 
 
+def test_images_may_have_different_numbers_of_captions(root):
+    ids = ['x', 'y', 'x', 'z', 'x', 'z']
+    write(root, split='dev', ims=features(3), ids=ids, dev_image_of_text=np.array([0, 1, 0, 2, 0, 2]))
+    split = precomp.load('dev', root=str(root))
+    assert split.image_of_text.tolist() == [0, 1, 0, 2, 0, 2]
+    assert split.image_of_text.dtype == np.int32
+    assert split.image_ids == ('x', 'y', 'z')
+    two = precomp.load('dev', root=str(root), dev_images=2)
+    assert two.captions == ('caption 0', 'caption 1', 'caption 2', 'caption 4')
+    assert two.image_of_text.tolist() == [0, 1, 0, 0]
+
+
+def test_equal_rows_are_different_images_if_these_are_given(root):
+    write(root, ims=features(1).repeat(2, axis=0), captions=['a', 'b'], train_image_of_text=np.array([1, 0], np.uint8))
+    split = precomp.load('train', root=str(root))
+    assert split.num_images == 2
+    assert split.image_of_text.tolist() == [1, 0]
+
+
+def test_images_may_have_different_numbers_of_regions(root):
+    write(root, split='dev', train_counts=np.array([9]), dev_counts=np.array([3, 1, 2], np.int16))
+    split = precomp.load('dev', root=str(root), dev_images=2)
+    assert split.counts.tolist() == [3, 1]
+    assert split.counts.dtype == np.int32
+
+
+def test_counts_of_images_stored_once_per_caption_are_kept_once(root):
+    write(root, ims=features(2).repeat(3, axis=0), train_counts=np.repeat([2, 3], 3))
+    assert precomp.load('train', root=str(root)).counts.tolist() == [2, 3]
+
+
 # What is refused.
+
+
+@pytest.mark.parametrize(
+    ('name', 'array', 'reason'),
+    [
+        ('counts', np.ones(2, int), 'has shape (2,): it needs the number of valid regions of each image, shape (3,)'),
+        ('counts', np.ones(3), 'has dtype float64: convert it to int32 or int64'),
+        (
+            'counts',
+            np.array([1, 0, 1]),
+            'has numbers from 0 to 1: it needs the number of valid regions of each image, 1 to 3',
+        ),
+        (
+            'counts',
+            np.array([1, 4, 1]),
+            'has numbers from 1 to 4: it needs the number of valid regions of each image, 1 to 3',
+        ),
+        ('image_of_text', np.zeros(5, int), 'has shape (5,): it needs the image of each caption, shape (6,)'),
+        ('image_of_text', np.full(6, 3), 'has numbers from 3 to 3: it needs the image of each caption, 0 to 2'),
+        ('image_of_text', np.array([0, 0, 0, 2, 2, 2]), 'gives image 1 no caption: every image needs one'),
+    ],
+)
+def test_counts_and_images_of_captions_that_do_not_fit(root, name, array, reason):
+    write(root, **{f'train_{name}': array})
+    assert message(root) == f'{root / f"train_{name}.npy"} {reason}'
 
 
 def test_missing_folder(tmp_path):
@@ -397,3 +453,11 @@ def test_flickr8k(tmp_path):
     assert split.image_ids[0] == '2090545563_a4e66ec76b.jpg'
     np.testing.assert_allclose(split.boxes[7, 35], [5 / 6, 5 / 6, 1, 1], rtol=1e-6)
     assert precomp.load('train', root=str(folder)).num_images == 6000
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
+def test_flickr8k_regions_have_their_counts(tmp_path):
+    subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path, 'regions'], check=True, capture_output=True)
+    split = precomp.load('dev', root=str(tmp_path / 'f8k_regions_precomp'))
+    assert (split.counts.min(), split.counts.max()) == (24, 36)
+    assert not split.regions[np.arange(36) >= split.counts[:, None]].any()
