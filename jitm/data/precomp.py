@@ -1,10 +1,11 @@
 """Region features and captions in the field's `*_precomp` folders.
 
-A folder holds, per split, `{split}_ims.npy` and `{split}_caps.txt`, and optionally `{split}_ids.txt`, `_counts.npy` (the
-number of valid regions of each image), `_image_of_text.npy` (the image of each caption), `_boxes.npy` and `_tags.jsonl`;
-`boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt` holds the name of the data
-set. Features stay on disk and are memory-mapped. Two differences between published folders are removed: some store each
-image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000 images of published results.
+A folder holds, per split, `{split}_ims.npy` and `{split}_caps.txt`, and optionally `{split}_ids.txt`, `_counts.npy`
+(the number of valid regions of each image), `_image_of_text.npy` (the image of each caption), `_boxes.npy` and
+`_tags.jsonl`; `boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt` holds the
+name of the data set. Features stay on disk and are memory-mapped. Two differences between published folders are
+removed: some store each image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000
+images of published results.
 """
 
 import itertools
