@@ -1,6 +1,7 @@
 """Bad values of a config: one sentence, exit code 2, and nothing is written."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -178,7 +179,14 @@ def test_a_config_file_of_another_form_is_refused(tiny_config, tmp_path, capsys)
             train_and_evaluate(tiny_config, workdir)
 
 
-def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny_config, tmp_path):
+def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, 'disk_usage', lambda path: shutil._ntuple_diskusage(2**21, 2**21, 2**21))
+    with pytest.raises(UserError, match=r'run cannot be written: No space left on device; make room'):
+        train_and_evaluate(tiny_config, tmp_path / 'run')
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_at_the_start_leaves_nothing(tiny_config, tmp_path):
     workdir = tmp_path / 'run'
     workdir.mkdir()
     (workdir / 'config.json.partial').symlink_to('/dev/full')

@@ -16,6 +16,7 @@ from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
 from jitm import config as config_lib
+from jitm import ranges
 from jitm.commands import cli
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
@@ -27,10 +28,10 @@ from jitm.layers import transformer
 from jitm.runs import checkpoint
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest
+from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from jitm.training.build.run import set_up
-from jitm.training.logs import read_metrics
 from jitm.types import Texts
 from tests.conftest import ROOT, environment, run_script
 from tests.models.test_matchers import VSRN
@@ -129,7 +130,7 @@ def start_and_wait(config_file: Path, workdir: Path, num_lines: int) -> subproce
 PAUSED = """
 import sys
 from jitm.commands import cli
-from jitm.training.logs import MetricsFile
+from jitm.runs.log import MetricsFile
 
 number, argv, write = int(sys.argv[1]), sys.argv[2:], MetricsFile.write
 
@@ -291,12 +292,41 @@ def test_damaged_metrics_are_one_sentence(finished, tiny_config, tmp_path, conte
         loop.train_and_evaluate(tiny_config, workdir)
 
 
-def test_lost_metrics_do_not_stop_a_run(finished, tiny_config, tmp_path):
+def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tmp_path, caplog):
     workdir = shutil.copytree(finished, tmp_path / 'run')
     (workdir / 'metrics.jsonl').unlink()
     result = loop.train_and_evaluate(tiny_config, workdir)
+    assert 'metrics.jsonl is missing: the validations of the checkpoints (20, 30) are written again' in caplog.text
     assert result['first'] is None
-    assert result['best']['step'] == Checkpoints(finished).best_step()
+    assert result['best']['step'] == Checkpoints(finished).best_step() == 20
+    lines = (finished / 'metrics.jsonl').read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)['part'] == 'dev' and json.loads(line)['step'] in (20, 30)]
+    assert (workdir / 'metrics.jsonl').read_text().splitlines() == kept
+
+
+@pytest.mark.parametrize('damage', ['flipped', 'lost', 'cut off'])
+def test_damaged_lines_are_warned_of(finished, tiny_config, tmp_path, capsys, caplog, damage):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    first, *others = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
+    lines = {'flipped': [first.replace('1', '2'), *others], 'lost': others, 'cut off': [first, *others[:-1]]}
+    (workdir / 'metrics.jsonl').write_text(''.join(lines[damage]))
+    warning = 'metrics.jsonl is not as its checkpoints have recorded it: lines are damaged or lost; restore the file'
+    config = ranges.check(tiny_config)
+    for command in (lambda: loop.check_workdir(workdir, config), lambda: cli.main(['report', 'summary', str(workdir)])):
+        command()
+        assert caplog.text.count(warning) == 1
+        caplog.clear()
+    loop.check_workdir(finished, config)
+    assert cli.main(['report', 'summary', str(finished)]) == 0
+    assert not caplog.text
+
+
+def test_config_file_that_is_not_of_the_checkpoints_is_not_reported(finished, tmp_path, capsys):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    config = json.loads((workdir / 'config.json').read_text())
+    (workdir / 'config.json').write_text(json.dumps(config | {'epochs': 4}))
+    assert cli.main(['report', 'summary', str(workdir)]) == 2
+    assert 'run/config.json is not as in its checkpoints (epochs: 3 -> 4); restore it' in capsys.readouterr().err
 
 
 def test_partial_config_file_does_not_block_a_start(tiny_config, tmp_path):

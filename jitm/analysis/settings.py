@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.config import check_format, flatten
+from jitm.config import check_format, differences, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
-from jitm.files import read_json_lines
+from jitm.runs.log import check_record, read_description, read_metrics
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
@@ -90,8 +90,10 @@ class Setting:
 def read_run_log(workdir: Path) -> RunLog:
     """Reads the config of a run and the lines of its `metrics.jsonl`.
 
+    Lines of `metrics.jsonl` that are damaged or lost are warned of.
+
     Raises:
-      UserError: if the directory is not a run directory.
+      UserError: if the directory is not a run directory, or `config.json` is not that of its checkpoints.
     """
     path = workdir / 'metrics.jsonl'
     try:
@@ -100,7 +102,11 @@ def read_run_log(workdir: Path) -> RunLog:
     except (OSError, ValueError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     check_format(config, workdir)
-    lines = read_json_lines(path)
+    description = read_description(workdir)
+    if description and (changed := differences(description['config'], config)):
+        raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
+    check_record(workdir, description)
+    lines = read_metrics(workdir)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
         raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')
     return RunLog(workdir, config, lines)

@@ -24,9 +24,9 @@ from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
+from jitm.runs.log import read_metrics
 from jitm.runs.progress import ProgressPrinter
 from jitm.training import stages
-from jitm.training.logs import read_metrics
 
 TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')

@@ -28,11 +28,12 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.files import RESUMES, replacing, writing
+from jitm.runs.log import DESCRIPTION, MANIFEST
 
-MANIFEST = 'manifest.json'
 SELECTED_BY = 'rsum'
 PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
+START = 2**20  # bytes of the other files of a new run
 FORMAT = 5  # of the content; to be raised when older checkpoints can no longer be read
 
 
@@ -123,13 +124,15 @@ class Checkpoints:
           UserError: if it cannot be written, for example on a full disk; the earlier checkpoints are left unchanged.
         """
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
-        scores = self._scores() | ({step: _score(metrics)} if metrics else {})
+        scores = {number: _score(found) for number, found in self.validations().items()}
+        scores |= {step: _score(metrics)} if metrics else {}
         best = max(scores, key=lambda step: (scores[step], step), default=None)
         described = run | {'format': FORMAT, 'best_step': best}
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
         folder = self.folder / str(step)
         with writing(folder, RESUMES), _silent():
-            self._check_room(tree)
+            if parallel.any_process(not self.has_room(tree)):  # Orbax prints more than it raises on a full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._manager.save(step, args=items, metrics=metrics, force=True)
             self._manager.wait_until_finished()
         if parallel.is_primary():
@@ -138,12 +141,11 @@ class Checkpoints:
                 file.write(digests)
         parallel.barrier('saved')
 
-    def _check_room(self, tree: chex.ArrayTree) -> None:
-        """Raises an OSError if a state does not fit on the disk; Orbax prints more than it raises on a full one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) + OVERHEAD
-        if parallel.any_process(shutil.disk_usage(self.folder).free < needed):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def has_room(self, state: chex.ArrayTree, others: int = 0) -> bool:
+        """Returns whether a state, of which only shapes are read, and bytes of other files fit on the disk."""
+        existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + OVERHEAD + others
+        return shutil.disk_usage(existing).free >= needed
 
     def set_aside_damaged(self) -> None:
         """Moves damaged checkpoints to `damaged/` with a warning; every process calls it before the first save.
@@ -227,10 +229,10 @@ class Checkpoints:
         """Returns the metrics of a validated checkpoint."""
         return json.loads((self.folder / str(step) / 'metrics' / 'metrics').read_text())
 
-    def _scores(self) -> dict[int, float]:
-        """Returns the rsum of every validated checkpoint by its step."""
+    def validations(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics of every validated checkpoint by its step."""
         validated = (step for step in self.steps() if (self.folder / str(step) / 'metrics').is_dir())
-        return {step: _score(self.metrics(step)) for step in validated}
+        return {step: self.metrics(step) for step in validated}
 
     def check(self, step: int) -> dict[str, Any]:
         """Returns the description of the run in a checkpoint, with its `best_step`, if the checkpoint is whole.
@@ -249,7 +251,7 @@ class Checkpoints:
         elif file := damaged_file(folder):
             problem = f'{file} is damaged, so checkpoint {folder.name} cannot be trusted'
         else:
-            run = json.loads((folder / 'run' / 'metadata').read_text())
+            run = json.loads((folder / DESCRIPTION).read_text())
             if run.pop('format', None) == FORMAT:
                 return run
             raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')

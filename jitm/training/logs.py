@@ -1,8 +1,7 @@
-"""Outputs of a training run: JSONL metrics, TensorBoard, a progress bar, and a warning when a model collapses."""
+"""Outputs of a training run: metrics, times, TensorBoard, a progress bar, and a warning when a model collapses."""
 
 import contextlib
 import datetime
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,41 +13,12 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from jitm import parallel
-from jitm.errors import UserError
-from jitm.files import RESUMES, read_json_lines, replacing, writing
+from jitm.files import RESUMES, writing
+from jitm.runs import log
+from jitm.runs.log import MetricsFile, read_metrics
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
-
-
-class MetricsFile:
-    """A JSONL file with one line per logged step, however often the run was resumed."""
-
-    def __init__(self, path: Path, step: int):
-        """Opens the file and drops lines of later steps, and incomplete lines, of an interrupted start.
-
-        Args:
-          path: the file.
-          step: the last step whose lines are kept.
-
-        Raises:
-          UserError: if it is damaged, or cannot be written.
-        """
-        kept = [line for line in _read_lines(path) if line['step'] <= step]
-        with replacing(path) as file:
-            file.write(''.join(json.dumps(line) + '\n' for line in kept).encode())
-        self._path, self._file = path, path.open('a')
-
-    def write(self, line: Mapping[str, object]) -> None:
-        """Appends one line, which must have a `step`; raises a UserError if it cannot be written."""
-        with writing(self._path, RESUMES):
-            self._file.write(json.dumps(line) + '\n')
-            self._file.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        with contextlib.suppress(OSError):  # of a line whose error was raised
-            self._file.close()
 
 
 class Board:
@@ -88,20 +58,6 @@ class Board:
         """Closes the file."""
         with contextlib.suppress(OSError):  # of values whose error was raised, or which `metrics.jsonl` has
             self._events.close()
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a file with one line per logged step; raises a UserError if one has no step."""
-    lines = read_json_lines(path)
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line.get('step'), int):
-            raise UserError(f'{path} is damaged in line {number}; restore the file, or remove it')
-    return lines
-
-
-def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run's `metrics.jsonl`; none if there is no such file."""
-    return _read_lines(workdir / 'metrics.jsonl')
 
 
 def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -> list[int]:
@@ -170,7 +126,7 @@ class Logs:
         """
         workdir.mkdir(parents=True, exist_ok=True)
         step, last = restored or 0, -1 if restored is None else restored
-        self._metrics = MetricsFile(workdir / 'metrics.jsonl', last)
+        self._metrics = MetricsFile(workdir / log.NAME, last)
         self._timing = MetricsFile(workdir / 'timing.jsonl', last)
         self._board = Board(workdir / 'tensorboard', last + 1)
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
@@ -186,6 +142,10 @@ class Logs:
         """Prints a line above the progress bar."""
         if parallel.is_primary():
             self._bar.write(text)
+
+    def record(self) -> dict[str, Any]:
+        """Returns the record of `metrics.jsonl` for a checkpoint."""
+        return {'logged': self._metrics.record()}
 
     def waited(self, seconds: float) -> None:
         """Adds seconds spent waiting for a batch."""
@@ -234,7 +194,7 @@ class Logs:
         self._timing.close()
 
     def _write(self, step: int, part: str, metrics: Mapping[str, float], epoch: float) -> dict[str, Any]:
-        line = {'step': step, 'epoch': epoch, 'part': part, **metrics}
+        line = log.make_line(step, epoch, part, metrics)
         self._metrics.write(line)
         self._board.write(step, {f'{part}/{name}'.replace('@', '_'): value for name, value in metrics.items()})
         return line

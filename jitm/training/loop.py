@@ -14,10 +14,11 @@ from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.scoring import ScoringOptions, similarity_matrix
 from jitm.files import replacing
-from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
+from jitm.runs.log import make_line, read_metrics, rebuild_metrics
 from jitm.training.build.run import Setup, check_workdir, lock, set_up
-from jitm.training.logs import CollapseMonitor, Logs, read_metrics, term_changes
+from jitm.training.logs import CollapseMonitor, Logs, term_changes
 from jitm.training.step import TrainState
 from jitm.types import Batch
 
@@ -93,7 +94,11 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
     setup = error = None
     try:
         check_workdir(workdir, config)
-        setup = set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))
+        checkpoints = Checkpoints(workdir)
+        resuming = bool(checkpoints.whole_steps())
+        setup = set_up(config, resuming)
+        if not resuming and not checkpoints.has_room(jax.eval_shape(setup.random_state), START):
+            raise UserError(f'{workdir} cannot be written: No space left on device; make room, or choose another disk')
     except UserError as caught:
         error = caught
     if parallel.any_process(error is not None):
@@ -123,6 +128,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         if not (workdir / 'config.json').exists():
             _write_config(config, workdir)
         state, run, restored = _start(setup, checkpoints, workdir)
+        if restored is not None and parallel.is_primary():
+            rebuild_metrics(workdir, _saved_validations(setup, checkpoints))
         _write_config(config, workdir)  # keys that cannot change a number may differ
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
         monitor = CollapseMonitor(config['evaluation']['member'], changes)
@@ -131,8 +138,14 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         return {'first': _first_validation(folder), 'best': _best_validation(checkpoints)}
 
 
+def _saved_validations(setup: Setup, checkpoints: Checkpoints) -> list[dict[str, Any]]:
+    """Returns the lines of `metrics.jsonl` of all validations that checkpoints hold."""
+    split, per_epoch = setup.config['evaluation']['split'], setup.pipeline.steps_per_epoch
+    return [make_line(step, step / per_epoch, split, scores) for step, scores in checkpoints.validations().items()]
+
+
 def _first_validation(folder: Path) -> dict[str, Any] | None:
-    return next((line for line in read_metrics(folder) if 'rsum' in line), None)
+    return next((line for line in read_metrics(folder) if line['step'] == 0 and 'rsum' in line), None)
 
 
 def _best_validation(checkpoints: Checkpoints) -> dict[str, Any]:
@@ -179,7 +192,7 @@ class _Loop:
                 self._check_finite(state, step)
             if saving and not (resumed and step == start):
                 scores = self._validate(state, step) if validating else None
-                self._checkpoints.save(state, step, self._run, scores)
+                self._checkpoints.save(state, step, self._run | self._logs.record(), scores)
             if step == total:
                 return
             if stopping:
@@ -189,7 +202,7 @@ class _Loop:
             self._logs.waited(time.perf_counter() - start_of_wait)
             do_step = self._compile_step if step == start else setup.train_step
             state, values = do_step(state, batch)
-            self._log(step + 1, values)
+            self._log(state, step + 1, values)
 
     def _compile_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
         """Does the first step of a start, which compiles it, and prints how long that took."""
@@ -214,7 +227,7 @@ class _Loop:
         if int(state.step) == step:
             return
         if int(state.step) not in self._checkpoints.steps():
-            self._checkpoints.save(state, int(state.step), self._run, None)
+            self._checkpoints.save(state, int(state.step), self._run | self._logs.record(), None)
         raise _not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:
@@ -224,9 +237,9 @@ class _Loop:
         self._logs.validation(step, step / self._setup.pipeline.steps_per_epoch, split, scores, seconds)
         return scores
 
-    def _log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Logs the metrics of the step after which `step` steps are done, if its time has come."""
-        if step % self._log_every or not values['finite']:
+    def _log(self, state: TrainState, step: int, values: Mapping[str, Any]) -> None:
+        """Logs the metrics of the step after which `step` steps are done, if its time has come and it was finite."""
+        if step % self._log_every or int(state.step) != step:
             return
         numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
         numbers['learning_rate'] = float(self._setup.schedule(step - 1))

@@ -45,10 +45,11 @@ def write_run(folder, seed, rsums, **changes):
 
 def write_training(folder, rsums=(), config=None, **values):
     """A run of 20 steps per epoch that logs every second step; `values` are logged in the lines of training."""
-    lines = [{'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} for n, rsum in enumerate(rsums)]
+    lines = [{'step': 20 * n, 'epoch': 1.0 * n, 'part': 'dev', 'rsum': rsum} for n, rsum in enumerate(rsums)]
     for n in range(len(values['loss'])):
         line = {f'target/{"ranking_loss" if key == "loss" else key}': value[n] for key, value in values.items()}
-        lines.append({'epoch': (2 * n + 2) / 20, 'part': 'train', 'target/collapsed_loss': 8.0} | line)
+        step = 2 * n + 2
+        lines.append({'step': step, 'epoch': step / 20, 'part': 'train', 'target/collapsed_loss': 8.0} | line)
     return write(folder, config or config_of(), lines)
 
 
@@ -73,7 +74,7 @@ def test_summary_averages_seeds_of_a_setting(tmp_path):
 def test_summary_has_the_mean_distance_if_all_runs_log_it(tmp_path):
     def write_distances(name, seed, distances):
         recalls = {f'{direction}/recall@{k}': 10 for direction in ('i2t', 't2i') for k in (1, 5, 10)}
-        lines = [{'epoch': float(n), 'part': 'dev', 'rsum': 60.0 + n, **recalls} for n in range(2)]
+        lines = [{'step': n, 'epoch': float(n), 'part': 'dev', 'rsum': 60.0 + n, **recalls} for n in range(2)]
         lines = [line | distance for line, distance in zip(lines, distances, strict=True)]
         return write(tmp_path / name, config_of(seed), lines)
 
@@ -252,10 +253,17 @@ def test_plateau_end_by_hand():
 def test_points_of_the_evaluated_member(tmp_path):
     config = config_of(evaluation={'split': 'val', 'member': 'b'})
     lines = [
-        {'epoch': 0.0, 'part': 'val', 'rsum': 7.0},
-        {'epoch': 0.5, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 6.0, 'a/hard_share': 1.0},
-        {'epoch': 1.0, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 0.0, 'b/absolute_gap': 0.2},
-        {'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
+        {'step': 0, 'epoch': 0.0, 'part': 'val', 'rsum': 7.0},
+        {'step': 1, 'epoch': 0.5, 'part': 'train', 'b/ranking_loss': 3.0, 'b/collapsed_loss': 6.0, 'a/hard_share': 1.0},
+        {
+            'step': 2,
+            'epoch': 1.0,
+            'part': 'train',
+            'b/ranking_loss': 3.0,
+            'b/collapsed_loss': 0.0,
+            'b/absolute_gap': 0.2,
+        },
+        {'step': 2, 'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
     ]
     assert read_points(read_run_log(write(tmp_path / 'run', config, lines))) == {
         'loss': [(0.5, 0.5)],
@@ -277,7 +285,7 @@ def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
         write_training(tmp_path / 'b', [3, 20], loss=[4, 8, 6, 1]),
     ]
     fine = [
-        {'epoch': step / 20, 'part': 'train', 'target/ranking_loss': step, 'target/collapsed_loss': 4}
+        {'step': step, 'epoch': step / 20, 'part': 'train', 'target/ranking_loss': step, 'target/collapsed_loss': 4}
         for step in (1, 2)
     ]
     (fast,) = read_settings([write(tmp_path / 'c', config_of(), fine)])
@@ -334,7 +342,7 @@ def test_command_draws_training(tmp_path, capsys):
 def write_validations(folder, rsums, **changes):
     """A run whose R@1 are 1/10 and 1/5 of its rsum."""
     recalls = [{'i2t/recall@1': rsum / 10, 't2i/recall@1': rsum / 5} for rsum in rsums]
-    lines = [{'epoch': float(n), 'part': 'dev', 'rsum': rsum} | recalls[n] for n, rsum in enumerate(rsums)]
+    lines = [{'step': n, 'epoch': float(n), 'part': 'dev', 'rsum': rsum} | recalls[n] for n, rsum in enumerate(rsums)]
     return write(folder, config_of(**changes), lines)
 
 
@@ -374,7 +382,9 @@ def write_generated(folder, gaps, counts, config=None, **values):
     for n, (gap, count) in enumerate(zip(gaps, counts, strict=True), 1):
         shares = {f'share_{part:02}': float(count > 0 and part == int((gap + 1) * 10)) for part in range(20)}
         generated = {'gap': gap, 'count': count} | shares
-        line = {'epoch': n / 10, 'part': 'train'} | {f'target/generated/{key}': v for key, v in generated.items()}
+        line = {'step': n, 'epoch': n / 10, 'part': 'train'} | {
+            f'target/generated/{key}': v for key, v in generated.items()
+        }
         lines.append(line | {f'other/generated/{key}': 9.0 for key in generated})
     return write(folder, config or config_of(), lines)
 

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from jitm.runs.checkpoint import Checkpoints
 from tests.drills import runs
 from tests.test_train import assert_same_run
 
@@ -67,6 +68,8 @@ def check(base: Path, folder: Path, room: int, argv: tuple[str, ...]) -> str | N
             return f'exit code {first.code}, {first.error[-600:]!r}'
         if [path for path in work.rglob('*.json') if not path.stat().st_size]:
             return 'an empty JSON file is left'
+        if (work / 'run').exists() and not Checkpoints(work / 'run').whole_steps():
+            return f'{[path.name for path in (work / "run").iterdir()]} without a checkpoint is left'
         filler.unlink()
         second = runs.call(argv)
     if second.code:

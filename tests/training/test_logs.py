@@ -8,7 +8,8 @@ import re
 import pytest
 
 from jitm.errors import UserError
-from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, MetricsFile, term_changes
+from jitm.runs.log import MetricsFile
+from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, term_changes
 
 CONSTANT = 51.2  # the loss for constant scores
 EPOCH = 234  # steps, as on Flickr8k with batches of 128

@@ -16,11 +16,11 @@ from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.losses import anchored, distillation, ranking
+from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.training import loop
 from jitm.training.build.objective import make_terms
 from jitm.training.candidates import InBatch
-from jitm.training.logs import read_metrics
 from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, Outcome, init_members
 from jitm.training.step import TrainState, TrainStep
 from tests.conftest import UNCHANGED

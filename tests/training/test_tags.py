@@ -11,11 +11,11 @@ from jitm.data import scenes
 from jitm.data.text import tokenize
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.sets import perturbed_captions
+from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.synthesis.trained import load_generator
 from jitm.training import loop
 from jitm.training.build import model as build_model
-from jitm.training.logs import read_metrics
 from tests.test_train import assert_same_run, remove_checkpoints
 from tests.training.models import tiny_tags_dc
 

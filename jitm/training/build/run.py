@@ -18,12 +18,12 @@ from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.log import check_record, read_description, read_metrics
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
 from jitm.training.build.model import check_members, load_weights, make_members, make_models
 from jitm.training.build.objective import make_objective, make_optimizer
 from jitm.training.candidates import InBatch
-from jitm.training.logs import read_metrics
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch
@@ -142,7 +142,10 @@ def check_sections(config: Mapping[str, Any]) -> None:
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints."""
+    """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints.
+
+    Lines of `metrics.jsonl` that are damaged or lost are warned of.
+    """
     path = workdir / 'config.json'
     if not path.exists():
         started = {'config.json.partial', 'processes', LOCK}  # left by a start that was killed at once
@@ -165,6 +168,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
             f'{workdir} has metrics of step {steps[-1]} but no whole checkpoint; restore {workdir / "checkpoints"}, or '
             'choose a new workdir'
         )
+    check_record(workdir, read_description(workdir))
 
 
 @contextlib.contextmanager
