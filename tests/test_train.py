@@ -296,7 +296,7 @@ def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tm
     workdir = shutil.copytree(finished, tmp_path / 'run')
     (workdir / 'metrics.jsonl').unlink()
     result = loop.train_and_evaluate(tiny_config, workdir)
-    assert 'metrics.jsonl is missing: the validations of the checkpoints (20, 30) are written again' in caplog.text
+    assert 'metrics.jsonl is lost: the validations of the checkpoints (20, 30) are written again' in caplog.text
     assert result['first'] is None
     assert result['best']['step'] == Checkpoints(finished).best_step() == 20
     lines = (finished / 'metrics.jsonl').read_text().splitlines()
@@ -304,21 +304,30 @@ def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tm
     assert (workdir / 'metrics.jsonl').read_text().splitlines() == kept
 
 
-@pytest.mark.parametrize('damage', ['flipped', 'lost', 'cut off'])
-def test_damaged_lines_are_warned_of(finished, tiny_config, tmp_path, capsys, caplog, damage):
-    workdir = shutil.copytree(finished, tmp_path / 'run')
-    first, *others = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
-    lines = {'flipped': [first.replace('1', '2'), *others], 'lost': others, 'cut off': [first, *others[:-1]]}
-    (workdir / 'metrics.jsonl').write_text(''.join(lines[damage]))
-    warning = 'metrics.jsonl is not as its checkpoints have recorded it: lines are damaged or lost; restore the file'
-    config = ranges.check(tiny_config)
-    for command in (lambda: loop.check_workdir(workdir, config), lambda: cli.main(['report', 'summary', str(workdir)])):
+def test_lost_lines_are_warned_of(finished, tiny_config, tmp_path, caplog):
+    workdir, config = shutil.copytree(finished, tmp_path / 'run'), ranges.check(tiny_config)
+    lines = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
+    commands = (lambda: loop.check_workdir(workdir, config), lambda: cli.main(['report', 'summary', str(workdir)]))
+    for kept in (lines[1:], lines[:5] + lines[6:], lines[:-1]):
+        (workdir / 'metrics.jsonl').write_text(''.join(kept))
+        for command in commands:
+            command()
+            assert f'metrics.jsonl has lost lines: at step 30 it had {len(lines)}; restore the file' in caplog.text
+            caplog.clear()
+    (workdir / 'metrics.jsonl').write_text(''.join(lines))
+    for command in commands:
         command()
-        assert caplog.text.count(warning) == 1
-        caplog.clear()
-    loop.check_workdir(finished, config)
-    assert cli.main(['report', 'summary', str(finished)]) == 0
-    assert not caplog.text
+        assert not caplog.text
+
+
+def test_flipped_bits_of_a_line_are_noticed(finished, tmp_path):
+    data = (finished / 'metrics.jsonl').read_bytes()
+    for bit in range(8 * data.index(b'"crc32"')):  # of the first line
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / 'metrics.jsonl').write_bytes(flipped)
+        with pytest.raises(UserError, match=r'metrics.jsonl is damaged in line \d; restore'):
+            read_metrics(tmp_path)
 
 
 def test_config_file_that_is_not_of_the_checkpoints_is_not_reported(finished, tmp_path, capsys):

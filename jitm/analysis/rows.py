@@ -9,6 +9,7 @@ from typing import Any
 from jitm.analysis.settings import RunLog, Setting, read_origins, read_run_log
 from jitm.errors import UserError
 from jitm.files import replacing
+from jitm.runs.log import read_lines
 
 LOGGED = ('step', 'epoch', 'part')  # keys of a logged line that are not metrics
 
@@ -53,14 +54,12 @@ def row_of(run: RunLog) -> dict[str, Any]:
 
 
 def _seconds(timing: Path) -> dict[str, float | None]:
-    """Returns the sums of the times in `timing.jsonl`, None if there is no such file."""
+    """Returns the sums of the times in `timing.jsonl`, None if it has none."""
     names = ('train_seconds', 'validation_seconds')
-    if not timing.exists():
-        return dict.fromkeys(names)
+    lines = read_lines(timing)
     try:
-        lines = [json.loads(line) for line in timing.read_text().splitlines()]
-        return {name: sum(line[name] for line in lines) for name in names}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {name: sum(line[name] for line in lines) if lines else None for name in names}
+    except (KeyError, TypeError) as error:
         raise UserError(f'{timing} is damaged ({error!r}); remove it, the page then has no times') from None
 
 

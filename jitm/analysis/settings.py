@@ -11,7 +11,7 @@ from typing import Any
 from jitm.config import check_format, differences, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
-from jitm.runs.log import check_record, read_description, read_metrics
+from jitm.runs.log import read_description, read_metrics, warn_of_lost_lines
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
@@ -90,7 +90,7 @@ class Setting:
 def read_run_log(workdir: Path) -> RunLog:
     """Reads the config of a run and the lines of its `metrics.jsonl`.
 
-    Lines of `metrics.jsonl` that are damaged or lost are warned of.
+    Lost lines of `metrics.jsonl` are warned of.
 
     Raises:
       UserError: if the directory is not a run directory, or `config.json` is not that of its checkpoints.
@@ -105,8 +105,8 @@ def read_run_log(workdir: Path) -> RunLog:
     description = read_description(workdir)
     if description and (changed := differences(description['config'], config)):
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
-    check_record(workdir, description)
     lines = read_metrics(workdir)
+    warn_of_lost_lines(workdir, lines, description)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
         raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')
     return RunLog(workdir, config, lines)

@@ -1,9 +1,10 @@
-"""`metrics.jsonl`, with one line per logged step; each checkpoint records the checksum of its lines."""
+"""`metrics.jsonl`, with one line per logged step: each line has a checksum, and checkpoints record their number."""
 
 import contextlib
 import hashlib
 import json
 import logging
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,17 @@ from jitm.errors import UserError
 from jitm.files import RESUMES, read_json_lines, replacing, writing
 
 NAME = 'metrics.jsonl'
+CHECKSUM = 'crc32'  # the last key of a line: of its JSON without this key
 MANIFEST = 'manifest.json'  # of a checkpoint: its files and their SHA-256
 DESCRIPTION = Path('run', 'metadata')  # of a checkpoint: the description of its run
 
 
 class MetricsFile:
-    """A JSONL file with one line per logged step, however often the run was resumed."""
+    """A JSONL file with one line per logged step, however often the run was resumed.
+
+    Attributes:
+      count: the number of its lines.
+    """
 
     def __init__(self, path: Path, step: int):
         """Opens the file and drops lines of later steps, and incomplete lines, of an interrupted start.
@@ -29,25 +35,18 @@ class MetricsFile:
         Raises:
           UserError: if it is damaged, or cannot be written.
         """
-        lines = [line for line in _read_lines(path) if line['step'] <= step]
-        kept = b''.join(map(_encode, lines))
+        lines = [line for line in read_lines(path) if line['step'] <= step]
         with replacing(path) as file:
-            file.write(kept)
+            file.write(b''.join(map(_encode, lines)))
         self._path, self._file = path, path.open('ab')
-        self._size, self._digest = len(kept), hashlib.sha256(kept)
+        self.count = len(lines)
 
     def write(self, line: Mapping[str, object]) -> None:
         """Appends one line, which must have a `step`; raises a UserError if it cannot be written."""
         with writing(self._path, RESUMES):
-            data = _encode(line)
-            self._file.write(data)
+            self._file.write(_encode(line))
             self._file.flush()
-        self._size += len(data)
-        self._digest.update(data)
-
-    def record(self) -> dict[str, Any]:
-        """Returns the size in bytes and the SHA-256 of all lines, for `check_record`."""
-        return {'size': self._size, 'sha256': self._digest.hexdigest()}
+        self.count += 1
 
     def close(self) -> None:
         """Closes the file."""
@@ -55,8 +54,12 @@ class MetricsFile:
             self._file.close()
 
 
+def _checksum(line: Mapping[str, object]) -> str:
+    return f'{zlib.crc32(json.dumps(line).encode()):08x}'
+
+
 def _encode(line: Mapping[str, object]) -> bytes:
-    return (json.dumps(line) + '\n').encode()
+    return (json.dumps({**line, CHECKSUM: _checksum(line)}) + '\n').encode()
 
 
 def make_line(step: int, epoch: float, part: str, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -64,32 +67,40 @@ def make_line(step: int, epoch: float, part: str, metrics: Mapping[str, float]) 
     return {'step': step, 'epoch': epoch, 'part': part, **metrics}
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a file with one line per logged step; raises a UserError if one has no step."""
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Reads a file of `MetricsFile`.
+
+    Args:
+      path: the file; a missing one has no lines. Lines of earlier versions have no checksum.
+
+    Raises:
+      UserError: if a line has no step, or is not that of its checksum.
+    """
     lines = read_json_lines(path)
     for number, line in enumerate(lines, 1):
-        if not isinstance(line.get('step'), int):
+        checksum = line.pop(CHECKSUM, None)
+        if not isinstance(line.get('step'), int) or checksum not in (None, _checksum(line)):
             raise UserError(f'{path} is damaged in line {number}; restore the file, or remove it')
     return lines
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run's `metrics.jsonl`; none if there is no such file."""
-    return _read_lines(workdir / NAME)
+    """Reads the lines of a run's `metrics.jsonl`, see `read_lines`."""
+    return read_lines(workdir / NAME)
 
 
 def rebuild_metrics(workdir: Path, validations: Sequence[Mapping[str, object]]) -> None:
-    """Writes a missing `metrics.jsonl` of a resumed run, with a warning.
+    """Writes the `metrics.jsonl` of a resumed run if it has no line, with a warning.
 
     Args:
       workdir: the run directory.
       validations: the lines of all validations that its checkpoints hold.
     """
     path = workdir / NAME
-    if path.exists():
+    if read_lines(path):
         return
     steps = ', '.join(str(line['step']) for line in validations)
-    logging.warning('%s is missing: the validations of the checkpoints (%s) are written again', path, steps or 'none')
+    logging.warning('%s is lost: the validations of the checkpoints (%s) are written again', path, steps or 'none')
     with replacing(path) as file:
         file.write(b''.join(map(_encode, validations)))
 
@@ -109,21 +120,17 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
     return None
 
 
-def check_record(workdir: Path, description: Mapping[str, Any] | None) -> None:
-    """Warns if the lines of `metrics.jsonl` are not those that a checkpoint has recorded.
-
-    They are not refused, since no model depends on them.
+def warn_of_lost_lines(
+    workdir: Path, lines: Sequence[Mapping[str, Any]], description: Mapping[str, Any] | None
+) -> None:
+    """Warns if `metrics.jsonl` has fewer lines than a checkpoint has recorded.
 
     Args:
       workdir: the run directory.
+      lines: of the file.
       description: the result of `read_description`.
     """
-    path, record = workdir / NAME, (description or {}).get('logged')
-    if not record or not path.exists():  # checkpoints of earlier versions have no record
-        return
-    if hashlib.sha256(path.read_bytes()[: record['size']]).hexdigest() != record['sha256']:
-        logging.warning(
-            '%s is not as its checkpoints have recorded it: lines are damaged or lost; restore the file if you can, no '
-            'model depends on it',
-            path,
-        )
+    recorded = (description or {}).get('logged')  # checkpoints of earlier versions have no such record
+    if recorded and sum(line['step'] <= recorded['step'] for line in lines) < recorded['lines']:
+        told = workdir / NAME, recorded['step'], recorded['lines']
+        logging.warning('%s has lost lines: at step %d it had %d; restore the file if you can', *told)

@@ -143,9 +143,9 @@ class Logs:
         if parallel.is_primary():
             self._bar.write(text)
 
-    def record(self) -> dict[str, Any]:
-        """Returns the record of `metrics.jsonl` for a checkpoint."""
-        return {'logged': self._metrics.record()}
+    def record(self, step: int) -> dict[str, Any]:
+        """Returns the number of lines of `metrics.jsonl`, for the checkpoint of a step."""
+        return {'logged': {'step': step, 'lines': self._metrics.count}}
 
     def waited(self, seconds: float) -> None:
         """Adds seconds spent waiting for a batch."""

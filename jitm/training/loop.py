@@ -192,7 +192,7 @@ class _Loop:
                 self._check_finite(state, step)
             if saving and not (resumed and step == start):
                 scores = self._validate(state, step) if validating else None
-                self._checkpoints.save(state, step, self._run | self._logs.record(), scores)
+                self._checkpoints.save(state, step, self._run | self._logs.record(step), scores)
             if step == total:
                 return
             if stopping:
@@ -227,7 +227,8 @@ class _Loop:
         if int(state.step) == step:
             return
         if int(state.step) not in self._checkpoints.steps():
-            self._checkpoints.save(state, int(state.step), self._run | self._logs.record(), None)
+            finite = int(state.step)
+            self._checkpoints.save(state, finite, self._run | self._logs.record(finite), None)
         raise _not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:

@@ -133,7 +133,7 @@ def test_damaged_rows_are_refused_and_kept(tmp_path):
         read_rows(rows)
     with pytest.raises(UserError, match='none is not a run directory'):
         read_runs([tmp_path / 'none'])
-    (tmp_path / 'a' / 'timing.jsonl').write_text('{"step": 1}')
+    (tmp_path / 'a' / 'timing.jsonl').write_text('{"step": 1}\n')
     with pytest.raises(UserError, match=r'timing.jsonl is damaged'):
         row_of(settings[0].runs[0])
 

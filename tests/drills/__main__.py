@@ -6,7 +6,6 @@ python -m tests.drills --minutes 30 --seed 7
 
 import argparse
 import collections
-import logging
 import random
 import shutil
 import sys
@@ -21,10 +20,10 @@ SHARES = {'inputs': 0.2, 'disks': 0.1, 'flips': 0.25, 'kills': 0.45}  # of the t
 Counts = collections.Counter
 
 
-def _until(seconds: float) -> Iterator[int]:
-    """Counts from 0 until the time is over."""
+def _until(seconds: float, at_least: int = 0) -> Iterator[int]:
+    """Counts from 0 until the time is over, but to a number at least."""
     end, number = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
+    while number < at_least or time.monotonic() < end:
         yield number
         number += 1
 
@@ -66,22 +65,23 @@ def try_disks(base: Path, folder: Path, rng: random.Random, seconds: float) -> C
 
 
 def try_flips(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
-    """Damages each file of a run directory in turn, for each command."""
+    """Damages each file of a run directory in turn, for each command at least once."""
     drill, names, counts = flips.Drill(base, folder), flips.files(base), Counts()
     commands = sorted(flips.COMMANDS)
-    for number in _until(seconds):
+    for number in _until(seconds, len(names) * len(commands)):
         turn, command = divmod(number, len(commands))
         flip = flips.random_flip(names[turn % len(names)], base, rng)
         outcome = drill.outcome(commands[command], flip)
         counts['tried'] += 1
-        counts[_fail(f'{flip}: {outcome}') if outcome.startswith(flips.WRONG) else outcome] += 1
+        wrong = outcome.startswith(flips.WRONG)
+        counts[_fail(f'{flip}: {outcome}') if wrong else f'{commands[command]}: {outcome}'] += 1
     return counts
 
 
 def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
-    """Kills each command in turn."""
+    """Kills each command in turn, at least once."""
     drill, names, counts = kills.Drill(base, folder), list(kills.SCENARIOS), Counts()
-    for number in _until(seconds):
+    for number in _until(seconds, len(names)):
         name = names[number % len(names)]
         try:
             counts[f'kills of {name}'] += drill.survives(name, rng)
@@ -106,7 +106,6 @@ def main() -> int:
     parser.add_argument('--seed', type=int, default=random.randrange(10**6))
     flags = parser.parse_args()
     print(f'seed {flags.seed}, {flags.minutes:g} minutes', flush=True)
-    logging.disable(logging.WARNING)  # of checkpoints that are set aside
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / 'base'

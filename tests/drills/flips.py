@@ -11,10 +11,11 @@ from jitm.runs.checkpoint import Checkpoints
 from tests.drills import runs
 from tests.test_train import assert_same_run
 
-COMMANDS = {'train': runs.TRAIN, 'eval': (*runs.EVALUATE, '--save_sims'), 'mine': runs.MINE}
-RESULTS = {'train': 'run', 'eval': 'evaluated', 'mine': 'mined'}
-NO_NUMBERS = ('tensorboard/', 'timing.jsonl', '.lock')  # no command computes anything from these
-SAME, NOTICED, UNNOTICED, WRONG = 'same', 'one sentence', 'unnoticed in metrics.jsonl', 'silently wrong'
+COMMANDS = {'train': runs.TRAIN, 'eval': (*runs.EVALUATE, '--save_sims'), 'mine': runs.MINE, 'report': runs.REPORT}
+RESULTS = {'train': 'run', 'eval': 'evaluated', 'mine': 'mined', 'report': 'reported'}
+UNCHECKED = ('run/timing.jsonl', 'run/config.json')  # lost times, and paths of files, which reports show
+SAME, NOTICED, WARNED, WRONG = 'same', 'one sentence', 'a warning', 'silently wrong'
+UNNOTICED = 'unnoticed in reported times or paths'
 
 
 class Flip(NamedTuple):
@@ -91,22 +92,25 @@ class Drill:
                 self._expected[command] = result(command, folder / command)
 
     def outcome(self, command: str, flip: Flip) -> str:
-        """Returns how a command ends on the damaged run: `SAME`, `NOTICED`, `UNNOTICED`, or `WRONG` and why."""
+        """Returns how a command ends on the damaged run: `SAME`, `NOTICED`, `WARNED`, `UNNOTICED`, or `WRONG`, why."""
         folder = self._folder / 'damaged'
         with runs.copy_of(self._base, folder):
             flip.apply(folder)
-            code, _, error = runs.call(COMMANDS[command])
+            code, _, error, warnings = runs.call(COMMANDS[command])
             if code == 2 and re.search(r'^error: .+\n\Z', error, re.MULTILINE) and 'Traceback' not in error:
                 return NOTICED
             if code != 0:
                 return f'{WRONG}: exit code {code}, {error[-300:]!r}'
-            if command != 'train':
-                same = result(command, folder) == self._expected[command]
+            if command == 'train':
+                same, same_models = _same_training(folder, self._base), _same_models(folder, self._base)
             else:
-                same = _same_training(folder, self._base)
-                if not same and flip.name == 'run/metrics.jsonl' and _same_models(folder, self._base):
-                    return UNNOTICED
-            return SAME if same else f'{WRONG}: another result of {command}'
+                same, same_models = result(command, folder) == self._expected[command], command == 'report'
+            if same:
+                return SAME
+            if same_models and any('metrics.jsonl' in warning for warning in warnings):
+                return WARNED
+            unchecked = command == 'report' and flip.name in UNCHECKED
+            return UNNOTICED if unchecked else f'{WRONG}: another result of {command}'
 
 
 def sample(base: Path, rng: random.Random, count: int) -> list[tuple[str, Flip]]:

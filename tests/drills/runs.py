@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import logging
 import os
 import shutil
 import warnings
@@ -24,18 +25,36 @@ SEED = 0  # one of those whose best checkpoint is not the last one
 TRAIN = ('train', '--config', 'config.py', '--workdir', 'run')
 
 
+REPORT = ('report', 'run', '--output', 'reported/page.html', '--rows', 'reported/rows.jsonl')
+
+
 class Result(NamedTuple):
-    """How a command ended."""
+    """How a command ended; `warnings` are those that it would print to stderr."""
 
     code: int
     output: str
     error: str
+    warnings: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Collects what is logged within the block instead of printing it."""
+    messages = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())
+    handlers, logging.root.handlers = logging.root.handlers, [handler]
+    try:
+        yield messages
+    finally:
+        logging.root.handlers = handlers
 
 
 def call(argv: tuple[str, ...]) -> Result:
     """Runs a command of jitm in this process."""
     output, error = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error), warnings.catch_warnings():
+    streams = contextlib.redirect_stdout(output), contextlib.redirect_stderr(error)
+    with streams[0], streams[1], collected_warnings() as messages, warnings.catch_warnings():
         warnings.simplefilter('ignore')
         try:
             code = cli.main(argv)
@@ -43,7 +62,7 @@ def call(argv: tuple[str, ...]) -> Result:
             code = exited.code
         except BaseException as raised:  # a traceback for the user, which is what is looked for
             return Result(1, output.getvalue(), f'{error.getvalue()}Traceback: {raised!r}')
-    return Result(code, output.getvalue(), error.getvalue())
+    return Result(code, output.getvalue(), error.getvalue(), tuple(messages))
 
 
 def make_config(**sections: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.log import check_record, read_description, read_metrics
+from jitm.runs.log import read_description, read_metrics, warn_of_lost_lines
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
 from jitm.training.build.model import check_members, load_weights, make_members, make_models
@@ -144,7 +144,7 @@ def check_sections(config: Mapping[str, Any]) -> None:
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
     """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints.
 
-    Lines of `metrics.jsonl` that are damaged or lost are warned of.
+    Lost lines of `metrics.jsonl` are warned of.
     """
     path = workdir / 'config.json'
     if not path.exists():
@@ -162,13 +162,14 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
             f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
             'choose a new workdir, or the old values'
         )
-    steps = [line.get('step', 0) for line in read_metrics(workdir)]
-    if steps and steps[-1] > 0 and not Checkpoints(workdir).whole_steps():
+    lines = read_metrics(workdir)
+    if lines and lines[-1]['step'] > 0 and not Checkpoints(workdir).whole_steps():
         raise UserError(
-            f'{workdir} has metrics of step {steps[-1]} but no whole checkpoint; restore {workdir / "checkpoints"}, or '
-            'choose a new workdir'
+            f'{workdir} has metrics of step {lines[-1]["step"]} but no whole checkpoint; restore '
+            f'{workdir / "checkpoints"}, or choose a new workdir'
         )
-    check_record(workdir, read_description(workdir))
+    if lines:  # else they are rebuilt
+        warn_of_lost_lines(workdir, lines, read_description(workdir))
 
 
 @contextlib.contextmanager
