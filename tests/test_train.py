@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -185,9 +187,26 @@ def test_the_first_step_says_what_is_compiled(finished, tiny_config, tmp_path, c
     remove_checkpoints(workdir, after=28)
     loop.train_and_evaluate(tiny_config, workdir)
     compiling, compiled, *_ = capsys.readouterr().out.splitlines()
-    assert compiling == 'compiling the training step of target, which takes a while'
+    assert re.fullmatch(
+        r'compiling the training step of target for captions of \d+ tokens, which takes a while', compiling
+    )
     assert re.fullmatch(r'compiled in \d+ s', compiled)
     assert_same_run(workdir, finished)
+
+
+class CaptionBatch(NamedTuple):
+    texts: Texts
+
+
+@pytest.mark.parametrize(('slow', 'announced'), [(-1, ['4', '8']), (10, ['4'])])
+def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, announced):
+    monkeypatch.setattr(loop, 'SLOW', slow)
+    config, said = {'run': {'log_every': 1}}, []
+    setup = SimpleNamespace(config=config, members={'target': None}, train_step=lambda state, batch: (state, {}))
+    steps = loop._Loop(setup, None, {}, SimpleNamespace(say=said.append), None, None)
+    for length in (4, 8, 4):
+        steps._step(0, CaptionBatch(Texts(np.zeros((2, length), int), np.ones(2, int))))
+    assert re.findall(r'for captions of (\d+) tokens', ' '.join(said)) == announced
 
 
 def test_smaller_last_batch_counts_as_a_step_and_resumes(tiny_config, tmp_path, monkeypatch):

@@ -22,6 +22,8 @@ from jitm.training.logs import CollapseMonitor, Logs, term_changes
 from jitm.training.step import TrainState
 from jitm.types import Batch
 
+SLOW = 10  # seconds of compiling after which the next length is announced
+
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
     """Evaluates retrieval on the validation split with the evaluated model."""
@@ -175,6 +177,7 @@ class _Loop:
         self._setup, self._checkpoints, self._run = setup, checkpoints, run
         self._logs, self._stop, self._folder = logs, stop, folder
         self._log_every = setup.config['run']['log_every']
+        self._compiled, self._slow = [], True
 
     def train(self, state: TrainState, resumed: bool) -> None:
         """Trains to the last step.
@@ -200,16 +203,23 @@ class _Loop:
             start_of_wait = time.perf_counter()
             batch = next(batches)
             self._logs.waited(time.perf_counter() - start_of_wait)
-            do_step = self._compile_step if step == start else setup.train_step
-            state, values = do_step(state, batch)
+            state, values = self._step(state, batch)
             self._log(state, step + 1, values)
 
-    def _compile_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-        """Does the first step of a start, which compiles it, and prints how long that took."""
-        self._logs.say(f'compiling the training step of {", ".join(self._setup.members)}, which takes a while')
+    def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+        """Takes a step; one that compiles, for a new length of the captions, prints so unless the last was fast."""
+        shapes = [leaf.shape for leaf in jax.tree.leaves(batch)]
+        if shapes in self._compiled:
+            return self._setup.train_step(state, batch)
+        self._compiled.append(shapes)
+        say = self._logs.say if self._slow else (lambda text: None)
+        members, length = ', '.join(self._setup.members), batch.texts.ids.shape[-1]
+        say(f'compiling the training step of {members} for captions of {length} tokens, which takes a while')
         start = time.perf_counter()
         result = jax.block_until_ready(self._setup.train_step(state, batch))
-        self._logs.say(f'compiled in {time.perf_counter() - start:.0f} s')
+        seconds = time.perf_counter() - start
+        say(f'compiled in {seconds:.0f} s')
+        self._slow = seconds > SLOW
         return result
 
     def _is_stopping(self, step: int) -> bool:
