@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / 'shared'  # real data beside the checkout; tests that need it skip without
 CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
 sys.path.insert(0, str(ROOT))
+os.environ['XDG_CACHE_HOME'] = str(ROOT / '.pytest_cache' / 'home')
 
 jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)

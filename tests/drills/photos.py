@@ -1,0 +1,155 @@
+"""Wrong folders of photos: damaged images, captions and lists, as rows of the table of `inputs`."""
+
+import functools
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from configs import common
+from tests.drills import runs
+from tests.drills.inputs import NEW, Row, edit
+
+METADATA = 'photos/train/metadata.jsonl'
+PHOTO = 'photos/train/3.jpg'
+IMAGES = {'train': 8, 'dev': 4}
+
+
+def write_base(folder: Path) -> None:
+    """Writes a folder of photos and a config file that trains on them."""
+    rng = np.random.default_rng(0)
+    for split, images in IMAGES.items():
+        inner = folder / 'photos' / split
+        inner.mkdir(parents=True)
+        rows = []
+        for n in range(images):
+            Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(inner / f'{n}.jpg')
+            rows.append({'file_name': f'{n}.jpg', 'captions': [f'a dog runs past house {n}', 'a dog']})
+        (inner / 'metadata.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    data = common.photos('photos', image_size=32, short_side=36)
+    runs.write_config(folder / 'config.py', runs.make_config(data=data))
+
+
+def _image(make: Callable[[], Image.Image], kind: str = 'PNG') -> Callable[[bytes], bytes]:
+    """Returns a function that replaces a file by another image."""
+
+    def change(data: bytes) -> bytes:
+        file = io.BytesIO()
+        make().save(file, kind)
+        return file.getvalue()
+
+    return change
+
+
+BLACK = functools.partial(Image.new, 'RGB')
+FILES = {
+    'missing': (None, '3.jpg cannot be read .No such file'),
+    'empty': (lambda data: b'', 'is no image'),
+    'a page': (lambda data: b'<html>404</html>', 'is no image'),
+    'zeros': (lambda data: bytes(len(data)), 'is no image'),
+    'a header': (lambda data: data[:100], 'is no image'),
+    'cut off': (lambda data: data[: len(data) // 2], 'is damaged or cut off'),
+    'the last bytes missing': (lambda data: data[:-40], 'is damaged or cut off'),
+    'a PNG cut off': (lambda data: _image(lambda: BLACK((64, 64)))(data)[:-30], 'is damaged or cut off'),
+    'a video': (lambda data: b'\0\0\0\x18ftypmp42' + bytes(100), 'is no image'),
+    'a drawing': (lambda data: b'<svg xmlns="http://www.w3.org/2000/svg"/>', 'is no image'),
+    'narrow': (_image(lambda: BLACK((400, 2))), 'no side may be 50 times the other'),
+    'huge': (_image(lambda: Image.new('1', (10001, 10001))), '10001 x 10001 pixels: shrink it'),
+    'of floats': (_image(lambda: Image.new('F', (9, 9)), 'TIFF'), 'more than 16 bits'),
+}
+
+
+def _rows_of(change: Callable[[list[dict]], object]) -> Callable[[bytes], bytes]:
+    """Returns a function that changes the rows of `metadata.jsonl`."""
+
+    def apply(data: bytes) -> bytes:
+        rows = [json.loads(line) for line in data.splitlines()]
+        change(rows)
+        return '\n'.join(map(json.dumps, rows)).encode()
+
+    return apply
+
+
+CAPTIONS = {
+    'missing': (None, "has no captions of the split 'train'"),
+    'empty': (lambda data: b'', 'has no images'),
+    'blank': (lambda data: b'\n \n', 'has no images'),
+    'no JSON': (lambda data: data.replace(b'}', b'', 1), 'line 1 is no JSON'),
+    'deep': (lambda data: b'[' * 100000, 'line 1 is no JSON'),
+    'a list': (lambda data: b'[1]\n' + data, 'line 1 is no JSON object'),
+    'Latin-1': (lambda data: data.replace(b'dog', b'd\xf6g', 1), 'is not UTF-8'),
+    'no file_name': (_rows_of(lambda rows: rows[2].pop('file_name')), "line 3 has no valid 'file_name'"),
+    'no captions': (_rows_of(lambda rows: rows[2].pop('captions')), 'line 3 has no captions'),
+    'an empty list': (_rows_of(lambda rows: rows[2].update(captions=[])), 'line 3 has no captions'),
+    'a number': (_rows_of(lambda rows: rows[2].update(captions=[7])), 'line 3 has no captions'),
+    'a blank caption': (_rows_of(lambda rows: rows[2].update(captions=['a', ' \t'])), 'line 3 has a blank caption'),
+    'an unknown file': (_rows_of(lambda rows: rows[2].update(file_name='x.jpg')), 'x.jpg cannot be read'),
+    'all unknown': (lambda data: data.replace(b'.jpg', b'.gif'), 'names 0.gif, which is not in'),
+    'a folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'cannot be read'),
+    'few captions': (_rows_of(lambda rows: rows.__delitem__(slice(3, None))), 'fewer than batch_size'),
+}
+
+
+def _instead(name: str, text: str, *others: tuple[str, str]) -> Callable[[Path], None]:
+    """Returns a function that writes other files of captions instead of `metadata.jsonl`."""
+
+    def spoil(folder: Path) -> None:
+        (folder / METADATA).unlink()
+        for path, content in ((name, text), *others):
+            (folder / 'photos' / path).write_text(content)
+
+    return spoil
+
+
+def _karpathy(**image: object) -> str:
+    whole = {'filename': '0.jpg', 'split': 'train', 'sentences': [{'raw': 'a dog'}]} | image
+    return json.dumps({'images': [whole]})
+
+
+def _coco(**annotation: object) -> str:
+    whole = {'image_id': 1, 'caption': 'a dog'} | annotation
+    return json.dumps({'images': [{'id': 1, 'file_name': '0.jpg'}], 'annotations': [whole]})
+
+
+LIST = 'train.txt', '0.jpg\n'
+OTHER_FILES = {
+    'CSV without captions': (_instead('train/metadata.csv', 'file_name\n0.jpg\n'), 'line 2 has no captions'),
+    'CSV with an open quote': (_instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'), 'is no CSV'),
+    'karpathy: no images': (_instead('dataset_x.json', '[]'), "has no list 'images'"),
+    'karpathy: no split': (_instead('dataset_x.json', _karpathy(split=None)), "no valid 'split'"),
+    'karpathy: other split': (_instead('dataset_x.json', _karpathy(split='tarin')), "no images of the split 'train'"),
+    'karpathy: no raw': (_instead('dataset_x.json', _karpathy(sentences=[{}])), "no valid 'raw'"),
+    'karpathy: two files': (_instead('dataset_x.json', '{}', ('dataset_y.json', '{}')), 'leave one of them'),
+    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'is no JSON'),
+    'coco: no annotations': (_instead('captions_train2017.json', '{"images": []}'), "has no list 'annotations'"),
+    'coco: another image': (_instead('captions_train2017.json', _coco(image_id=2)), 'image_id 2'),
+    'coco: no caption': (_instead('captions_train2017.json', _coco(caption=None)), "no valid 'caption'"),
+    'flickr: no list': (_instead('captions.txt', 'image,caption\n0.jpg,a\n'), 'has 0 files that list the images'),
+    'flickr: no comma': (_instead('captions.txt', '0.jpg a dog\n', LIST), 'has no comma'),
+    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), 'has no tab'),
+    'flickr: no captions': (_instead('captions.txt', 'image,caption\n', LIST), 'has no caption of 0.jpg'),
+}
+KEYS = {
+    'image_size=64': 'it must be at least 64',
+    'short_side=31': 'short_side',
+    'interpolation=cubic': 'interpolation',
+    'crop=center': 'did you mean',
+    'min_area=0.0': 'min_area',
+    'root=absent': 'is not a folder',
+}
+
+
+def rows() -> Iterator[Row]:
+    """Yields the table."""
+    for name, (change, sentence) in FILES.items():
+        yield Row(f'{PHOTO}: {name}', NEW, edit(PHOTO, change), sentence)
+    for name, (change, sentence) in CAPTIONS.items():
+        yield Row(f'{METADATA}: {name}', NEW, edit(METADATA, change), sentence)
+    for name, (spoil, sentence) in OTHER_FILES.items():
+        yield Row(name, NEW, spoil, sentence)
+    for key, sentence in KEYS.items():
+        yield Row(f'data.{key}', (*NEW, f'--config.data.{key}'), None, sentence)
+    yield Row('a model of regions', NEW, None, 'has pixels and no region features')
