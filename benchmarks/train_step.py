@@ -42,6 +42,7 @@ class Trainer:
     """A run that does one step at a time.
 
     Attributes:
+      batch_size: pairs of a batch.
       waits: seconds until each batch.
       times: seconds of each step, with its wait.
       lengths: padded length of each batch.
@@ -50,7 +51,7 @@ class Trainer:
 
     def __init__(self, config: dict[str, Any], steps: int):
         """Sets up a run and its first state."""
-        self._setup = set_up(config)
+        self._setup, self.batch_size = set_up(config), config['batch_size']
         self._state = parallel.put_state(self._setup.initial_state())
         self._batches = parallel.prefetch(self._setup.make_batch, range(steps), config['run']['prefetch'])
         self.waits, self.times, self.lengths, self.compiling = [], [], [], []

@@ -1,0 +1,115 @@
+"""Measures how fast photos are checked, decoded and cropped on some cores, and how long training waits for them.
+
+    python -m benchmarks loader                                        # random photos of 640 x 480 pixels
+    python -m benchmarks loader --root data/f8k_photos --image_size 112 --short_side 112
+    python -m benchmarks loader --setting configs/vsepp.py:vsepp,squeezenet,f8k
+
+With a setting, its training steps are timed too, on all cores that the process may use: the last column is the share of
+their time in which they wait for a batch.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.results import Row
+from benchmarks.settings import load_config
+from benchmarks.train_step import Trainer
+from jitm.data import photos
+from jitm.data.pixels import Photos, in_threads
+from jitm.data.splits import Split
+from jitm.data.transforms import check_image
+
+
+def write_random_photos(folder: Path, images: int) -> None:
+    """Writes JPEGs of 640 x 480 pixels, smooth with some noise so that their size is that of photos, about 100 kB."""
+    rng = np.random.default_rng(0)
+    (folder / 'train').mkdir()
+    rows = []
+    for n in range(images):
+        smooth = Image.fromarray(rng.integers(0, 256, (12, 16, 3), np.uint8)).resize(
+            (640, 480), Image.Resampling.BICUBIC
+        )
+        pixels = np.asarray(smooth, int) + rng.integers(-12, 13, (480, 640, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / 'train' / f'{n}.jpg', quality=90)
+        rows.append(f'{{"file_name": "{n}.jpg", "text": "a caption"}}\n')
+    (folder / 'train' / 'metadata.jsonl').write_text(''.join(rows))
+
+
+def work(pixels: Photos, index: np.ndarray) -> dict[str, Callable[[], object]]:
+    """Returns what is measured, by its name."""
+    return {
+        'check at the start': lambda: in_threads(lambda n: check_image(pixels.files[index[n]]), len(index)),
+        'centre crops': lambda: pixels[index],
+        'random crops': lambda: pixels.sample(index, np.random.default_rng),
+        'ten crops': lambda: pixels.crops(index),
+    }
+
+
+def measure(split: Split, images: int, cores: int) -> Iterator[Row]:
+    """Yields the speed of each kind of work on some cores."""
+    index = np.arange(images) % split.num_images
+    for name, function in work(split.pixels, index).items():
+        wall, cpu = time.perf_counter(), time.process_time()
+        function()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        yield {
+            'cores': cores,
+            'work': name,
+            'images/s': images / wall,
+            'ms of CPU per image': 1000 * cpu / images,
+            '% waiting for data': '',
+        }
+
+
+def train(setting: str, steps: int, cores: int) -> Row:
+    """Times the training steps of a setting after the first one, which compiles."""
+    trainer = Trainer(load_config(setting).to_dict(), steps + 1)
+    cpu = time.process_time()
+    for _ in range(steps + 1):
+        trainer.step()
+    images = steps * trainer.batch_size
+    return {
+        'cores': cores,
+        'work': f'training, {setting}',
+        'images/s': images / sum(trainer.times[1:]),
+        'ms of CPU per image': 1000 * (time.process_time() - cpu) / images,
+        '% waiting for data': 100 * sum(trainer.waits[1:]) / sum(trainer.times[1:]),
+    }
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    parser.add_argument('--root', help='a folder of photos; random photos if not given')
+    parser.add_argument('--split', default='train')
+    parser.add_argument('--image_size', type=int, default=224)
+    parser.add_argument('--short_side', type=int, default=256)
+    parser.add_argument('--images', type=int, default=512, help='decoded for each row')
+    parser.add_argument('--cores', type=int, nargs='+', default=[1, 2])
+    parser.add_argument('--setting', help='a setting on photos whose training is timed')
+    parser.add_argument('--steps', type=int, default=10, help='of the training')
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures on each number of cores, of those that this process may use."""
+    available = os.sched_getaffinity(0)
+    with tempfile.TemporaryDirectory() as folder:
+        if not args.root:
+            write_random_photos(Path(folder), min(args.images, 128))
+        keywords = {'image_size': args.image_size, 'short_side': args.short_side}
+        split = photos.load(args.split, root=args.root or folder, **keywords)
+        in_threads(lambda n: n, 2)  # imports what the threads need
+        for cores in args.cores:
+            os.sched_setaffinity(0, set(sorted(available)[:cores]))
+            try:
+                yield from measure(split, args.images, cores)
+            finally:
+                os.sched_setaffinity(0, available)
+    if args.setting:
+        yield train(args.setting, args.steps, len(available))
