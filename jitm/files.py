@@ -69,7 +69,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             with partial.open('wb') as file:
                 yield file
             partial.replace(path)
-        except OSError:
+        except Exception:
             with contextlib.suppress(OSError):
                 partial.unlink()
             raise

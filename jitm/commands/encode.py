@@ -1,0 +1,63 @@
+"""Encode photos once: write the features of an image network, which models of features train on.
+
+    jitm encode --workdir runs/vsepp --out data/mine_precomp
+    jitm encode --config configs/vsepp.py:vsepp,f30k,vgg19 --out data/mine_precomp --crops 10
+
+The network is that of a trained run, or of a config with its initial weights, see config key initialize.image. The
+output has the layout of data.source precomp.load, one vector for each image, or the cells of the last map as regions.
+A stopped job resumes with the split that it has not finished.
+"""
+
+from pathlib import Path
+
+import jax
+from absl import flags
+
+from jitm import ranges
+from jitm.commands import flags as shared
+from jitm.config import load_split
+from jitm.errors import UserError
+from jitm.evaluation import features
+from jitm.runs.interrupt import interruptible
+from jitm.runs.run import load_run
+from jitm.training.build.run import set_up
+
+TAKES_CONFIG = True
+REQUIRED = ('out',)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flags.DEFINE_string('out', None, 'The output folder.', flag_values=values)
+    flags.DEFINE_multi_string('split', ['train', 'dev'], 'A split to encode; repeat the flag.', flag_values=values)
+    flags.DEFINE_integer('crops', 1, '1 for the centre of each photo, 10 for ten crops.', flag_values=values)
+    flags.DEFINE_enum('precision', 'float32', ('float32', 'float16'), 'Of the features.', flag_values=values)
+    shared.define(values, 'workdir', 'step', 'member', 'data_root', 'compilation_cache')
+
+
+def _read_network(values: flags.FlagValues) -> tuple[features.Network, dict]:
+    """Returns the network of a run or of a config, and the config's `data`."""
+    if (values.config is None) == (values.workdir is None):
+        raise UserError('give either --workdir or --config')
+    if values.workdir is not None:
+        run = load_run(values.workdir, values.step, values.member)
+        return features.Network(run.model, run.variables, values.crops, values.precision), run.config['data']
+    config = ranges.check(values.config.to_dict())
+    setup, member = set_up(config), values.member or config['evaluation']['member']
+    if member not in setup.members:
+        raise UserError(f"the config has no member '{member}'; it has {', '.join(setup.members)}")
+    variables = jax.device_get(setup.initial_state().members[member].variables)
+    model = setup.members[member].model
+    return features.Network(model, variables, values.crops, values.precision), config['data']
+
+
+def main(values: flags.FlagValues) -> None:
+    """Encodes each split, and prints what was written."""
+    folder = Path(values.out)
+    network, data = _read_network(values)
+    with interruptible(folder):
+        for name in values.split:
+            split = load_split(data, name, values.data_root)
+            written = features.write(network, split, name, folder)
+            print(f'{split.name}: {split.num_images} images {"encoded" if written else "had been encoded"}')
+    print(f"\nwritten to {folder}; train with config key 'data' dict(source='precomp.load', root='{folder}')")

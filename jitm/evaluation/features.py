@@ -1,0 +1,184 @@
+"""Features of a model's image network, written once in the layout that `jitm.data.precomp` reads."""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+
+from jitm import parallel
+from jitm.data.pipeline import check_images
+from jitm.data.pixels import Photos
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.files import hash_arrays, replacing
+from jitm.layers.normalization import l2_normalize
+from jitm.models.matcher import Matcher
+from jitm.types import Images
+
+MANIFEST = 'encoded.json'
+CROPS = (1, 10)
+IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """An image network with its parameters.
+
+    Attributes:
+      model: a matcher whose `image` computes `features` of pixels.
+      variables: its parameters and statistics.
+      crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
+      dtype: of the files, 'float32' or 'float16'.
+    """
+
+    model: Matcher
+    variables: chex.ArrayTree
+    crops: int
+    dtype: str
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything besides the images that the features depend on, as JSON."""
+        variables = {part: values.get('image', {}) for part, values in self.variables.items()}
+        network = repr(self.model.image), hash_arrays(jax.tree.leaves(jax.device_get(variables)))
+        return {'network': network[0], 'parameters': network[1], 'crops': self.crops, 'dtype': self.dtype}
+
+
+def check(network: Network, split: Split) -> None:
+    """Raises a UserError unless a network can encode the images of a split."""
+    model = network.model
+    if 'pixels' not in model.reads or not hasattr(getattr(model, 'image', None), 'features'):
+        raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: take a model with one')
+    check_images(split, model.reads)
+    if network.crops not in CROPS:
+        raise UserError(f'crops is {network.crops}: take 1 or 10')
+    if network.crops > 1 and not isinstance(split.pixels, Photos):
+        raise UserError(f'{split.name} has no files of which ten crops could be cut: take --crops 1')
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(model: Matcher) -> Callable:
+    """Returns `(pixels [N, C, H, W, 3], variables) -> features float32 [N, R, F]`, the mean over C crops."""
+
+    def features(matcher: Matcher, pixels: chex.Array) -> chex.Array:
+        flat = pixels.reshape(-1, *pixels.shape[2:])
+        values = matcher.image.features(Images(pixels=flat))
+        values = values.reshape(*pixels.shape[:2], *values.shape[1:]).mean(axis=1)
+        return l2_normalize(values) if matcher.image.normalize_features else values
+
+    return parallel.map_rows(lambda pixels, variables: model.apply(variables, pixels, method=features))
+
+
+def encode(network: Network, split: Split) -> Iterator[np.ndarray]:
+    """Yields the features of the images of a split, float32 [n, R, F], some at a time; the next ones are decoded ahead.
+
+    They are what the encoder after the network reads: normalized if `normalize_features` is set.
+    """
+    variables = parallel.put_everywhere(network.variables)
+    size = max(1, IMAGES_PER_CALL // network.crops) * parallel.num_local_devices()
+    waiting: list[tuple[int, chex.Array]] = []
+    for start in range(0, split.num_images, size):
+        rows = np.arange(start, min(start + size, split.num_images))
+        padded = np.pad(rows, (0, size - len(rows)), mode='edge')
+        pixels = split.pixels[padded][:, None] if network.crops == 1 else split.pixels.crops(padded)
+        waiting.append((len(rows), _compiled(network.model)(parallel.put_rows(pixels), variables)))
+        if len(waiting) > 1:
+            yield _fetch(*waiting.pop(0))
+    yield _fetch(*waiting.pop())
+
+
+def _fetch(count: int, features: chex.Array) -> np.ndarray:
+    return jax.device_get(features)[:count]
+
+
+def grid_boxes(regions: int) -> np.ndarray | None:
+    """Returns the boxes of the cells of a square grid, row by row: float32 [R, 4]; None for a single vector."""
+    edge = math.isqrt(regions)
+    if regions == 1 or edge**2 != regions:
+        return None
+    row, column = np.divmod(np.arange(regions), edge)
+    return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)
+
+
+def write(network: Network, split: Split, split_name: str, folder: Path) -> bool:
+    """Writes the features, captions and names of a split, unless they have been written before.
+
+    Args:
+      network: the network.
+      split: its images; the texts are written sorted by image.
+      split_name: in the names of the files.
+      folder: the output; `encoded.json` in it says what its features depend on.
+
+    Returns:
+      Whether they were written.
+
+    Raises:
+      UserError: if the network cannot read the images, the features are not finite, or the folder has other features.
+    """
+    check(network, split)
+    wanted, known = {**network.identity, 'data': split.identity}, _read_manifest(folder)
+    path = folder / f'{split_name}_ims.npy'
+    if path.exists():
+        if known.get(split_name) == wanted:
+            return False
+        raise UserError(f'{path} has other features than these: choose another folder, or remove the file')
+    texts, starts = split.texts_of_image
+    counts = np.diff(starts)
+    with replacing(folder / MANIFEST) as file:
+        file.write((json.dumps({**known, split_name: wanted}, indent=2) + '\n').encode())
+    _write_lines(folder / f'{split_name}_caps.txt', [split.captions[text] for text in texts])
+    _write_lines(folder / f'{split_name}_ids.txt', split.image_ids)
+    if counts.min() < counts.max():
+        _save(folder / f'{split_name}_image_of_text.npy', split.image_of_text[texts])
+    if split.dataset:
+        _write_lines(folder / 'dataset.txt', [split.dataset])
+    _write_features(network, split, path)  # the last one: with it the split is complete
+    return True
+
+
+def _write_features(network: Network, split: Split, path: Path) -> None:
+    """Writes the features of a split, a single region as a vector, and the boxes of a grid."""
+    dtype, written = np.dtype(network.dtype), 0
+    with replacing(path) as file:
+        for features in encode(network, split):
+            with np.errstate(over='ignore'):
+                features, (regions, size) = features.astype(dtype), features.shape[1:]
+            if not np.isfinite(features).all():
+                row = written + int(np.argmin(np.isfinite(features).all(axis=(1, 2))))
+                raise UserError(f'{split.image_ids[row]} of {split.name} has features that are not finite in {dtype}')
+            if not written:
+                shape = (split.num_images, size) if regions == 1 else (split.num_images, regions, size)
+                header = {'descr': dtype.str, 'fortran_order': False, 'shape': shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(features.tobytes())
+            written += len(features)
+    if (boxes := grid_boxes(regions)) is not None:
+        _save(path.with_name('boxes.npy'), boxes)
+
+
+def _read_manifest(folder: Path) -> Mapping[str, Any]:
+    path = folder / MANIFEST
+    try:
+        known = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError):
+        known = None
+    if not isinstance(known, dict):
+        raise UserError(f'{path} is damaged: remove the folder, and encode again')
+    return known
+
+
+def _write_lines(path: Path, lines: list[str] | tuple[str, ...]) -> None:
+    with replacing(path) as file:
+        file.write(''.join(f'{line}\n' for line in lines).encode())
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with replacing(path) as file:
+        np.save(file, array)
