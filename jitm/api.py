@@ -17,7 +17,7 @@ from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving.index import Index
-from jitm.serving.inputs import is_list
+from jitm.serving.inputs import is_list, is_one_image
 from jitm.serving.loaded_run import LoadedRun
 
 __all__ = ['Index', 'LoadedRun', 'evaluate', 'load', 'score']
@@ -91,6 +91,7 @@ def score(
     Args:
       run: a loaded run, or a run directory, which is read anew at each call.
       image: features [R, F] of one image's regions, or a vector [F]; several: [I, R, F], or a list of [R, F].
+        For models of pixels a path of a photo, or uint8 [H, W, 3]; several: a list of paths, or uint8 [I, H, W, 3].
       text: a caption, or a list of captions.
       boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [R, 4]; for several images a list of such
         arrays. Only for models that read the location of regions.
@@ -104,7 +105,7 @@ def score(
       UserError: if there is no such run, or the features do not have the size of the training features.
     """
     run = _loaded(run)
-    one_image = getattr(image, 'ndim', 3) < 3
+    one_image = is_one_image(image, run.run)
     one_text = isinstance(text, str)
     images, captions = [image] if one_image else image, [text] if one_text else text
     boxes, tags = ([side] if one_image and side is not None else side for side in (boxes, tags))

@@ -102,3 +102,9 @@ def hash_arrays(arrays: Iterable[np.ndarray]) -> str:
     for array in arrays:
         digest.update(np.ascontiguousarray(array))
     return digest.hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Returns the SHA-256 of a file, as hex."""
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()

@@ -38,10 +38,22 @@ article { border: 1px solid var(--line); border-radius: 6px; padding: .75rem; br
 article p { margin: 0 0 .5rem; overflow-wrap: anywhere; }
 article p:last-child { margin: 0; }
 article small, .caption { display: block; }
-article img { display: block; width: 7rem; border-radius: 4px; margin-bottom: .5rem; }
+article img { display: block; flex: none; width: 7rem; align-self: start; border-radius: 4px; margin-bottom: .5rem; }
 .small-pixels { image-rendering: pixelated; }
 .pair { display: flex; gap: .75rem; }
 .pair > div { flex: 1; min-width: 0; }
+.words { display: flex; flex-wrap: wrap; gap: .35rem; }
+.word { display: inline-flex; flex-direction: column; text-align: center; }
+.word b { font-weight: inherit; padding: .1rem .35rem; border-radius: 4px; background: rgb(225 40 40 / var(--shade)); }
+.word ins { font-size: .85rem; text-decoration: none; }
+.word small { font-size: .7rem; }
+article a, li a { color: inherit; text-decoration: none; }
+article a:hover, li a:hover { text-decoration: underline; }
+article.right, img.right { border: 2px solid var(--right); }
+li.right { font-weight: 600; }
+form { display: flex; gap: .5rem; margin: 0 0 1rem; }
+input[type=text] { flex: 1; font: inherit; padding: .4rem .6rem; border: 1px solid var(--line); border-radius: 6px; }
+button { font: inherit; padding: .4rem 1rem; }
 .right { color: var(--right); }
 .wrong { color: var(--wrong); }
 footer { margin-top: 2.5rem; }

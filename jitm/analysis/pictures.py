@@ -67,9 +67,24 @@ def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dic
     return {}
 
 
+def pixels_of(split: Split, image: int, photos: Path | None) -> np.ndarray | None:
+    """Returns the pixels of an image, uint8 [H, W, 3]; None without pixels and folder, see `pictures_of`.
+
+    Raises:
+      UserError: if the folder lacks the image, or the file is not an image.
+    """
+    if photos is not None:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(thumbnail(_find(photos, split.image_ids[image])))) as picture:
+            return np.asarray(picture)
+    return None if split.pixels is None else split.pixels[image]
+
+
 def _find(photos: Path, image_id: str) -> Path:
     """Returns the file of an image."""
     for suffix in SUFFIXES:
-        if (path := photos / f'{image_id}{suffix}').is_file():
+        path = photos / f'{image_id}{suffix}'
+        if path.is_file() and path.resolve().is_relative_to(photos.resolve()):  # ids of a file may lead anywhere
             return path
     raise UserError(f'{photos} has no file {image_id}; give the --photos whose files are named by the image ids')

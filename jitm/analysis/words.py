@@ -7,24 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.analysis.markup import document
 from jitm.analysis.pictures import png, uri
 from jitm.metrics import MATCH_THRESHOLD
 
+EXPLANATION = (
+    'The number below a word is the predicted probability, in percent, that it does not match the image. Words with at '
+    f'least {100 * (1 - MATCH_THRESHOLD):.0f} are followed by the predicted correction. Words that were perturbed are '
+    'underlined.'
+)
 WIDTH = 100  # characters of a line
 MISMATCH_THRESHOLD = 1 - MATCH_THRESHOLD  # a word with at least this mismatch probability is mismatched
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.4 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
-article { display: flex; gap: 1.5rem; align-items: flex-start; border-top: 1px solid #8888; padding: 1rem 0; }
-img { flex: none; width: 10rem; height: auto; image-rendering: pixelated; border-radius: 4px; }
-p { margin: 0 0 .75rem; }
-.verdict, footer { opacity: .75; font-size: .85rem; }
-.words { display: flex; flex-wrap: wrap; gap: .35rem; }
-.word { display: inline-flex; flex-direction: column; text-align: center; }
-.word b { font-weight: inherit; padding: .1rem .35rem; border-radius: 4px; background: rgb(225 40 40 / var(--shade)); }
-.word ins { font-size: .85rem; text-decoration: none; }
-.word small { opacity: .75; font-size: .7rem; }
-"""
 
 
 class _Word(NamedTuple):
@@ -87,28 +80,26 @@ def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
       The page; each word on a shade of red, with its mismatch probability in percent and, if mismatched, its correction
       below.
     """
-    title = html.escape(f'Mismatched words: {report["data"]}')
+    articles = '\n'.join(article(pair, None if pixels is None else pixels[pair['image']]) for pair in report['pairs'])
     source = html.escape(f'{report["workdir"]}, step {report["step"]}')
-    articles = '\n'.join(_article(pair, None if pixels is None else pixels[pair['image']]) for pair in report['pairs'])
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
-        f'<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n'
-        '<p>The number below a word is the predicted probability, in percent, that it does not match the image. Words '
-        f'with at least {100 * MISMATCH_THRESHOLD:.0f} are followed by the predicted correction. Words that were '
-        'perturbed are underlined.</p>\n'
-        f'{articles}\n<footer>{source}</footer>\n</body>\n</html>\n'
-    )
+    body = f'<p>{EXPLANATION}</p>\n{articles}\n<footer class="soft">{source}</footer>'
+    return document(f'Mismatched words: {report["data"]}', body)
 
 
-def _article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
+def article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
+    """Returns the words of one pair as HTML, see `page`.
+
+    Args:
+      pair: one of the `pairs` of `explain.json`.
+      pixels: uint8 [H, W, 3] of its image, or None.
+    """
     picture = ''
     if pixels is not None and importlib.util.find_spec('matplotlib') is not None:
-        picture = f'<img alt="{html.escape(pair["image_id"])}" src="{uri(png(pixels), "png")}">\n'
+        picture = f'<img class="small-pixels" alt="{html.escape(pair["image_id"])}" src="{uri(png(pixels), "png")}">\n'
     words = ''.join(map(_cell, _words(pair)))
     return (
-        f'<article>\n{picture}<div>\n<p>{html.escape(pair["caption"])}</p>\n'
-        f'<p class="verdict">{html.escape(pair["verdict"])}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
+        f'<article class="pair">\n{picture}<div>\n<p>{html.escape(pair["caption"])}</p>\n'
+        f'<p class="soft">{html.escape(pair["verdict"])}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
     )
 
 

@@ -65,7 +65,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
         hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{_FEATURES} file'
         raise UserError(f"{root} has no split '{split}': {hint}")
 
-    captions = _read_lines(captions_path)
+    captions = read_lines(captions_path)
     stored = _open_features(path)
     image_of_text = _read_image_of_text(os.path.join(root, f'{split}_image_of_text.npy'), len(stored), len(captions))
     repeats = _count_repeats(stored) if image_of_text is None and len(stored) == len(captions) else 1
@@ -99,7 +99,8 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
     )
 
 
-def _read_lines(path: str) -> tuple[str, ...]:
+def read_lines(path: str) -> tuple[str, ...]:
+    """Reads the stripped lines of a UTF-8 file; raises a UserError if it cannot be read or has a blank line."""
     try:
         with open(path, 'rb') as file:
             data = file.read()
@@ -240,7 +241,7 @@ def _is_finite(array: np.ndarray) -> bool:
 def _read_ids(path: str, images: int, image_of_text: np.ndarray) -> tuple[str, ...]:
     if not os.path.exists(path):
         return tuple(str(image) for image in range(images))
-    ids, texts = _read_lines(path), len(image_of_text)
+    ids, texts = read_lines(path), len(image_of_text)
     if len(ids) not in (images, texts):
         raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts})')
     if len(ids) == images:
@@ -251,7 +252,7 @@ def _read_ids(path: str, images: int, image_of_text: np.ndarray) -> tuple[str, .
 def _read_dataset(path: str) -> str:
     if not os.path.exists(path):
         return ''
-    names = _read_lines(path)
+    names = read_lines(path)
     if len(names) > 1:
         raise UserError(f'{path} has {len(names)} lines: it must hold one name, such as f30k')
     return names[0]
@@ -278,7 +279,7 @@ def _read_tags(path: str, rows: int, min_score: float) -> tuple[str, ...] | None
     """Returns the object tags of each row, separated by blanks, or None if there is no such file."""
     if not os.path.exists(path):
         return None
-    lines = _read_lines(path)
+    lines = read_lines(path)
     if len(lines) != rows:
         raise UserError(f'{path} has {len(lines)} lines: it needs one per row of the features ({rows})')
     tags = []

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from jitm.analysis import words
 from jitm.analysis.attention import draw
 from jitm.analysis.retrieval import Retrieved, evenly_spaced, retrieve
-from jitm.data.pipeline import take_images
+from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
@@ -41,14 +41,17 @@ def _attention(
     return model.apply(variables, method=attend)
 
 
+def has_word_outputs(run: Run) -> bool:
+    """Whether the model of a run has `WORD_HEADS`, or attention."""
+    return has_heads(run.model, WORD_HEADS) or isinstance(run.model, CrossAttentionMatcher)
+
+
 def check(runs: Sequence[Run]) -> None:
     """Raises a UserError unless there is one run and its model has word-level outputs; computes nothing."""
     if len(runs) > 1:
         raise UserError(f'--explain takes a single model, but there are {len(runs)}; give one --workdir')
     run = runs[0]
-    if has_heads(run.model, WORD_HEADS):
-        return
-    if not isinstance(run.model, CrossAttentionMatcher):
+    if not has_word_outputs(run):
         raise UserError(
             f'--explain does not apply to {run.workdir}: {type(run.model).__name__} has no attention of words over '
             f'regions, nor the heads {" and ".join(WORD_HEADS)}'
@@ -81,6 +84,42 @@ def retrieve_images(
     return pairs
 
 
+class WordOutputs:
+    """The word-level outputs of a run for images of a split with any captions."""
+
+    def __init__(self, run: Run, split: Split, options: ScoringOptions = DEFAULT_OPTIONS):
+        """Prepares the model.
+
+        Args:
+          run: a run whose model has `WORD_HEADS`, or attention.
+          split: the images.
+          options: precision and memory.
+        """
+        self._run, self._split = run, split
+        self._scorer = PairScorer(run, split, options) if has_heads(run.model, WORD_HEADS) else None
+        self._variables = jax.device_put(run.variables) if self._scorer is None else None
+
+    def of(self, images: Sequence[int], captions: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yields the outputs of caption n with image images[n], see `describe`."""
+        ids = [self._run.vocabulary.encode(caption) for caption in captions]
+        if self._scorer is not None:
+            yield from describe_words(self._scorer, np.array(images), ids)
+            return
+        longest = bucket(max(map(len, ids)), LENGTH_MULTIPLE)
+        for image, row in zip(images, ids, strict=True):
+            yield self._attention(image, row, longest)
+
+    def _attention(self, image: int, ids: np.ndarray, padded_length: int) -> dict[str, Any]:
+        length, regions = len(ids), int(self._split.counts[image])
+        texts = Texts(np.pad(ids, (0, padded_length - length))[None], np.array([length], np.int32))
+        features = take_images(self._split, np.array([image]), self._run.model.reads)
+        attention = _attention(self._run.model, self._variables, features, texts)
+        return {
+            'words': [self._run.vocabulary.words[word] for word in ids],
+            'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},
+        }
+
+
 def describe(
     run: Run, split: Split, pairs: Sequence[tuple[int, Retrieved]], options: ScoringOptions = DEFAULT_OPTIONS
 ) -> dict[str, Any]:
@@ -98,12 +137,8 @@ def describe(
       words; or `attention`, name -> word by region, see
       `CrossAttentionMatcher.attention_block`. `boxes` are the boxes of the image's regions, or None.
     """
-    ids = [run.vocabulary.encode(split.captions[text]) for text, _ in pairs]
-    if has_heads(run.model, WORD_HEADS):
-        scorer = PairScorer(run, split, options)
-        outputs = describe_words(scorer, np.array([retrieved.top[0] for _, retrieved in pairs]), ids)
-    else:
-        outputs = _describe_attention(run, split, [retrieved.top[0] for _, retrieved in pairs], ids)
+    images = [retrieved.top[0] for _, retrieved in pairs]
+    outputs = WordOutputs(run, split, options).of(images, [split.captions[text] for text, _ in pairs])
     described = [
         _describe_pair(split, text, retrieved) | output
         for (text, retrieved), output in zip(pairs, outputs, strict=True)
@@ -114,7 +149,8 @@ def describe(
 def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, Any]:
     """Describes what was retrieved for a text, without outputs of a model."""
     image, true = retrieved.top[0], int(split.image_of_text[text])
-    image_id, true_id, score = split.image_ids[image], split.image_ids[true], retrieved.scores[0]
+    image_id, true_id = split.image_ids[image], split.image_ids[true]
+    score = round(retrieved.scores[0], DECIMALS)
     hits = zip(retrieved.top, retrieved.scores, retrieved.correct, strict=True)
     judgement = 'the right image' if image == true else f'wrong: {true_id} is at rank {retrieved.rank}'
     return {
@@ -126,7 +162,7 @@ def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, A
         'true_image': true,
         'true_image_id': true_id,
         'rank': retrieved.rank,
-        'score': round(score, DECIMALS),
+        'score': score,
         'retrieved': [
             {'image': index, 'image_id': split.image_ids[index], 'score': round(score, DECIMALS), 'right': right}
             for index, score, right in hits
@@ -134,23 +170,6 @@ def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, A
         'verdict': f'retrieved {image_id}, score {score:.3g}, {judgement}',
         'boxes': None if split.boxes is None else rounded(split.boxes[image, : int(split.counts[image])]),
     }
-
-
-def _describe_attention(
-    run: Run, split: Split, images: Iterable[int], ids: Sequence[np.ndarray]
-) -> Iterator[dict[str, Any]]:
-    """Yields the words of each caption and its attention with image images[n]."""
-    longest = max(map(len, ids))
-    variables = jax.device_put(run.variables)
-    for image, row in zip(images, ids, strict=True):
-        length, regions = len(row), int(split.counts[image])
-        texts = Texts(np.pad(row, (0, longest - length))[None], np.array([length], np.int32))
-        features = take_images(split, np.array([image]), run.model.reads)
-        attention = _attention(run.model, variables, features, texts)
-        yield {
-            'words': [run.vocabulary.words[word] for word in row],
-            'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},
-        }
 
 
 def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) -> str:

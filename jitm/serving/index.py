@@ -7,7 +7,6 @@ either the old or the new one, and parts from which the next process resumes.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import hash_file, replacing
 from jitm.serving.vectors import Hit, VectorSearch
 
 FORMAT = 1
@@ -117,6 +116,10 @@ class Index:
         """The names of the I images, in the order of the hits' indices."""
         return [entry.name for entry in self.entries]
 
+    def row(self, name: str) -> int | None:
+        """Returns the position of an image; None if the index has none of this name."""
+        return next((row for row, entry in enumerate(self.entries) if entry.name == name), None)
+
     @functools.cached_property
     def _search(self) -> VectorSearch:
         return VectorSearch(self.vectors)
@@ -129,12 +132,6 @@ class Index:
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         """Returns the images with the largest inner products for each query, see `VectorSearch.top`."""
         return self._search.top(queries, top_k)
-
-
-def hash_file(path: Path) -> str:
-    """Returns the SHA-256 of a file, as hex."""
-    with path.open('rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write(folder: Path, rows: Rows, model: str, unreadable: Mapping[str, str]) -> None:

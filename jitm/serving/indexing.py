@@ -4,13 +4,13 @@ import collections
 import concurrent.futures
 import dataclasses
 import itertools
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from jitm.data.pixels import num_threads
 from jitm.errors import UserError
 from jitm.serving.index import MANIFEST, Entry, Index, Rows, write
 from jitm.serving.sources import Item, Source
@@ -152,7 +152,7 @@ def _encode_new(source: Source, items: Sequence[Item], known: _Known, encode: En
 
 def _read_ahead(read: Callable[[str], Item], names: Sequence[str], size: int) -> Iterator[list[Item]]:
     """Yields read images in batches; all cores read the next ones meanwhile."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(num_threads()) as pool:
         pending = collections.deque()
         for start in range(0, len(names), size):
             pending.append([pool.submit(read, name) for name in names[start : start + size]])

@@ -2,20 +2,24 @@
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Union
 
 import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.pipeline import bucket, pad_texts, take_images, tokenize_tags
+from jitm.data.pixels import Photos
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import Tokens, join
+from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 
 LENGTH_MULTIPLE = 8  # captions are padded to a multiple of this
 REGION_MULTIPLE = 4
+CENTRE = {'crop': 'centre', 'min_area': 1.0, 'flip': False}  # only training samples crops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +60,20 @@ def _pad(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return padded
 
 
+def images_of(split: Split) -> ImageFeatures | Photos | np.ndarray:
+    """Returns the region features of a split, or its pixels if it has none."""
+    if split.regions is None:
+        return split.pixels
+    return ImageFeatures(split.regions, split.counts, split.boxes, split.tags)
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """A split of a data set.
 
     Attributes:
       name: such as 'scenes/test'.
-      images: the region features of the I images.
+      images: the region features of the I images, or their pixels uint8 [I, H, W, 3].
       captions: the T captions.
       image_of_text: int32 [T], the image that each caption describes.
       image_ids: I names.
@@ -70,7 +81,7 @@ class Data:
     """
 
     name: str
-    images: ImageFeatures
+    images: ImageFeatures | Photos | np.ndarray
     captions: tuple[str, ...]
     image_of_text: np.ndarray
     image_ids: tuple[str, ...]
@@ -141,6 +152,42 @@ def _read_boxes(boxes: Any, images: Sequence[np.ndarray]) -> np.ndarray:
     if not all(map(are_boxes, boxes)):
         raise UserError(f'boxes must be {BOXES}')
     return _pad(boxes)
+
+
+def transform_of(run: Run) -> Transform:
+    """Returns how photos become the pixels that the model of a run reads: as in its training data."""
+    size, data = run.image_size[0], run.config['data']
+    given = {key: data[key] for key in ('short_side', 'interpolation') if key in data}
+    return Transform(**{'short_side': size, 'interpolation': 'bilinear'} | given, image_size=size, **CENTRE)
+
+
+def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
+    """Checks images for a model of pixels.
+
+    Args:
+      images: pixels uint8 [I, H, W, 3], or a list of paths of photos.
+      run: the run.
+
+    Raises:
+      UserError: if they are neither; a photo that cannot be read is refused where it is decoded.
+    """
+    wanted = [*run.image_size, 3]
+    if isinstance(images, Sequence) and images and all(isinstance(image, str | Path) for image in images):
+        return Photos([str(image) for image in images], transform_of(run))
+    shape, dtype = getattr(images, 'shape', ()), getattr(images, 'dtype', None)
+    if len(shape) != 4 or list(shape[1:]) != wanted or dtype != np.uint8:
+        given = f'{dtype} of shape {list(shape)}' if shape else type(images).__name__
+        raise UserError(
+            f'images are {given}; give a list of photos, or pixels of uint8 [images, {wanted[0]}, {wanted[1]}, 3]'
+        )
+    return images
+
+
+def is_one_image(image: Any, run: Run) -> bool:
+    """Returns whether a value is one image and not several: a photo, its pixels, its features or a vector."""
+    if 'pixels' in run.model.reads:
+        return isinstance(image, str | Path) or getattr(image, 'ndim', 4) == 3
+    return getattr(image, 'ndim', 3) < 3
 
 
 def check_tags(tags: Any, run: Run, num_images: int) -> Tokens | None:

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from jitm.runs.run import Run, read_split
 from jitm.serving.batches import concatenate, num_items, starts, take
 from jitm.serving.index import Index
 from jitm.serving.indexing import update
-from jitm.serving.inputs import Data, ImageFeatures, check_features, check_tags, pad_features, read_captions
-from jitm.serving.sources import SplitImages, read_features
+from jitm.serving.inputs import Data, check_features, check_pixels, check_tags, images_of, pad_features, read_captions
+from jitm.serving.sources import Source, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
 from jitm.types import DTYPES, Images, Texts
 
@@ -88,14 +88,14 @@ class LoadedRun:
           UserError: if the data cannot be read.
         """
         read = read_split([self.run], split, data_root)
-        images = ImageFeatures(read.regions, read.counts, read.boxes, read.tags)
-        return Data(read.name, images, read.captions, read.image_of_text, read.image_ids, read)
+        return Data(read.name, images_of(read), read.captions, read.image_of_text, read.image_ids, read)
 
     def encode_image(self, images: Any, boxes: Any = None, tags: Sequence[str] | None = None) -> Encoding:
         """Encodes images.
 
         Args:
-          images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `Data.images`.
+          images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `Data.images`; for models of
+            pixels uint8 [I, H, W, 3], or a list of I paths of photos.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `Data.images`.
           tags: the object tags of each image in one string, such as 'dog person'; only for models that read tags, and
@@ -107,18 +107,30 @@ class LoadedRun:
         Raises:
           UserError: if there are no images, or features, boxes or tags do not have these shapes.
         """
+        if 'pixels' in self.run.model.reads:
+            batches = self._pixel_batches(images)
+        else:
+            batches = self._feature_batches(images, boxes, tags)
+        parts = []
+        for batch in batches:
+            padded, count = take(batch, 0, MAX_ENCODED)
+            parts.append(jax.tree.map(lambda x, count=count: x[:count], self._apply('encode_image', padded)))
+        return concatenate(parts)
+
+    def _pixel_batches(self, images: Any) -> Iterator[Images]:
+        pixels = check_pixels(images, self.run)
+        for start in range(0, len(pixels), MAX_ENCODED):
+            yield Images(pixels=np.asarray(pixels[start : start + MAX_ENCODED]))
+
+    def _feature_batches(self, images: Any, boxes: Any, tags: Any) -> Iterator[Images]:
         features = check_features(images, boxes, self.run.feature_size)
         if not len(features):
             raise UserError('there are no images; give at least one')
         if 'locations' in self.run.model.reads and features.boxes is None:
             raise UserError(f'{self.run.workdir} has a model that reads the location of regions: give their boxes')
         tag_tokens = check_tags(features.tags if tags is None else tags, self.run, len(features))
-        parts = []
         for start in range(0, len(features), MAX_ENCODED):
-            images = pad_features(features, tag_tokens, start, MAX_ENCODED, self.run.model.reads)
-            padded, count = take(images, 0, MAX_ENCODED)
-            parts.append(jax.tree.map(lambda x, count=count: x[:count], self._apply('encode_image', padded)))
-        return concatenate(parts)
+            yield pad_features(features, tag_tokens, start, MAX_ENCODED, self.run.model.reads)
 
     def encode_text(self, captions: Sequence[str]) -> Encoding:
         """Tokenizes and encodes captions.
@@ -143,10 +155,13 @@ class LoadedRun:
     def _expected(self) -> dict[str, chex.ArrayTree]:
         """The shapes of the encodings of one image and of one caption."""
         model, size = self.run.model, self.run.feature_size
-        locations = jnp.zeros((1, 1, 7)) if 'locations' in model.reads else None
         text = Texts(jnp.zeros((1, 2), jnp.int32), jnp.full(1, 2))
-        tags = text if 'tags' in model.reads else None
-        image = Images(jnp.zeros((1, 1, size)), jnp.ones(1, jnp.int32), locations=locations, tags=tags)
+        if 'pixels' in model.reads:
+            image = Images(pixels=jnp.zeros((1, *self.run.image_size, 3), jnp.uint8))
+        else:
+            locations = jnp.zeros((1, 1, 7)) if 'locations' in model.reads else None
+            tags = text if 'tags' in model.reads else None
+            image = Images(jnp.zeros((1, 1, size)), jnp.ones(1, jnp.int32), locations=locations, tags=tags)
 
         def shapes(method: str, argument: chex.ArrayTree) -> chex.ArrayTree:
             return jax.eval_shape(lambda v, x: model.apply(v, x, method=method), self._variables, argument)
@@ -251,12 +266,16 @@ class LoadedRun:
         Raises:
           UserError: if the scores of the model are not inner products.
         """
+        self.check_vectors()
+        return np.asarray(self.run.model.vectors(encoding))
+
+    def check_vectors(self) -> None:
+        """Raises a UserError unless the scores are inner products of vectors."""
         if not isinstance(self.run.model, DualEncoder):
             raise UserError(
                 f'the scores of {self.run.workdir} are not inner products of vectors ({type(self.run.model).__name__} '
-                'as configured), so its images have no index'
+                'as configured), so its images have no index; take a dual encoder, such as VSE++'
             )
-        return np.asarray(self.run.model.vectors(encoding))
 
     @functools.cached_property
     def model_key(self) -> str:
@@ -272,16 +291,21 @@ class LoadedRun:
                 'make it anew with jitm search or run.index'
             )
 
+    def index_folder(self, source: Source) -> Path:
+        """Returns the folder in the run directory in which the images of a source are indexed."""
+        return self.run.workdir / 'index' / source.label
+
     def index(
         self,
-        images: str | Path | Data,
+        images: str | Path | Data | Source,
         folder: str | Path | None = None,
         report: Callable[[int, int], None] | None = None,
     ) -> Index:
         """Encodes images once and keeps their vectors in a folder; later calls encode what is new or changed.
 
         Args:
-          images: a features file, see `sources.read_features`, or the result of `load_data`.
+          images: a folder of photos, a file of features, the result of `load_data`, or a source, see
+            `sources.open_source`.
           folder: of the index; one in the run directory, named after the images, if None.
           report: is called with the numbers of finished images and of all images that are new or changed.
 
@@ -291,13 +315,9 @@ class LoadedRun:
         Raises:
           UserError: if no image can be read, the model has no vectors, or the index cannot be written.
         """
-        if isinstance(images, Data):
-            split, name = images.split, images.name.replace('/', '_')
-        else:
-            path = Path(images).absolute()
-            split, name = read_features(path), f'{path.name}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}'
-        source = SplitImages(split, self.run)
-        folder = self.run.workdir / 'index' / name if folder is None else Path(folder)
+        self.check_vectors()
+        source = open_source(images, self.run)
+        folder = self.index_folder(source) if folder is None else Path(folder)
         size = MAX_ENCODED * parallel.num_local_devices()
         return update(source, folder, self.model_key, functools.partial(self._encode_vectors, size), size, report)
 

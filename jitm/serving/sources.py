@@ -1,6 +1,7 @@
-"""Where the images of an index come from: the features of a split or of a file."""
+"""Where the images of an index come from: photos, the features of a split, or a file of features."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -8,13 +9,20 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from jitm.analysis.pictures import pictures_of, thumbnail, uri
 from jitm.data.pipeline import take_images, tokenize_tags
+from jitm.data.pixels import Photos
 from jitm.data.precomp import open_npy
 from jitm.data.splits import Split
+from jitm.data.transforms import decode
 from jitm.errors import UserError
+from jitm.files import hash_file
 from jitm.runs.run import Run, check_split
 from jitm.serving.index import Entry
+from jitm.serving.inputs import Data, images_of, transform_of
 from jitm.types import Images
+
+SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 
 
 class Item(NamedTuple):
@@ -35,9 +43,11 @@ class Source(Protocol):
     """Images to index.
 
     Attributes:
+      label: a name of the images for the folder of their index.
       names: of the I images, unique, in the order of the index.
     """
 
+    label: str
     names: Sequence[str]
 
     def stat(self, name: str) -> tuple[int, int] | None:
@@ -52,21 +62,82 @@ class Source(Protocol):
         """Returns read images as those of a model."""
         ...
 
+    def take(self, names: Sequence[str]) -> Any:
+        """Returns some images in the form that `LoadedRun.encode_image` reads."""
+        ...
+
+    def pictures(self, names: Sequence[str]) -> dict[str, str]:
+        """Returns the pictures of some images as data URIs, name -> URI; without those that have none."""
+        ...
+
+
+class PhotoFiles:
+    """Image files, named as given."""
+
+    def __init__(self, names: Sequence[str], photos: Photos, label: str):
+        """Takes the files in the order of their names.
+
+        Args:
+          names: of the I photos, unique.
+          photos: the files, and how they become pixels.
+          label: see `Source`.
+        """
+        self.label, self.names, self._photos = label, list(names), photos
+        self._row = {name: row for row, name in enumerate(self.names)}
+
+    def _path(self, name: str) -> str:
+        return self._photos.files[self._row[name]]
+
+    def stat(self, name: str) -> tuple[int, int] | None:
+        """Returns size in bytes and time in nanoseconds of a file; None if there is none."""
+        try:
+            stat = os.stat(self._path(name))
+        except OSError:
+            return None
+        return stat.st_size, stat.st_mtime_ns
+
+    def read(self, name: str) -> Item:
+        """Decodes a photo as in evaluation."""
+        path, stat = self._path(name), self.stat(name)
+        try:
+            pixels = self._photos.transform.evaluate(decode(path))
+            return Item(Entry(name, *stat, hash_file(Path(path))), pixels)
+        except UserError as error:
+            return Item(Entry(name, *(stat or (0, 0)), ''), None, str(error).removeprefix(f'{path} '))
+
+    def stack(self, images: Sequence[np.ndarray]) -> Images:
+        """Returns decoded photos as pixels."""
+        return Images(pixels=np.stack(images))
+
+    def take(self, names: Sequence[str]) -> Photos:
+        """Returns some photos, not decoded."""
+        return Photos([self._path(name) for name in names], self._photos.transform)
+
+    def pictures(self, names: Sequence[str]) -> dict[str, str]:
+        """Returns the pictures of some photos."""
+        return {name: uri(thumbnail(Path(self._path(name))), 'jpeg') for name in names}
+
 
 class SplitImages:
     """The images of a split, named by their ids, or by their numbers where an id occurs twice."""
 
-    def __init__(self, split: Split, run: Run):
+    def __init__(self, split: Split, run: Run, photos: Path | None = None, label: str | None = None):
         """Checks that the model of a run can read the images of a split.
+
+        Args:
+          split: the images.
+          run: the run.
+          photos: a folder with their pictures, see `pictures_of`.
+          label: see `Source`; the name of the split if None.
 
         Raises:
           UserError: if it cannot.
         """
         check_split(split, run)
-        self.split, self._reads = split, run.model.reads
+        self.label = split.name.replace('/', '_') if label is None else label
+        self.split, self._reads, self._photos = split, run.model.reads, photos
         self._tags = tokenize_tags(split.tags, run.vocabulary) if 'tags' in self._reads else None
-        ids = split.image_ids
-        self.names = list(ids) if len(set(ids)) == split.num_images else list(map(str, range(split.num_images)))
+        self.names = unique_ids(split)
         self._row = {name: row for row, name in enumerate(self.names)}
 
     def stat(self, name: str) -> None:
@@ -75,13 +146,27 @@ class SplitImages:
     def read(self, name: str) -> Item:
         """Reads the features of an image."""
         row = self._row[name]
-        images = self.stack([row])
-        content = b''.join(np.ascontiguousarray(leaf).tobytes() for leaf in jax.tree.leaves(images))
+        content = b''.join(np.ascontiguousarray(leaf).tobytes() for leaf in jax.tree.leaves(self.stack([row])))
         return Item(Entry(name, len(content), 0, hashlib.sha256(content).hexdigest()), row)
 
     def stack(self, images: Sequence[int]) -> Images:
         """Returns the features of some rows."""
         return take_images(self.split, np.array(images), self._reads, self._tags)
+
+    def take(self, names: Sequence[str]) -> Any:
+        """Returns the features, or pixels, of some images."""
+        return images_of(self.split)[np.array([self._row[name] for name in names])]
+
+    def pictures(self, names: Sequence[str]) -> dict[str, str]:
+        """Returns the pictures of some images."""
+        found = pictures_of(self.split, [self._row[name] for name in names], self._photos)
+        return {self.names[row]: picture for row, picture in found.items()}
+
+
+def unique_ids(split: Split) -> list[str]:
+    """Returns the ids of the images of a split, or their numbers where an id occurs twice."""
+    ids = list(split.image_ids)
+    return ids if len(set(ids)) == len(ids) else list(map(str, range(len(ids))))
 
 
 def read_features(path: Path) -> Split:
@@ -99,3 +184,55 @@ def read_features(path: Path) -> Split:
         raise UserError(f'{path} has shape {list(regions.shape)}; give features [images, regions, features]')
     counts = np.full(len(regions), regions.shape[1], np.int32)
     return Split(path.name, regions, counts, (), np.zeros(0, np.int32), tuple(map(str, range(len(regions)))))
+
+
+def read_folder(folder: Path, run: Run, label: str) -> PhotoFiles:
+    """Lists the image files of a folder and of the folders in it, without hidden ones and links that lead out of it.
+
+    Raises:
+      UserError: if there are none, or the model of the run does not read pixels.
+    """
+    if 'pixels' not in run.model.reads:
+        raise UserError(
+            f'{run.workdir} has a model of region features, which cannot read the photos of {folder}; give a file of '
+            'their features'
+        )
+    names = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith('.')]
+        names += [os.path.relpath(os.path.join(parent, name), folder) for name in files if _is_photo(name)]
+    inside = folder.resolve()
+    names = sorted(name for name in names if (folder / name).resolve().is_relative_to(inside))
+    if not names:
+        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
+    return PhotoFiles(names, Photos([str(folder / name) for name in names], transform_of(run)), label)
+
+
+def _is_photo(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith('.')
+
+
+def open_source(images: str | Path | Data | Source, run: Run, photos: Path | None = None) -> Source:
+    """Returns images as a source.
+
+    Args:
+      images: a folder of photos, a file of features (see `read_features`), a split, or a source, which is returned
+        unchanged.
+      run: the run whose model reads them.
+      photos: a folder with the pictures of a split, see `pictures_of`.
+
+    Raises:
+      UserError: if the model cannot read these images.
+    """
+    if isinstance(images, Data):
+        split = images.split
+        if isinstance(split.pixels, Photos) and 'pixels' in run.model.reads:
+            return PhotoFiles(unique_ids(split), split.pixels, split.name.replace('/', '_'))
+        return SplitImages(split, run, photos)
+    if not isinstance(images, str | Path):
+        return images
+    path = Path(images).absolute()
+    label = f'{path.name}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}'
+    if path.is_dir():
+        return read_folder(path, run, label)
+    return SplitImages(read_features(path), run, photos, label)

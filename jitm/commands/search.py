@@ -1,0 +1,147 @@
+"""Search images with a caption or an image, or captions with an image, by a trained model.
+
+    jitm search --workdir runs/clip --images photos "a dog on the beach"
+    jitm search --workdir runs/demo --split test --image test-000003 --find captions
+
+Images are encoded once and kept in an index in the run directory; later searches encode new and
+changed images only, and a stopped search resumes with the same command. The scores of the run must
+be inner products of vectors; --rerank orders the best results by any other run.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tqdm
+from absl import flags
+
+from jitm.analysis.results import format_score
+from jitm.commands import flags as shared
+from jitm.data.precomp import read_lines
+from jitm.errors import UserError
+from jitm.files import replacing
+from jitm.runs.interrupt import interruptible
+from jitm.runs.run import load_run
+from jitm.serving.export import check_faiss, export
+from jitm.serving.index import Index
+from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.query import Answer, Query, answer, page
+from jitm.serving.sources import Source, open_source
+
+REQUIRED = ('workdir',)
+ARGUMENTS = '[CAPTION]'
+SHOWN = 10  # images that cannot be read, of which the names are printed
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    shared.define(values, 'workdir')
+    flags.DEFINE_string('images', None, 'The images: a folder of photos, or a file of features.', flag_values=values)
+    flags.DEFINE_string('split', None, 'The images: a split of the data set of the run.', flag_values=values)
+    flags.DEFINE_string(
+        'image',
+        None,
+        'Search with an image instead of a caption: its name in the index, or a photo.',
+        flag_values=values,
+    )
+    flags.DEFINE_enum('find', 'images', ('images', 'captions'), 'Images or captions.', flag_values=values)
+    flags.DEFINE_string(
+        'captions',
+        None,
+        'The captions to find, one per line of a file; those of --split if not given.',
+        flag_values=values,
+    )
+    flags.DEFINE_integer('top_k', 10, 'The number of results.', lower_bound=1, flag_values=values)
+    flags.DEFINE_string('rerank', None, 'A run of any model that orders the best results.', flag_values=values)
+    flags.DEFINE_integer(
+        'top_m', 100, 'The number of best results that --rerank orders.', lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_boolean('json', False, 'Print the results as JSON.', flag_values=values)
+    flags.DEFINE_string('html', None, 'Also write a page of the results to this file.', flag_values=values)
+    flags.DEFINE_string('photos', None, 'Page: a folder of pictures named by the ids of --split.', flag_values=values)
+    flags.DEFINE_string(
+        'index', None, 'The folder of the index; one in the run directory if not given.', flag_values=values
+    )
+    flags.DEFINE_string('export', None, 'Also write the vectors as an index of FAISS to this file.', flag_values=values)
+    shared.define(values, 'step', 'member', 'data_root', 'compilation_cache')
+
+
+def _check(values: flags.FlagValues, caption: str) -> None:
+    """Raises a UserError for flags that do not fit together."""
+    if bool(values.images) == bool(values.split):
+        raise UserError('give the images, either as --images or as --split')
+    if bool(caption.strip()) == bool(values.image) and not (values.export and not caption and not values.image):
+        raise UserError('give what to search with: either a caption or --image')
+    if values.captions and values.find == 'images':
+        raise UserError('--captions is read with --find captions only; add it, or leave --captions out')
+    if values.find == 'captions' and not (values.captions or values.split):
+        raise UserError('--find captions needs --captions or --split')
+    if values.rerank and (values.find == 'images') == bool(values.image):
+        raise UserError('--rerank compares images with captions only; leave it out')
+    if values.export:
+        check_faiss()
+
+
+def _index(run: LoadedRun, source: Source, values: flags.FlagValues) -> Index:
+    """Makes or updates the index with a progress bar, and names the images that are left out on stderr."""
+    bar = tqdm.tqdm(unit=' images', disable=None, dynamic_ncols=True, leave=False)
+
+    def report(done: int, total: int) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    folder = Path(values['index'].value) if values['index'].value else run.index_folder(source)
+    with interruptible(folder), bar:
+        index = run.index(source, folder, report)
+    problems = [f'{name} {problem}' for name, problem in index.unreadable.items()]
+    if problems:
+        others = f'\n... and {len(problems) - SHOWN} more, see {index.folder}' if len(problems) > SHOWN else ''
+        print(f'left out of {len(source.names)} images:\n' + '\n'.join(problems[:SHOWN]) + others, file=sys.stderr)
+    return index
+
+
+def _text(found: Answer) -> str:
+    """Returns the results for a terminal."""
+    width = len(str(len(found.results)))
+    lines = [f'{n:{width}}  {format_score(one.score):>8}  {one.text}' for n, one in enumerate(found.results, 1)]
+    return '\n'.join(lines)
+
+
+def _as_json(found: Answer, index: Index) -> Mapping[str, Any]:
+    return {
+        'query': found.query,
+        'index': str(index.folder),
+        'images': len(index),
+        'results': [{'rank': n, 'name': one.text, 'score': one.score} for n, one in enumerate(found.results, 1)],
+        'unreadable': index.unreadable,
+    }
+
+
+def main(values: flags.FlagValues, words: Sequence[str]) -> None:
+    """Prints the results."""
+    caption = ' '.join(words)
+    _check(values, caption)
+    run = LoadedRun(load_run(values.workdir, values.step, values.member))
+    run.check_vectors()
+    second = LoadedRun(load_run(values.rerank)) if values.rerank else None
+    photos = Path(values.photos) if values.photos else None
+    data = run.load_data(values.split, values.data_root) if values.split else None
+    source = open_source(values.images if data is None else data, run.run, photos)
+    captions = None
+    if values.find == 'captions':
+        captions = read_lines(values.captions) if values.captions else data.captions
+    index = _index(run, source, values)
+    if values.export:
+        export(index, Path(values.export))
+        print(f'{len(index):,} vectors written to {values.export}', file=sys.stderr)
+    if not caption and not values.image:
+        return
+    query = Query(caption, values.image, captions)
+    found = answer(run, index, source, query, values.top_k, rerank=second, top_m=values.top_m)
+    print(json.dumps(_as_json(found, index), indent=2) if values.json else _text(found))
+    if values.html:
+        with replacing(Path(values.html)) as file:
+            file.write(page(found, source).encode())
+        print(f'written to {values.html}', file=sys.stderr)

@@ -1,0 +1,37 @@
+"""Exports the vectors of an index to a library of approximate search, for more images than an exact search reads."""
+
+import importlib.util
+from pathlib import Path
+
+from jitm.errors import UserError
+from jitm.files import replacing
+from jitm.serving.index import Index
+
+NEIGHBOURS = 32  # per vector of the graph (HNSW: Malkov and Yashunin, 2020)
+BLOCK = 2**16  # vectors that are added at a time
+
+
+def check_faiss() -> None:
+    """Raises a UserError unless FAISS is installed."""
+    if importlib.util.find_spec('faiss') is None:
+        raise UserError("--export needs FAISS; pip install 'jitm[export]'")
+
+
+def export(index: Index, path: Path) -> None:
+    """Writes an HNSW graph of inner products that `faiss.read_index` reads; its ids are the rows of the index.
+
+    Args:
+      index: the vectors.
+      path: the output file, which is replaced atomically.
+
+    Raises:
+      UserError: if FAISS is not installed, or the file cannot be written.
+    """
+    check_faiss()
+    import faiss
+
+    graph = faiss.IndexHNSWFlat(index.vectors.shape[1], NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+    for start in range(0, len(index), BLOCK):
+        graph.add(index.vectors[start : start + BLOCK])
+    with replacing(path) as file:
+        file.write(faiss.serialize_index(graph))

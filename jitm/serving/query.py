@@ -1,0 +1,116 @@
+"""One query to an index: the best images or captions for a caption or an image, optionally re-ranked by another run."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jitm.analysis.markup import document
+from jitm.analysis.results import Result, cards, ranking
+from jitm.errors import UserError, did_you_mean
+from jitm.serving.index import Index
+from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.sources import Source
+from jitm.serving.vectors import Hit, VectorSearch, rank
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """What is searched, and with what.
+
+    Attributes:
+      caption: '' to search with an image.
+      image: the name of an indexed image, or a photo; None to search with a caption.
+      captions: the captions to find; None to find images.
+    """
+
+    caption: str
+    image: str | None = None
+    captions: Sequence[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The results of a query.
+
+    Attributes:
+      query: the caption, or the name of the image.
+      results: in descending order of their scores.
+      finds_images: whether they are images or captions.
+    """
+
+    query: str
+    results: Sequence[Result]
+    finds_images: bool
+
+
+def answer(
+    run: LoadedRun,
+    index: Index,
+    source: Source,
+    query: Query,
+    top_k: int,
+    *,
+    rerank: LoadedRun | None = None,
+    top_m: int = 100,
+) -> Answer:
+    """Searches the images of an index, or captions.
+
+    Args:
+      run: the run that made the index.
+      index: the images.
+      source: where the images come from.
+      query: see `Query`.
+      top_k: the number of results.
+      rerank: a run that orders the best results; None for none.
+      top_m: the number of results that it orders; the others are left out.
+
+    Raises:
+      UserError: if the query cannot be read, or the second run cannot read these images.
+    """
+    count = top_k if rerank is None else max(top_k, top_m)
+    vector = _vector(run, index, query)
+    if query.captions is None:
+        row = index.row(query.image) if query.image else None
+        hits = index.top(vector, count + (row is not None))[0]
+        hits = [hit for hit in hits if hit.index != row][:count]  # an image is no result for itself
+        names = index.names
+    else:
+        hits = VectorSearch(run.vectors(run.encode_text(query.captions))).top(vector, count)[0]
+        names = query.captions
+    if rerank is not None:
+        hits = _rerank(rerank, source, query, hits, names)
+    results = [Result(names[hit.index], hit.score) for hit in hits[:top_k]]
+    return Answer(query.image or query.caption, results, query.captions is None)
+
+
+def _vector(run: LoadedRun, index: Index, query: Query) -> np.ndarray:
+    """Returns the vector of a query: [1, D]."""
+    if not query.image:
+        return run.vectors(run.encode_text([query.caption]))
+    row = index.row(query.image)
+    if row is not None:
+        return index.vectors[row : row + 1]
+    if 'pixels' in run.run.model.reads and Path(query.image).is_file():
+        return run.vectors(run.encode_image([query.image]))
+    raise UserError(f"the index has no image '{query.image}'{did_you_mean(query.image, index.names)}")
+
+
+def _rerank(run: LoadedRun, source: Source, query: Query, hits: Sequence[Hit], names: Sequence[str]) -> Sequence[Hit]:
+    """Orders hits by the scores of another run."""
+    found = [names[hit.index] for hit in hits]
+    if query.captions is None:
+        images, captions = run.encode_image(source.take(found)), run.encode_text([query.caption])
+    else:
+        images, captions = run.encode_image(source.take([query.image])), run.encode_text(found)
+    return [Hit(hits[one.index].index, one.score) for one in rank(run.similarity(images, captions).ravel(), len(hits))]
+
+
+def page(found: Answer, source: Source) -> str:
+    """Returns the results as a self-contained HTML page."""
+    if not found.finds_images:
+        return document(found.query, ranking(found.results))
+    pictures = source.pictures([one.text for one in found.results])
+    results = [dataclasses.replace(one, picture=pictures.get(one.text, '')) for one in found.results]
+    return document(found.query, cards(results))

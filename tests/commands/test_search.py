@@ -1,0 +1,130 @@
+"""`jitm search`: what it prints and writes, in the order of the evaluation, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jitm
+from jitm.commands import cli
+from jitm.data.scenes import load
+from jitm.evaluation import protocol
+from jitm.runs.run import load_run, read_split
+from jitm.serving.loaded_run import LoadedRun
+from tests.commands.test_report import Page
+from tests.conftest import TINY
+
+DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
+
+
+@pytest.fixture(scope='module')
+def split():
+    return load('test', **DATA)
+
+
+@pytest.fixture(scope='module')
+def sims(finished):
+    run = load_run(finished)
+    return protocol.evaluate_runs([run], read_split([run], 'test'))[1]
+
+
+def search(capsys, *arguments):
+    assert cli.main(['search', *map(str, arguments)]) == 0
+    return capsys.readouterr()
+
+
+def names_of(output):
+    return [result['name'] for result in json.loads(output.out)['results']]
+
+
+def test_a_caption_finds_images_in_the_order_of_the_evaluation(finished, split, sims, capsys, tmp_path):
+    flags = '--workdir', finished, '--split', 'test'
+    ranked = [split.image_ids[image] for image in np.argsort(-sims[:, 7], kind='stable')]
+    page = tmp_path / 'pages' / 'found.html'
+    assert names_of(search(capsys, *flags, split.captions[7], '--json', '--html', page)) == ranked
+    parsed = Page(page.read_text())
+    assert parsed.texts['h1'] == [split.captions[7]]
+    assert [text.partition(' ')[2] for text in parsed.texts['code']] == ranked
+    assert len(parsed.addresses) == 10
+    assert all(address.startswith('data:image/png') for address in parsed.addresses)
+
+    lines = search(capsys, *flags, *split.captions[7].split(), '--top_k', 3).out.splitlines()
+    assert [line.split()[2] for line in lines] == ranked[:3]
+    assert lines[0].split()[1] == f'{sims[:, 7].max():.4f}'
+
+
+def test_an_image_finds_captions_or_images(finished, split, sims, capsys, tmp_path):
+    flags = '--workdir', finished, '--split', 'test', '--image', split.image_ids[4], '--json'
+    captions = names_of(search(capsys, *flags, '--find', 'captions', '--top_k', 50))
+    scores = [sims[4, split.captions.index(caption)] for caption in captions]
+    assert len(captions) == 50
+    np.testing.assert_allclose(scores, np.sort(sims[4])[::-1], rtol=1e-5)
+    found = names_of(search(capsys, *flags, '--top_k', 50))
+    assert sorted([*found, split.image_ids[4]]) == sorted(split.image_ids)
+    (tmp_path / 'captions.txt').write_text('a red ring\na blue square\n')
+    of_file = names_of(search(capsys, *flags, '--find', 'captions', '--captions', tmp_path / 'captions.txt'))
+    assert sorted(of_file) == ['a blue square', 'a red ring']
+
+
+def test_features_of_a_file_have_numbers(finished, split, sims, capsys, tmp_path):
+    np.save(tmp_path / 'features.npy', split.regions)
+    flags = '--workdir', finished, '--images', tmp_path / 'features.npy', '--index', tmp_path / 'index'
+    assert len(names_of(search(capsys, *flags, 'a red ring', '--json', '--html', tmp_path / 'a.html'))) == 10
+    assert (tmp_path / 'index' / 'manifest.json').exists()
+    assert Page((tmp_path / 'a.html').read_text()).addresses == []
+
+
+def test_a_second_run_orders_the_best_results(finished, split, sims, capsys, monkeypatch):
+    """The second run is the same one with the opposite scores."""
+    similarity = LoadedRun.similarity
+    monkeypatch.setattr(LoadedRun, 'similarity', lambda *arguments: -similarity(*arguments))
+    flags = '--workdir', finished, '--split', 'test', '--rerank', finished, '--top_m', 4, '--json'
+    best = np.argsort(-sims[:, 7], kind='stable')[:4]
+    found = names_of(search(capsys, *flags, '--top_k', 3, split.captions[7]))
+    assert found == [split.image_ids[image] for image in best[::-1][:3]]
+    texts = np.argsort(-sims[4], kind='stable')[:4]
+    found = names_of(search(capsys, *flags, '--top_k', 3, '--find', 'captions', '--image', split.image_ids[4]))
+    assert found == [split.captions[text] for text in texts[::-1][:3]]
+
+
+def test_vectors_are_exported(finished, split, sims, capsys, tmp_path):
+    faiss = pytest.importorskip('faiss')
+    flags = '--workdir', finished, '--split', 'test', '--export', tmp_path / 'new' / 'vectors.faiss'
+    assert '10 vectors written to' in search(capsys, *flags).err
+    graph = faiss.read_index(str(tmp_path / 'new' / 'vectors.faiss'))
+    run = jitm.load(finished)
+    scores, rows = graph.search(run.vectors(run.encode_text([split.captions[7]])), 10)
+    assert rows[0].tolist() == np.argsort(-sims[:, 7]).tolist()
+    np.testing.assert_allclose(scores[0], np.sort(sims[:, 7])[::-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'sentence'),
+    [
+        (['a'], 'give the images, either as --images or as --split'),
+        (['a', '--split', 'test', '--images', 'photos'], 'give the images, either as --images or as --split'),
+        (['--split', 'test'], 'give what to search with: either a caption or --image'),
+        (['', '--split', 'test'], 'give what to search with'),
+        (['a', '--split', 'test', '--image', 'x'], 'give what to search with'),
+        (['a', '--split', 'test', '--captions', 'x'], '--captions is read with --find captions only'),
+        (['a', '--images', 'x.npy', '--find', 'captions'], '--find captions needs --captions or --split'),
+        (['--split', 'test', '--image', 'x', '--rerank', 'y'], '--rerank compares images with captions only'),
+        (['a', '--split', 'test', '--find', 'captions', '--rerank', 'y'], '--rerank compares images with captions'),
+        (['--split', 'test', '--image', 'test-00003'], "the index has no image 'test-00003', did you mean 'test-0000"),
+        (['a', '--images', '.'], 'has a model of region features, which cannot read the photos of'),
+        (['a', '--images', 'none.npy'], 'none.npy'),
+        (['a', '--split', 'nothing'], "'nothing'"),
+    ],
+)
+def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(['search', '--workdir', str(finished), *arguments]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith('error: ')
+    assert sentence in message
+
+
+def test_runs_without_vectors_are_refused(finished, capsys, monkeypatch):
+    monkeypatch.setattr('jitm.serving.loaded_run.DualEncoder', ())
+    assert cli.main(['search', '--workdir', str(finished), '--split', 'test', 'a']) == 2
+    assert 'are not inner products of vectors' in capsys.readouterr().err
