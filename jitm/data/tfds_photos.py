@@ -1,0 +1,60 @@
+"""COCO's photos and captions from a prepared TensorFlow data set, `coco_captions`, read without TensorFlow."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from jitm.errors import UserError
+from jitm.files import replacing
+
+CAPTIONS = 'dataset_coco.json'
+FEATURES = {'image', 'image/filename', 'captions'}
+
+
+def write(prepared: str | Path, root: str | Path) -> None:
+    """Writes the photos of all splits as files, with their captions in Karpathy's format, for `photos.load`.
+
+    Args:
+      prepared: the folder of the version, such as `tfds/coco_captions/1.1.0`, prepared with
+        `file_format='array_record'`.
+      root: the output folder; photos of a split are in a folder with its name.
+
+    Raises:
+      UserError: if it is not this data set in array_record.
+    """
+    root, images = Path(root), []
+    for split, records in _read(prepared).items():
+        images += _write_split(records, split, root)
+    with replacing(root / CAPTIONS) as file:
+        file.write((json.dumps({'dataset': 'coco', 'images': images}) + '\n').encode())
+
+
+def _read(prepared: str | Path) -> dict[str, Any]:
+    """Returns the records of each split, whose images are the bytes of their files."""
+    try:
+        builder = tfds.builder_from_directory(str(prepared))
+        decoders = {'image': tfds.decode.SkipDecoding()}
+        records = {split: builder.as_data_source(split=split, decoders=decoders) for split in builder.info.splits}
+        known = set(builder.info.features)
+    except Exception:  # TFDS raises many kinds of errors
+        records, known = {}, set()
+    if not known >= FEATURES:
+        raise UserError(
+            f'{prepared} is no prepared coco_captions: give the folder of its version, prepared with '
+            "file_format='array_record'"
+        )
+    return records
+
+
+def _write_split(records: Any, split: str, root: Path) -> Iterator[dict[str, Any]]:
+    """Writes the photos of a split, and yields their entries of Karpathy's file."""
+    for record in records:
+        name = record['image/filename'].decode()
+        with replacing(root / split / name) as file:
+            file.write(record['image'])
+        texts = [text.decode() for text in record['captions']['text']]
+        captions = [{'raw': text} for text in texts]
+        yield {'filepath': split, 'filename': name, 'split': split, 'sentences': captions}
