@@ -43,6 +43,13 @@ BOXES = {
     'scenes': dict(SCENES, dev_images=100, test_images=200),
 }
 
+# For models that read object tags too; `f8k` and `scenes` select reduced variants, `f8k` with a small detector's boxes.
+TAGGED = {
+    'coco': _precomp('data/coco_oscar', dev_images=200),  # 200,000 pairs
+    'f8k': dict(_precomp('data/f8k_regions_precomp', dev_images=100), min_tag_score=0.2),
+    'scenes': BOXES['scenes'],
+}
+
 
 def parse(setting: str, *tables: Iterable[str]) -> tuple[str, ...]:
     """Returns one word of each table.

@@ -80,6 +80,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.initialize = dict(
         bert='',  # for BERTEncoder, or UNITER's embeddings and blocks: a folder or file of Hugging Face weights
         uniter='',  # for UNITER: a file of released weights
+        oscar='',  # for OSCAR: a file or folder of released weights
         word_vectors='',  # for GRUEncoder's word embeddings: a text file in the format of GloVe
     )
 
@@ -94,7 +95,8 @@ def get_config() -> ml_collections.ConfigDict:
 
     # The candidates of each query.
     config.candidates = dict(
-        source='in_batch',  # or 'shortlist', with num_extra= and num_hard=: the hardest of many, scored twice
+        source='in_batch',  # or dict(source='sampled'), one random negative per pair; or dict(source='shortlist',
+        # num_extra=, num_hard=), the hardest of many, scored twice
         same_image='negative',  # other captions of the same image, as published; or 'positive' (CMPM), 'ignored'
         margin_temperature=5.0,  # tau: margins are differences in relevance divided by tau; CIDEr: 0.2 on average
     )
@@ -129,7 +131,8 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     # A function in jitm.training.optimizer and its arguments; UNITER's is dict(name='adamw_with_warm_up',
-    # learning_rate=, weight_decay=, factors=, warm_up=the fraction of the run with a rising rate, clip_norm=).
+    # learning_rate=, weight_decay=, factors=, warm_up=the fraction of the run with a rising rate, b2=, epsilon=,
+    # clip_norm=).
     config.optimizer = dict(
         name='adamw',
         learning_rate=2e-4,

@@ -79,6 +79,8 @@ def get_config(setting: str = 'uniter,base,f30k') -> ConfigDict:
         weight_decay=0.01,
         factors=dict(),
         warm_up=0.1,
+        b2=0.98,
+        epsilon=1e-6,
         clip_norm=2.0,
     )
     config.evaluation.every_steps = 500

@@ -125,6 +125,8 @@ class Batch(struct.PyTreeNode):
         `jitm.data.candidates`; optional.
       extra: Pairs with P rows, additional candidates; optional.
       extra_index: int32 [P], row of each of their images in the split; optional.
+      mismatched: Pairs with B rows, each pair with its text or its image replaced by that of another image; optional.
+      text_replaced: bool [B], whether it is the text that is replaced; optional.
       masked: K variants of each text, [B, K, L]; optional.
       caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; optional.
     """
@@ -137,6 +139,8 @@ class Batch(struct.PyTreeNode):
     offline: tuple[Pairs, Pairs] | None = None
     extra: Pairs | None = None
     extra_index: chex.Array | None = None
+    mismatched: Pairs | None = None
+    text_replaced: chex.Array | None = None
     masked: Masked | None = None
     caption_words: chex.Array | None = None
 

@@ -19,7 +19,8 @@ from jitm.errors import UserError
 from jitm.types import Batch, Images, Pairs, TextFormat, Texts
 
 LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
-_EXTRA, _CROP = 2, 3  # separate the random numbers of the extra pairs and of crops from others
+# These numbers separate the random numbers of the extra pairs, of crops and of mismatched pairs from others.
+_EXTRA, _CROP, _MISMATCHED = 2, 3, 4
 
 
 def tokenize_split(
@@ -149,6 +150,7 @@ class Pipeline:
       offline: samples mined negatives, added to the batches; optional.
       reads: the fields of `Images` in the batches.
       num_extra: P, number of candidate pairs besides those of the batch.
+      mismatched: adds a mismatched pair for each pair to the batches.
       masked: masks the captions; optional.
       drop_last: leaves out the last, smaller batch of an epoch, so that all batches have one size.
       num_devices: over which a batch is split; the last batch is cut to a multiple of this.
@@ -166,6 +168,7 @@ class Pipeline:
     offline: OfflineNegatives | None = None
     reads: tuple[str, ...] = ('regions',)
     num_extra: int = 0
+    mismatched: bool = False
     masked: MaskedWords | None = None
     drop_last: bool = True
     num_devices: int = 1
@@ -215,7 +218,9 @@ class Pipeline:
         """
         text_index = self.text_index(step)
         offline, extra = self._sample_offline(step, text_index), self._sample_extra(step)
-        longest = self.tokens.lengths[np.concatenate([text_index, extra, *(texts for _, texts in offline)])].max()
+        mismatched = self._sample_mismatched(step, text_index)
+        all_texts = np.concatenate([text_index, extra, *mismatched[1:2], *(texts for _, texts in offline)])
+        longest = self.tokens.lengths[all_texts].max()
         length = bucket(longest, self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
@@ -237,6 +242,9 @@ class Pipeline:
             extra_rows = np.split(extra, num_shards)[shard]
             extra_index = self.split.image_of_text[extra_rows]
             batch = batch.replace(extra=self._pairs(step, extra_index, extra_rows, length), extra_index=extra_index)
+        if self.mismatched:
+            of_images, of_texts, replaced = (np.split(index, num_shards)[shard] for index in mismatched)
+            batch = batch.replace(mismatched=self._pairs(step, of_images, of_texts, length), text_replaced=replaced)
         if self.masked:
             masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
             variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)
@@ -247,6 +255,23 @@ class Pipeline:
         """Samples the texts of the extra pairs of a step: int64 [P]."""
         rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_EXTRA,)))
         return rng.choice(self.split.num_texts, self.num_extra, replace=False)
+
+    def _sample_mismatched(self, step: int, text_index: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Samples a mismatched pair for each text of a global batch, as released for OSCAR (Li et al., 2020).
+
+        With equal probability, the text or the image of the pair is replaced by that of another image.
+
+        Returns:
+          Images and texts of the pairs int64 [B], and whether the text was replaced bool [B]; () without `mismatched`.
+        """
+        if not self.mismatched:
+            return ()
+        rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_MISMATCHED,)))
+        own, replaced = self.split.image_of_text[text_index], rng.random(len(text_index)) < 0.5
+        others = rng.integers(self.split.num_images - 1, size=len(own))
+        others += others >= own
+        texts = self.split.sample_texts(others, rng)
+        return np.where(replaced, own, others), np.where(replaced, texts, text_index), replaced
 
     def _sample_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """Samples images and texts of the two mined pairs for each example of a global batch; () without `offline`."""

@@ -8,6 +8,7 @@ import numpy as np
 from flax import traverse_util
 
 from jitm.importers.bert import load_bert
+from jitm.importers.oscar import load_oscar
 from jitm.importers.uniter import load_uniter
 from jitm.importers.word_vectors import load_word_vectors
 
@@ -15,7 +16,7 @@ Replacements = dict[tuple[str, ...], np.ndarray]
 
 
 def load_pretrained(
-    params: chex.ArrayTree, words: Sequence[str], *, bert: str, uniter: str, word_vectors: str
+    params: chex.ArrayTree, words: Sequence[str], *, bert: str, uniter: str, oscar: str, word_vectors: str
 ) -> Replacements:
     """Reads the published weights that a config names in `initialize`.
 
@@ -24,6 +25,7 @@ def load_pretrained(
       words: the V words of its vocabulary.
       bert: path of weights for the module `bert`, see `load_bert`; '' for none.
       uniter: path of weights for a whole UNITER, see `load_uniter`; '' for none.
+      oscar: path of weights for an OSCAR, see `load_oscar`; '' for none.
       word_vectors: path of a text file for the module `embedding`, see `load_word_vectors`; '' for none.
 
     Returns:
@@ -43,6 +45,9 @@ def load_pretrained(
     if uniter:
         _module(flat, 'regions', argument='uniter')
         replacements |= traverse_util.flatten_dict(load_uniter(uniter, traverse_util.unflatten_dict(flat)))
+    if oscar:
+        _module(flat, 'region_features', argument='oscar')
+        replacements |= traverse_util.flatten_dict(load_oscar(oscar, traverse_util.unflatten_dict(flat)))
     if word_vectors:
         path = (*_module(flat, 'embedding', argument='word_vectors'), 'embedding')
         vectors = load_word_vectors(word_vectors, words, flat[path].shape[1])

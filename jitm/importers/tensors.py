@@ -49,13 +49,13 @@ def convert(
     def tensor_of(parameter: tuple[str, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         name = published_name(parameter)
         if name not in names:
-            raise UserError(f"{path} has no tensor '{name}': give the weights of a {model} of this size")
+            raise UserError(f"{path} has no tensor '{name}': give {model} weights of this size")
         tensor = read(names[name])
         shape = _published_shape(parameter, leaf.shape)
         if tensor.shape != shape:
             raise UserError(
                 f"{path} has a tensor '{names[name]}' of shape {list(tensor.shape)} where the model has "
-                f'{list(shape)}: give the weights of a {model} of this size and vocabulary'
+                f'{list(shape)}: give {model} weights of this size and vocabulary'
             )
         tensor = tensor.T if parameter[-1] == 'kernel' else tensor
         return np.ascontiguousarray(tensor, np.float32).reshape(leaf.shape)

@@ -1,7 +1,7 @@
-"""Retrieval candidates: the global batch, mined negatives, and a shortlist of the hardest of many candidates."""
+"""Retrieval candidates: the global batch, mined or sampled negatives, and a shortlist of the hardest of many."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -107,6 +107,19 @@ class InBatch(Source):
         return rankings
 
 
+_IN_BATCH = InBatch(same_image='negative')
+
+
+def _check_pairs(config: Mapping[str, Any], source: str, supplied: Collection[str] = ()) -> None:
+    """Refuses several views of a pair, and inputs of losses that only `InBatch` supplies, not this source."""
+    for name in sorted(_IN_BATCH.supplies(config).difference(supplied)):
+        raise UserError(f"the config supplies {name}, which needs 'candidates.source' 'in_batch'")
+    if config['augmentation']['num_views'] != 1:
+        raise UserError(
+            f"config key 'augmentation.num_views' must be 1: 'candidates.source' '{source}' has each pair once"
+        )
+
+
 class ListScores(struct.PyTreeNode):
     """Scores of queries with their positive and with a list of negatives.
 
@@ -149,12 +162,7 @@ class Shortlist(Source):
 
     def check(self, config: Mapping[str, Any], num_texts: int) -> None:
         """Refuses too few candidates, and sections of the config that only `InBatch` uses."""
-        for name in sorted(InBatch(same_image='negative').supplies(config)):
-            raise UserError(f"the config supplies {name}, which needs 'candidates.source' 'in_batch'")
-        if config['augmentation']['num_views'] != 1:
-            raise UserError(
-                "config key 'augmentation.num_views' must be 1: 'candidates.source' 'shortlist' has each pair once"
-            )
+        _check_pairs(config, 'shortlist')
         if self.num_extra > num_texts:
             raise UserError(
                 f"config key 'candidates.num_extra' is {self.num_extra}, but there are {num_texts} texts for training"
@@ -219,7 +227,58 @@ class Shortlist(Source):
         return {direction: listed.ranking() for direction, listed in scores.items()}
 
 
-SOURCES = {'in_batch': InBatch, 'shortlist': Shortlist}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampled(Source):
+    """Ranks the match of one query of each pair above one random negative, as OSCAR is fine-tuned (Li et al., 2020).
+
+    The query is the image if the text of `Batch.mismatched` was replaced, the text otherwise. The other query has no
+    negative, so a loss of 0.
+    """
+
+    rankings = DIRECTIONS
+    for_anchors = True
+    mismatched = True
+
+    def supplies(self, config: Mapping[str, Any]) -> set[str]:
+        """Supplies anchor scores if a model learns from others."""
+        return _IN_BATCH.supplies(config) & {'anchor_scores'}
+
+    def check(self, config: Mapping[str, Any], num_texts: int) -> None:
+        """Refuses augmentation, which would tell matching pairs from others, and what only `InBatch` uses."""
+        del num_texts
+        _check_pairs(config, 'sampled', {'anchor_scores'})
+        for key in ('drop_regions', 'change_words'):
+            if config['augmentation'][key]:
+                raise UserError(
+                    f"config key 'augmentation.{key}' must be 0: 'candidates.source' 'sampled' does not change its "
+                    'negatives'
+                )
+
+    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[dict[str, ListScores], dict[str, chex.Array]]:
+        """Scores this device's pairs and their mismatched pairs at once: direction -> ListScores of one negative."""
+        pairs, text_replaced = inputs.batch.mismatched, inputs.batch.text_replaced[:, None]
+        negatives = matcher.encode_image(pairs.images, inputs.train), matcher.encode_text(pairs.texts, inputs.train)
+        both = jax.tree.map(lambda *x: jnp.concatenate(x), (inputs.images, inputs.texts), negatives)
+        scores = matcher.similarity_pairwise(*both, inputs.train).reshape(2, -1).T
+        return {'i2t': ListScores(scores, text_replaced), 't2i': ListScores(scores, ~text_replaced)}, {}
+
+    def rank(
+        self,
+        scores: Mapping[str, ListScores],
+        batch: GlobalBatch,
+        anchors: Sequence[Mapping[str, ListScores]] = (),
+    ) -> dict[str, Ranking]:
+        """Makes the rankings `i2t` and `t2i` [B, 2]."""
+        del batch
+
+        def rank(direction: str) -> Ranking:
+            of_anchors = [anchor[direction].scores for anchor in anchors]
+            return scores[direction].ranking().replace(anchor_scores=jnp.stack(of_anchors) if anchors else None)
+
+        return {direction: rank(direction) for direction in DIRECTIONS}
+
+
+SOURCES = {'in_batch': InBatch, 'shortlist': Shortlist, 'sampled': Sampled}
 
 
 def _candidates(matcher: Matcher, inputs: Inputs) -> tuple[Encoding, Encoding]:

@@ -44,7 +44,7 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
     """Computes the gap between the scores of positives and hardest negatives (Li et al., 2023, figures 3 and 7).
 
     Args:
-      rankings: name -> Ranking; both retrieval directions count.
+      rankings: name -> Ranking; both retrieval directions count, and queries with a positive and a negative.
       epsilon: the absolute gap above which SelHN mines the hardest negative.
 
     Returns:
@@ -52,17 +52,14 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
       absolute_gap: mean of its absolute value.
       hard_share: share of queries with an absolute gap above epsilon, the hard branch of SelHN.
     """
-    gap = jnp.stack(
-        [
-            hardest_positive(ranking.scores, ranking.positives) - hardest_negative(ranking.scores, ranking.negatives)
-            for ranking in map(rankings.get, DIRECTIONS)
-        ]
-    )
-    return {
-        'gap': jnp.mean(gap),
-        'absolute_gap': jnp.mean(jnp.abs(gap)),
-        'hard_share': jnp.mean(jnp.abs(gap) > epsilon),
-    }
+    both = [rankings[direction] for direction in DIRECTIONS]
+    gap = jnp.stack([hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both])
+    valid = jnp.stack([r.positives.any(axis=1) & r.negatives.any(axis=1) for r in both])
+
+    def mean(values: chex.Array) -> chex.Array:
+        return jnp.sum(jnp.where(valid, values, 0)) / jnp.maximum(jnp.sum(valid), 1)
+
+    return {'gap': mean(gap), 'absolute_gap': mean(jnp.abs(gap)), 'hard_share': mean(jnp.abs(gap) > epsilon)}
 
 
 def difficulty(ranking: Ranking) -> dict[str, chex.Array]:

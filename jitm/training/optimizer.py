@@ -10,7 +10,7 @@ import optax
 
 from jitm.errors import UserError, did_you_mean
 
-B1, B2, EPSILON, MIN_RATE = 0.9, 0.98, 1e-6, 1e-8  # of UNITER, as released
+B1, MIN_RATE = 0.9, 1e-8  # of UNITER and OSCAR, as released
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
 
 
@@ -97,10 +97,13 @@ def is_decayed(path: tuple[jax.tree_util.DictKey, ...]) -> bool:
     return 'bias' not in name and (name != 'scale' or not DECAYED_NORMS.isdisjoint(modules))
 
 
-def adam_then_decay(schedule: optax.Schedule, weight_decay: float) -> optax.GradientTransformation:
+def adam_then_decay(
+    schedule: optax.Schedule, weight_decay: float, b2: float, epsilon: float
+) -> optax.GradientTransformation:
     """Returns p -= rate sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps), then p -= rate weight_decay p.
 
-    This is the released AdamW of UNITER. `optax.adamw` corrects v before it adds eps, and decays p before the update.
+    This is the released AdamW of UNITER and OSCAR. `optax.adamw` corrects v before it adds eps, and decays p before the
+    update.
     """
 
     def update(
@@ -108,11 +111,11 @@ def adam_then_decay(schedule: optax.Schedule, weight_decay: float) -> optax.Grad
     ) -> tuple[chex.ArrayTree, optax.ScaleByAdamState]:
         rate, t = schedule(state.count), optax.safe_increment(state.count)
         first = optax.tree.update_moment(gradients, state.mu, B1, 1)
-        second = optax.tree.update_moment(gradients, state.nu, B2, 2)
-        corrected = rate * jnp.sqrt(1 - B2**t) / (1 - B1**t)
+        second = optax.tree.update_moment(gradients, state.nu, b2, 2)
+        corrected = rate * jnp.sqrt(1 - b2**t) / (1 - B1**t)
 
         def move(path: tuple, param: chex.Array, m: chex.Array, v: chex.Array) -> chex.Array:
-            moved = -corrected * m / (jnp.sqrt(v) + EPSILON)
+            moved = -corrected * m / (jnp.sqrt(v) + epsilon)
             if not is_decayed(path):
                 return moved
             return moved - jnp.where(jnp.any(moved != 0), rate * weight_decay, 0) * (param + moved)
@@ -129,24 +132,29 @@ def adamw_with_warm_up(
     weight_decay: float,
     factors: Mapping[str, float],
     warm_up: float,
+    b2: float,
+    epsilon: float,
     clip_norm: float,
     total_steps: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns UNITER's AdamW as released: betas 0.9 and 0.98, eps 1e-6, linear warm-up and decay of the rate.
+    """Returns the AdamW of UNITER and OSCAR as released, with linear warm-up and decay of the rate.
 
     Biases and scales of normalizations are not decayed, except those of the regions' features and locations. A
     parameter without any gradient so far, such as that of an unused head, is not changed.
 
     Args:
-      learning_rate: maximal learning rate, 5e-5 as published.
-      weight_decay: multiplied by the learning rate; 0.01 as published.
+      learning_rate: maximal learning rate; of base models 5e-5 as published for UNITER, 2e-5 for OSCAR.
+      weight_decay: multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
       factors: name of a module -> factor of its learning rate.
-      warm_up: share of the steps in which the rate rises, 0.1 as published.
-      clip_norm: maximal global norm of the gradient; 2.0 as published.
+      warm_up: share of the steps in which the rate rises; 0.1 as published for UNITER, 0 for OSCAR.
+      b2: decay of the mean square of gradients, that of their mean being 0.9; 0.98 as published for UNITER, 0.999 for
+        OSCAR.
+      epsilon: added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
+      clip_norm: maximal global norm of the gradient; 2.0 as published for UNITER, 1.0 for OSCAR.
       total_steps: steps of the run.
 
     Returns:
       The optimizer, and its learning rate by step.
     """
     schedule = warm_up_then_decay(learning_rate, warm_up, total_steps)
-    return _clipped_and_scaled(adam_then_decay(schedule, weight_decay), clip_norm, factors), schedule
+    return _clipped_and_scaled(adam_then_decay(schedule, weight_decay, b2, epsilon), clip_norm, factors), schedule

@@ -59,11 +59,13 @@ class Source:
       rankings: names of the rankings that `rank` makes.
       predictions: names of the token predictions whose losses `score` computes, see `TokenTerm.predictions`.
       for_anchors: whether anchor models are scored on it too, so that others can learn from their scores.
+      mismatched: whether it reads `Batch.mismatched`.
     """
 
     rankings: tuple[str, ...] = ()
     predictions: tuple[str, ...] = ()
     for_anchors = False
+    mismatched = False
 
     @property
     def extra_pairs(self) -> int:

@@ -1,5 +1,7 @@
 import dataclasses
 
+import chex
+import jax
 import numpy as np
 import pytest
 
@@ -223,6 +225,35 @@ def test_extra_pairs_depend_on_seed_and_step_alone(pipeline):
     parts = [with_extra.batch(3, shard, 2) for shard in range(2)]
     np.testing.assert_array_equal(np.concatenate([part.extra_index for part in parts]), batch.extra_index)
     assert not np.array_equal(with_extra.batch(4).extra_index, batch.extra_index)
+
+
+def test_a_mismatched_pair_has_one_side_of_its_pair_and_one_of_another_image(pipeline):
+    sampling, split = dataclasses.replace(pipeline, mismatched=True), pipeline.split
+    captions = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in split.captions]
+    replaced, others = [], []
+    for step in range(2 * sampling.steps_per_epoch):
+        batch = sampling.batch(step)
+        np.testing.assert_array_equal(batch.image_index, pipeline.batch(step).image_index)
+        for n, image in enumerate(batch.image_index):
+            words, length = batch.mismatched.texts.ids[n], batch.mismatched.texts.lengths[n]
+            same_text = np.array_equal(words[:length], batch.texts.ids[n, : batch.texts.lengths[n]])
+            same_image = np.array_equal(batch.mismatched.images.regions[n], split.regions[image])
+            assert (same_image, same_text) == (batch.text_replaced[n], not batch.text_replaced[n])
+            if same_image:
+                assert captions.index(tuple(words[:length].tolist())) not in np.flatnonzero(
+                    split.image_of_text == image
+                )
+            else:
+                features = batch.mismatched.images.regions[n]
+                others.append(next(i for i in range(split.num_images) if np.array_equal(split.regions[i], features)))
+            replaced.append(batch.text_replaced[n])
+    assert 0.3 < np.mean(replaced) < 0.7
+    assert len(set(others)) > split.num_images / 2
+    whole, parts = sampling.batch(3), [sampling.batch(3, shard, 2) for shard in range(2)]
+    for field in ('mismatched', 'text_replaced'):
+        joined = jax.tree.map(lambda *x: np.concatenate(x), *(getattr(part, field) for part in parts))
+        chex.assert_trees_all_equal(joined, getattr(whole, field))
+    assert pipeline.batch(3).mismatched is None
 
 
 def test_batch_has_masked_captions_and_words_of_images(pipeline):

@@ -80,6 +80,7 @@ def test_every_table_is_complete():
         'SelHN table 8': 4,
         'SelHN table 9': 4,
         'SelHN table 11': 9,
+        'model zoo of Oscar': 3,
         'README of SGRAF': 7,
         'README of NAAF': 1,
         'README of ESA': 6,

@@ -42,7 +42,7 @@ def test_truncated_file_is_refused(tmp_path):
 
 def test_vectors_are_those_of_the_text_encoder(tmp_path):
     params = drawn() | {'captioner': drawn()['text']}
-    replacements = load_pretrained(params, WORDS, bert='', uniter='', word_vectors=write(tmp_path, VECTORS))
+    replacements = load_pretrained(params, WORDS, bert='', uniter='', oscar='', word_vectors=write(tmp_path, VECTORS))
     assert replacements.keys() == {('text', 'embedding', 'embedding')}
 
 
@@ -67,7 +67,7 @@ def drawn():
 
 def test_words_without_a_vector_keep_their_initialization(tmp_path):
     params = drawn()
-    replacements = load_pretrained(params, WORDS, bert='', uniter='', word_vectors=write(tmp_path, VECTORS))
+    replacements = load_pretrained(params, WORDS, bert='', uniter='', oscar='', word_vectors=write(tmp_path, VECTORS))
     got = replace(params, replacements)['text']
     table = params['text']['embedding']['embedding']
     np.testing.assert_array_equal(got['embedding']['embedding'], np.where(np.isnan(WANT), table, WANT))
@@ -76,22 +76,25 @@ def test_words_without_a_vector_keep_their_initialization(tmp_path):
 
 def test_nothing_is_replaced_without_files():
     params = drawn()
-    assert replace(params, load_pretrained(params, WORDS, bert='', uniter='', word_vectors='')) == params
+    assert replace(params, load_pretrained(params, WORDS, bert='', uniter='', oscar='', word_vectors='')) == params
 
 
 def test_bert_of_a_text_encoder_is_loaded(tmp_path):
     path = saved(tmp_path, published())
     params = {'text': {'bert': PARAMS, 'linear': {'w': 1}}}
-    replacements = load_pretrained(params, (), bert=path, uniter='', word_vectors='')
+    replacements = load_pretrained(params, (), bert=path, uniter='', oscar='', word_vectors='')
     want = traverse_util.flatten_dict({'text': {'bert': load_bert(path, PARAMS)}})
     assert replacements.keys() == want.keys()
     for name, leaf in want.items():
         np.testing.assert_array_equal(replacements[name], leaf)
 
 
-@pytest.mark.parametrize(('key', 'module'), [('bert', 'bert'), ('uniter', 'regions'), ('word_vectors', 'embedding')])
+@pytest.mark.parametrize(
+    ('key', 'module'),
+    [('bert', 'bert'), ('uniter', 'regions'), ('oscar', 'region_features'), ('word_vectors', 'embedding')],
+)
 def test_missing_module_is_refused(key, module):
-    files = {'bert': '', 'uniter': '', 'word_vectors': ''} | {key: 'somewhere'}
+    files = {'bert': '', 'uniter': '', 'oscar': '', 'word_vectors': ''} | {key: 'somewhere'}
     message = f"{key} is set, but the model has no module '{module}'"
     with pytest.raises(ValueError, match=re.escape(message)):
         load_pretrained({'text': {'w': 1}}, (), **files)

@@ -168,7 +168,7 @@ def test_old_names(tmp_path):
 def test_missing_tensor(tmp_path, name):
     tensors = published()
     del tensors[name]
-    with pytest.raises(UserError, match=re.escape(f"has no tensor '{name}': give the weights of a UNITER of this")):
+    with pytest.raises(UserError, match=re.escape(f"has no tensor '{name}': give UNITER weights of this")):
         load(tmp_path, tensors)
 
 
@@ -187,7 +187,7 @@ def test_features_of_another_size(tmp_path):
 
 def test_run_is_initialized_from_weights(tmp_path):
     path = saved(tmp_path, published())
-    replacements = load_pretrained(PARAMS, (), bert='', uniter=path, word_vectors='')
+    replacements = load_pretrained(PARAMS, (), bert='', uniter=path, oscar='', word_vectors='')
     np.testing.assert_array_equal(
         replacements[('regions', 'features', 'kernel')], published()['uniter.img_embeddings.img_linear.weight'].T
     )

@@ -5,8 +5,15 @@ import jax
 import numpy as np
 import pytest
 
+import jitm
+from jitm.errors import UserError
+from jitm.evaluation.protocol import evaluate_runs
 from jitm.models.oscar import MAX_WORDS, OSCAR, append_tags
+from jitm.runs.run import load_run, read_split
+from jitm.training.logs import read_metrics
+from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
+from tests.configs.settings import load
 from tests.models.test_matchers import perturb
 from tests.models.test_uniter import block, dense, norm
 
@@ -140,3 +147,41 @@ def test_images_without_tags_are_refused():
     images, texts = make_inputs()
     with pytest.raises(ValueError, match='OSCAR reads the tags of images'):
         make().init(jax.random.key(0), images.replace(tags=None), texts)
+
+
+def tiny_oscar(workdir):
+    """A config of 4 steps on scenes; `workdir` holds its run, from which DBL's anchor is initialized."""
+    data = {'source': 'scenes.load', 'seed': 0, 'train_images': 8, 'dev_images': 6, 'test_images': 4}
+    config = load('oscar:alone,scenes') | {'data': data, 'epochs': 1, 'batch_size': 10, 'length_multiple': 64}
+    config['run'] |= {'log_every': 1}
+    boosted = load('oscar:rm,base,coco')
+    for member in boosted['members'].values():
+        member['init_from'] = str(workdir)
+    return config, config | {key: boosted[key] for key in ('members', 'terms')}
+
+
+@pytest.mark.slow
+def test_a_run_trains_is_evaluated_and_boosts_itself(tmp_path):
+    config, boosted = tiny_oscar(tmp_path / 'run')
+    result = train_and_evaluate(config, tmp_path / 'run')
+    run = load_run(tmp_path / 'run', result['best']['step'])
+    split = read_split([run], 'dev')
+    report, sims = evaluate_runs([run], split, folds=1)
+    np.testing.assert_allclose(report['metrics']['rsum'], result['best']['rsum'], atol=1e-3)
+    features, boxes = ([x[i, : split.counts[i]] for i in range(3)] for x in (split.regions, split.boxes))
+    few, tags = split.captions[:2], split.tags[:3]
+    np.testing.assert_allclose(jitm.score(run, features, few, boxes, tags), sims[:3, :2], atol=1e-5)
+    np.testing.assert_allclose(jitm.score(run, features[1], few[0], boxes[1], tags[1]), sims[1, 0], atol=1e-5)
+    loaded = jitm.load(tmp_path / 'run')
+    images = loaded.encode_image(loaded.load_data('dev').images[1:3])
+    np.testing.assert_allclose(loaded.similarity(images, loaded.encode_text(few)), sims[1:3, :2], atol=1e-5)
+    with pytest.raises(UserError, match='has a model that reads object tags: give the tags of each image'):
+        jitm.score(run, features[1], few, boxes[1])
+    with pytest.raises(UserError, match="tags must be 3 strings, such as 'dog person', one for each image"):
+        jitm.score(run, features, few, boxes, 'dog')
+
+    train_and_evaluate(boosted, tmp_path / 'boosted')
+    first = next(line for line in read_metrics(tmp_path / 'boosted') if line['part'] == 'train')
+    # The target starts as the anchor: each pair and its negative are the margin of 0.2 from what RM asks for.
+    np.testing.assert_allclose(first['target/terms/relative_max'], 0.2, atol=1e-6)
+    np.testing.assert_allclose(first['target/gap'], first['anchor/gap'], atol=1e-6)

@@ -390,7 +390,7 @@ def uniter_config(tiny_config, tmp_path):
         'weight_decay': 0.01,
         'factors': {},
     }
-    tiny_config['optimizer'] |= {'warm_up': 0.1, 'clip_norm': 2.0}
+    tiny_config['optimizer'] |= {'warm_up': 0.1, 'b2': 0.98, 'epsilon': 1e-6, 'clip_norm': 2.0}
     del tiny_config['terms']['later']
     return tiny_config | {'epochs': 1, 'length_multiple': 64}
 

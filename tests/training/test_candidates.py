@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
+from jitm.losses.anchored import relative_max
+from jitm.losses.ranking import matching_cross_entropy
 from jitm.training.build.objective import make_retrieval
-from jitm.training.candidates import SAME_IMAGE, BatchScores, InBatch, ListScores, Shortlist
+from jitm.training.candidates import SAME_IMAGE, BatchScores, InBatch, ListScores, Sampled, Shortlist
 from jitm.training.source import GlobalBatch, Inputs
 from jitm.types import Batch, Pairs
+from tests.configs.settings import load
 from tests.models.test_matchers import make_inputs, perturb
 from tests.training.models import small_vse
 
@@ -76,7 +79,7 @@ def test_rankings_hold_scores_of_mined_negatives():
 @pytest.mark.parametrize(
     ('section', 'message'),
     [
-        ({'source': 'x'}, "'candidates.source' is 'x'; take one of in_batch, shortlist"),
+        ({'source': 'x'}, "'candidates.source' is 'x'; take one of in_batch, shortlist, sampled"),
         ({}, "'candidates.source' is missing"),
         ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; take one of negative"),
         ({'source': 'shortlist', 'num_extra': 4}, "config key 'candidates.num_hard' is missing"),
@@ -170,3 +173,86 @@ def test_ranking_of_a_list_of_scores():
     ranking = ListScores(jnp.zeros((2, 3)), valid).ranking()
     np.testing.assert_array_equal(ranking.positives, [[True, False, False]] * 2)
     np.testing.assert_array_equal(ranking.negatives, [[False, True, False], [False, False, True]])
+
+
+REPLACED = np.array([True, False, False, True])
+
+
+def rank_sampled(variables, anchors=()):
+    """The rankings of four pairs, and the scores of the pairs and of their mismatched pairs."""
+    batch, images, texts, _ = make_batch(num_extra=PAIRS)
+    own, extra = (jax.tree.map(lambda x, part=part: x[part], (images, texts)) for part in (slice(4), slice(4, None)))
+
+    def choose(first, second):
+        rows = REPLACED.reshape(-1, *[1] * (first.ndim - 1))
+        return np.where(rows, first, second)
+
+    mismatched = Pairs(jax.tree.map(choose, own[0], extra[0]), jax.tree.map(choose, extra[1], own[1]))
+    batch = batch.replace(extra=None, mismatched=mismatched, text_replaced=jnp.asarray(REPLACED))
+    source = Sampled()
+
+    def score(matcher):
+        encoded = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+        scores, losses = source.score(matcher, Inputs(*encoded, batch, None, train=False))
+        assert losses == {}
+        return scores, matcher(*own), matcher(mismatched.images, mismatched.texts)
+
+    scores, matching, other = jax.jit(lambda v: MODEL.apply(v, method=score))(variables)
+    shifted = [jax.tree.map(lambda x, s=s: x if x.dtype == bool else x + s, scores) for s in anchors]
+    return source.rank(scores, GlobalBatch(batch.image_index), shifted), np.diag(matching), np.diag(other)
+
+
+def test_sampled_negatives_rank_one_query_of_each_pair(variables):
+    rankings, matching, other = rank_sampled(variables)
+    for direction, valid in (('i2t', REPLACED), ('t2i', ~REPLACED)):
+        got = rankings[direction]
+        np.testing.assert_allclose(got.scores, np.stack([matching, other], axis=1), atol=1e-6)
+        assert np.asarray(got.positives).tolist() == [[True, False]] * PAIRS
+        np.testing.assert_array_equal(got.negatives, np.stack([np.zeros(PAIRS, bool), valid], axis=1))
+        assert got.anchor_scores is None
+
+
+def test_matching_cross_entropy_of_sampled_negatives_is_its_mean_over_all_pairs(variables):
+    """As released for OSCAR: the mean over the 2 B pairs of a batch."""
+    rankings, matching, other = rank_sampled(variables)
+    rankings = {name: r.replace(scores=jax.nn.sigmoid(r.scores)) for name, r in rankings.items()}
+    losses = [matching_cross_entropy(r.scores, r.positives, r.negatives).mean() for r in rankings.values()]
+    logits = np.concatenate([matching, -other]).astype(np.float64)
+    np.testing.assert_allclose(sum(losses), np.log1p(np.exp(-logits)).mean(), rtol=1e-5)
+
+
+def test_anchored_losses_compare_a_pair_with_its_sampled_negative(variables):
+    rankings, matching, other = rank_sampled(variables, anchors=(0.25,))
+    losses = [
+        relative_max(r.scores, r.positives, r.negatives, anchor_scores=r.anchor_scores[0], margin=0.2)
+        for r in rankings.values()
+    ]
+    gaps = 0.2 + (matching + 0.25 - (other + 0.25)) - (matching - other)
+    np.testing.assert_allclose(losses[0] + losses[1], np.maximum(gaps, 0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (
+            {'augmentation': {'drop_regions': 0.2}},
+            "'augmentation.drop_regions' must be 0: .* does not change its negatives",
+        ),
+        ({'augmentation': {'num_views': 2}}, "'augmentation.num_views' must be 1: .* 'sampled' has each pair once"),
+        (
+            {'relevance': {'source': 'cider.from_captions'}},
+            "supplies margins, which needs 'candidates.source' 'in_batch'",
+        ),
+    ],
+)
+def test_sampled_negatives_refuse_other_inputs(changes, message):
+    config = load('oscar:f8k')
+    for section, keys in changes.items():
+        config[section] |= keys
+    with pytest.raises(UserError, match=message):
+        Sampled().check(config, 100)
+
+
+def test_only_anchor_scores_are_supplied_with_sampled_negatives():
+    assert Sampled().supplies(load('oscar:f8k')) == set()
+    assert Sampled().supplies(load('oscar:rm,f8k')) == {'anchor_scores'}

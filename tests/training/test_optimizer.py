@@ -23,6 +23,8 @@ UNITER = {
     'weight_decay': 0.01,
     'factors': {},
     'warm_up': 0.1,
+    'b2': 0.98,
+    'epsilon': 1e-6,
     'clip_norm': 2.0,
     'total_steps': 5000,
 }

@@ -58,7 +58,8 @@ def load(
       test_images: number of images of `test`.
 
     Returns:
-      The split, with float32 regions [I, 5, 200] (an 8x8x3 patch, then x1 y1 x2 y2, centre x y, width, height).
+      The split, with float32 regions [I, 5, 200] (an 8x8x3 patch, then x1 y1 x2 y2, centre x y, width, height); object
+      tags are the shapes without size and color.
 
     Raises:
       UserError: if the split is unknown, or a number is out of range.
@@ -90,6 +91,7 @@ def load(
         image_ids=tuple(f'{split}-{i:06d}' for i in range(len(scenes))),
         boxes=boxes,
         pixels=np.stack([scene.pixels for scene in scenes]),
+        tags=tuple(' '.join(thing.shape for thing in scene.graph.objects) for scene in scenes),
         graphs=tuple(scene.graph for scene in scenes),
         caption_graphs=tuple(caption.graph for caption in captions),
         statements=tuple(caption.statement for caption in captions),

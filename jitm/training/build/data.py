@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
+from jitm.training.source import Source
 
 MAX_UNKNOWN = 0.1  # share of unknown words without a warning
 LONG = 10  # medians: no caption of Flickr30K and COCO is so long
@@ -92,8 +93,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     train, validation = load_splits(config)
     section = config['vocabulary']
     path = section['path']
-    seen = (*train.captions, *(train.tags or ()))
-    vocabulary = load_vocabulary(path) if path else Vocabulary.build(seen, section['min_count'])
+    vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, section['min_count'])
     models = [config_lib.member_model(config, name) for name in config['members']]
     fills_masks = any('mlm' in model.get('heads', ()) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
@@ -172,7 +172,7 @@ def make_pipeline(
     data: Data,
     models: Mapping[str, Matcher],
     augmentation: Augmentation,
-    extra_pairs: int,
+    sources: Sequence[Source],
     mined_later: bool,
 ) -> Pipeline:
     """Makes the training batches.
@@ -182,7 +182,7 @@ def make_pipeline(
       data: splits, vocabulary and tokens.
       models: all models that read the batches.
       augmentation: of the examples.
-      extra_pairs: candidate pairs in a batch besides the matching ones.
+      sources: of candidates, which may need more pairs in a batch than the matching ones.
       mined_later: see `load_offline`.
 
     Raises:
@@ -201,7 +201,8 @@ def make_pipeline(
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
         reads=tuple(sorted({field for model in models.values() for field in model.reads})),
-        num_extra=extra_pairs,
+        num_extra=sum(source.extra_pairs for source in sources),
+        mismatched=any(source.mismatched for source in sources),
         masked=load_masked_words(config, data),
         drop_last=config['drop_last'],
         num_devices=jax.device_count(),

@@ -96,15 +96,14 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     """
     check_sections(config)
     terms, sources = make_objective(config)
-    extra_pairs = sum(source.extra_pairs for source in sources)
     parallel.check_batch_size(config['batch_size'])
-    parallel.check_batch_size(extra_pairs, "config key 'candidates.num_extra'")
+    parallel.check_batch_size(sum(source.extra_pairs for source in sources), "config key 'candidates.num_extra'")
     augmentation = data_lib.make_augmentation(config, terms)
     data = data_lib.load_data(config, augmentation)
     for source in sources:
         source.check(config, data.train.num_texts)
     models = make_models(config, data)
-    pipeline = data_lib.make_pipeline(config, data, models, augmentation, extra_pairs, mined_later)
+    pipeline = data_lib.make_pipeline(config, data, models, augmentation, sources, mined_later)
     optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
     members = make_members(config['members'], models, optimizer)
     check_members(config, members, terms, pipeline.one_pair())
