@@ -11,6 +11,7 @@ SLOW = (
     'configs/aoq.py:bfan_equal,adapoffquin,f30k',
     'configs/dbl.py:vsepp,rm,oss,f8k',
     'configs/tags.py:tags_dc_single,base,f30k',
+    'configs/oscar.py:rm,base,coco',
 )
 
 

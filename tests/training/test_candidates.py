@@ -212,7 +212,7 @@ def test_sampled_negatives_rank_one_query_of_each_pair(variables):
         assert got.anchor_scores is None
 
 
-def test_matching_cross_entropy_of_sampled_negatives_is_its_mean_over_all_pairs(variables):
+def test_cross_entropy_of_sampled_negatives_is_the_mean_over_pairs(variables):
     """As released for OSCAR: the mean over the 2 B pairs of a batch."""
     rankings, matching, other = rank_sampled(variables)
     rankings = {name: r.replace(scores=jax.nn.sigmoid(r.scores)) for name, r in rankings.items()}
