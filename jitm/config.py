@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import importlib
 import inspect
@@ -10,6 +11,7 @@ import os
 import pkgutil
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from flax import linen as nn
@@ -19,17 +21,21 @@ from jitm.errors import UserError, did_you_mean
 OLD_KEYS = {'rounds', 'rankings'}  # of configs before checkpoint format 4
 
 
-def resolve(package: str, name: str) -> Callable:
+def resolve(package: str, name: str, *, where: str) -> Callable:
     """Returns a function or class of a package of jitm.
 
     Args:
-      package: such as `jitm.losses`.
+      package: such as `jitm.losses`, or a module.
       name: dotted path in the package, such as `ranking.max_of_hinges`.
+      where: the config key with the name, for messages.
 
     Raises:
       UserError: if the module does not exist or has no such public name.
     """
     module_name, _, attribute = name.rpartition('.')
+    wrong = f"config key '{where}' is '{name}', but"
+    if not module_name and _modules(package):
+        raise UserError(f'{wrong} names of {package} have the form MODULE.NAME{_near_full_name(package, name)}')
     path = f'{package}.{module_name}' if module_name else package
     try:
         module = importlib.import_module(path)
@@ -37,17 +43,34 @@ def resolve(package: str, name: str) -> Callable:
         if not path.startswith(error.name or ' '):
             raise
         near = did_you_mean(module_name, _modules(package))
-        raise UserError(f"the config names '{name}', but there is no module {path}{near}") from None
-    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
-    known = [key for key, value in public.items() if callable(value) and value.__module__ == path]
+        raise UserError(f'{wrong} there is no module {path}{near}') from None
+    known = _public(module)
     if attribute not in known:
-        raise UserError(f"the config names '{name}', but {path} has no '{attribute}'{did_you_mean(attribute, known)}")
+        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known)}")
     return getattr(module, attribute)
 
 
+def _public(module: ModuleType) -> list[str]:
+    """Returns the names of the public functions and classes that a module defines."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
+    return [key for key, value in public.items() if callable(value) and value.__module__ == module.__name__]
+
+
 def _modules(package: str) -> list[str]:
-    """Returns the names of the modules of a package."""
-    return [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    """Returns the names of the modules of a package; none if it is a module itself."""
+    path = getattr(importlib.import_module(package), '__path__', ())
+    return [module.name for module in pkgutil.iter_modules(path)]
+
+
+def _near_full_name(package: str, name: str) -> str:
+    """Returns a hint to append to a message about a name without its module."""
+    known = {module: f'{module}.NAME' for module in _modules(package)}
+    for module in list(known):
+        with contextlib.suppress(ImportError):  # of an optional library
+            public = _public(importlib.import_module(f'{package}.{module}'))
+            known |= {attribute: f'{module}.{attribute}' for attribute in public}
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean '{known[nearest[0]]}'?" if nearest else f'; modules are {", ".join(_modules(package))}'
 
 
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
@@ -228,7 +251,7 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
         data = {**data, 'root': root}
     source, keywords = choose(data, 'source', where='data')
-    return bind(resolve('jitm.data', source), keywords, where='data', later=('split',))(split)
+    return bind(resolve('jitm.data', source, where='data.source'), keywords, where='data', later=('split',))(split)
 
 
 def load_relevance(relevance: Mapping[str, Any], split: Any) -> Any:
@@ -257,7 +280,7 @@ def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
     if not source:
         check_keys(keywords, (), where=where)
         return None
-    return bind(resolve('jitm.data', source), keywords, where=where, later=('split',))
+    return bind(resolve('jitm.data', source, where=f'{where}.source'), keywords, where=where, later=('split',))
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
@@ -277,7 +300,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
 
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
-        function = resolve(package, name)
+        function = resolve(package, name, where=f'{where}.name')
         for key in ('image', 'text'):
             if key in keywords and not isinstance(keywords[key], Mapping):
                 raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")

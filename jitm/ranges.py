@@ -241,6 +241,13 @@ RANGES: dict[str, Rule] = {
     '**.model.**.caption': FLAG,
     '**.model.**.smoothing': FLAG,
 }
+SWITCHES = {  # pattern -> keys; nothing reads what fits the pattern unless one of these is set
+    'masking.*': ('masking.num_views',),
+    'offline.*': ('offline.path', 'stages'),
+    'synthesis.*': ('synthesis.generator',),
+    'augmentation.keep_special_tokens': ('augmentation.change_words',),
+    'candidates.margin_temperature': ('relevance.source',),
+}
 EXACT = ('vocabulary', 'evaluation', 'run')  # sections that configure no function or class, which would know its keys
 
 
@@ -254,6 +261,15 @@ def rule_of(key: str) -> Rule | None:
     """Returns the rule of a dotted key, None if it has none; `stages.first` has the keys of a config."""
     key = key.removeprefix('stages.first.')
     return next((rule for pattern, rule in RANGES.items() if re.fullmatch(_expression(pattern), key)), None)
+
+
+def switch_of(config: Mapping[str, Any], key: str) -> str | None:
+    """Returns the key that has to be set in a config so that a dotted key is read; None if it is read."""
+    values = dict(_nodes(config))
+    for pattern, switches in SWITCHES.items():
+        if re.fullmatch(_expression(pattern), key) and key not in switches and not any(map(values.get, switches)):
+            return switches[0]
+    return None
 
 
 def _nodes(tree: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / 'needy.py').write_text('import absent_package\n')
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match='absent_package'):
-        config_lib.resolve('needy', 'loss')
+        config_lib.resolve('needy', 'module.loss', where='terms.ranking.loss')
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,15 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
         ('jitm.losses', 'ranking.max_of_hinge', "has no 'max_of_hinge', did you mean 'max_of_hinges'"),
         ('jitm.losses', 'rankin.max_of_hinges', 'no module jitm.losses.rankin'),
         ('jitm.losses', 'ranking.jnp', "has no 'jnp'"),
-        ('jitm.models', 'VSE', "jitm.models has no 'VSE'"),
+        ('jitm.models', 'VSE', r"names of jitm.models have the form MODULE.NAME, did you mean 'vse.VSE'\?"),
+        ('jitm.losses', 'rnking', r"^config key 'section.key' is 'rnking', but .*, did you mean 'ranking.NAME'\?"),
+        ('jitm.losses', 'max_of_hinge', r"did you mean 'ranking.max_of_hinges'\?"),
+        ('jitm.losses', 'x', 'MODULE.NAME; modules are anchored, '),
     ],
 )
 def test_unknown_name_is_refused(package, name, message):
     with pytest.raises(UserError, match=message):
-        config_lib.resolve(package, name)
+        config_lib.resolve(package, name, where='section.key')
 
 
 def test_relevance_without_source_is_none():

@@ -151,7 +151,18 @@ def test_the_first_stage_has_the_same_ranges():
 
 COMMAND_LINE = [
     ('--config.candidates.same_image=negativ', "config key 'candidates.same_image' is 'negativ'; take one of"),
-    ('--config.candidates.margin_temperature=0', "'candidates.margin_temperature' is 0.0; it must be above 0"),
+    ('--config.optimizer.clip_norm=0', "'optimizer.clip_norm' is 0.0; it must be above 0"),
+    (
+        '--config.candidates.margin_temperature=1',
+        "'candidates.margin_temperature' is not read unless 'relevance.s",
+    ),
+    (
+        '--config.masking.rate=0.3',
+        "'masking.rate' is not read unless 'masking.num_views' is set: set both, or",
+    ),
+    ('--config.offline.redraw=False', "'offline.redraw' is not read unless 'offline.path' is set"),
+    ('--config.synthesis.num_hard=3', "'synthesis.num_hard' is not read unless 'synthesis.generator' is set"),
+    ('--config.augmentation.keep_special_tokens=True', "is not read unless 'augmentation.change_words' is set"),
     ('--config.terms.ranking.weight=-1', "'terms.ranking.weight' is -1.0; it must be at least 0"),
     ('--config.batch_size=1', "'batch_size' is 1; it must be at least 2"),
 ]

@@ -10,7 +10,7 @@ import os
 import re
 import runpy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,6 +53,11 @@ def _config_argument(argv: Sequence[str]) -> str | None:
     return value
 
 
+def _config_keys(argv: Sequence[str]) -> list[str]:
+    """Returns the keys of `--config.key=value`."""
+    return [word.removeprefix('--config.').split('=')[0] for word in argv if word.startswith('--config.')]
+
+
 def check_key(config: Mapping[str, Any], key: str) -> None:
     """Raises a UserError with the nearest key unless a config has a dotted key."""
     node = config
@@ -73,7 +78,7 @@ def check_config_flags(argv: Sequence[str]) -> None:
       UserError: if the file cannot be run, refuses the words, or has no such key.
     """
     argument = _config_argument(argv)
-    keys = [word.removeprefix('--config.').split('=')[0] for word in argv if word.startswith('--config.')]
+    keys = _config_keys(argv)
     if argument is None and not keys:
         return
     path, colon, words = (argument or '').partition(':')
@@ -99,6 +104,15 @@ def check_config_flags(argv: Sequence[str]) -> None:
         check_key(config, key)
 
 
+def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
+    """Raises a UserError if nothing reads one of the keys that are given, since another one is not set."""
+    from jitm import ranges  # imports jax, which not every command needs
+
+    for key in keys:
+        if switch := ranges.switch_of(config.to_dict(), key):
+            raise UserError(f"config key '{key}' is not read unless '{switch}' is set: set both, or leave it out")
+
+
 def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
     """Returns a copy of a config with some values replaced, parsed as the values of `--config.key=value` are.
 
@@ -120,6 +134,7 @@ def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
         values(['', *argv])
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(_one_line(error)) from None
+    check_read(values.config, overrides)
     return values.config
 
 
@@ -173,6 +188,8 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
+    if keys := _config_keys(argv):
+        check_read(values.config, keys)
     return values, words
 
 

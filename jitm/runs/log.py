@@ -89,22 +89,6 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     return read_lines(workdir / NAME)
 
 
-def rebuild_metrics(workdir: Path, validations: Sequence[Mapping[str, object]]) -> None:
-    """Writes the `metrics.jsonl` of a resumed run if it has no line, with a warning.
-
-    Args:
-      workdir: the run directory.
-      validations: the lines of all validations that its checkpoints hold.
-    """
-    path = workdir / NAME
-    if read_lines(path):
-        return
-    steps = ', '.join(str(line['step']) for line in validations)
-    logging.warning('%s is lost: the validations of the checkpoints (%s) are written again', path, steps or 'none')
-    with replacing(path) as file:
-        file.write(b''.join(map(_encode, validations)))
-
-
 def read_description(workdir: Path) -> dict[str, Any] | None:
     """Reads the description of a run in its last checkpoint, or in the one before if it is damaged there.
 
@@ -134,3 +118,20 @@ def warn_of_lost_lines(
     if recorded and sum(line['step'] <= recorded['step'] for line in lines) < recorded['lines']:
         told = workdir / NAME, recorded['step'], recorded['lines']
         logging.warning('%s has lost lines: at step %d it had %d; restore the file if you can', *told)
+
+
+def repair_metrics(workdir: Path, validations: Sequence[Mapping[str, object]]) -> None:
+    """Warns of lost lines of `metrics.jsonl` in a run that resumes; writes the file if it has none.
+
+    Args:
+      workdir: the run directory.
+      validations: the lines of all validations that its checkpoints hold.
+    """
+    path, lines = workdir / NAME, read_metrics(workdir)
+    if lines:
+        warn_of_lost_lines(workdir, lines, read_description(workdir))
+        return
+    steps = ', '.join(str(line['step']) for line in validations)
+    logging.warning('%s is lost: the validations of the checkpoints (%s) are written again', path, steps or 'none')
+    with replacing(path) as file:
+        file.write(b''.join(map(_encode, validations)))

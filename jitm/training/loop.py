@@ -1,6 +1,7 @@
 """The training loop: evaluate, save, next batch, step."""
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from jitm.evaluation.scoring import ScoringOptions, similarity_matrix
 from jitm.files import replacing
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
-from jitm.runs.log import make_line, read_metrics, rebuild_metrics
+from jitm.runs.log import make_line, read_metrics, repair_metrics
 from jitm.training.build.run import Setup, check_workdir, lock, set_up
 from jitm.training.logs import CollapseMonitor, Logs, term_changes
 from jitm.training.step import TrainState
@@ -126,12 +127,14 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     config, workdir = ranges.check(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
+    for warning in setup.warnings if parallel.is_primary() else ():
+        logging.warning(warning)
     with lock(folder), Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         if not (workdir / 'config.json').exists():
             _write_config(config, workdir)
         state, run, restored = _start(setup, checkpoints, workdir)
         if restored is not None and parallel.is_primary():
-            rebuild_metrics(workdir, _saved_validations(setup, checkpoints))
+            repair_metrics(workdir, _saved_validations(setup, checkpoints))
         _write_config(config, workdir)  # keys that cannot change a number may differ
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
         monitor = CollapseMonitor(config['evaluation']['member'], changes)

@@ -1,7 +1,7 @@
 """Builds what training reads: splits, vocabulary, augmentation, masking, mined negatives and the pipeline."""
 
 import dataclasses
-import logging
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +36,7 @@ class Data:
       vocabulary: built from the training captions, or read from a file.
       train_tokens: the token ids of the training captions.
       validation_tokens: the token ids of the validation captions.
+      warnings: of `check_words`.
     """
 
     train: Split
@@ -43,6 +44,7 @@ class Data:
     vocabulary: Vocabulary | WordPiece
     train_tokens: Tokens
     validation_tokens: Tokens
+    warnings: tuple[str, ...]
 
 
 def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> Augmentation:
@@ -98,19 +100,22 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     fills_masks = any('mlm' in model.get('heads', ()) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
         vocabulary = vocabulary.with_mask()
-    tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in (train, validation)]
-    for split, of_split in zip((train, validation), tokens, strict=True):
-        check_words(split.name, of_split, vocabulary)
-    return Data(train, validation, vocabulary, *tokens)
+    splits = train, validation
+    tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in splits]
+    warnings = [check_words(split.name, of_split, vocabulary) for split, of_split in zip(splits, tokens, strict=True)]
+    return Data(*splits, vocabulary, *tokens, tuple(itertools.chain(*warnings)))
 
 
-def check_words(name: str, tokens: Tokens, vocabulary: Vocabulary | WordPiece) -> None:
-    """Warns of many unknown words in the captions of a split, and of a caption that is much longer than the others.
+def check_words(name: str, tokens: Tokens, vocabulary: Vocabulary | WordPiece) -> list[str]:
+    """Checks the words and the lengths of the captions of a split.
 
     Args:
       name: of the split.
       tokens: of its captions.
       vocabulary: of the tokens.
+
+    Returns:
+      Warnings of many unknown words, and of a caption that is much longer than the others.
 
     Raises:
       UserError: if the vocabulary has none of their words.
@@ -122,17 +127,16 @@ def check_words(name: str, tokens: Tokens, vocabulary: Vocabulary | WordPiece) -
             f"{name} has no word of the vocabulary; lower config key 'vocabulary.min_count', or give another "
             "'vocabulary.path'"
         )
+    warnings = []
     if unknown > MAX_UNKNOWN:
-        logging.warning('%s: %.1f %% of the words are not in the vocabulary', name, 100 * unknown)
+        warnings.append(f'{name}: {100 * unknown:.1f} % of the words are not in the vocabulary')
     longest, median = tokens.lengths.max(), np.median(tokens.lengths)
     if longest > LONG * median:
-        logging.warning(
-            '%s: text %d has %d tokens, the median is %d; each batch with it is padded to this length: shorten it',
-            name,
-            tokens.lengths.argmax(),
-            longest,
-            median,
+        warnings.append(
+            f'{name}: text {tokens.lengths.argmax()} has {longest} tokens, the median is {median:.0f}; each batch with '
+            'it is padded to this length: shorten it'
         )
+    return warnings
 
 
 def load_offline(section: Mapping[str, Any], split: Split, mined_later: bool) -> candidates_lib.OfflineNegatives | None:

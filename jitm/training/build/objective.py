@@ -12,7 +12,7 @@ import optax
 from jitm import config as config_lib
 from jitm.errors import UserError, did_you_mean
 from jitm.synthesis.generator import Synthesis
-from jitm.training.candidates import SOURCES
+from jitm.training.candidates import SOURCES, InBatch
 from jitm.training.generated import GENERATED, HEADS, MASKED, GeneratedCaptions, MaskedCaptions, MatcherPredictions
 from jitm.training.objective import (
     DIRECTIONS,
@@ -50,7 +50,12 @@ def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[So
     """
     sources = (make_retrieval(config['candidates']), *make_masked(config), *make_generated(config))
     supplied = set().union(*(source.supplies(config) for source in sources))
-    terms = make_terms(config['terms'], supplied, [name for source in sources for name in source.rankings])
+    rankings = [name for source in sources for name in source.rankings]
+    if isinstance(sources[0], InBatch):
+        terms = make_terms(config['terms'], supplied, rankings)
+    else:
+        need = "set candidates.source to 'in_batch', which alone supplies it"
+        terms = make_terms(config['terms'], supplied, rankings, dict.fromkeys(INPUTS, need))
     predicted = {name for source in sources for name in source.predictions}
     check_token_sources(terms, predicted)
     check_options(config, terms)
@@ -63,6 +68,10 @@ def make_retrieval(section: Mapping[str, Any]) -> Source:
     name, keywords = config_lib.choose(section, 'source', where='candidates')
     if name not in SOURCES:
         raise UserError(f"config key 'candidates.source' is '{name}'; take one of {', '.join(SOURCES)}")
+    for key in keywords:
+        of = [other for other, source in SOURCES.items() if key in inspect.signature(source).parameters]
+        if of and name not in of:
+            raise UserError(f"config key 'candidates.{key}' is for source '{of[0]}', not for '{name}': leave it out")
     return config_lib.bind(SOURCES[name], keywords, where='candidates')()
 
 
@@ -100,7 +109,10 @@ def make_generated(config: Mapping[str, Any]) -> tuple[Source, ...]:
 
 
 def make_terms(
-    configs: Mapping[str, Mapping[str, Any]], supplied: Collection[str] = (), rankings: Collection[str] = DIRECTIONS
+    configs: Mapping[str, Mapping[str, Any]],
+    supplied: Collection[str] = (),
+    rankings: Collection[str] = DIRECTIONS,
+    remedies: Mapping[str, str] = INPUTS,
 ) -> dict[str, Term]:
     """Makes the terms of a config.
 
@@ -109,6 +121,7 @@ def make_terms(
         rankings=, and the loss' own arguments); a loss in `tokens` takes the predictions of its name.
       supplied: the names in `INPUTS` that the rankings hold.
       rankings: the names of the rankings.
+      remedies: how each of `INPUTS` is supplied, for messages.
 
     Returns:
       Name -> RankingTerm or TokenTerm.
@@ -121,21 +134,29 @@ def make_terms(
     terms = {}
     for name, section in configs.items():
         loss_name, keywords = config_lib.choose(section, 'loss', where=f'terms.{name}')
-        make = _make_token_term if loss_name.startswith('tokens.') else _make_ranking_term
-        terms[name] = make(f'terms.{name}', loss_name, keywords, supplied, rankings)
+        where = f'terms.{name}'
+        if loss_name.startswith('tokens.'):
+            terms[name] = _make_token_term(where, loss_name, keywords)
+        else:
+            terms[name] = _make_ranking_term(where, loss_name, keywords, supplied, rankings, remedies)
     return terms
 
 
 def _make_ranking_term(
-    where: str, loss_name: str, keywords: dict[str, Any], supplied: Collection[str], rankings: Collection[str]
+    where: str,
+    loss_name: str,
+    keywords: dict[str, Any],
+    supplied: Collection[str],
+    rankings: Collection[str],
+    remedies: Mapping[str, str],
 ) -> RankingTerm:
-    loss = config_lib.resolve('jitm.losses', loss_name)
+    loss = config_lib.resolve('jitm.losses', loss_name, where=f'{where}.loss')
     inputs = inputs_of(loss)
     ranked = _named_rankings(where, keywords.pop('rankings', DIRECTIONS), rankings)
     if inputs and not set(ranked) <= set(DIRECTIONS):
         raise UserError(f"'{where}' needs {inputs[0]}, which only rankings {' and '.join(DIRECTIONS)} have")
     if missing := [name for name in inputs if name not in supplied]:
-        raise UserError(f"'{where}' needs {missing[0]}: {INPUTS[missing[0]]}")
+        raise UserError(f"'{where}' needs {missing[0]}: {remedies[missing[0]]}")
     term = _bind_term(
         RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=ranked
     )
@@ -144,11 +165,8 @@ def _make_ranking_term(
     return term
 
 
-def _make_token_term(
-    where: str, loss_name: str, keywords: dict[str, Any], supplied: Collection[str], rankings: Collection[str]
-) -> TokenTerm:
-    del supplied, rankings
-    loss = config_lib.resolve('jitm.losses', loss_name)
+def _make_token_term(where: str, loss_name: str, keywords: dict[str, Any]) -> TokenTerm:
+    loss = config_lib.resolve('jitm.losses', loss_name, where=f'{where}.loss')
     predictions = loss_name.partition('.')[2]
     term = _bind_term(TokenTerm, where, loss, keywords, ('logits', 'labels', 'mask'), predictions=predictions)
     mask = jnp.eye(4, dtype=bool)
@@ -224,6 +242,15 @@ def check_options(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
             raise UserError(f"config key '{key}' is set but unused: add {reader}, or {empty}")
 
 
+def unreached_terms(terms: Mapping[str, Term], epochs: int) -> list[str]:
+    """Returns a warning for each term that is not active in any epoch, though others are."""
+    return [
+        f"'terms.{name}' is never active: its start_epoch is {term.start_epoch} of {epochs} epochs"
+        for name, term in terms.items()
+        if term.start_epoch >= epochs
+    ]
+
+
 def make_optimizer(
     section: Mapping[str, Any], steps_per_epoch: int, epochs: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -233,7 +260,7 @@ def make_optimizer(
       UserError: if the name or an argument is unknown, missing or out of its range.
     """
     name, keywords = config_lib.choose(section, 'name', where='optimizer')
-    make = config_lib.resolve('jitm.training.optimizer', name)
+    make = config_lib.resolve('jitm.training.optimizer', name, where='optimizer.name')
     lengths = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
     asked = {key: steps for key, steps in lengths.items() if key in inspect.signature(make).parameters}
     return config_lib.bind(make, keywords, where='optimizer', later=asked)(**asked)

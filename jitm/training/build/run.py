@@ -18,11 +18,11 @@ from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.log import read_description, read_metrics, warn_of_lost_lines
+from jitm.runs.log import read_metrics
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
 from jitm.training.build.model import check_members, load_weights, make_members, make_models
-from jitm.training.build.objective import make_objective, make_optimizer
+from jitm.training.build.objective import make_objective, make_optimizer, unreached_terms
 from jitm.training.candidates import InBatch
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.step import TrainState, TrainStep
@@ -45,6 +45,7 @@ class Setup:
       train_step: `(state, batch) -> (state, metrics)`, compiled for all devices.
       schedule: learning rate by step.
       weights: of each member, values that replace randomly initialized ones.
+      warnings: of what is permitted, but may be a mistake.
     """
 
     config: Mapping[str, Any]
@@ -55,6 +56,7 @@ class Setup:
     train_step: Callable
     schedule: optax.Schedule
     weights: Mapping[str, Mapping[str, Replacements]]
+    warnings: tuple[str, ...]
 
     @property
     def total_steps(self) -> int:
@@ -109,7 +111,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     check_members(config, members, terms, pipeline.one_pair())
     step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
     init = jax.jit(functools.partial(init_members, members, config['seed']))
-    setup = Setup(config, data, pipeline, members, init, parallel.data_parallel(step), schedule, weights={})
+    warnings = *data.warnings, *unreached_terms(terms, config['epochs'])
+    setup = Setup(config, data, pipeline, members, init, parallel.data_parallel(step), schedule, {}, warnings)
     shapes = trace(setup, step)
     if resuming:
         return setup
@@ -141,10 +144,7 @@ def check_sections(config: Mapping[str, Any]) -> None:
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints.
-
-    Lost lines of `metrics.jsonl` are warned of.
-    """
+    """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints."""
     path = workdir / 'config.json'
     if not path.exists():
         started = {'config.json.partial', 'processes', LOCK}  # left by a start that was killed at once
@@ -167,8 +167,6 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
             f'{workdir} has metrics of step {lines[-1]["step"]} but no whole checkpoint; restore '
             f'{workdir / "checkpoints"}, or choose a new workdir'
         )
-    if lines:  # else they are rebuilt
-        warn_of_lost_lines(workdir, lines, read_description(workdir))
 
 
 @contextlib.contextmanager

@@ -8,31 +8,46 @@ from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
 from jitm.training.build.data import check_words
+from jitm.training.loop import train_and_evaluate
 
 CAPTIONS = ('a red ring', 'a blue ring')
 PIECES = WordPiece((*SPECIAL_PIECES, 'a', 'red', 'ring'))
 
 
 @pytest.mark.parametrize('vocabulary', [Vocabulary.build(['a red ring'], 1), PIECES])
-def test_unknown_words_are_counted(caplog, vocabulary):
+def test_unknown_words_are_counted(vocabulary):
     def check(captions):
-        check_words('mine/train', tokenize_split(captions, vocabulary), vocabulary)
+        return check_words('mine/train', tokenize_split(captions, vocabulary), vocabulary)
 
-    check(CAPTIONS[:1] * 9 + CAPTIONS[1:])
-    assert not caplog.records
-    check(CAPTIONS)
-    assert caplog.messages == ['mine/train: 16.7 % of the words are not in the vocabulary']
+    assert check(CAPTIONS[:1] * 9 + CAPTIONS[1:]) == []
+    assert check(CAPTIONS) == ['mine/train: 16.7 % of the words are not in the vocabulary']
     with pytest.raises(UserError, match=r"mine/train has no word of the vocabulary; lower config key 'vocabulary.min_"):
         check(('blue dogs', 'green'))
 
 
-def test_a_very_long_caption_is_named(caplog):
+def test_a_very_long_caption_is_named():
     vocabulary = Vocabulary.build(CAPTIONS, 1)
     captions = (*CAPTIONS * 5, 'red ' * 20000)
-    check_words('mine/train', tokenize_split(captions, vocabulary), vocabulary)
+    (warning,) = check_words('mine/train', tokenize_split(captions, vocabulary), vocabulary)
     message = 'mine/train: text 10 has 20002 tokens, the median is 5; each batch with it is padded to this length'
-    assert [text.partition(':')[0] for text in caplog.messages] == ['mine/train']
-    assert caplog.messages[0].startswith(message)
+    assert warning.startswith(message)
+
+
+def test_warnings_are_printed_once_and_not_beside_an_error(tiny_config, tmp_path, caplog):
+    tiny_config['vocabulary']['min_count'] = 60
+    tiny_config['terms']['later']['start_epoch'] = 9
+    (tmp_path / 'other').mkdir()
+    (tmp_path / 'other' / 'file').touch()
+    with pytest.raises(UserError, match='is not a run of jitm'):
+        train_and_evaluate(tiny_config, tmp_path / 'other')
+    with pytest.raises(UserError, match='one must train'):
+        train_and_evaluate(tiny_config | {'members': {}}, tmp_path / 'run')
+    assert not caplog.messages
+    tiny_config['epochs'] = 1
+    train_and_evaluate(tiny_config, tmp_path / 'run')
+    *unknown, unreached = caplog.messages
+    assert [text.partition(':')[0] for text in unknown] == ['scenes/train', 'scenes/dev']
+    assert unreached == "'terms.later' is never active: its start_epoch is 9 of 1 epochs"
 
 
 def test_a_count_above_all_words_is_refused(tiny_config_file, tmp_path, capsys):

@@ -144,7 +144,7 @@ def with_if(scores, positives, negatives):
     ],
 )
 def test_losses_of_another_form_are_refused(monkeypatch, loss, sentence):
-    monkeypatch.setattr(config_lib, 'resolve', lambda package, name: loss)
+    monkeypatch.setattr(config_lib, 'resolve', lambda package, name, where: loss)
     keys = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
     with pytest.raises(UserError, match=sentence):
         make_terms({'ranking': {'loss': 'ranking.new', **keys}})
