@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,18 +208,35 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             return None
-        with self._held(steps[-1]):
+        with self._refusing_removed(steps[-1]):
             return self.check(steps[-1])['best_step']
 
     @contextlib.contextmanager
-    def _held(self, step: int) -> Iterator[None]:
+    def _held(self, step: int) -> Iterator[Path]:
+        """Yields a folder with the files of a checkpoint, which stay there if its run trains and removes it.
+
+        They are hard links; where there can be none, it is the checkpoint itself.
+        """
+        folder = self.folder / str(step)
+        with contextlib.ExitStack() as stack:
+            try:
+                temporary = tempfile.TemporaryDirectory(prefix='.reading_', dir=self.folder.parent)
+                held = Path(stack.enter_context(temporary)) / folder.name
+                shutil.copytree(folder, held, copy_function=os.link)
+            except OSError:
+                held = folder
+            yield held
+
+    @contextlib.contextmanager
+    def _refusing_removed(self, step: int) -> Iterator[None]:
         """Raises a UserError if a checkpoint that is read within the block is removed meanwhile."""
         folder = self.folder / str(step)
         existed = folder.is_dir()
         try:
             yield
-        except Exception:
-            if folder.is_dir() or not existed:
+        except Exception as error:
+            removed = existed and not folder.is_dir()
+            if not removed and (isinstance(error, UserError) or is_whole(folder)):
                 raise
             raise UserError(
                 f'checkpoint {folder} was removed while it was read, since its run trains; repeat the '
@@ -271,12 +289,11 @@ class Checkpoints:
         Raises:
           UserError: if it is missing, damaged or of another format.
         """
-        with self._held(step), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+        reading = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+        with self._refusing_removed(step), self._held(step) as held, reading as reader:
             run = self.check(step)
             del run['best_step']
-            restored = reader.restore(
-                self.folder / str(step), args=ocp.args.Composite(state=ocp.args.StandardRestore())
-            )
+            restored = reader.restore(held, args=ocp.args.Composite(state=ocp.args.StandardRestore()))
         return restored['state'], run
 
     def __enter__(self) -> 'Checkpoints':

@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import jax
@@ -111,6 +112,45 @@ def test_checkpoint_that_is_removed_while_it_is_read_is_one_sentence(tmp_path, m
             UserError, match='checkpoints/1 was removed while it was read, since its run trains; repeat'
         ):
             checkpoints.read(1)
+
+
+def test_checkpoint_that_is_read_stays(tmp_path, monkeypatch):
+    check = Checkpoints.check
+
+    def check_and_remove(checkpoints, step):
+        run = check(checkpoints, step)
+        shutil.rmtree(checkpoints.folder / str(step))
+        return run
+
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0})
+        monkeypatch.setattr(Checkpoints, 'check', check_and_remove)
+        tree, _ = checkpoints.read(1)
+    np.testing.assert_array_equal(tree['params']['kernel'], np.full((3, 2), 1))
+    assert [path.name for path in tmp_path.iterdir()] == ['checkpoints']
+
+
+@pytest.mark.parametrize('links', [True, False])
+def test_half_removed_checkpoint_is_one_sentence(tmp_path, monkeypatch, links):
+    check = Checkpoints.check
+
+    def check_and_remove(checkpoints, step):
+        run = check(checkpoints, step)
+        shutil.rmtree(checkpoints.folder / str(step) / 'state')
+        return run
+
+    def refuse(*_, **__):
+        raise OSError('no links')
+
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0})
+        monkeypatch.setattr(Checkpoints, 'check', check_and_remove)
+        if links:
+            assert checkpoints.read(1)
+        else:
+            monkeypatch.setattr(os, 'link', refuse)
+            with pytest.raises(UserError, match='checkpoints/1 was removed while it was read'):
+                checkpoints.read(1)
 
 
 def test_save_that_was_not_finished_is_removed(tmp_path):
