@@ -46,9 +46,9 @@ def check(row: Row, base: Path, folder: Path) -> str | None:
         if row.spoil:
             row.spoil(folder)
         before = runs.contents(folder)
-        code, output, error = runs.call(row.argv)
-        if (code, output) != (EXIT_USER_ERROR, '') or not re.fullmatch(r'error: .+\n', error):
-            return f'exit code {code}, output {output[:200]!r}, error {error[-600:]!r}'
+        code, output, error, warnings = runs.call(row.argv)
+        if (code, output, warnings) != (EXIT_USER_ERROR, '', ()) or not re.fullmatch(r'error: .+\n', error):
+            return f'exit code {code}, output {output[:200]!r}, warnings {warnings}, error {error[-600:]!r}'
         if not re.search(row.sentence, error):
             return f'the message lacks {row.sentence!r}: {error}'
         changes = before.items() ^ runs.contents(folder).items()
