@@ -16,7 +16,14 @@ from jitm.errors import UserError
 from jitm.importers import torch_files
 
 FILES = ('model.safetensors', 'pytorch_model.bin')
-LEAVES = {'embedding': 'weight', 'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}  # Flax -> PyTorch
+LEAVES = {  # name of a variable -> that of its tensor in PyTorch
+    'embedding': 'weight',
+    'kernel': 'weight',
+    'scale': 'weight',
+    'bias': 'bias',
+    'mean': 'running_mean',
+    'variance': 'running_var',
+}
 
 Read = Callable[[str], np.ndarray]
 
@@ -57,7 +64,8 @@ def convert(
                 f"{path} has a tensor '{names[name]}' of shape {list(tensor.shape)} where the model has "
                 f'{list(shape)}: give {model} weights of this size and vocabulary'
             )
-        tensor = tensor.T if parameter[-1] == 'kernel' else tensor
+        if parameter[-1] == 'kernel':
+            tensor = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
         return np.ascontiguousarray(tensor, np.float32).reshape(leaf.shape)
 
     flat = traverse_util.flatten_dict(params)
@@ -65,7 +73,9 @@ def convert(
 
 
 def _published_shape(parameter: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape in PyTorch, where kernels are [out, in] and attention heads have no axis of their own."""
+    """Returns the shape in PyTorch, where kernels are [out, in, ...] and attention heads have no axis of their own."""
+    if parameter[-1] == 'kernel' and len(shape) == 4:  # a convolution
+        return shape[3], shape[2], *shape[:2]
     if parameter[-1] == 'kernel':
         inputs = math.prod(shape[:-1]) if parameter[-2] == 'out' else shape[0]
         return math.prod(shape) // inputs, inputs

@@ -1,0 +1,94 @@
+"""Converts published ImageNet weights to the variables of the networks in `jitm.layers.cnn`."""
+
+import re
+
+import chex
+import numpy as np
+from flax import traverse_util
+
+from jitm.errors import UserError
+from jitm.importers.tensors import LEAVES, Read, convert, open_tensors
+
+# Other names of tensors -> those of torchvision, one rule after the other.
+_RULES = (
+    (r'^(state_dict|model)\.', ''),
+    (r'^module\.', ''),  # of torch.nn.DataParallel
+    # timm's VGG
+    (r'^pre_logits\.fc1\.', 'classifier.0.'),
+    (r'^pre_logits\.fc2\.', 'classifier.3.'),
+    # Hugging Face's ResNet
+    (r'^resnet\.', ''),
+    (r'^embedder\.embedder\.', '0.'),
+    (r'^encoder\.stages\.(\d+)\.layers\.(\d+)\.', lambda match: f'layer{int(match[1]) + 1}.{match[2]}.'),
+    (r'(\d+)\.convolution\.', lambda match: f'conv{int(match[1]) + 1}.'),
+    (r'(\d+)\.normalization\.', lambda match: f'bn{int(match[1]) + 1}.'),
+    (r'\.layer\.(conv|bn)', r'.\1'),
+    (r'\.shortcut\.convolution\.', '.downsample.0.'),
+    (r'\.shortcut\.normalization\.', '.downsample.1.'),
+)
+_FULLY_CONNECTED = {'classifier.0.weight': 7, 'classifier.3.weight': 1}  # of VGG -> edge of the map that it reads
+# Classifiers, of which a model may have the first layers only, and counters.
+_SKIPPED = re.compile(r'(fc|head\.fc|classifier(\.\d+)?)\.(weight|bias)|.*\.num_batches_tracked')
+
+
+def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree) -> dict[str, chex.ArrayTree]:
+    """Reads published weights of VGG19, ResNet or SqueezeNet 1.1.
+
+    Args:
+      path: a file of torchvision (`.pth`), timm or Hugging Face (`.safetensors`), a folder with one, or an `.npz` file
+        with torchvision's names. The classifier is skipped.
+      params: of a network in `jitm.layers.cnn`; only shapes are read.
+      batch_stats: its batch statistics, likewise; empty for a network without batch normalization.
+
+    Returns:
+      'params' and 'batch_stats' -> the same trees with float32 numpy arrays.
+
+    Raises:
+      UserError: if the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
+    """
+    stored, read_stored = open_tensors(path, 'network')
+    names = {_torchvision_name(name): name for name in stored}
+    if 'classifier.4.weight' in names:  # VGG before 2017, whose classifier started with dropout
+        numbers = {'0': '-', '1': '0', '4': '3'}
+        names = {re.sub(r'(?<=^classifier\.)\d', lambda n: numbers.get(n[0], n[0]), k): v for k, v in names.items()}
+    variables = {'params': params, 'batch_stats': batch_stats}
+    wanted = {published_name(leaf) for tree in variables.values() for leaf in traverse_util.flatten_dict(tree)}
+    missing = wanted - set(names)
+    unknown = {names[name] for name in set(names) - wanted if not _SKIPPED.fullmatch(name)}
+    for reason, found in (('lacks', missing), ('has unknown', unknown)):
+        if found:
+            raise UserError(
+                f'{path} {reason} tensors ({_list(found)}): give the weights of the network that the config names'
+            )
+    read = _as_convolutions({stored: name for name, stored in names.items()}, read_stored)
+    return {part: convert(path, names, read, tree, published_name, 'network') for part, tree in variables.items()}
+
+
+def published_name(path: tuple[str, ...]) -> str:
+    """Returns the name of a variable's tensor in torchvision."""
+    module = re.sub(r'_(\d+)', r'.\1', '.'.join(path[:-1]))
+    return f'{module}.{LEAVES[path[-1]]}'
+
+
+def _torchvision_name(name: str) -> str:
+    for pattern, replacement in _RULES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def _as_convolutions(names: dict[str, str], read: Read) -> Read:
+    """Reads the fully connected layers of VGG as convolutions over the map, as timm stores them."""
+
+    def read_one(stored: str) -> np.ndarray:
+        tensor, edge = read(stored), _FULLY_CONNECTED.get(names[stored])
+        if edge and tensor.ndim == 2 and tensor.shape[1] % edge**2 == 0:
+            return tensor.reshape(len(tensor), -1, edge, edge)
+        return tensor
+
+    return read_one
+
+
+def _list(names: set[str], shown: int = 5) -> str:
+    """Lists names, the first ones if there are many."""
+    more = f' and {len(names) - shown} others' if len(names) > shown else ''
+    return ', '.join(sorted(names)[:shown]) + more

@@ -1,0 +1,170 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm.layers import cnn
+from jitm.layers.vision import RegionEncoder
+from jitm.types import Images
+
+OPTIONS = {'pooled': True, 'train_norm': False, 'dtype': 'float32', 'remat': False}
+TINY = {10: (1, 1, 1, 1), 99: (1, 1, 1, 1)}  # depth -> blocks of tiny ResNets, plain and with bottlenecks
+
+
+@pytest.fixture(autouse=True)
+def tiny_resnets(monkeypatch):
+    monkeypatch.setattr(cnn, 'RESNETS', cnn.RESNETS | TINY)
+
+
+def pixels(size=(64, 64), images=2, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (images, *size, 3), dtype=np.uint8)
+
+
+def network(kind, **options):
+    name, *depth = kind.split('-')
+    make = {'vgg19': cnn.VGG19, 'squeezenet': cnn.SqueezeNet, 'resnet': cnn.ResNet}[name]
+    return make(**OPTIONS | options, **({'depth': int(depth[0])} if depth else {}))
+
+
+@functools.cache
+def variables(kind, pooled=True, seed=0):
+    """Random parameters, and for batch normalization random statistics."""
+    x = cnn.normalize_pixels(jnp.asarray(pixels()))
+    made = jax.jit(network(kind, pooled=pooled).init)(jax.random.key(0), x)
+    rng = np.random.default_rng(seed)
+    low = {'mean': -1.0, 'variance': 0.5}
+    stats = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(rng.uniform(low[path[-1].key], 1, leaf.shape)), made.get('batch_stats', {})
+    )
+    return {'params': made['params'], 'batch_stats': stats}
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames='train')
+def apply(model, given, x, train=False):
+    return model.apply(given, cnn.normalize_pixels(x), train, mutable=['batch_stats'] if train else False)
+
+
+def test_pixels_are_normalized():
+    x = np.zeros((1, 1, 1, 3), np.uint8)
+    x[..., 1] = 255
+    got = cnn.normalize_pixels(jnp.asarray(x))[0, 0, 0]
+    np.testing.assert_allclose(got, [-0.485 / 0.229, (1 - 0.456) / 0.224, -0.406 / 0.225], rtol=1e-6)
+
+
+@pytest.mark.parametrize('size', [(7, 7), (14, 21), (3, 3), (8, 5)])
+def test_adaptive_pool_averages_windows(size):
+    x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
+    got = cnn.adaptive_average_pool(jnp.asarray(x), 7)
+    for row in range(7):
+        for column in range(7):
+            rows = slice(row * size[0] // 7, -(-(row + 1) * size[0] // 7))
+            columns = slice(column * size[1] // 7, -(-(column + 1) * size[1] // 7))
+            np.testing.assert_allclose(got[:, row, column], x[:, rows, columns].mean((1, 2)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'cells', 'features'), [('squeezenet', 9, 512), ('resnet-99', 4, 2048), ('resnet-10', 4, 512)]
+)
+def test_global_vector_is_the_mean_of_the_cells(kind, cells, features):
+    x = pixels()
+    grid = apply(network(kind, pooled=False), variables(kind), x)
+    assert (grid.shape, grid.dtype) == ((2, cells, features), jnp.float32)
+    assert np.abs(grid).max() > 0
+    pooled = apply(network(kind), variables(kind), x)
+    np.testing.assert_allclose(pooled[:, 0], grid.mean(1), atol=1e-5 * grid.max())
+
+
+@pytest.mark.parametrize('kind', ['squeezenet', 'resnet-99'])
+def test_cells_are_ordered_by_row(kind):
+    x = pixels((96, 160))
+    x[:, :, 80:] = 0  # the right half is black
+    y = x.copy()
+    y[0, :20, :20] = 255 - y[0, :20, :20]
+    model = network(kind, pooled=False)
+    before, after = (apply(model, variables(kind), image) for image in (x, y))
+    changed = np.abs(after - before).max(-1)
+    assert changed[0].argmax() == 0
+    np.testing.assert_array_equal(changed[1], 0)
+
+
+@pytest.mark.parametrize('kind', ['squeezenet', 'resnet-99', pytest.param('vgg19', marks=pytest.mark.slow)])
+def test_rematerialization_changes_no_gradient(kind):
+    x, given = pixels((32, 32)), variables(kind, False)
+
+    def gradient(remat):
+        model = network(kind, pooled=False, remat=remat)
+
+        def loss(params):
+            out = model.apply(given | {'params': params}, cnn.normalize_pixels(x))
+            return jnp.sum(jnp.sin(out / jnp.linalg.norm(out)))
+
+        return jax.jit(jax.grad(loss))(given['params'])
+
+    first, second = gradient(False), gradient(True)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(first))
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
+
+
+def unit(x):
+    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize('kind', ['squeezenet', 'resnet-99'])
+def test_half_precision_is_close(kind):
+    x, given = pixels(), variables(kind)
+    whole, half = (apply(network(kind, dtype=dtype), given, x) for dtype in ('float32', 'bfloat16'))
+    assert half.dtype == jnp.float32
+    assert 1e-6 < np.abs(unit(half) - unit(whole)).max() < 0.02
+
+
+def test_batch_normalization_is_frozen_or_not():
+    x, given = pixels(), variables('resnet-10')
+    frozen, changed = apply(network('resnet-10'), given, x, train=True)
+    np.testing.assert_array_equal(frozen, apply(network('resnet-10'), given, x))
+    jax.tree.map(np.testing.assert_array_equal, changed.get('batch_stats', given['batch_stats']), given['batch_stats'])
+    trained, changed = apply(network('resnet-10', train_norm=True), given, x, train=True)
+    assert np.abs(trained - frozen).max() > 0
+    assert all(
+        np.abs(new - old).max() > 0
+        for new, old in zip(jax.tree.leaves(changed), jax.tree.leaves(given['batch_stats']), strict=True)
+    )
+
+
+def encoder(pooled, normalize):
+    regions = RegionEncoder(8, mlp='none', output_norm=False, norm_padding=False, weight_norm=False)
+    return cnn.PixelEncoder(network('squeezenet', pooled=pooled), normalize, regions)
+
+
+@pytest.mark.parametrize(('pooled', 'regions'), [(True, 1), (False, 9)])
+def test_pixel_encoder_feeds_the_region_encoder(pooled, regions):
+    images, model = Images(pixels=pixels()), encoder(pooled, True)
+    given = jax.jit(model.init)(jax.random.key(0), images)
+    got, mask = jax.jit(model.apply)(given, images)
+    assert got.shape == (2, regions, 8)
+    assert mask.shape == (2, regions)
+    assert mask.all()
+    features = jax.jit(functools.partial(model.apply, method='features'))(given, images)
+    layer = given['params']['regions']['image_fc']
+    np.testing.assert_allclose(got, unit(features) @ layer['kernel'] + layer['bias'], atol=1e-5)
+    raw, _ = jax.jit(encoder(pooled, False).apply)(given, images)
+    np.testing.assert_allclose(raw, features @ layer['kernel'] + layer['bias'], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda: network('squeezenet', dtype='float16'), "dtype is 'float16'; take one of"),
+        (lambda: network('resnet-34'), 'depth is 34; take one of 18, 50, 101, 152'),
+    ],
+)
+def test_unknown_options_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(change().init, jax.random.key(0), np.zeros((1, 32, 32, 3)))
+
+
+def test_tiny_images_are_refused():
+    with pytest.raises(ValueError, match='images have 31 x 40 pixels; give at least 32 x 32'):
+        jax.eval_shape(encoder(True, True).init, jax.random.key(0), Images(pixels=pixels((31, 40))))
