@@ -79,6 +79,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Pretrained weights; '' for none. They are read before the first step only.
     config.initialize = dict(
         bert='',  # for BERTEncoder, or UNITER's embeddings and blocks: a folder or file of Hugging Face weights
+        image='',  # for the network of PixelEncoder: a file of torchvision's, timm's or Hugging Face's weights
         uniter='',  # for UNITER: a file of released weights
         oscar='',  # for OSCAR: a file or folder of released weights
         word_vectors='',  # for GRUEncoder's word embeddings: a text file in the format of GloVe
@@ -137,7 +138,7 @@ def get_config() -> ml_collections.ConfigDict:
         name='adamw',
         learning_rate=2e-4,
         weight_decay=0.0,  # decoupled; 0 is Adam
-        factors=dict(),  # module name -> factor of its learning rate
+        factors=dict(),  # module name -> factor of its learning rate; 0 freezes the module
         decay_epochs=15,  # the rate is multiplied by decay_factor after each period of this many epochs
         decay_factor=0.1,
         clip_norm=2.0,  # global norm of a member's gradient

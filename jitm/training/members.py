@@ -16,6 +16,7 @@ import optax
 from flax import struct
 
 from jitm.models.matcher import Matcher
+from jitm.training.optimizer import select_modules
 from jitm.types import Images, Texts, TokenPredictions
 
 
@@ -119,6 +120,7 @@ class Member:
       optimizer: an optax transformation, which sees this member's gradients only; None without a gradient.
       learn_from: the members whose scores are the `anchor_scores` of its losses.
       init_from: the run directory whose parameters and statistics it is initialized from; '' for random initialization.
+      frozen: names of modules for which no gradient is computed.
     """
 
     model: Matcher
@@ -126,6 +128,7 @@ class Member:
     optimizer: optax.GradientTransformation | None = None
     learn_from: tuple[str, ...] = ()
     init_from: str = ''
+    frozen: tuple[str, ...] = ()
 
     @property
     def trains(self) -> bool:
@@ -142,6 +145,11 @@ class Member:
         variables = dict(self.model.init(key, images, texts))
         params = variables.pop('params')
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params) if self.trains else ())
+
+    def stop_frozen(self, params: chex.ArrayTree) -> chex.ArrayTree:
+        """Returns the parameters, those of frozen modules without gradient."""
+        frozen = select_modules(params, self.frozen)
+        return jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
 
     def predicted_tokens(self, images: Images, texts: Texts) -> set[str]:
         """Returns the names of the model's own token predictions; of the images and texts only the shapes count."""

@@ -1,7 +1,8 @@
 """Optimizers and their learning-rate schedules."""
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Collection, Mapping
 
 import chex
 import jax
@@ -56,10 +57,23 @@ def scale_modules(factors: Mapping[str, float]) -> optax.GradientTransformation:
     )
 
 
+def frozen_modules(factors: Mapping[str, float]) -> tuple[str, ...]:
+    """Returns the names of the modules whose learning rate has the factor 0."""
+    return tuple(name for name, factor in factors.items() if factor == 0)
+
+
+def select_modules(params: chex.ArrayTree, modules: Collection[str]) -> chex.ArrayTree:
+    """Returns for each parameter whether it is in one of some modules, given by their names."""
+    keys = {jax.tree_util.DictKey(name) for name in modules}
+    return jax.tree_util.tree_map_with_path(lambda path, _: not keys.isdisjoint(path), params)
+
+
 def _clipped_and_scaled(
     rule: optax.GradientTransformation, clip_norm: float, factors: Mapping[str, float]
 ) -> optax.GradientTransformation:
-    """Chains clipping, an update rule and the scaling of modules."""
+    """Chains clipping, an update rule and the scaling of modules; frozen modules have no moments."""
+    if frozen := frozen_modules(factors):
+        rule = optax.masked(rule, lambda params: jax.tree.map(operator.not_, select_modules(params, frozen)))
     return optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors))
 
 
@@ -78,7 +92,7 @@ def adamw(
     Args:
       learning_rate: initial learning rate.
       weight_decay: decoupled, multiplied by the learning rate; 0 is Adam.
-      factors: name of a module -> factor of its learning rate.
+      factors: name of a module -> factor of its learning rate; 0 freezes it, and no gradient is computed for it.
       decay_epochs: epochs after which the rate is multiplied by decay_factor, again and again.
       decay_factor: 0.1 as published.
       clip_norm: maximal global norm of the gradient; 2.0 as published.
@@ -145,7 +159,7 @@ def adamw_with_warm_up(
     Args:
       learning_rate: maximal learning rate; of base models 5e-5 as published for UNITER, 2e-5 for OSCAR.
       weight_decay: multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
-      factors: name of a module -> factor of its learning rate.
+      factors: name of a module -> factor of its learning rate; 0 freezes it, and no gradient is computed for it.
       warm_up: share of the steps in which the rate rises; 0.1 as published for UNITER, 0 for OSCAR.
       b2: decay of the mean square of gradients, that of their mean being 0.9; 0.98 as published for UNITER, 0.999 for
         OSCAR.

@@ -181,7 +181,7 @@ class TrainStep:
         """Scores the candidates with each trained model, from parameters that carry the gradient."""
         forward = {}
         for name, member in self.trained.items():
-            variables = {'params': params[name], 'batch_stats': state.members[name].batch_stats}
+            variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
             given = self.sources, self.terms, batch, chosen[name], keys[name], axis
             forward[name] = score(member.model, variables, *given)
         return forward

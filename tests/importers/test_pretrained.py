@@ -6,13 +6,25 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.importers.bert import load_bert
+from jitm.importers.cnn import published_name
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.importers.word_vectors import load_word_vectors
 from tests.importers.test_bert import PARAMS, published, saved
+from tests.importers.test_cnn import shapes
+from tests.layers.test_cnn import tiny_resnets  # noqa: F401
 
 WORDS = ('<pad>', 'cat', 'ice-cream', "dog's", 'black/white', 'unknown', 'A.M.')
 VECTORS = 'cat 1 2.5\nicecream 3 4\nice-cream 5 6\ndogs 7 8\nblack 9 10\n. . 11 12\nAM 13 14\n'
 WANT = [[np.nan] * 2, [1, 2.5], [5, 6], [7, 8], [9, 10], [np.nan] * 2, [13, 14]]
+
+NO_FILES = {'bert': '', 'image': '', 'uniter': '', 'oscar': '', 'word_vectors': ''}
+
+
+def load_params(params, **files):
+    """The replaced parameters of a model without batch statistics."""
+    loaded = load_pretrained({'params': params, 'batch_stats': {}}, WORDS, **NO_FILES | files)
+    assert not loaded['batch_stats']
+    return loaded['params']
 
 
 def write(tmp_path, text):
@@ -42,7 +54,7 @@ def test_truncated_file_is_refused(tmp_path):
 
 def test_vectors_are_those_of_the_text_encoder(tmp_path):
     params = drawn() | {'captioner': drawn()['text']}
-    replacements = load_pretrained(params, WORDS, bert='', uniter='', oscar='', word_vectors=write(tmp_path, VECTORS))
+    replacements = load_params(params, word_vectors=write(tmp_path, VECTORS))
     assert replacements.keys() == {('text', 'embedding', 'embedding')}
 
 
@@ -67,7 +79,7 @@ def drawn():
 
 def test_words_without_a_vector_keep_their_initialization(tmp_path):
     params = drawn()
-    replacements = load_pretrained(params, WORDS, bert='', uniter='', oscar='', word_vectors=write(tmp_path, VECTORS))
+    replacements = load_params(params, word_vectors=write(tmp_path, VECTORS))
     got = replace(params, replacements)['text']
     table = params['text']['embedding']['embedding']
     np.testing.assert_array_equal(got['embedding']['embedding'], np.where(np.isnan(WANT), table, WANT))
@@ -76,25 +88,46 @@ def test_words_without_a_vector_keep_their_initialization(tmp_path):
 
 def test_nothing_is_replaced_without_files():
     params = drawn()
-    assert replace(params, load_pretrained(params, WORDS, bert='', uniter='', oscar='', word_vectors='')) == params
+    assert replace(params, load_params(params)) == params
 
 
 def test_bert_of_a_text_encoder_is_loaded(tmp_path):
     path = saved(tmp_path, published())
     params = {'text': {'bert': PARAMS, 'linear': {'w': 1}}}
-    replacements = load_pretrained(params, (), bert=path, uniter='', oscar='', word_vectors='')
+    replacements = load_params(params, bert=path)
     want = traverse_util.flatten_dict({'text': {'bert': load_bert(path, PARAMS)}})
     assert replacements.keys() == want.keys()
     for name, leaf in want.items():
         np.testing.assert_array_equal(replacements[name], leaf)
 
 
-@pytest.mark.parametrize(
-    ('key', 'module'),
-    [('bert', 'bert'), ('uniter', 'regions'), ('oscar', 'region_features'), ('word_vectors', 'embedding')],
-)
+def test_network_of_an_image_encoder_is_loaded(tmp_path):
+    params, batch_stats = ({'image': {'network': tree}} for tree in shapes('resnet-10'))
+    rng = np.random.default_rng(0)
+    flat = traverse_util.flatten_dict({'params': params, 'batch_stats': batch_stats})
+    tensors = {}
+    for (_, _, _, *path), leaf in flat.items():
+        shape = (leaf.shape[3], leaf.shape[2], *leaf.shape[:2]) if len(leaf.shape) == 4 else leaf.shape
+        tensors[published_name(tuple(path))] = rng.normal(size=shape).astype(np.float32)
+    np.savez(tmp_path / 'x.npz', **tensors)
+    files = NO_FILES | {'image': str(tmp_path / 'x.npz')}
+    got = load_pretrained({'params': params | {'fc': {'bias': 1}}, 'batch_stats': batch_stats}, (), **files)
+    assert {(part, *path) for part, values in got.items() for path in values} == flat.keys()
+    variance = got['batch_stats']['image', 'network', 'layer2_0', 'bn1', 'variance']
+    np.testing.assert_array_equal(variance, tensors['layer2.0.bn1.running_var'])
+
+
+MODULES = {
+    'bert': 'bert',
+    'image': 'network',
+    'uniter': 'regions',
+    'oscar': 'region_features',
+    'word_vectors': 'embedding',
+}
+
+
+@pytest.mark.parametrize(('key', 'module'), MODULES.items())
 def test_missing_module_is_refused(key, module):
-    files = {'bert': '', 'uniter': '', 'oscar': '', 'word_vectors': ''} | {key: 'somewhere'}
     message = f"{key} is set, but the model has no module '{module}'"
     with pytest.raises(ValueError, match=re.escape(message)):
-        load_pretrained({'text': {'w': 1}}, (), **files)
+        load_params({'text': {'w': 1}}, **{key: 'somewhere'})

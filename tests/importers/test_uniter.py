@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.importers.pretrained import load_pretrained
 from jitm.importers.uniter import load_uniter
 from jitm.models.uniter import HEADS, UNITER
 from jitm.types import Images, Texts
 from tests.importers.test_bert import saved
+from tests.importers.test_pretrained import load_params
 
 V, F, H, FFN, LAYERS = 11, 10, 128, 512, 2
 
@@ -168,7 +168,7 @@ def test_old_names(tmp_path):
 def test_missing_tensor(tmp_path, name):
     tensors = published()
     del tensors[name]
-    with pytest.raises(UserError, match=re.escape(f"has no tensor '{name}': give UNITER weights of this")):
+    with pytest.raises(UserError, match=re.escape(f"has no tensor '{name}': give the weights of a UNITER of this")):
         load(tmp_path, tensors)
 
 
@@ -187,7 +187,7 @@ def test_features_of_another_size(tmp_path):
 
 def test_run_is_initialized_from_weights(tmp_path):
     path = saved(tmp_path, published())
-    replacements = load_pretrained(PARAMS, (), bert='', uniter=path, oscar='', word_vectors='')
+    replacements = load_params(PARAMS, uniter=path)
     np.testing.assert_array_equal(
         replacements[('regions', 'features', 'kernel')], published()['uniter.img_embeddings.img_linear.weight'].T
     )

@@ -1,5 +1,6 @@
 """Models that train together: the three scenarios of DBL (Diao et al., 2024) and mutual learning."""
 
+import dataclasses
 import shutil
 
 import chex
@@ -67,6 +68,24 @@ def trained(pipeline, learn_from=(), mlp='plain'):
 
 def untrained(pipeline, rule):
     return Member(small_vse(len(pipeline.vocabulary), 'plain'), rule)
+
+
+def test_no_gradient_is_computed_for_frozen_modules(pipeline):
+    free = trained(pipeline)
+    frozen = dataclasses.replace(free, frozen=('image_fc',))
+    results, products = [], []
+    for member in (frozen, free):
+        step, state = start(pipeline, target=member)
+        batch = pipeline.batch(0)
+        products.append(str(jax.make_jaxpr(step)(state, batch)).count('dot_general'))
+        after, metrics = step(state, batch)
+        results.append((state.members['target'].params, after.members['target'].params, metrics))
+    (before, after, metrics), (_, other, _) = results
+    assert_equal(after['image']['image_fc'], before['image']['image_fc'])
+    assert_equal(after['text'], other['text'])
+    assert_changed(other['image']['image_fc'], before['image']['image_fc'])
+    assert metrics['target/image_fc_gradient_norm'] == 0
+    assert products[0] < products[1]
 
 
 def assert_equal(one, other):

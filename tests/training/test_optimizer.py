@@ -54,6 +54,22 @@ def test_weight_decay_is_decoupled_and_factors_scale():
     np.testing.assert_allclose(updates['bert']['w'], 0.1 * updates['fc']['w'], rtol=1e-6)
 
 
+@pytest.mark.parametrize('make', [adamw, adamw_with_warm_up])
+def test_frozen_modules_stay_and_have_no_moments(make):
+    params = {'network': {'kernel': jnp.asarray([3.0])}, 'fc': {'kernel': jnp.asarray([3.0])}}
+    options = {'weight_decay': 0.1, 'learning_rate': 0.5}
+    updates = {}
+    for factors in ({'network': 0.0}, {}):
+        optimizer, _ = make(**(ADAMW if make is adamw else UNITER) | options | {'factors': factors})
+        state = optimizer.init(params)
+        moments = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim]
+        assert len(moments) == (2 if factors else 4)
+        gradients = {'network': {'kernel': jnp.zeros(1)}, 'fc': {'kernel': jnp.ones(1)}}
+        updates[bool(factors)], _ = optimizer.update(gradients, state, params)
+    assert updates[True]['network']['kernel'] == 0
+    assert updates[True]['fc']['kernel'] == updates[False]['fc']['kernel'] != 0
+
+
 def test_factor_of_an_unknown_module_is_refused():
     with pytest.raises(UserError, match="factors name no module of the model: 'bret', did you mean 'bert'"):
         scale_modules({'bret': 0.1}).init({'text': {'bert': {'w': 0}}})

@@ -57,7 +57,10 @@ def check_vocabulary(vocabulary: Vocabulary | WordPiece, path: str, model: Match
 
 
 def make_members(
-    configs: Mapping[str, Mapping[str, Any]], models: Mapping[str, Matcher], optimizer: optax.GradientTransformation
+    configs: Mapping[str, Mapping[str, Any]],
+    models: Mapping[str, Matcher],
+    optimizer: optax.GradientTransformation,
+    frozen: tuple[str, ...] = (),
 ) -> dict[str, Member]:
     """Makes the members of a config.
 
@@ -65,6 +68,7 @@ def make_members(
       configs: name -> dict(rule=, optionally learn_from=, init_from=, model=, and the rule's arguments).
       models: the matcher of each.
       optimizer: of every member with a gradient.
+      frozen: names of modules for which no gradient is computed.
 
     Returns:
       Name -> Member.
@@ -72,7 +76,7 @@ def make_members(
     Raises:
       UserError: if a rule, an argument or a member is unknown, or no member has a gradient.
     """
-    members = {name: _make_member(name, section, models[name], optimizer) for name, section in configs.items()}
+    members = {name: _make_member(name, section, models[name], optimizer, frozen) for name, section in configs.items()}
     if not any(member.trains for member in members.values()):
         raise UserError("config key 'members' has no member with rule 'gradient'; one must train")
     for name, member in members.items():
@@ -81,7 +85,11 @@ def make_members(
 
 
 def _make_member(
-    name: str, section: Mapping[str, Any], model: Matcher, optimizer: optax.GradientTransformation
+    name: str,
+    section: Mapping[str, Any],
+    model: Matcher,
+    optimizer: optax.GradientTransformation,
+    frozen: tuple[str, ...],
 ) -> Member:
     where, keywords = f'members.{name}', dict(section)
     learn_from, init_from = keywords.pop('learn_from', ()), keywords.pop('init_from', '')
@@ -99,7 +107,7 @@ def _make_member(
         raise UserError(
             f"config key '{where}' must have no model and no init_from: it is initialized as a copy of '{rule.of}'"
         )
-    return Member(model, rule, optimizer if rule.trains else None, tuple(learn_from), init_from)
+    return Member(model, rule, optimizer if rule.trains else None, tuple(learn_from), init_from, frozen)
 
 
 def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> None:
@@ -184,13 +192,13 @@ def load_weights(
     Raises:
       UserError: if weights cannot be read, or do not fit.
     """
-    load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('params', 'words'))
+    load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('variables', 'words'))
     weights = {}
     for name, member in members.items():
         if member.init_from:
             weights[name] = load_from_run(name, member, states[name], config, vocabulary)
         elif member.trains:
-            weights[name] = {'params': load(states[name].params, vocabulary.words)}
+            weights[name] = load(states[name].variables, vocabulary.words)
     return weights
 
 

@@ -25,6 +25,7 @@ from jitm.training.build.model import check_members, load_weights, make_members,
 from jitm.training.build.objective import make_objective, make_optimizer, unreached_terms
 from jitm.training.candidates import InBatch
 from jitm.training.members import Member, copy_members, init_members
+from jitm.training.optimizer import frozen_modules
 from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch
 
@@ -107,7 +108,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     models = make_models(config, data)
     pipeline = data_lib.make_pipeline(config, data, models, augmentation, sources, mined_later)
     optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
-    members = make_members(config['members'], models, optimizer)
+    members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
     check_members(config, members, terms, pipeline.one_pair())
     step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
     init = jax.jit(functools.partial(init_members, members, config['seed']))
