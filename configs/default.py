@@ -49,7 +49,8 @@ def get_config() -> ml_collections.ConfigDict:
     )
     # Two training stages: another config is trained first, with this one's data, seed and `run`, and mines the
     # negatives of this one. dict() for one stage, or dict(first=a config, top_h_texts=mined for each image,
-    # top_h_images=mined for each caption, fine_tune=False to train from scratch in the second stage).
+    # top_h_images=mined for each caption, both 0 to mine none, fine_tune=False to train from scratch in the second
+    # stage, instead of from the best checkpoint of the first).
     config.stages = dict()
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.

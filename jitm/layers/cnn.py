@@ -4,8 +4,12 @@ Networks map normalized pixels [I, H, W, 3] to features float32 [I, R, F]: one g
 the last map, row by row, as regions.
 """
 
+import functools
+from collections.abc import Sequence
+
 import chex
 import einops
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -19,6 +23,7 @@ MIN_SIZE = 32  # pixels
 VGG19_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and layers between two poolings
 FIRES = {3: 16, 4: 16, 6: 32, 7: 32, 9: 48, 10: 48, 11: 64, 12: 64}  # SqueezeNet 1.1: number -> squeezed channels
 RESNETS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}  # depth -> blocks per layer
+Padding = Sequence[tuple[int, int]]  # before and after, for height and width
 KERNEL_INIT = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')  # He et al. (2015), as torchvision
 
 
@@ -37,6 +42,26 @@ def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
 
     rows, columns = (jnp.asarray(windows(length), x.dtype) for length in x.shape[1:3])
     return jnp.einsum('yh,xw,ihwf->iyxf', rows, columns, x)
+
+
+def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), (0, 0))) -> chex.Array:
+    """Returns the maximum over square windows of [I, H, W, F].
+
+    The maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal values share
+    the gradient, which torch gives to the first; after a ReLU only zeros are equal.
+
+    Args:
+      x: [I, H, W, F].
+      size: edge of a window.
+      stride: between windows.
+      padding: of the height and the width.
+    """
+    x = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
+    for axis in (1, 2):
+        span = (x.shape[axis] - size) // stride * stride + 1
+        slices = (jax.lax.slice_in_dim(x, first, first + span, stride, axis) for first in range(size))
+        x = functools.reduce(jnp.maximum, slices)
+    return x
 
 
 class _Convolution(nn.Module):
@@ -80,24 +105,13 @@ class Network(nn.Module):
 
     Attributes:
       pooled: returns one global vector instead of the cells of the last map.
-      train_norm: batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
-        as is customary when a pretrained network is fine-tuned. Networks without it ignore this.
       dtype: 'float32' or 'bfloat16', of activations; parameters and the features returned are float32.
       remat: recomputes the activations of each block in the backward pass, which saves memory.
     """
 
     pooled: bool
-    train_norm: bool
     dtype: str
     remat: bool
-
-    def setup_checks(self) -> None:
-        """Checks the options."""
-        check_choice(self.dtype, DTYPES, 'dtype')
-
-    def block(self, function):
-        """Returns a function of a module and an array that is rematerialized if the options say so."""
-        return nn.remat(function) if self.remat else function
 
     def features(self, x: chex.Array) -> chex.Array:
         """Returns [I, H, W, F] as float32 [I, H W, F], or its mean [I, 1, F]."""
@@ -116,7 +130,7 @@ class VGG19(Network):
     def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
         del train
-        self.setup_checks()
+        check_choice(self.dtype, DTYPES, 'dtype')
         number = 0
         for channels, layers in VGG19_STAGES:
 
@@ -124,9 +138,9 @@ class VGG19(Network):
                 for n in range(layers):
                     name = f'features_{first + 2 * n}'
                     x = nn.relu(_Convolution(channels, 3, padding=1, dtype=self.dtype, name=name)(x))
-                return nn.max_pool(x, (2, 2), (2, 2))
+                return max_pool(x, 2, 2)
 
-            x = self.block(stage)(self, x)
+            x = (nn.remat(stage) if self.remat else stage)(self, x)
             number += 2 * layers + 1
         if self.pooled:  # the fully connected layers are convolutions over the whole map
             x = adaptive_average_pool(x, 7)
@@ -155,13 +169,13 @@ class SqueezeNet(Network):
     def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
         del train
-        self.setup_checks()
+        check_choice(self.dtype, DTYPES, 'dtype')
         x = nn.relu(_Convolution(64, 3, stride=2, dtype=self.dtype, name='features_0')(x))
         fire = nn.remat(_Fire) if self.remat else _Fire
         for number, squeezed in FIRES.items():
             if number - 1 not in FIRES:
                 padding = [(0, (length - 3) % 2) for length in x.shape[1:3]]  # `ceil_mode`
-                x = nn.max_pool(x, (3, 3), (2, 2), padding)
+                x = max_pool(x, 3, 2, padding)
             x = fire(squeezed, self.dtype, name=f'features_{number}')(x)
         return self.features(x)
 
@@ -208,21 +222,25 @@ class ResNet(Network):
     """ResNet-18, 50, 101 or 152 (He et al., 2016) in torchvision's variant v1.5: F is 2048, for ResNet-18 512.
 
     Attributes:
-      depth: a key of `RESNETS`; for the others see `Network`.
+      depth: a key of `RESNETS`.
+      train_norm: batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
+        as is customary when a pretrained network is fine-tuned. VSE++ trains it in the first steps of each epoch only,
+        until the first evaluation. For the other attributes see `Network`.
     """
 
     depth: int
+    train_norm: bool
 
     @nn.compact
     def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
-        self.setup_checks()
+        check_choice(self.dtype, DTYPES, 'dtype')
         if self.depth not in RESNETS:
             raise ValueError(f'depth is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
         train, bottleneck = train and self.train_norm, self.depth >= 50
         x = _Convolution(64, 7, 2, 3, False, self.dtype, name='conv1')(x)
         x = nn.relu(BatchNorm(name='bn1')(x, train=train).astype(x.dtype))
-        x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])
+        x = max_pool(x, 3, 2, [(1, 1), (1, 1)])
         block = nn.remat(_Block, static_argnums=2) if self.remat else _Block
         for layer, blocks in enumerate(RESNETS[self.depth], 1):
             for n in range(blocks):

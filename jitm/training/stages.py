@@ -1,4 +1,8 @@
-"""Training in one stage, or in two: the second trains with negatives that the first has mined (Chen et al., 2020)."""
+"""Training in one stage, or in two.
+
+The second stage trains with negatives that the first has mined (Chen et al., 2020), or fine-tunes its model (Faghri et
+al., 2018, section 3.2), or both.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,7 +36,7 @@ class Stages(NamedTuple):
     Attributes:
       first: config of the first stage.
       second: config of the second stage.
-      top_h: `top_h_texts` and `top_h_images`, how many negatives are mined between them.
+      top_h: `top_h_texts` and `top_h_images`, how many negatives are mined between them; 0 for none.
       fine_tune: whether the second stage is initialized from the first.
     """
 
@@ -41,13 +45,18 @@ class Stages(NamedTuple):
     top_h: dict[str, int]
     fine_tune: bool
 
+    @property
+    def mines(self) -> bool:
+        """Whether the second stage trains with mined negatives."""
+        return any(self.top_h.values())
+
 
 def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
     """Splits a config with `stages`.
 
     Args:
       config: a nested dict.
-      workdir: gets `stage1`, `candidates` and `stage2`.
+      workdir: gets `stage1`, `stage2` and the mined `candidates`.
 
     Raises:
       UserError: if `stages` lacks a key or has others.
@@ -55,10 +64,13 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
     stages = config['stages']
     config_lib.check_keys(stages, KEYS, where='stages')
     first = {**stages['first'], **{key: config[key] for key in SHARED}}
-    second = {**config, 'offline': {**config['offline'], 'path': str(workdir / 'candidates')}, 'stages': {}}
+    top_h = {key: stages[key] for key in ('top_h_texts', 'top_h_images')}
+    second = {**config, 'stages': {}}
+    if any(top_h.values()):
+        second |= {'offline': {**config['offline'], 'path': str(workdir / 'candidates')}}
     if stages['fine_tune']:
         second = _initialized_from(second, str(workdir / 'stage1'))
-    return Stages(first, second, {key: stages[key] for key in ('top_h_texts', 'top_h_images')}, stages['fine_tune'])
+    return Stages(first, second, top_h, stages['fine_tune'])
 
 
 def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:
@@ -83,11 +95,12 @@ def check_stages(stages: Stages, workdir: Path) -> None:
     for name, config, checked in (('stage1', stages.first, stages.first), ('stage2', stages.second, second)):
         check_workdir(workdir / name, config)
         resuming = bool(Checkpoints(workdir / name).whole_steps())
-        setups.append(set_up(checked, resuming=resuming, mined_later=name == 'stage2'))
-    check_top_h(setups[0].data.train, **stages.top_h)
-    for key, mined in stages.top_h.items():
-        if (needed := stages.second['offline'][key]) > mined:
-            raise UserError(f"config key 'offline.{key}' is {needed}, but 'stages.{key}' only {mined}")
+        setups.append(set_up(checked, resuming=resuming, mined_later=stages.mines and name == 'stage2'))
+    if stages.mines:
+        check_top_h(setups[0].data.train, **stages.top_h)
+        for key, mined in stages.top_h.items():
+            if (needed := stages.second['offline'][key]) > mined:
+                raise UserError(f"config key 'offline.{key}' is {needed}, but 'stages.{key}' only {mined}")
     if stages.fine_tune and _weights(setups[0]) != _weights(setups[1]):
         raise UserError("config key 'stages.fine_tune' needs the same model and vocabulary in both stages")
 
@@ -103,7 +116,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
 
     Args:
       config: a nested dict with `stages`.
-      workdir: gets `stage1` and `stage2`, which are run directories, and `candidates`.
+      workdir: gets `stage1` and `stage2`, which are run directories, and the mined `candidates`.
       report: is called after each mined block.
 
     Returns:
@@ -118,7 +131,8 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
     check_stages(stages, workdir)
     with lock(workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())):
         train_and_evaluate(stages.first, workdir / 'stage1')
-        _mine(workdir, stages, report)
+        if stages.mines:
+            _mine(workdir, stages, report)
         return train_and_evaluate(stages.second, workdir / 'stage2')
 
 

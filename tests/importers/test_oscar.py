@@ -8,10 +8,11 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.importers.oscar import load_oscar
-from jitm.importers.pretrained import load_pretrained, replace
+from jitm.importers.pretrained import replace
 from jitm.models.oscar import OSCAR
 from jitm.types import Images, Texts
 from tests.importers.test_bert import saved
+from tests.importers.test_pretrained import load_params
 
 V, F, H, FFN, LAYERS, HEADS, POSITIONS = 11, 10, 128, 512, 2, 2, 512
 MODEL = OSCAR(V, 'tiny', dropout=0.1, dtype='float32', image_norm=True)
@@ -156,7 +157,7 @@ def test_pretrained_weights_lack_what_fine_tuning_adds(tmp_path, caplog):
     tensors = draw(shapes() | pretraining_heads())
     kept = {name: value for name, value in tensors.items() if not name.startswith(('classifier', 'bert.LayerNorm'))}
     path = saved(tmp_path, kept)
-    replacements = load_pretrained(PARAMS, (), bert='', uniter='', oscar=path, word_vectors='')
+    replacements = load_params(PARAMS, oscar=path)
     assert {name[0] for name in replacements} == {'bert', 'region_features', 'pooler'}
     assert [record.args[1] for record in caplog.records] == ['region_norm', 'itm_head']
     initial = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, np.float32), PARAMS)

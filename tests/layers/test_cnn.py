@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from jitm.layers import cnn
 from jitm.layers.vision import RegionEncoder
 from jitm.types import Images
 
-OPTIONS = {'pooled': True, 'train_norm': False, 'dtype': 'float32', 'remat': False}
+OPTIONS = {'pooled': True, 'dtype': 'float32', 'remat': False}
 TINY = {10: (1, 1, 1, 1), 99: (1, 1, 1, 1)}  # depth -> blocks of tiny ResNets, plain and with bottlenecks
 
 
@@ -25,7 +26,8 @@ def pixels(size=(64, 64), images=2, seed=0):
 def network(kind, **options):
     name, *depth = kind.split('-')
     make = {'vgg19': cnn.VGG19, 'squeezenet': cnn.SqueezeNet, 'resnet': cnn.ResNet}[name]
-    return make(**OPTIONS | options, **({'depth': int(depth[0])} if depth else {}))
+    own = {'depth': int(depth[0]), 'train_norm': False} if depth else {}
+    return make(**OPTIONS | own | options)
 
 
 @functools.cache
@@ -62,6 +64,19 @@ def test_adaptive_pool_averages_windows(size):
             rows = slice(row * size[0] // 7, -(-(row + 1) * size[0] // 7))
             columns = slice(column * size[1] // 7, -(-(column + 1) * size[1] // 7))
             np.testing.assert_allclose(got[:, row, column], x[:, rows, columns].mean((1, 2)), atol=1e-6)
+
+
+@pytest.mark.parametrize(('size', 'stride', 'padding'), [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1)])
+def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
+    x = np.random.default_rng(0).normal(size=(2, 9, 12, 3)).astype(np.float32)
+    padding = [(padding, padding)] * 2
+
+    def both(pool):
+        return jax.value_and_grad(lambda y: jnp.sum(jnp.sin(pool(y))))(x)
+
+    want = both(lambda y: nn.max_pool(y, (size, size), (stride, stride), padding))
+    got = both(lambda y: cnn.max_pool(y, size, stride, padding))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), got, want)
 
 
 @pytest.mark.parametrize(
