@@ -101,7 +101,7 @@ BAD = [
     ('evaluation.split', '../tiny/dev', "the split is '../tiny/dev'; give the name of one"),
     ('run.log_every', None, 'is None; it must be an integer'),
     ('stages', [], 'is []; it must be a dict'),
-    ('stages.top_h_texts', 0, 'is 0; it must be at least 1'),
+    ('stages.top_h_texts', -1, 'is -1; it must be at least 0'),
     ('stages.first', 'x', "is 'x'; it must be a dict"),
     ('data.train_images', 0, 'is 0; it must be at least 1'),
     ('optimizer.learning_rate', np.float32(1), 'is of float32, which cannot be written to config.json; give a number'),

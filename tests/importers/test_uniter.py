@@ -168,7 +168,7 @@ def test_old_names(tmp_path):
 def test_missing_tensor(tmp_path, name):
     tensors = published()
     del tensors[name]
-    with pytest.raises(UserError, match=re.escape(f"has no tensor '{name}': give the weights of a UNITER of this")):
+    with pytest.raises(UserError, match=re.escape(f"has no tensor '{name}': give UNITER weights of this size")):
         load(tmp_path, tensors)
 
 

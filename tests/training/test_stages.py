@@ -19,6 +19,7 @@ from jitm.runs.run import load_run
 from jitm.training import stages
 from jitm.training.build import run as build
 from tests.configs.settings import load
+from tests.importers.test_cnn import published
 from tests.mining.test_mining import make_lists, make_split, save_lists
 from tests.test_parallel import run_processes
 from tests.test_train import assert_about_the_same_metrics
@@ -276,3 +277,25 @@ def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, f
     fine_tuned = {**two_stages, 'stages': {**two_stages['stages'], 'fine_tune': True}}
     second = stages.split_stages(fine_tuned, tmp_path).second
     assert second['members']['target']['init_from'] == str(tmp_path / 'stage1')
+
+
+@pytest.mark.slow
+def test_network_is_frozen_then_fine_tuned(tiny_config, tmp_path):
+    """As VSE++ on photos: one command, nothing is mined."""
+    np.savez(tmp_path / 'squeezenet.npz', **published())
+    vsepp = load('vsepp:squeezenet,finetuned,f8k')
+    config = copy.deepcopy(tiny_config) | {'epochs': 1}
+    config['model']['image'] = vsepp['model']['image']
+    config['initialize'] |= {'image': str(tmp_path / 'squeezenet.npz')}
+    first = copy.deepcopy(config)
+    first['optimizer'] |= {'factors': vsepp['stages']['first']['optimizer']['factors']}
+    none = {key: vsepp['stages'][key] for key in ('top_h_texts', 'top_h_images', 'fine_tune')}
+    workdir = tmp_path / 'run'
+    result = stages.train_stages(config | {'stages': {'first': first} | none}, workdir)
+    assert {path.name for path in workdir.iterdir()} == {'stage1', 'stage2', '.lock'}
+    runs = [load_run(workdir / name, 10).variables['params'] for name in ('stage1', 'stage2')]
+    frozen, tuned = (run['image']['network']['features_3']['squeeze']['kernel'] for run in runs)
+    np.testing.assert_array_equal(frozen[0, 0].T, published()['features.3.squeeze.weight'][:, :, 0, 0])
+    assert 0 < np.abs(tuned - frozen).max() < 0.1
+    np.testing.assert_array_less(0, np.abs(runs[0]['image']['regions']['image_fc']['bias']).max())
+    assert stages.train_stages(config | {'stages': {'first': first} | none}, workdir) == result
