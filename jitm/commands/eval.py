@@ -20,7 +20,7 @@ from absl import flags
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation import explain, published
+from jitm.evaluation import eccv, explain, published
 from jitm.evaluation.protocol import (
     Shortlist,
     check_vectors,
@@ -60,6 +60,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_list(
         'compare_systems', [], 'Print the published results of these systems only, e.g. vse,selhn.', flag_values=values
     )
+    flags.DEFINE_boolean('eccv', False, 'Also print the metrics of ECCV Caption and CxC, on COCO.', flag_values=values)
     flags.DEFINE_integer(
         'explain',
         None,
@@ -80,7 +81,7 @@ def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
         raise UserError('--shortlist and --top_m go together; give both')
     if not values.shortlist:
         return None
-    for name in ('save_sims', 'explain'):
+    for name in ('save_sims', 'explain', 'eccv'):
         if values[name].value:
             raise UserError(f'--{name} needs the score of every pair; leave out --shortlist')
     return Shortlist([load_run(workdir) for workdir in values.shortlist], values.top_m)
@@ -150,6 +151,7 @@ def main(values: flags.FlagValues) -> None:
         shortlist = _load_shortlist(values)
         _check(runs, values)
         split = read_split([*runs, *(shortlist.runs if shortlist else ())], values.split, values.data_root)
+        ground_truth = eccv.GroundTruth(split) if values.eccv else None
         compared = None
         if values.compare or values.compare_systems:
             protocol = describe_protocol(runs, split, values.folds, options)
@@ -163,12 +165,16 @@ def main(values: flags.FlagValues) -> None:
             blocks_folder=blocks,
             report=ProgressPrinter(),
         )
+        if ground_truth is not None:
+            report['eccv'] = ground_truth.metrics(sims)
         write_report(report, sims if values.save_sims else None, folder)
         if values.save_vectors:
             write_vectors(runs, split, folder, options)
         explanation = _explain(runs[0], split, sims, values, options, folder) if values.explain else None
     shutil.rmtree(blocks, ignore_errors=True)  # another process may have removed it
     _print_report(report)
+    if ground_truth is not None:
+        print(f'\n{eccv.table(report["eccv"])}\n')
     if compared is not None:
         print(f'\n{published.comparison(report, compared)}\n')
     print(f'written to {folder}')
