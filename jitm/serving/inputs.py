@@ -7,6 +7,7 @@ from typing import Any, Union
 
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 
 from jitm.data.pipeline import bucket, pad_texts, take_images, tokenize_tags
 from jitm.data.pixels import Photos
@@ -165,7 +166,7 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
     """Checks images for a model of pixels.
 
     Args:
-      images: pixels uint8 [I, H, W, 3], or a list of paths of photos.
+      images: pixels uint8 [I, H, W, 3], or a list of paths or photos.
       run: the run.
 
     Raises:
@@ -174,6 +175,8 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
     wanted = [*run.image_size, 3]
     if isinstance(images, Sequence) and images and all(isinstance(image, str | Path) for image in images):
         return Photos([str(image) for image in images], transform_of(run))
+    if isinstance(images, Sequence) and images and all(isinstance(image, Image.Image) for image in images):
+        return np.stack([transform_of(run).evaluate(image.convert('RGB')) for image in images])
     shape, dtype = getattr(images, 'shape', ()), getattr(images, 'dtype', None)
     if len(shape) != 4 or list(shape[1:]) != wanted or dtype != np.uint8:
         given = f'{dtype} of shape {list(shape)}' if shape else type(images).__name__

@@ -10,6 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 
 from jitm import parallel
 from jitm.errors import UserError
@@ -19,7 +20,16 @@ from jitm.runs.run import Run, read_split
 from jitm.serving.batches import concatenate, num_items, starts, take
 from jitm.serving.index import Index
 from jitm.serving.indexing import update
-from jitm.serving.inputs import Data, check_features, check_pixels, check_tags, images_of, pad_features, read_captions
+from jitm.serving.inputs import (
+    Data,
+    check_features,
+    check_pixels,
+    check_tags,
+    images_of,
+    is_list,
+    pad_features,
+    read_captions,
+)
 from jitm.serving.sources import Source, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
 from jitm.types import DTYPES, Images, Texts
@@ -95,7 +105,7 @@ class LoadedRun:
 
         Args:
           images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `Data.images`; for models of
-            pixels uint8 [I, H, W, 3], or a list of I paths of photos.
+            pixels uint8 [I, H, W, 3], or a list of I paths or photos of Pillow.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `Data.images`.
           tags: the object tags of each image in one string, such as 'dog person'; only for models that read tags, and
@@ -259,6 +269,39 @@ class LoadedRun:
         else:
             hits = [rank(column, top_k) for column in self.similarity(images, captions).T]
         return hits[0] if isinstance(query, str) else hits
+
+    def encode(self, inputs: Any, *, normalize_embeddings: bool = False, convert_to_tensor: bool = False) -> Any:
+        """Encodes captions or images as vectors, with arguments of `SentenceTransformer.encode`.
+
+        Args:
+          inputs: a caption or a list of captions; or images as `encode_image` takes them, where a path is a
+            `pathlib.Path`, a photo or a list of photos of Pillow.
+          normalize_embeddings: returns vectors of unit length.
+          convert_to_tensor: returns a tensor of torch.
+
+        Returns:
+          float32 [N, D], or [D] for one caption, path or photo. Scores are the inner products.
+
+        Raises:
+          UserError: if the scores of the model are not inner products, these are no captions or images, or torch is
+            needed and not installed.
+        """
+        self.check_vectors()
+        one = isinstance(inputs, str | Path | Image.Image)
+        listed = [inputs] if one else inputs
+        captions = is_list(listed) and len(listed) > 0 and isinstance(listed[0], str)
+        encoded = self.encode_text(listed) if captions else self.encode_image(listed)
+        vectors = np.asarray(self.vectors(encoded), np.float32)
+        if normalize_embeddings:
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        vectors = vectors[0] if one else vectors
+        if not convert_to_tensor:
+            return vectors
+        try:
+            import torch
+        except ImportError as error:
+            raise UserError('convert_to_tensor needs torch; pip install torch') from error
+        return torch.from_numpy(vectors.copy())
 
     def vectors(self, encoding: Encoding) -> np.ndarray:
         """Returns the vectors [N, D] of N encoded images or captions, whose inner products are the scores.

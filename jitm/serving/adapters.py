@@ -1,0 +1,99 @@
+"""A loaded run with the interfaces of evaluation libraries, which load torch: CLIP_benchmark and MTEB.
+
+    run = jitm.load('runs/clip')
+    model = adapters.CLIPBenchmark(run)
+    zeroshot_retrieval.evaluate(model, dataloader, model.tokenize, 'cpu', amp=False)
+    mteb.evaluate(adapters.MTEB(run, 'mine/clip'), task, cache=None)
+
+Both score by inner products of vectors, so they take dual encoders only. Images are those that the model reads: photos
+for a model of pixels, region features else.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitm.errors import UserError
+from jitm.serving.loaded_run import LoadedRun
+
+
+def _import(name: str, extra: str) -> Any:
+    """Imports a module; raises a UserError that names the extra of jitm which installs it."""
+    try:
+        return __import__(name, fromlist=['_'])
+    except ImportError as error:
+        raise UserError(f"this adapter needs the package {name}; pip install 'jitm[{extra}]'") from error
+
+
+class CLIPBenchmark:
+    """The model of `clip_benchmark.metrics.zeroshot_retrieval.evaluate`; `tokenize` is its tokenizer.
+
+    Captions stay strings: `tokenize` returns their numbers, which `encode_text` looks up.
+    """
+
+    def __init__(self, run: LoadedRun):
+        """Refuses a run without vectors, and an environment without torch."""
+        run.check_vectors()
+        self._torch = _import('torch', 'clip_benchmark')
+        self._run, self._captions = run, []
+
+    def tokenize(self, captions: Sequence[str]) -> Any:
+        """Returns the numbers of captions, a tensor [T]."""
+        first = len(self._captions)
+        self._captions += captions
+        return self._torch.arange(first, len(self._captions))
+
+    def encode_text(self, numbers: Any) -> Any:
+        """Encodes captions by the numbers that `tokenize` gave them: a tensor [T, D]."""
+        return self._run.encode([self._captions[number] for number in numbers.tolist()], convert_to_tensor=True)
+
+    def encode_image(self, images: Any) -> Any:
+        """Encodes a tensor of images, uint8 [I, H, W, 3] or features [I, R, F]: a tensor [I, D]."""
+        return self._run.encode(images.cpu().numpy(), convert_to_tensor=True)
+
+
+class MTEB:
+    """The encoder of `mteb.evaluate` for tasks with images and texts.
+
+    Attributes:
+      mteb_model_meta: what MTEB reports about the model.
+    """
+
+    def __init__(self, run: LoadedRun, name: str):
+        """Refuses a run without vectors, and an environment without mteb.
+
+        Args:
+          run: a dual encoder.
+          name: such as 'organization/model', for MTEB's reports.
+        """
+        run.check_vectors()
+        self._torch, self._run = _import('torch', 'mteb'), run
+        meta = _import('mteb.models', 'mteb').ModelMeta
+        unknown = dict.fromkeys(
+            field for field, value in meta.model_fields.items() if value.is_required() and field != 'loader'
+        )
+        known = {
+            'name': name,
+            'revision': f'step {run.run.step}',
+            'languages': ['eng-Latn'],
+            'modalities': ['text', 'image'],
+            'framework': [],
+            'similarity_fn_name': 'dot',
+        }
+        self.mteb_model_meta = meta(**{'loader': None} | unknown | known)
+
+    def encode(self, inputs: Iterable[Mapping[str, Any]], **description: Any) -> np.ndarray:
+        """Encodes batches with the key 'image', a list of photos, or 'text', a list of captions: float32 [N, D]."""
+        del description  # of the task, on which the encodings do not depend
+        return np.concatenate([self._run.encode(batch['image' if 'image' in batch else 'text']) for batch in inputs])
+
+    def similarity(self, queries: Any, candidates: Any) -> Any:
+        """Returns the inner products of all queries with all candidates: a tensor [Q, C]."""
+        queries, candidates = (self._torch.as_tensor(side) for side in (queries, candidates))
+        return queries @ candidates.T
+
+    def similarity_pairwise(self, queries: Any, candidates: Any) -> Any:
+        """Returns the inner product of query n and candidate n: a tensor [N]."""
+        queries, candidates = (self._torch.as_tensor(side) for side in (queries, candidates))
+        return (queries * candidates).sum(dim=-1)

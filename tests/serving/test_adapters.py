@@ -1,0 +1,108 @@
+"""The interfaces of other libraries, each with the library itself where it is installed."""
+
+import dataclasses
+import sys
+import types
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import jitm
+from jitm.errors import UserError
+from jitm.models.scan import SCAN
+from jitm.serving import adapters
+from jitm.serving.inputs import check_pixels
+
+
+@pytest.fixture(scope='module')
+def run(finished):
+    return jitm.load(finished)
+
+
+@pytest.fixture(scope='module')
+def data(run):
+    return run.load_data('test')
+
+
+def test_encode_returns_the_vectors_whose_products_are_the_scores(run, data):
+    images, captions = run.encode(data.images), run.encode(list(data.captions))
+    assert images.dtype == captions.dtype == np.float32
+    want = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
+    np.testing.assert_allclose(images @ captions.T, want, atol=1e-5)
+    one = run.encode(data.captions[3])
+    assert one.shape == images.shape[1:]
+    np.testing.assert_allclose(one, captions[3], atol=1e-6)
+    unit = run.encode(data.images, normalize_embeddings=True)
+    np.testing.assert_allclose(unit, images / np.linalg.norm(images, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_encode_refuses_what_is_neither_and_scores_without_vectors(run):
+    with pytest.raises(UserError, match='there are no images; give features'):
+        run.encode([])
+    with pytest.raises(UserError, match='caption 1 is of int; give a string'):
+        run.encode(['a red ring', 7])
+    attention = jitm.api.LoadedRun(run.run)
+    attention.run = dataclasses.replace(run.run, model=SCAN)
+    with pytest.raises(UserError, match='are not inner products of vectors'):
+        attention.encode('a red ring')
+    with pytest.raises(UserError, match='are not inner products of vectors'):
+        adapters.CLIPBenchmark(attention)
+
+
+@pytest.mark.parametrize(
+    ('make', 'message'),
+    [
+        (adapters.CLIPBenchmark, r"needs the package torch; pip install 'jitm\[clip_benchmark\]'"),
+        (lambda run: adapters.MTEB(run, 'mine/vse'), r"needs the package torch; pip install 'jitm\[mteb\]'"),
+        (lambda run: run.encode('a ring', convert_to_tensor=True), 'convert_to_tensor needs torch; pip install torch'),
+    ],
+)
+def test_without_torch(run, make, message, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'torch', None)
+    with pytest.raises(UserError, match=message):
+        make(run)
+
+
+def test_clip_benchmark_computes_our_recalls(run, data):
+    """Its text recall counts a query as found if any of its captions is; ours does too."""
+    pytest.importorskip('torch')
+    retrieval = pytest.importorskip('clip_benchmark.metrics.zeroshot_retrieval')
+    import torch
+
+    images = torch.from_numpy(np.array(data.images.regions, np.float32))
+    captions = [[data.captions[t] for t in np.flatnonzero(data.image_of_text == i)] for i in range(len(images))]
+    batches = [(images[start : start + 4], captions[start : start + 4]) for start in range(0, len(images), 4)]
+    model = adapters.CLIPBenchmark(run)
+    got = retrieval.evaluate(model, batches, model.tokenize, 'cpu', amp=False, recall_k_list=[1, 5])
+    want = jitm.evaluate(run, 'test')
+    for k in (1, 5):
+        assert got[f'image_retrieval_recall@{k}'] == pytest.approx(want[f't2i/recall@{k}'] / 100)
+        assert got[f'text_retrieval_recall@{k}'] == pytest.approx(want[f'i2t/recall@{k}'] / 100)
+
+
+def test_mteb_encoder_has_its_interface(run, data):
+    pytest.importorskip('torch')
+    mteb = pytest.importorskip('mteb')
+    encoder = adapters.MTEB(run, 'mine/vse')
+    assert isinstance(encoder.mteb_model_meta, mteb.models.ModelMeta)
+    captions = list(data.captions[:5])
+    batches = [{'id': ['a', 'b'], 'text': captions[:2]}, {'id': ['c', 'd', 'e'], 'text': captions[2:]}]
+    description = {'task_metadata': None, 'hf_split': 'test', 'hf_subset': 'default', 'prompt_type': None}
+    texts = encoder.encode(batches, **description)
+    np.testing.assert_allclose(texts, run.encode(captions), atol=1e-6)
+    images = encoder.encode([{'image': list(data.images[:3])}], **description)
+    sims = run.similarity(run.encode_image(data.images[:3]), run.encode_text(captions))
+    np.testing.assert_allclose(encoder.similarity(texts, images).numpy(), sims.T, atol=1e-5)
+    pairwise = encoder.similarity_pairwise(texts[:3], images)
+    np.testing.assert_allclose(pairwise.numpy(), np.diag(sims), atol=1e-5)
+
+
+def test_photos_of_pillow_are_read_as_their_files(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 16, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / 'photo.png')
+    run = types.SimpleNamespace(image_size=(8, 8), config={'data': {}})
+    photo = Image.open(tmp_path / 'photo.png')
+    got = check_pixels([photo, photo], run)
+    assert got.shape == (2, 8, 8, 3)
+    np.testing.assert_array_equal(got[1:], check_pixels([tmp_path / 'photo.png'], run)[:])
