@@ -1,6 +1,8 @@
 """Converts published ImageNet weights to the variables of the networks in `jitm.layers.cnn`."""
 
+import hashlib
 import re
+from pathlib import Path
 
 import chex
 import numpy as np
@@ -46,6 +48,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
     Raises:
       UserError: if the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
     """
+    _check_digest(path)
     stored, read_stored = open_tensors(path, 'network')
     names = {_torchvision_name(name): name for name in stored}
     if 'classifier.4.weight' in names:  # VGG before 2017, whose classifier started with dropout
@@ -62,6 +65,16 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
             )
     read = _as_convolutions({stored: name for name, stored in names.items()}, read_stored)
     return {part: convert(path, names, read, tree, published_name, 'network') for part, tree in variables.items()}
+
+
+def _check_digest(path: str) -> None:
+    """Raises a UserError if a file's name ends in the first digits of its SHA-256, as torchvision's, and it differs."""
+    match = re.search(r'-([0-9a-f]{8})\.pth$', path)
+    if match and Path(path).is_file():
+        with open(path, 'rb') as file:
+            digest = hashlib.file_digest(file, 'sha256').hexdigest()
+        if not digest.startswith(match[1]):
+            raise UserError(f'{path} is damaged, its SHA-256 starts with {digest[:8]}: download it again')
 
 
 def published_name(path: tuple[str, ...]) -> str:

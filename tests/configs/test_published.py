@@ -25,6 +25,37 @@ def test_vsepp(words):
     assert term['reduction'] == 'sum'
 
 
+@pytest.mark.parametrize(
+    ('words', 'network', 'restval'),
+    [
+        ('vsepp,vgg19,finetuned,coco_rv', 'cnn.VGG19', True),
+        ('vse0,resnet152,finetuned,coco_rv', 'cnn.ResNet', True),
+        ('vsepp,resnet152,finetuned,f30k', 'cnn.ResNet', True),
+    ],
+)
+def test_vsepp_on_photos(words, network, restval):
+    """Section 3.2: 30 epochs with the frozen network, then 15 epochs of all parameters at 2e-5."""
+    config = load(f'vsepp:{words}')
+    first = config['stages']['first']
+    assert (first['epochs'], first['optimizer']['learning_rate'], first['optimizer']['decay_epochs']) == (30, 2e-4, 15)
+    assert first['optimizer']['factors'] == {'network': 0}
+    assert (config['epochs'], config['optimizer']['factors'], config['stages']['fine_tune']) == (15, {}, True)
+    assert config['optimizer']['learning_rate'] == pytest.approx(2e-5)
+    assert config['optimizer']['decay_epochs'] >= 15
+    assert config['data'] == first['data']
+    image, data = config['model']['image'], config['data']
+    assert (image['network']['name'], image['network']['pooled'], image['normalize_features']) == (network, True, True)
+    assert (data['image_size'], data['short_side'], data['crop'], data['flip']) == (224, 256, 'random', True)
+    assert data['restval'] == restval
+    assert (
+        config['model']
+        == first['model']
+        == {**load('vsepp:vsepp,f30k')['model'], 'image': image}
+        | ({'normalize_images': False} if 'vse0' in words else {})
+    )
+    assert not load('vsepp:vsepp,vgg19,frozen,coco')['data']['restval']
+
+
 VSRN = {  # Li et al. 2019: normalization before the graph, batch normalization, epochs until the rate decays
     'f30k': (False, True, 10),
     'coco': (True, False, 15),

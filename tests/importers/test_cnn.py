@@ -1,4 +1,5 @@
 import functools
+import hashlib
 import re
 
 import jax
@@ -72,6 +73,18 @@ def test_every_container_has_the_same_tensors(tmp_path):
     assert len(others) == 3
     for other in others:
         jax.tree.map(np.testing.assert_array_equal, other, want)
+
+
+def test_digest_in_the_name_is_checked(tmp_path):
+    path = tmp_path / 'x.pth'
+    write_zip(path, state_dict({name: tensor.astype(np.float32) for name, tensor in published().items()}))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    right, wrong = tmp_path / f'squeezenet1_1-{digest}.pth', tmp_path / 'squeezenet1_1-01234567.pth'
+    path.rename(right)
+    load(right, 'squeezenet')
+    right.rename(wrong)
+    with pytest.raises(UserError, match=re.escape(f'{wrong} is damaged, its SHA-256 starts with {digest}: download')):
+        load(wrong, 'squeezenet')
 
 
 @pytest.mark.parametrize(
