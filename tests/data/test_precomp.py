@@ -458,6 +458,6 @@ def test_flickr8k(tmp_path):
 @pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
 def test_flickr8k_regions_have_their_counts(tmp_path):
     subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path, 'regions'], check=True, capture_output=True)
-    split = precomp.load('dev', root=str(tmp_path / 'f8k_regions_precomp'))
+    split = precomp.load('train', root=str(tmp_path / 'f8k_regions_precomp'))
     assert (split.counts.min(), split.counts.max()) == (24, 36)
     assert not split.regions[np.arange(36) >= split.counts[:, None]].any()
