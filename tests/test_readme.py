@@ -27,6 +27,7 @@ TINY = {  # what makes a command of README short; the keys that its config has a
     'model.embed_dim': '8',
     'model.text.word_dim': '8',
     'initialize.word_vectors': '',
+    'initialize.image': '',
     'stages.first.epochs': '1',
     'stages.first.batch_size': '8',
     'stages.first.length_multiple': '32',

@@ -192,6 +192,12 @@ def make_pipeline(
     Raises:
       UserError: if mined negatives, a relevance or scene graphs cannot be read.
     """
+    reads = tuple(sorted({field for model in models.values() for field in model.reads}))
+    if 'regions' not in reads and (augmentation.drop_regions > 0 or augmentation.num_views > 1):
+        raise UserError(
+            "config keys 'augmentation.drop_regions' and 'augmentation.num_views' are for models of regions: set them "
+            'to 0 and 1'
+        )
     limits = [model.text_format.max_length for model in models.values() if model.text_format.max_length]
     return Pipeline(
         split=data.train,
@@ -204,7 +210,7 @@ def make_pipeline(
         relevance=config_lib.load_relevance(config['relevance'], data.train),
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
-        reads=tuple(sorted({field for model in models.values() for field in model.reads})),
+        reads=reads,
         num_extra=sum(source.extra_pairs for source in sources),
         mismatched=any(source.mismatched for source in sources),
         masked=load_masked_words(config, data),

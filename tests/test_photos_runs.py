@@ -1,0 +1,207 @@
+"""Runs on photos: killed and resumed, on several devices, evaluated, and trained on what was encoded."""
+
+import functools
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from configs import common
+from jitm.commands import cli
+from jitm.data import photos, precomp, scenes
+from jitm.data.pipeline import take_images
+from jitm.errors import InterruptedRun, UserError
+from jitm.runs.interrupt import StopRequest
+from jitm.runs.run import load_run, read_split
+from jitm.training import loop
+from tests.conftest import ROOT, make_tiny_config, run_script
+from tests.test_readme import commands, fences, jitm_arguments, shorten
+from tests.test_train import assert_about_the_same_metrics, assert_same_run, start_and_wait
+
+PAGE = ROOT / 'docs' / 'photos.md'
+SIZES = {'train': 8, 'dev': 6, 'test': 6}
+NETWORK = {'name': 'cnn.SqueezeNet', 'pooled': True, 'dtype': 'float32', 'remat': False}
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    """Photos of scenes; every split has other pictures."""
+    folder = tmp_path_factory.mktemp('photos') / 'drawn'
+    for name, images in SIZES.items():
+        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
+    return folder
+
+
+def make_config(root, **data):
+    """The tiny config with random crops of photos: two epochs of 5 steps."""
+    config = make_tiny_config()
+    config['data'] = common.photos(str(root), **{'image_size': 32, 'short_side': 36} | data)
+    regions = config['model']['image']
+    config['model']['image'] = {
+        'name': 'cnn.PixelEncoder',
+        'network': NETWORK,
+        'normalize_features': True,
+        'regions': regions,
+    }
+    config['epochs'] = 2
+    config['terms'].pop('later')
+    config['evaluation']['every_steps'] = None
+    return config
+
+
+@pytest.mark.parametrize(('key', 'value'), [('drop_regions', 0.2), ('num_views', 2)])
+def test_augmentation_of_regions_is_refused(root, tmp_path, key, value):
+    config = make_config(root)
+    config['augmentation'][key] = value
+    with pytest.raises(UserError, match=f"'augmentation.{key}'.* are for models of regions"):
+        loop.train_and_evaluate(config, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
+def write_config(config, path):
+    path.write_text(
+        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({config!r})\n'
+    )
+    return path
+
+
+@pytest.fixture(scope='module')
+def finished(root, tmp_path_factory):
+    """An uninterrupted run."""
+    workdir = tmp_path_factory.mktemp('finished') / 'run'
+    loop.train_and_evaluate(make_config(root), workdir)
+    return workdir
+
+
+def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monkeypatch):
+    read = iter(range(100))
+    every_fourth = property(lambda _: next(read) % 4 == 3, lambda *_: None)  # it is read before each step
+    monkeypatch.setattr(StopRequest, 'requested', every_fourth, raising=False)
+    for step in (3, 6):
+        with pytest.raises(InterruptedRun, match=f'saved at step {step} of 10'):
+            loop.train_and_evaluate(make_config(root), tmp_path / 'run')
+    monkeypatch.undo()
+    loop.train_and_evaluate(make_config(root), tmp_path / 'run')
+    assert_same_run(tmp_path / 'run', finished)
+
+
+@pytest.mark.slow
+def test_killed_run_on_photos_resumes_exactly(root, finished, tmp_path):
+    config = write_config(make_config(root), tmp_path / 'config.py')
+    worker = start_and_wait(config, tmp_path / 'run', 6)
+    worker.send_signal(signal.SIGKILL)
+    worker.communicate()
+    loop.train_and_evaluate(make_config(root), tmp_path / 'run')
+    assert_same_run(tmp_path / 'run', finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('devices', ['2', '4'])
+def test_devices_train_the_same_run_on_photos(root, finished, tmp_path, devices):
+    config = write_config(make_config(root), tmp_path / 'config.py')
+    command = '--config', config, '--workdir', tmp_path / 'run'
+    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES=devices)
+    assert result.returncode == 0, result.stderr
+    assert_about_the_same_metrics(tmp_path / 'run', finished)
+
+
+def test_photos_that_changed_are_other_data(root, finished, tmp_path, capsys):
+    copy = tmp_path / 'copy'
+    for name, images in SIZES.items():
+        photos.write(scenes.load(name, seed=int(name == 'train'), **{f'{name}_images': images}), copy)
+    argv = 'train', '--config', write_config(make_config(copy), tmp_path / 'config.py'), '--workdir', finished
+    assert cli.main(list(map(str, argv))) == 2
+    assert 'was started with other data' in capsys.readouterr().err
+
+
+def test_commands_read_photos(root, finished, tmp_path, capsys):
+    argv = 'eval', '--workdir', finished, '--split', 'test', '--output', tmp_path / 'eval', '--save_sims'
+    assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
+    whole = json.loads((tmp_path / 'eval' / 'metrics.json').read_text())
+    assert np.load(tmp_path / 'eval' / 'sims.npy').shape == (6, 30)
+    argv = 'mine', '--workdir', finished, '--out', tmp_path / 'mined', '--top_h_texts', 3, '--top_h_images', 3
+    assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
+    argv = 'eval', '--workdir', finished, '--split', 'test', '--output', tmp_path / 'two', '--data_root', root
+    assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
+    assert json.loads((tmp_path / 'two' / 'metrics.json').read_text())['metrics'] == whole['metrics']
+
+
+def encode(*argv):
+    return cli.main(['encode', '--split', 'train', '--split', 'dev', *map(str, argv)])
+
+
+def test_encoded_photos_are_what_the_run_reads_of_them(root, finished, tmp_path, capsys):
+    """The rest of the model maps them to the same vectors as the pixels."""
+    assert encode('--workdir', finished, '--out', tmp_path / 'encoded') == 0, capsys.readouterr().err
+    assert 'drawn/train: 8 images encoded' in capsys.readouterr().out
+    split = precomp.load('dev', root=str(tmp_path / 'encoded'))
+    assert split.regions.shape == (6, 1, 512)
+    np.testing.assert_allclose(np.linalg.norm(split.regions, axis=-1), 1, rtol=1e-5)
+    run = load_run(finished)
+    of_regions = run.model.clone(image=run.model.image.regions)
+    params = {'image': run.variables['params']['image']['regions'], 'text': run.variables['params']['text']}
+    images = take_images(split, np.arange(6), of_regions.reads)
+    got = of_regions.apply({'params': params}, images, method='encode_image')
+    images = take_images(read_split([run], 'dev'), np.arange(6), run.model.reads)
+    np.testing.assert_allclose(got, run.model.apply(run.variables, images, method='encode_image'), atol=1e-6)
+    assert encode('--workdir', finished, '--out', tmp_path / 'encoded') == 0
+    assert 'drawn/train: 8 images had been encoded' in capsys.readouterr().out
+
+
+def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, capsys):
+    config = make_config(root)
+    config['model']['image']['network'] = NETWORK | {'pooled': False}
+    path = write_config(config, tmp_path / 'config.py')
+    assert encode('--config', path, '--out', tmp_path / 'one') == 0, capsys.readouterr().err
+    split = precomp.load('dev', root=str(tmp_path / 'one'))
+    assert split.regions.shape[2] == 512
+    assert split.captions == photos.load('dev', root=str(root), image_size=32, short_side=36).captions
+    assert encode('--config', path, '--out', tmp_path / 'ten', '--crops', 10) == 0, capsys.readouterr().err
+    assert not np.allclose(precomp.load('dev', root=str(tmp_path / 'ten')).regions, split.regions)
+
+
+@pytest.mark.parametrize(
+    ('argv', 'message'),
+    [
+        ((), 'give either --workdir or --config'),
+        (('--config', 'config.py', '--workdir', 'run'), 'give either --workdir or --config'),
+        (('--config', 'config.py', '--member', 'x'), "the config has no member 'x'; it has target"),
+        (('--config', 'config.py', '--crops', '3'), 'crops is 3: take 1 or 10'),
+        (('--config', 'config.py', '--split', 'tset'), "has no captions of the split 'tset'"),
+        (('--config', 'regions.py'), 'VSE as configured has no network that reads pixels'),
+    ],
+)
+def test_wrong_flags_of_encode_are_refused(root, tmp_path, monkeypatch, capsys, argv, message):
+    monkeypatch.chdir(tmp_path)
+    write_config(make_config(root), tmp_path / 'config.py')
+    write_config(make_tiny_config(), tmp_path / 'regions.py')
+    assert cli.main(['encode', '--out', 'out', *argv]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / 'out').exists()
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """The folder in which the commands of docs/photos.md run, with small photos where they look for data."""
+    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(scenes, 'load', functools.partial(scenes.load, train_images=8, dev_images=6, test_images=6))
+    for name in ('train', 'dev'):
+        photos.write(scenes.load(name), 'data/f8k_photos')
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_run(page, capsys):
+    """The Python, then the commands of jitm, in the order of docs/photos.md, with tiny sizes and random weights."""
+    (example,) = fences(PAGE, 'python')
+    exec(compile(example, PAGE.name, 'exec'), {})
+    assert len(list(page.glob('data/drawn_photos/dev/*.png'))) == 6
+    ran = []
+    for command in commands(PAGE, page):
+        if (arguments := jitm_arguments(command)) is not None:
+            assert cli.main(shorten(arguments)) == 0, f'{command}\n{capsys.readouterr().err}'
+            ran.append(arguments[0])
+    assert ran == ['train', 'eval', 'search', 'encode', 'train', 'encode', 'encode', 'train']
+    assert precomp.load('dev', root='data/f8k_cells_precomp').boxes.shape[:2] == (6, 36)
