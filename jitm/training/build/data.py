@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -171,6 +171,17 @@ def load_masked_words(config: Mapping[str, Any], data: Data) -> MaskedWords | No
     return MaskedWords(masking(), phrases, caption_words(data.train_tokens, data.train.image_of_text))
 
 
+def read_fields(models: Iterable[Matcher], augmentation: Augmentation) -> tuple[str, ...]:
+    """Returns the fields of `Images` that some models read; a UserError if augmentation is of another field."""
+    reads = {field for model in models for field in model.reads}
+    if 'regions' not in reads and (augmentation.drop_regions > 0 or augmentation.num_views > 1):
+        raise UserError(
+            "config keys 'augmentation.drop_regions' and 'augmentation.num_views' are for models of regions: set them "
+            'to 0 and 1'
+        )
+    return tuple(sorted(reads))
+
+
 def make_pipeline(
     config: Mapping[str, Any],
     data: Data,
@@ -192,12 +203,6 @@ def make_pipeline(
     Raises:
       UserError: if mined negatives, a relevance or scene graphs cannot be read.
     """
-    reads = tuple(sorted({field for model in models.values() for field in model.reads}))
-    if 'regions' not in reads and (augmentation.drop_regions > 0 or augmentation.num_views > 1):
-        raise UserError(
-            "config keys 'augmentation.drop_regions' and 'augmentation.num_views' are for models of regions: set them "
-            'to 0 and 1'
-        )
     limits = [model.text_format.max_length for model in models.values() if model.text_format.max_length]
     return Pipeline(
         split=data.train,
@@ -210,7 +215,7 @@ def make_pipeline(
         relevance=config_lib.load_relevance(config['relevance'], data.train),
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
-        reads=reads,
+        reads=read_fields(models.values(), augmentation),
         num_extra=sum(source.extra_pairs for source in sources),
         mismatched=any(source.mismatched for source in sources),
         masked=load_masked_words(config, data),
