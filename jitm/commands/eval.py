@@ -112,13 +112,23 @@ def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float
     return '\n'.join(lines)
 
 
+def _describe_inputs(inputs: Mapping[str, Any]) -> str:
+    """Returns what a run expects of its data, as `runs.run.describe_inputs` states it."""
+    sizes = {'regions': inputs['feature_size'], 'pixels': inputs['image_size']}
+    fields = [f'{field} of {sizes[field]}' if sizes.get(field) else field for field in inputs['reads']]
+    vocabulary = f'{inputs["vocabulary"]:,} words (vocabulary {inputs["vocabulary_hash"][:8]})'
+    known = f'{inputs["trained_on"]} (data {inputs["data_hash"][:8]})' if inputs['data_hash'] else 'data not known'
+    return f'reads {", ".join(fields)} and {vocabulary}; trained on {known}'
+
+
 def _print_report(report: Mapping[str, Any]) -> None:
     protocol = report['protocol']
     fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
     size = f'{protocol["images"]} images, {protocol["texts"]} captions'
     print(f'{protocol["data"]}: {size}{fold}; ties {protocol["ties"]}')
-    for run in protocol['runs']:
+    for run, inputs in zip(protocol['runs'], protocol['inputs'], strict=True):
         print(f'{run["workdir"]}, step {run["step"]}, {run["member"]}')
+        print(f'  {_describe_inputs(inputs)}')
     if 'shortlist' in protocol:
         print(_describe_shortlist(protocol['shortlist'], report['metrics']))
     print(table(report['metrics']))

@@ -18,7 +18,7 @@ from jitm.evaluation.scoring import DEFAULT_OPTIONS, Scorer, ScoringOptions
 from jitm.files import replacing
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
-from jitm.runs.run import Run, describe_runs, read_tokens
+from jitm.runs.run import Run, describe_inputs, describe_runs, read_tokens
 
 TIES = 'count against the query'
 
@@ -164,7 +164,7 @@ def describe_protocol(
         'ties': TIES,
         'dtype': resolve_options(runs[0], options).dtype,
         'runs': describe_runs(runs),
-        'vocabulary_hash': [run.vocabulary.hash for run in runs],
+        'inputs': [describe_inputs(run) for run in runs],
     }
 
 

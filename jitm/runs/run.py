@@ -140,6 +140,26 @@ def read_tokens(run: Run, split: Split) -> Tokens:
     return tokens
 
 
+def describe_inputs(run: Run) -> dict[str, Any]:
+    """Returns what a run expects of the data it is evaluated on, for JSON reports.
+
+    Returns:
+      `reads`, the fields of `Images`; `feature_size` and `image_size`, None where not read; `vocabulary`, its number of
+      words, and `vocabulary_hash`; `trained_on`, the folder or the source of the training data, and `data_hash`, '' for
+      converted weights, whose training data are not known.
+    """
+    data = run.config['data']
+    return {
+        'reads': list(run.model.reads),
+        'feature_size': run.feature_size,
+        'image_size': None if run.image_size is None else list(run.image_size),
+        'vocabulary': len(run.vocabulary),
+        'vocabulary_hash': run.vocabulary.hash,
+        'trained_on': data.get('root', data['source']) if run.data_hash else None,
+        'data_hash': run.data_hash,
+    }
+
+
 def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Returns workdir, step and member of each run, for JSON reports."""
     return [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member} for run in runs]

@@ -20,7 +20,7 @@ from jitm.evaluation.scoring import Scorer, ScoringOptions
 from jitm.models import vse
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
-from jitm.runs.run import load_run, read_split
+from jitm.runs.run import describe_inputs, load_run, read_split
 from jitm.types import TextFormat
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import make_vse
@@ -297,3 +297,27 @@ def test_too_long_captions_are_refused(run, dev, monkeypatch):
 def test_features_of_another_size_are_refused(run, dev):
     with pytest.raises(UserError, match=r'scenes/dev has 200 features per region, but .* was trained on 7'):
         evaluate_runs([dataclasses.replace(run, feature_size=7)], dev)
+
+
+def test_protocol_has_what_a_run_expects_of_its_data(finished, tmp_path, capsys):
+    assert cli.main(['eval', '--workdir', str(finished), '--split', 'test', '--output', str(tmp_path)]) == 0
+    run, printed = load_run(finished), capsys.readouterr().out
+    report = json.loads((tmp_path / 'metrics.json').read_text())
+    (inputs,) = report['protocol']['inputs']
+    assert inputs == {
+        'reads': ['regions'],
+        'feature_size': 200,
+        'image_size': None,
+        'vocabulary': len(run.vocabulary),
+        'vocabulary_hash': run.vocabulary.hash,
+        'trained_on': 'scenes.load',
+        'data_hash': run.data_hash,
+    }
+    words = f'{len(run.vocabulary)} words (vocabulary {run.vocabulary.hash[:8]})'
+    assert f'  reads regions of 200 and {words}; trained on scenes.load (data {run.data_hash[:8]})\n' in printed
+
+
+def test_training_data_of_converted_weights_are_not_known(finished):
+    run = dataclasses.replace(load_run(finished), data_hash='', feature_size=None, image_size=(8, 8))
+    inputs = describe_inputs(run)
+    assert (inputs['trained_on'], inputs['image_size']) == (None, [8, 8])
