@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import jax
 import pytest
 
+import jitm.__main__
 from jitm.commands import cli, compilation_cache, programs
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from tests.conftest import ROOT, environment
@@ -275,6 +278,15 @@ def test_the_module_is_the_program(start, tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stderr == ''
     assert 'configs/vse.py' in result.stdout or 'jitm COMMAND --help' in result.stdout
+
+
+def test_the_installed_program_is_that_of_pyproject():
+    scripts = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['scripts']
+    installed = {point.name: point for point in metadata.distribution('jitm').entry_points}
+    assert {name: point.value for name, point in installed.items()} == scripts, 'install jitm again'
+    assert installed['jitm'].load() is jitm.__main__.main
+    program = Path(sysconfig.get_path('scripts'), 'jitm').read_text()
+    assert 'from {} import {}'.format(*scripts['jitm'].split(':')) in program, 'install jitm again'
 
 
 @pytest.mark.slow
