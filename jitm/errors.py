@@ -20,17 +20,6 @@ class NotFiniteError(Exception):
     """The loss or a gradient is NaN or infinite; the message names the step and the file with the batch."""
 
 
-def check_rate(rate: float, name: str) -> None:
-    """Raises a ValueError unless a dropout rate is in [0, 1).
-
-    Args:
-      rate: probability that a value is set to zero.
-      name: the argument's name.
-    """
-    if not 0 <= rate < 1:
-        raise ValueError(f'{name} is {rate}; it must be in [0, 1)')
-
-
 def check_at_least(value: float, minimum: float, name: str) -> None:
     """Raises a ValueError unless a number is at least the minimum.
 
@@ -41,17 +30,6 @@ def check_at_least(value: float, minimum: float, name: str) -> None:
     """
     if not value >= minimum:
         raise ValueError(f'{name} is {value}; it must be at least {minimum}')
-
-
-def check_positive(value: float, name: str) -> None:
-    """Raises a ValueError unless a number is above 0.
-
-    Args:
-      value: the argument.
-      name: the argument's name.
-    """
-    if not value > 0:
-        raise ValueError(f'{name} is {value}; it must be above 0')
 
 
 def check_choice(value: str, choices: Iterable[str], name: str) -> None:

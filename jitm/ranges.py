@@ -231,6 +231,7 @@ RANGES: dict[str, Rule] = {
     '**.model.**.minimum_words': INDEX,
     '**.model.**.alpha': POSITIVE,
     '**.model.**.slope': NOT_NEGATIVE,
+    '**.model.**.lambda_softmax': Number(0, 30, open_low=True),  # float32 holds sums of squares of its exponentials
     '**.model.**.lambda_*': POSITIVE,
     '**.model.**.heads': NAMES,
     '**.model.**.depth': COUNT,

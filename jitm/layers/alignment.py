@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError, check_at_least, check_rate
+from jitm.errors import UserError
 from jitm.layers.attention import EPSILON
 from jitm.layers.linear import XavierLinear, product
 from jitm.layers.normalization import BatchNorm, l2_normalize, masked_moments
@@ -30,7 +30,6 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(self, vectors: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Pools elements [N, K, D] with a mask [N, K] of the valid ones to unit vectors [N, D]."""
-        check_rate(self.dropout, 'dropout')
         dropout = nn.Dropout(self.dropout, deterministic=not train)
         valid = einops.rearrange(mask, 'n k -> n k 1')
         mean = jnp.sum(jnp.where(valid, vectors, 0), axis=1) / jnp.sum(valid, axis=1)
@@ -104,7 +103,6 @@ class GraphReasoning(nn.Module):
     @nn.compact
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """See `Reasoning`."""
-        check_at_least(self.steps, 1, 'steps')
         size = nodes.shape[-1]
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
         for n in range(self.steps):

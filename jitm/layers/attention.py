@@ -73,18 +73,12 @@ def attend(scores: chex.Array, context_mask: chex.Array, inverse_temperature: fl
     Args:
       scores: [C, K, Q, M], at most 1.
       context_mask: bool [C, K], the valid context elements; every item has one.
-      inverse_temperature: lambda, the factor of the scores; see `check_inverse_temperature`.
+      inverse_temperature: lambda, the factor of the scores, at most 30: float32 then holds sums of squares.
 
     Returns:
       [C, K, Q, M], above 0; 0 for padded elements.
     """
     return jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), jnp.exp(inverse_temperature * scores), 0)
-
-
-def check_inverse_temperature(value: float, name: str) -> None:
-    """Raises a ValueError unless float32 holds sums of squared exponentials of scores times the value."""
-    if not 0 < value <= 30:
-        raise ValueError(f'{name} is {value}; it must be above 0 and at most 30')
 
 
 def normalize(weights: chex.Array) -> chex.Array:

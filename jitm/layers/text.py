@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_at_least, check_choice, check_rate
+from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, SIZES, BERTSize
@@ -47,8 +47,6 @@ class GRUEncoder(nn.Module):
         Returns:
           The state after each word [T, L, D], zero where padded.
         """
-        check_at_least(self.word_dim, 1, 'word_dim')
-        check_rate(self.dropout, 'dropout')
         check_choice(self.word_init, WORD_INIT, 'word_init')
         init = WORD_INIT[self.word_init]
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=init, name='embedding')
@@ -93,8 +91,6 @@ class BERTEncoder(nn.Module):
         check_choice(self.size, SIZES, 'size')
         check_choice(self.dtype, DTYPES, 'dtype')
         check_choice(self.linear_init, LINEAR, 'linear_init')
-        check_rate(self.dropout, 'dropout')
-        check_rate(self.output_dropout, 'output_dropout')
         bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)

@@ -13,14 +13,11 @@ them, each as a term of weight 0.5.
 import chex
 import jax.numpy as jnp
 
-from jitm.errors import check_positive
 from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
 
 
 def _margin(anchor: chex.Array, margin: float, extreme: float | None) -> chex.Numeric:
     """Returns the margin, or the soft one with which anchor + margin stays below the extreme (DBL eq. 17 and 19)."""
-    if extreme is not None:
-        check_positive(extreme, 'extreme')
     if extreme is None or margin == 0:
         return margin
     return margin * jnp.tanh((extreme - anchor) / margin)

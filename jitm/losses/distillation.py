@@ -55,9 +55,9 @@ def rank_distillation(
       [Q]; reduced by the mean over the batch.
 
     Raises:
-      ValueError: if length is below 1, or above 6 without `hard`.
+      ValueError: if length is above 6 without `hard`.
     """
-    if length < 1 or (length > MAX_LENGTH and not hard):
+    if length > MAX_LENGTH and not hard:
         raise ValueError(f'length is {length}; take 1 to {MAX_LENGTH}, whose factorial is the number of orders')
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)

@@ -66,12 +66,7 @@ def word_discrimination(logits: chex.Array, labels: chex.Array, mask: chex.Array
 
     Returns:
       [N], in nats; released as the mean over the texts (reduction 'mean', weight 5e-4).
-
-    Raises:
-      ValueError: if match_weight is negative.
     """
-    if match_weight < 0:
-        raise ValueError(f'match_weight is {match_weight}; it must not be negative')
     chex.assert_axis_dimension(logits, 2, 2)
     costs = jnp.minimum(_costs(logits, labels, mask), MAX_COST)
     return masked_mean(jnp.where(labels == 1, match_weight * costs, costs), mask)

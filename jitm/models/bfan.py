@@ -33,7 +33,6 @@ class BFAN(CrossAttentionMatcher):
         """Checks the options."""
         check_choice(self.focal, attention.FOCALS, 'focal')
         check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
-        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""

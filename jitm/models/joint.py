@@ -6,7 +6,7 @@ import chex
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_choice, check_rate
+from jitm.errors import check_choice
 from jitm.layers.transformer import BERT, SIZES
 from jitm.models.matcher import Encoding, JointEncoder
 from jitm.types import DTYPES, Elements, Images
@@ -36,7 +36,6 @@ class JointBERT(JointEncoder):
         """Checks the options and creates the layers."""
         check_choice(self.size, SIZES, 'size')
         check_choice(self.dtype, DTYPES, 'dtype')
-        check_rate(self.dropout, 'dropout')
         size = SIZES[self.size]
         self.bert = BERT(self.vocab_size, size, self.dropout, DTYPES[self.dtype])
         self.pooler = nn.Dense(size.hidden, kernel_init=size.kernel_init)

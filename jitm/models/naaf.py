@@ -8,7 +8,6 @@ from flax import linen as nn
 from flax import struct
 
 from jitm import parallel
-from jitm.errors import check_positive
 from jitm.layers import attention
 from jitm.models.matcher import UNPAIRED, CrossAttentionMatcher
 from jitm.types import Elements
@@ -163,9 +162,7 @@ class NAAF(CrossAttentionMatcher):
     minimum_words: int
 
     def setup(self):
-        """Checks the options and creates the thresholds."""
-        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
-        check_positive(self.alpha, 'alpha')
+        """Creates the thresholds."""
         self.threshold = self.variable('batch_stats', 'threshold', jnp.zeros, ())
         self.safe_threshold = self.variable('batch_stats', 'safe_threshold', jnp.zeros, ())
 

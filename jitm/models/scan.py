@@ -2,7 +2,7 @@
 
 import chex
 
-from jitm.errors import check_choice, check_positive
+from jitm.errors import check_choice
 from jitm.layers import attention
 from jitm.models.matcher import CrossAttentionMatcher
 from jitm.types import Elements
@@ -37,8 +37,6 @@ class SCAN(CrossAttentionMatcher):
         check_choice(self.direction, DIRECTIONS, 'direction')
         check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
         check_choice(self.aggregation, attention.AGGREGATIONS, 'aggregation')
-        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
-        check_positive(self.lambda_lse, 'lambda_lse')
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""

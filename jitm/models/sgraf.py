@@ -54,7 +54,6 @@ class SGRAF(CrossAttentionMatcher):
         check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
         if (self.image_whole is None) != (self.text_whole is None):
             raise ValueError('image_whole and text_whole must both be given, or neither')
-        attention.check_inverse_temperature(self.lambda_softmax, 'lambda_softmax')
         self.local = Alignments(self.alignment_dim)
         if self.image_whole is not None:
             self.whole = Alignments(self.alignment_dim)

@@ -7,7 +7,6 @@ import chex
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_at_least
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
 from jitm.models.matcher import DualEncoder, Matcher, TiledMatcher
@@ -54,7 +53,6 @@ class PooledEncoders(Matcher):
 
     def setup(self):
         """Creates the poolings."""
-        check_at_least(self.embed_dim, 1, 'embed_dim')
         self.image_pool = make_pooling(self.image_pooling, 'image_pooling')
         self.text_pool = make_pooling(self.text_pooling, 'text_pooling')
 

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.data.text import END
-from jitm.errors import check_at_least, check_rate
 from jitm.layers.captioning import Captioner, next_words
 from jitm.layers.graph import RegionGraph
 from jitm.layers.normalization import BatchNorm, l2_normalize
@@ -53,11 +52,7 @@ class VSRN(DualEncoder):
     text_format = GRUEncoder.text_format
 
     def setup(self):
-        """Checks the options and creates the layers of both encoders and of the captioner."""
-        minimums = {'embed_dim': 1, 'word_dim': 1, 'caption_dim': 1, 'graph_layers': 0, 'caption_length': 2}
-        for name, minimum in minimums.items():
-            check_at_least(getattr(self, name), minimum, name)
-        check_rate(self.caption_dropout, 'caption_dropout')
+        """Creates the layers of both encoders and of the captioner."""
         self.image_fc = nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
         self.graph = [RegionGraph() for _ in range(self.graph_layers)]
         self.region_gru = GRU(self.embed_dim)

@@ -5,13 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
 from jitm import parallel
-from jitm.errors import UserError
 from jitm.models import naaf
 from jitm.types import Elements
 from tests.models import cross_attention_oracle as oracle
-from tests.models.test_matchers import MATCHERS, make_inputs
+from tests.models.test_matchers import MATCHERS
 
 MODEL = MATCHERS['naaf']
 MINIMUM = MODEL.minimum_words
@@ -189,8 +187,3 @@ def test_boundaries_that_are_nowhere_or_outside(samples, alpha, want):
     for got, new, old in zip((moved.threshold, moved.safe_threshold), want, (0.3, 0.2), strict=True):
         if new is not None:
             np.testing.assert_allclose(got, 0.7 * new + 0.3 * old, rtol=1e-5)
-
-
-def test_an_alpha_that_cannot_be_is_refused():
-    with pytest.raises(UserError, match=r"'model.alpha' is 0.0; it must be above 0"), config_lib.model_keys():
-        MODEL.clone(alpha=0.0).init(jax.random.key(0), *make_inputs())

@@ -5,7 +5,6 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
 from jitm.data.text import END
 from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
@@ -325,18 +324,6 @@ def test_a_token_term_without_predictions_is_refused_before_the_run(tiny_config)
         set_up(tiny_config)
     tiny_config['model'] = {key: value for key, value in VSRN.items() if key != 'vocab_size'} | {'name': 'vsrn.VSRN'}
     set_up(tiny_config)
-
-
-@pytest.mark.parametrize(
-    ('changes', 'message'),
-    [
-        ({'caption_dim': 0}, "'model.caption_dim' is 0; it must be at least 1"),
-        ({'caption_length': 1}, "'model.caption_length' is 1; it must be at least 2"),
-    ],
-)
-def test_wrong_sizes_are_refused(changes, message):
-    with pytest.raises(UserError, match=message), config_lib.model_keys():
-        vsrn.VSRN(**VSRN | changes).init(jax.random.key(0), *make_pairs())
 
 
 @pytest.mark.slow
