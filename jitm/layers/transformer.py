@@ -1,6 +1,10 @@
-"""BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU."""
+"""Transformer blocks, and BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import NamedTuple
 
 import chex
 import einops
@@ -47,14 +51,54 @@ LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
 SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
 
 
-def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None) -> nn.LayerNorm:
-    """Returns a layer normalization with BERT's epsilon."""
+def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, epsilon: float = 1e-12) -> nn.LayerNorm:
+    """Returns a layer normalization, by default with BERT's epsilon."""
     # The fast variance, E[x^2] - E[x]^2, is less precise than this epsilon.
-    return nn.LayerNorm(epsilon=1e-12, use_fast_variance=False, dtype=dtype, name=name)
+    return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, dtype=dtype, name=name)
+
+
+def quick_gelu(x: chex.Array) -> chex.Array:
+    """Returns x sigmoid(1.702 x), the approximation of GELU of OpenAI's CLIP."""
+    return x * nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = MappingProxyType({'gelu': functools.partial(nn.gelu, approximate=False), 'quick_gelu': quick_gelu})
+
+
+class KernelInits(NamedTuple):
+    """Initializers of the kernels of a block.
+
+    Attributes:
+      attention: of queries, keys and values.
+      attention_out: of W_o.
+      mlp_in: of W_1.
+      mlp_out: of W_2.
+    """
+
+    attention: nn.initializers.Initializer
+    attention_out: nn.initializers.Initializer
+    mlp_in: nn.initializers.Initializer
+    mlp_out: nn.initializers.Initializer
+
+
+class BlockStyle(NamedTuple):
+    """The kind of a block: BERT's by default.
+
+    Attributes:
+      pre_norm: normalizes the inputs of attention and MLP instead of the sums after them.
+      activation: a key of `ACTIVATIONS`.
+      epsilon: of the normalizations.
+    """
+
+    pre_norm: bool = False
+    activation: str = 'gelu'
+    epsilon: float = 1e-12
 
 
 class TransformerBlock(nn.Module):
     """h = LN(x + drop(W_o attention(x))), y = LN(h + drop(W_2 gelu(W_1 h))) (Vaswani et al., 2017, 3.1 to 3.3).
+
+    With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))).
 
     Attributes:
       heads: number of attention heads.
@@ -62,44 +106,58 @@ class TransformerBlock(nn.Module):
       dropout: rate, also of the attention weights.
       dtype: of the computation; parameters, softmax and its product with the values, and the
         statistics of LN are float32.
-      kernel_init: initializer of W.
+      kernel_init: initializer of W, or of each of them.
+      style: the place of the normalizations, and the activation.
     """
 
     heads: int
     mlp_dim: int
     dropout: float
     dtype: chex.ArrayDType | None = None
-    kernel_init: nn.initializers.Initializer = BASE.kernel_init
+    kernel_init: nn.initializers.Initializer | KernelInits = BASE.kernel_init
+    style: BlockStyle = BlockStyle()
 
     @nn.compact
-    def __call__(self, tokens: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
+    def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
         """Applies the block to each sequence.
 
         Args:
           tokens: [N, L, H].
-          mask: bool [N, L], the tokens that are attended to.
+          mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], those that each token attends to; None
+            for all.
           train: applies dropout, from the stream 'dropout'.
 
         Returns:
           [N, L, H], of `dtype`.
         """
         drop = nn.Dropout(self.dropout, deterministic=not train)
+        init = self.kernel_init if isinstance(self.kernel_init, KernelInits) else KernelInits(*[self.kernel_init] * 4)
         attention = nn.MultiHeadDotProductAttention(
             self.heads,
             dtype=self.dtype,
-            kernel_init=self.kernel_init,
+            kernel_init=init.attention,
+            out_kernel_init=init.attention_out,
             dropout_rate=self.dropout,
             broadcast_dropout=False,
             deterministic=not train,
             force_fp32_for_softmax=True,
             name='attention',
         )
-        mixed = attention(tokens, mask=einops.rearrange(mask, 'n l -> n 1 1 l'))
-        tokens = layer_norm(self.dtype, 'attention_norm')(tokens + drop(mixed))
-        wide = nn.Dense(self.mlp_dim, dtype=self.dtype, kernel_init=self.kernel_init, name='mlp_in')(tokens)
-        wide = nn.gelu(wide, approximate=False)
-        narrow = nn.Dense(tokens.shape[-1], dtype=self.dtype, kernel_init=self.kernel_init, name='mlp_out')(wide)
-        return layer_norm(self.dtype, 'mlp_norm')(tokens + drop(narrow))
+        if mask is not None:
+            mask = einops.rearrange(mask, 'n l -> n 1 1 l' if mask.ndim == 2 else 'n q l -> n 1 q l')
+
+        def mlp(x: chex.Array) -> chex.Array:
+            wide = nn.Dense(self.mlp_dim, dtype=self.dtype, kernel_init=init.mlp_in, name='mlp_in')(x)
+            wide = ACTIVATIONS[self.style.activation](wide)
+            return nn.Dense(x.shape[-1], dtype=self.dtype, kernel_init=init.mlp_out, name='mlp_out')(wide)
+
+        def residual(x: chex.Array, layer: Callable, norm: nn.LayerNorm) -> chex.Array:
+            return x + drop(layer(norm(x))) if self.style.pre_norm else norm(x + drop(layer(x)))
+
+        attention_norm = layer_norm(self.dtype, 'attention_norm', self.style.epsilon)
+        mlp_norm = layer_norm(self.dtype, 'mlp_norm', self.style.epsilon)
+        tokens = residual(tokens, lambda x: attention(x, mask=mask), attention_norm)
+        return residual(tokens, mlp, mlp_norm)
 
 
 class Transformer(nn.Module):
@@ -112,6 +170,7 @@ class Transformer(nn.Module):
       dropout: see `TransformerBlock`.
       dtype: see `TransformerBlock`.
       kernel_init: see `TransformerBlock`.
+      style: see `TransformerBlock`.
     """
 
     layers: int
@@ -119,14 +178,15 @@ class Transformer(nn.Module):
     mlp_dim: int
     dropout: float
     dtype: chex.ArrayDType | None = None
-    kernel_init: nn.initializers.Initializer = BASE.kernel_init
+    kernel_init: nn.initializers.Initializer | KernelInits = BASE.kernel_init
+    style: BlockStyle = BlockStyle()
 
     @nn.compact
-    def __call__(self, tokens: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
-        """Maps tokens [N, L, H] with a mask [N, L] of those that are attended to, to [N, L, H]."""
+    def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
+        """Maps tokens [N, L, H] with a mask, see `TransformerBlock`, to [N, L, H]."""
         for n in range(self.layers):
             block = TransformerBlock(
-                self.heads, self.mlp_dim, self.dropout, self.dtype, self.kernel_init, name=f'block_{n}'
+                self.heads, self.mlp_dim, self.dropout, self.dtype, self.kernel_init, self.style, name=f'block_{n}'
             )
             tokens = block(tokens, mask, train)
         return tokens
