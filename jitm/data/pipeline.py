@@ -13,8 +13,8 @@ from jitm.data.cider import Relevance
 from jitm.data.masking import MaskedWords
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
-from jitm.data.text import Tokens, Vocabulary, join
-from jitm.data.wordpiece import WordPiece
+from jitm.data.text import Tokens, join
+from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.types import Batch, Images, Pairs, TextFormat, Texts
 
@@ -23,15 +23,13 @@ LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
 _EXTRA, _CROP, _MISMATCHED = 2, 3, 4
 
 
-def tokenize_split(
-    captions: tuple[str, ...], vocabulary: Vocabulary | WordPiece, tags: Sequence[str] | None = None
-) -> Tokens:
+def tokenize_split(captions: tuple[str, ...], vocabulary: Tokenizer, tags: Sequence[str] | None = None) -> Tokens:
     """Encodes the captions of a split, and the object tags of its images if it has any."""
     tag_tokens = None if tags is None else tokenize_tags(tags, vocabulary)
     return dataclasses.replace(join([vocabulary.encode(caption) for caption in captions]), tags=tag_tokens)
 
 
-def tokenize_tags(tags: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
+def tokenize_tags(tags: Sequence[str], vocabulary: Tokenizer) -> Tokens:
     """Encodes the object tags of images, see `Images.tags`; an image without tags has no ids."""
     return join([vocabulary.encode(words)[1:] if words else np.zeros(0, np.int32) for words in tags])
 
@@ -158,7 +156,7 @@ class Pipeline:
 
     split: Split
     tokens: Tokens
-    vocabulary: Vocabulary | WordPiece
+    vocabulary: Tokenizer
     batch_size: int
     seed: int
     length_multiple: int
@@ -296,7 +294,7 @@ class Pipeline:
         return images.replace(pixels=photos.sample(index, make_generator))
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
-        augmentation, continues = self.augmentation, self.vocabulary.continues
+        augmentation = self.augmentation
         regions = 0 if images.regions is None else images.regions.shape[1]
         kept, texts = np.empty((len(rows), augmentation.num_views, regions), bool), []
         for n, view in itertools.product(range(len(rows)), range(augmentation.num_views)):
@@ -307,7 +305,7 @@ class Pipeline:
             if augmentation.change_words > 0:
                 ids = change_words(
                     ids,
-                    continues,
+                    self.vocabulary.continues,
                     self.vocabulary.mask,
                     augmentation.change_words,
                     augmentation.keep_special_tokens,

@@ -1,32 +1,41 @@
-"""Reading and storing of vocabularies of either kind: words or word pieces."""
+"""Reading and storing of vocabularies of any kind: words, word pieces or byte pairs."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
+from jitm.data.bpe import BPE
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
 
-KINDS = {'words': Vocabulary, 'word pieces': WordPiece}
+Tokenizer = Vocabulary | WordPiece | BPE
+KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE}
+BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of their files
 
 
-def load_vocabulary(path: str) -> Vocabulary | WordPiece:
-    """Reads the word pieces of a BERT from a `.txt`, or a vocabulary of words from a JSON file.
+def load_vocabulary(path: str) -> Tokenizer:
+    """Reads a vocabulary of words from a JSON file, the word pieces of a BERT from a `.txt`, or byte pairs.
+
+    Byte pairs are read from `merges.txt`, `tokenizer.json`, or a file that ends in `.gz`.
 
     Raises:
       UserError: if the file is missing or damaged.
     """
+    if path.endswith(BYTE_PAIRS):
+        return BPE.load(path)
     return WordPiece.load(path) if path.endswith('.txt') else Vocabulary.load(path)
 
 
-def kind_of(vocabulary: Vocabulary | WordPiece) -> str:
+def kind_of(vocabulary: Tokenizer) -> str:
     """Returns the kind of a vocabulary, a key of `KINDS`."""
     return next(name for name, kind in KINDS.items() if isinstance(vocabulary, kind))
 
 
-def describe_vocabulary(vocabulary: Vocabulary | WordPiece) -> dict[str, str | list[str]]:
+def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:
     """Returns a JSON value from which `restore_vocabulary` makes the same vocabulary."""
-    return {'kind': kind_of(vocabulary), 'words': list(vocabulary.words)}
+    return {'kind': kind_of(vocabulary)} | {name: list(v) for name, v in dataclasses.asdict(vocabulary).items()}
 
 
-def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Vocabulary | WordPiece:
+def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokenizer:
     """Makes the vocabulary of a description, see `describe_vocabulary`."""
-    return KINDS[description['kind']](tuple(description['words']))
+    fields = {name: tuple(values) for name, values in description.items() if name != 'kind'}
+    return KINDS[description['kind']](**fields)

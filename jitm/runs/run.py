@@ -10,9 +10,8 @@ import chex
 from jitm import config as config_lib
 from jitm.data.pipeline import check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
-from jitm.data.text import Tokens, Vocabulary
-from jitm.data.vocabularies import restore_vocabulary
-from jitm.data.wordpiece import WordPiece
+from jitm.data.text import Tokens
+from jitm.data.vocabularies import Tokenizer, restore_vocabulary
 from jitm.errors import UserError, did_you_mean
 from jitm.models.matcher import Matcher
 from jitm.runs.checkpoint import Checkpoints
@@ -40,7 +39,7 @@ class Run:
     member: str
     model: Matcher
     variables: chex.ArrayTree
-    vocabulary: Vocabulary | WordPiece
+    vocabulary: Tokenizer
     config: Mapping[str, Any]
     feature_size: int | None
     data_hash: str

@@ -15,8 +15,7 @@ from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
-from jitm.data.vocabularies import load_vocabulary
-from jitm.data.wordpiece import WordPiece
+from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
@@ -41,7 +40,7 @@ class Data:
 
     train: Split
     validation: Split
-    vocabulary: Vocabulary | WordPiece
+    vocabulary: Tokenizer
     train_tokens: Tokens
     validation_tokens: Tokens
     warnings: tuple[str, ...]
@@ -106,7 +105,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     return Data(*splits, vocabulary, *tokens, tuple(itertools.chain(*warnings)))
 
 
-def check_words(name: str, tokens: Tokens, vocabulary: Vocabulary | WordPiece) -> list[str]:
+def check_words(name: str, tokens: Tokens, vocabulary: Tokenizer) -> list[str]:
     """Checks the words and the lengths of the captions of a split.
 
     Args:

@@ -10,9 +10,7 @@ from flax import traverse_util
 
 from jitm import config as config_lib
 from jitm.data.pipeline import check_images, check_lengths
-from jitm.data.text import Vocabulary
-from jitm.data.vocabularies import kind_of
-from jitm.data.wordpiece import WordPiece
+from jitm.data.vocabularies import Tokenizer, kind_of
 from jitm.errors import UserError, did_you_mean
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.matcher import JointEncoder, Matcher
@@ -44,7 +42,7 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     return models
 
 
-def check_vocabulary(vocabulary: Vocabulary | WordPiece, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
+def check_vocabulary(vocabulary: Tokenizer, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
     """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
     given, wanted = kind_of(vocabulary), model.text_format.kind
     if wanted not in (given, None):
@@ -176,7 +174,7 @@ def load_weights(
     config: Mapping[str, Any],
     members: Mapping[str, Member],
     states: Mapping[str, MemberState],
-    vocabulary: Vocabulary | WordPiece,
+    vocabulary: Tokenizer,
 ) -> dict[str, dict[str, Replacements]]:
     """Loads the weights that members are initialized from instead of randomly.
 
@@ -203,7 +201,7 @@ def load_weights(
 
 
 def load_from_run(
-    name: str, member: Member, state: MemberState, config: Mapping[str, Any], vocabulary: Vocabulary | WordPiece
+    name: str, member: Member, state: MemberState, config: Mapping[str, Any], vocabulary: Tokenizer
 ) -> dict[str, Replacements]:
     """Loads the parameters and statistics of the evaluated model in a member's `init_from`.
 
@@ -243,9 +241,10 @@ def load_from_run(
 
 
 def _model_differences(run: Run, section: Mapping[str, Any]) -> list[str]:
-    """Lists how the model of a run differs from a config's, heads that are added left aside."""
+    """Lists how the model of a run differs from a config's, heads that are added and precision left aside."""
     old = config_lib.member_model(run.config, run.member)
     changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**section, 'heads': ()}})
+    changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
     if lost := set(old.get('heads', ())) - set(section.get('heads', ())):
         changed.append(f'model.heads: without {", ".join(sorted(lost))}')
     return changed

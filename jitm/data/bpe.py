@@ -1,0 +1,153 @@
+"""CLIP's tokenizer: byte pairs (Radford et al., 2021, section 2.4)."""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import html
+import itertools
+import json
+from collections.abc import Iterable
+
+import numpy as np
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from jitm.errors import UserError
+
+START, END = '<|startoftext|>', '<|endoftext|>'
+MAX_IDS = 77  # of a caption; longer ones are cut, as in CLIP
+MAX_MERGES = 48894  # the first lines of the published file, which has more
+
+_WORD_END = '</w>'
+_WORDS = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
+_QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
+_QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that stand for their own character
+
+
+@dataclasses.dataclass(frozen=True)
+class BPE:
+    """The byte pairs of a CLIP, with the interface of `Vocabulary`; there is no mask.
+
+    Attributes:
+      merges: two pieces each, separated by a blank, in the order in which they are joined.
+    """
+
+    merges: tuple[str, ...]
+
+    @classmethod
+    def load(cls, path: str) -> 'BPE':
+        """Reads published merges.
+
+        Args:
+          path: a `merges.txt`, or `bpe_simple_vocab_16e6.txt.gz`, with a header and a merge per line, or a
+            `tokenizer.json` with the same merges.
+
+        Returns:
+          The byte pairs.
+
+        Raises:
+          UserError: if the file cannot be read, or a line is no merge of two known pieces.
+        """
+        try:
+            merges = _from_json(path) if path.endswith('.json') else _from_text(path)
+        except (OSError, EOFError) as error:
+            reason = getattr(error, 'strerror', None) or error
+            raise UserError(f'{path} cannot be read ({reason}): give the path of the merges of a CLIP') from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f'{path} has no merges: give the merges.txt or tokenizer.json of a CLIP') from error
+        known = set(_byte_pieces())
+        for number, merge in enumerate(merges, 1):
+            parts = merge.split(' ')
+            if len(parts) != 2 or not known.issuperset(parts) or ''.join(parts) in known:
+                raise UserError(f"{path} has '{merge}' as merge {number}: give the merges of a CLIP")
+            known.add(''.join(parts))
+        return cls(merges)
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Converts a caption to ids.
+
+        Args:
+          caption: not preprocessed; HTML entities and curly quotes are replaced, letters lower-cased, blanks collapsed.
+            The published tokenizer also repairs wrongly decoded text. Names of special pieces are ordinary text.
+
+        Returns:
+          int32 [L]: the start, the pieces and the end, at most 77 ids, the last of which is the end.
+        """
+        text = html.unescape(html.unescape(caption)).translate(_QUOTES)
+        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: MAX_IDS - 2]
+        return np.array([len(self) - 2, *pieces, len(self) - 1], np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Converts ids to text.
+
+        Args:
+          ids: [L], each below V; the start and the end are omitted.
+
+        Returns:
+          The words, separated by blanks.
+        """
+        words = ''.join(self.words[i] for i in ids if i < len(self) - 2).split(_WORD_END)
+        return ' '.join(decoders.ByteLevel().decode([word]) for word in words).strip()
+
+    def with_mask(self) -> 'BPE':
+        """Raises a UserError, since there is no mask."""
+        raise UserError(
+            'the byte pairs of CLIP have no mask, which masking and changing words require: leave both out, or give '
+            'another vocabulary.path'
+        )
+
+    @property
+    def unknown(self) -> int:
+        """An id that no caption has: every byte is known."""
+        return -1
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:
+        """The V pieces; the id of a piece is its index. `</w>` is the end of a word."""
+        return (*_byte_pieces(), *(merge.replace(' ', '') for merge in self.merges), START, END)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the merges in order, as hex: equal hashes mean equal ids."""
+        return hashlib.sha256(json.dumps(['byte pairs', *self.merges]).encode()).hexdigest()
+
+    @functools.cached_property
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        ids = {word: number for number, word in enumerate(self.words)}
+        pairs = [tuple(merge.split(' ')) for merge in self.merges]
+        tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs, end_of_word_suffix=_WORD_END))
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(_WORDS, 'removed', invert=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        return tokenizer
+
+
+@functools.cache
+def _byte_pieces() -> tuple[str, ...]:
+    """Returns the 256 characters that stand for bytes in published order, and again as the ends of words."""
+    characters = [chr(byte) for byte in (*_PRINTABLE, *range(256, 256 + 256 - len(_PRINTABLE)))]
+    return (*characters, *(character + _WORD_END for character in characters))
+
+
+def _from_text(path: str) -> tuple[str, ...]:
+    with (gzip.open if path.endswith('.gz') else open)(path, 'rt', encoding='utf-8') as file:
+        lines = (line.rstrip('\n') for line in itertools.islice(file, 1, 1 + MAX_MERGES))
+        merges = tuple(line for line in lines if line)
+    if not merges:
+        raise ValueError(path)
+    return merges
+
+
+def _from_json(path: str) -> tuple[str, ...]:
+    with open(path, encoding='utf-8') as file:
+        merges = json.load(file)['model']['merges']
+    return tuple(merge if isinstance(merge, str) else ' '.join(merge) for merge in merges)
