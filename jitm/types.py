@@ -156,6 +156,7 @@ class Ranking(struct.PyTreeNode):
       margins: float32 [Q, C], per-candidate margins; None without a relevance.
       offline_scores: float32 [Q], of each query with its mined negative; optional.
       offline_pair_scores: float32 [Q], of a mined pair without the query; optional.
+      temperature: float32 [], learned by the model; None for models that learn none.
     """
 
     scores: chex.Array
@@ -165,6 +166,7 @@ class Ranking(struct.PyTreeNode):
     margins: chex.Array | None = None
     offline_scores: chex.Array | None = None
     offline_pair_scores: chex.Array | None = None
+    temperature: chex.Array | None = None
 
 
 class TokenPredictions(struct.PyTreeNode):

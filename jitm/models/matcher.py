@@ -40,6 +40,11 @@ class Matcher(nn.Module):
         """The texts that the model reads; by default those of its text encoder."""
         return self.text.text_format
 
+    @property
+    def temperature(self) -> chex.Array | None:
+        """The learned temperature of the scores in a softmax, float32 []; None for models that learn none."""
+        return None
+
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes I images.
 

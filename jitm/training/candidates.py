@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from jitm import parallel
+from jitm.config import member_model
 from jitm.errors import UserError, check_choice
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.objective import DIRECTIONS
+from jitm.training.objective import DIRECTIONS, SETTABLE
 from jitm.training.source import GlobalBatch, Inputs, Models, Source
 from jitm.types import Batch, Pairs, Ranking
 
@@ -26,10 +27,12 @@ class BatchScores(struct.PyTreeNode):
     Attributes:
       rows: float32 [B, C].
       offline: direction -> two arrays [B], see `score_offline`; None without mined negatives.
+      temperature: float32 [B], that of the model for each row; None if it learns none.
     """
 
     rows: chex.Array
     offline: dict[str, tuple[chex.Array, chex.Array]] | None
+    temperature: chex.Array | None = None
 
 
 def relevance_margins(relevance: chex.Array, temperature: float) -> chex.Array:
@@ -68,12 +71,13 @@ class InBatch(Source):
         check_choice(self.same_image, SAME_IMAGE, 'same_image')
 
     def supplies(self, config: Mapping[str, Any]) -> set[str]:
-        """Supplies margins with a relevance, anchor scores if a model learns from others, and mined negatives."""
+        """Supplies margins with a relevance, anchor scores, mined negatives, and a learned temperature."""
         supplied = {
             'margins': config['relevance']['source'],
             'anchor_scores': any(member.get('learn_from') for member in config['members'].values()),
             'offline_scores': config['offline']['path'],
             'offline_pair_scores': config['offline']['path'],
+            'temperature': all('initial_temperature' in member_model(config, name) for name in config['members']),
         }
         return {name for name, given in supplied.items() if given}
 
@@ -81,7 +85,9 @@ class InBatch(Source):
         """Scores this device's images with all captions of the global batch, and mined negatives in training."""
         rows = matcher.similarity(inputs.images, parallel.all_gather(inputs.texts, inputs.axis), inputs.train)
         mined = inputs.train and inputs.batch.offline is not None
-        return BatchScores(rows, score_offline(matcher, inputs) if mined else None), {}
+        offline, temperature = score_offline(matcher, inputs) if mined else None, matcher.temperature
+        of_rows = None if temperature is None else jnp.broadcast_to(temperature, len(rows))
+        return BatchScores(rows, offline, of_rows), {}
 
     def rank(self, scores: BatchScores, batch: GlobalBatch, anchors: Sequence[BatchScores] = ()) -> dict[str, Ranking]:
         """Makes the rankings `i2t` and `t2i` [E B, E B]; the E views of a pair match each other."""
@@ -102,6 +108,8 @@ class InBatch(Source):
             i2t = i2t.replace(anchor_scores=anchor_scores)
             t2i = t2i.replace(anchor_scores=anchor_scores.swapaxes(1, 2))
         rankings = {'i2t': i2t, 't2i': t2i}
+        if scores.temperature is not None:
+            rankings = {name: ranking.replace(temperature=scores.temperature[0]) for name, ranking in rankings.items()}
         for direction, (with_query, of_pair) in (scores.offline or {}).items():
             rankings[direction] = rankings[direction].replace(offline_scores=with_query, offline_pair_scores=of_pair)
         return rankings
@@ -112,7 +120,7 @@ _IN_BATCH = InBatch(same_image='negative')
 
 def _check_pairs(config: Mapping[str, Any], source: str, supplied: Collection[str] = ()) -> None:
     """Refuses several views of a pair, and inputs of losses that only `InBatch` supplies, not this source."""
-    for name in sorted(_IN_BATCH.supplies(config).difference(supplied)):
+    for name in sorted(_IN_BATCH.supplies(config).difference(supplied, SETTABLE)):
         raise UserError(f"the config supplies {name}, which needs 'candidates.source' 'in_batch'")
     if config['augmentation']['num_views'] != 1:
         raise UserError(

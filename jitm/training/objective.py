@@ -20,12 +20,15 @@ INPUTS = {
     'offline_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'margins': "set relevance.source, such as 'cider.from_captions'",
+    'temperature': 'set it, or take a model that learns it, such as clip.CLIP',
 }
+SETTABLE = ('temperature',)  # the inputs that a config may set instead
 
 
 def inputs_of(loss: Callable) -> list[str]:
-    """Returns the names in `INPUTS` that a loss takes as arguments."""
-    return [name for name in inspect.signature(loss).parameters if name in INPUTS]
+    """Returns the names in `INPUTS` that a loss takes as arguments and that are not bound to values."""
+    parameters = inspect.signature(loss).parameters.values()
+    return [p.name for p in parameters if p.name in INPUTS and p.default is p.empty]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

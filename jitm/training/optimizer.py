@@ -11,8 +11,11 @@ import optax
 
 from jitm.errors import UserError, did_you_mean
 
-B1, MIN_RATE = 0.9, 1e-8  # of UNITER and OSCAR, as released
+B1, MIN_RATE = 0.9, 1e-8  # of UNITER and OSCAR, as released; the first one also of open_clip
+CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # of open_clip
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
+NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale'}  # of CLIP, as released by open_clip
+MAX_LOGIT_SCALE = math.log(100)
 
 
 def step_decay(learning_rate: float, decay_epochs: int, decay_factor: float, steps_per_epoch: int) -> optax.Schedule:
@@ -28,6 +31,18 @@ def warm_up_then_decay(learning_rate: float, warm_up: float, total_steps: int) -
         t = step + 1
         share = jnp.minimum(t / max(warm_up_steps, 1), (total_steps - t) / (total_steps - warm_up_steps))
         return jnp.maximum(learning_rate * share, MIN_RATE)
+
+    return schedule
+
+
+def warm_up_then_cosine(learning_rate: float, warm_up: float, total_steps: int) -> optax.Schedule:
+    """Returns learning_rate * t / w up to t = w = warm_up N, then half a cosine to 0, for t = 1 .. N."""
+    warm_up_steps = warm_up * total_steps
+
+    def schedule(step: chex.Numeric) -> chex.Numeric:
+        t = step + 1
+        progress = jnp.clip((t - warm_up_steps) / (total_steps - warm_up_steps), 0, 1)
+        return learning_rate * jnp.minimum(t / max(warm_up_steps, 1), (1 + jnp.cos(jnp.pi * progress)) / 2)
 
     return schedule
 
@@ -172,3 +187,51 @@ def adamw_with_warm_up(
     """
     schedule = warm_up_then_decay(learning_rate, warm_up, total_steps)
     return _clipped_and_scaled(adam_then_decay(schedule, weight_decay, b2, epsilon), clip_norm, factors), schedule
+
+
+def limit_logit_scale() -> optax.GradientTransformation:
+    """Keeps the parameter `logit_scale` in [0, ln 100] after every step, as CLIP does; other updates are unchanged."""
+
+    def limit(path: tuple, update: chex.Array, param: chex.Array) -> chex.Array:
+        if path[-1].key != 'logit_scale':
+            return update
+        return jnp.clip(param + update, 0, MAX_LOGIT_SCALE) - param
+
+    return optax.GradientTransformation(
+        lambda params: optax.EmptyState(),
+        lambda updates, state, params: (jax.tree_util.tree_map_with_path(limit, updates, params), state),
+    )
+
+
+def adamw_with_cosine(
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    factors: Mapping[str, float],
+    warm_up: float,
+    clip_norm: float,
+    total_steps: int,
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Returns the AdamW of open_clip: betas 0.9 and 0.98, eps 1e-6, linear warm-up and cosine decay of the rate.
+
+    Biases, scales of normalizations, the class embedding and the temperature of CLIP are not decayed; the temperature
+    is kept in [0.01, 1].
+
+    Args:
+      learning_rate: maximal learning rate.
+      weight_decay: decoupled, multiplied by the learning rate.
+      factors: name of a module -> factor of its learning rate.
+      warm_up: share of the steps in which the rate rises.
+      clip_norm: maximal global norm of the gradient.
+      total_steps: steps of the run.
+
+    Returns:
+      The optimizer, and its learning rate by step.
+    """
+    schedule = warm_up_then_cosine(learning_rate, warm_up, total_steps)
+
+    def decayed(params: chex.ArrayTree) -> chex.ArrayTree:
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
+
+    rule = optax.adamw(schedule, B1, CLIP_B2, CLIP_EPSILON, weight_decay=weight_decay, mask=decayed)
+    return optax.chain(_clipped_and_scaled(rule, clip_norm, factors), limit_logit_scale()), schedule

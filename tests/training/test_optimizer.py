@@ -1,3 +1,5 @@
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,13 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.training.build.objective import make_optimizer
-from jitm.training.optimizer import adamw, adamw_with_warm_up, scale_modules
+from jitm.training.optimizer import (
+    adamw,
+    adamw_with_cosine,
+    adamw_with_warm_up,
+    scale_modules,
+    warm_up_then_cosine,
+)
 
 ADAMW = {
     'learning_rate': 1.0,
@@ -179,3 +187,42 @@ def test_wrong_section_names_its_key(changes, message):
     config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
     with pytest.raises(UserError, match=message):
         make_optimizer(config | changes, 10, 10)
+
+
+def test_cosine_schedule_rises_and_falls():
+    schedule = jax.vmap(warm_up_then_cosine(2.0, warm_up=0.2, total_steps=10))
+    rates = schedule(np.arange(10))
+    want = [1.0, 2.0, *(1 + math.cos(math.pi * n / 8) for n in range(1, 9))]
+    np.testing.assert_allclose(rates, want, atol=1e-6)
+    constant_start = warm_up_then_cosine(2.0, warm_up=0.0, total_steps=10)
+    np.testing.assert_allclose(constant_start(0), 1 + math.cos(math.pi / 10), atol=1e-6)
+
+
+def test_adamw_with_cosine_follows_the_formulas():
+    """Two steps in float64; one bias, which is not decayed, and a temperature at each of its bounds."""
+    optimizer, schedule = adamw_with_cosine(
+        learning_rate=0.5, weight_decay=0.1, factors={}, warm_up=0.0, clip_norm=100.0, total_steps=4
+    )
+    params = {'x': {'kernel': np.array([1.0, -2.0])}, 'y': {'bias': np.array([3.0])}}
+    params |= {'high': {'logit_scale': np.array(4.6)}, 'low': {'logit_scale': np.array(0.1)}}
+    gradients = {'x': {'kernel': np.array([0.3, 0.4])}, 'y': {'bias': np.array([-0.2])}}
+    gradients |= {'high': {'logit_scale': np.array(-1.0)}, 'low': {'logit_scale': np.array(1.0)}}
+    got, state = jax.tree.map(np.float32, params), None
+    state = optimizer.init(got)
+    want = {path: {'p': p, 'm': 0 * p, 'v': 0 * p} for path, p in traverse_util.flatten_dict(params).items()}
+    for step in range(2):
+        updates, state = optimizer.update(jax.tree.map(np.float32, gradients), state, got)
+        got = optax.apply_updates(got, updates)
+        for path, gradient in traverse_util.flatten_dict(gradients).items():
+            one = want[path]
+            one['m'] = 0.9 * one['m'] + 0.1 * gradient
+            one['v'] = 0.98 * one['v'] + 0.02 * gradient**2
+            m, v = one['m'] / (1 - 0.9 ** (step + 1)), one['v'] / (1 - 0.98 ** (step + 1))
+            decay = 0.1 * one['p'] if path[-1] == 'kernel' else 0
+            one['p'] = one['p'] - float(schedule(step)) * (m / (np.sqrt(v) + 1e-6) + decay)
+            if path[-1] == 'logit_scale':
+                one['p'] = np.clip(one['p'], 0, math.log(100))
+    for path, value in traverse_util.flatten_dict(got).items():
+        np.testing.assert_allclose(value, want[path]['p'], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got['high']['logit_scale'], math.log(100), rtol=1e-6)
+    assert got['low']['logit_scale'] == 0

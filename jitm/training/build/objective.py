@@ -17,6 +17,7 @@ from jitm.training.generated import GENERATED, HEADS, MASKED, GeneratedCaptions,
 from jitm.training.objective import (
     DIRECTIONS,
     INPUTS,
+    SETTABLE,
     RankingTerm,
     Term,
     TokenTerm,
@@ -151,7 +152,7 @@ def _make_ranking_term(
     remedies: Mapping[str, str],
 ) -> RankingTerm:
     loss = config_lib.resolve('jitm.losses', loss_name, where=f'{where}.loss')
-    inputs = inputs_of(loss)
+    inputs = [name for name in inputs_of(loss) if name not in {*SETTABLE} & {*keywords}]
     ranked = _named_rankings(where, keywords.pop('rankings', DIRECTIONS), rankings)
     if inputs and not set(ranked) <= set(DIRECTIONS):
         raise UserError(f"'{where}' needs {inputs[0]}, which only rankings {' and '.join(DIRECTIONS)} have")
@@ -161,7 +162,8 @@ def _make_ranking_term(
         RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=ranked
     )
     scores, own = jnp.zeros((4, 4)), jnp.eye(4, dtype=bool)
-    _check_loss(where, term.per_query, Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0]))
+    example = Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0], jnp.ones(()))
+    _check_loss(where, term.per_query, example)
     return term
 
 

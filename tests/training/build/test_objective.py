@@ -4,8 +4,9 @@ import pytest
 
 from jitm import config as config_lib
 from jitm.errors import UserError
+from jitm.losses import softmax_contrastive
 from jitm.training.build.objective import make_terms
-from jitm.types import TokenPredictions
+from jitm.types import Ranking, TokenPredictions
 
 
 def term(**changes):
@@ -58,6 +59,19 @@ def test_loss_without_margins_is_refused():
 def test_supplied_input_is_not_an_argument():
     with pytest.raises(UserError, match=r"'terms.ranking.margins' is unknown"):
         make_terms(term(loss='ranking.adaptive_margin', margin='absent', margins=0.2), supplied=('margins',))
+
+
+def test_a_temperature_is_set_or_learned():
+    softmax = term(loss='ranking.softmax_contrastive', margin='absent')
+    with pytest.raises(UserError, match=r"'terms.ranking' needs temperature: set it, or take a model that learns it"):
+        make_terms(softmax)
+    learned = make_terms(softmax, supplied=('temperature',))['ranking']
+    fixed = make_terms(softmax | {'ranking': softmax['ranking'] | {'temperature': 0.5}}, supplied=('temperature',))
+    assert (learned.inputs, fixed['ranking'].inputs) == (['temperature'], [])
+    example = Ranking(jnp.eye(3), jnp.eye(3, dtype=bool), ~jnp.eye(3, dtype=bool), temperature=jnp.float32(0.5))
+    want = softmax_contrastive(example.scores, example.positives, temperature=0.5)
+    for made in (learned, fixed['ranking']):
+        np.testing.assert_allclose(made.per_query(example), want, rtol=1e-6)
 
 
 def test_wrong_arguments_are_refused_when_built():
