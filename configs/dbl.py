@@ -7,7 +7,7 @@ Example: --config configs/dbl.py:sgr,am,oss,f30k --config.optimizer.learning_rat
 
 from ml_collections import ConfigDict
 
-from configs import bfan, common, naaf, sgraf, vse_infinity, vsepp, vsrn
+from configs import bfan, clip, common, naaf, sgraf, vse_infinity, vsepp, vsrn
 
 NETWORK = {  # the file and its words
     'baseline': (sgraf, 'sgr'),  # changed as in section IV-A: see _baseline
@@ -19,6 +19,7 @@ NETWORK = {  # the file and its words
     'esa': (vse_infinity, 'esa,gru'),
     'gpo': (vse_infinity, 'vse_infinity,gru'),  # without warm-up, as in section IV-B
     'vsepp': (vsepp, 'vsepp'),  # not in the paper
+    'clip': (clip, 'softmax'),  # of L/14@336px
 }
 LOSS = {
     # relative and absolute, over the hardest (max) or all negatives (sum): table IV, models B, C, F and G
@@ -101,12 +102,21 @@ SETTINGS = {
         for loss in ('rm', 'am')
         for data in ('f30k', 'coco')
     },
+    **{
+        f'clip,{loss},oas,{data}': ((f'CLIP + {loss.upper()} (OAS)', data, 'DBL table I', 'ViT-L/14@336px'),)
+        for loss in ('rm', 'am')
+        for data in ('f30k', 'coco')
+    },
+    'clip,max,alone,f30k': (),  # the anchors
+    'clip,max,alone,coco': (),
     'gpo,max,alone,f30k': (('GPO', 'f30k', 'DBL section IV-B'),),
     'gpo,rm,oss,f30k': (('GPO + RM', 'f30k', 'DBL section IV-B'),),
     'gpo,am,oss,f30k': (('GPO + AM', 'f30k', 'DBL section IV-B'),),
     **{f'baseline,{words},f8k': () for words in (*PUBLISHED, 'sp,oas')},
     **{f'{network},{loss},oss,f8k': () for network in (*TABLE_I, 'gpo') for loss in ('rm', 'am')},
     'gpo,max,alone,f8k': (),
+    'clip,max,alone,f8k': (),
+    **{f'clip,{loss},{scenario},f8k': () for loss in ('rm', 'am') for scenario in ('oas', 'oss', 'mss')},
     'vsepp,max,alone,f8k': (),
     **{f'vsepp,{loss},{scenario},f8k': () for loss in ('rm', 'am') for scenario in ('oas', 'oss', 'mss')},
     **{
@@ -136,7 +146,7 @@ def get_config(setting: str = 'baseline,rm,oss,f30k') -> ConfigDict:
     if scenario == 'alone':
         _replace_loss(config, loss)
     else:
-        if scenario == 'oas' and data == 'f8k':  # both are initialized from a trained model
+        if scenario == 'oas' and data == 'f8k' and network != 'clip':  # both are initialized from a trained model
             common.rank_with(config, common.LOSS['max'])
         boost(config, loss, scenario, data, run=common.run_of('dbl', f'{network},max,alone,{data}'))
     return config
@@ -170,16 +180,18 @@ def _replace_loss(config: ConfigDict, loss: str) -> None:
 
 def _members(scenario: str, config: ConfigDict, run: str, data: str) -> dict:
     anchors = ('anchor', 'anchor_2') if scenario == 'oss3' else ('anchor',)
-    target = dict(rule='gradient', learn_from=anchors, init_from=run if scenario == 'oas' else '')
+    published = config.members.target.init_from  # of CLIP
+    target = dict(rule='gradient', learn_from=anchors, init_from=run if scenario == 'oas' else published)
     if scenario == 'oas':
         members = dict(anchor=dict(rule='frozen', init_from=run))
     elif scenario == 'mss':  # on Flickr8k, the average moves as far in the whole run as in the published one
         momentum = round(1 - 0.0096 / config.epochs, 4) if data == 'f8k' else 0.99995
         members = dict(anchor=dict(rule='ema', of='target', momentum=momentum))
     elif scenario == 'mutual':
-        members = dict(anchor=dict(rule='gradient', learn_from=('target',), init_from=''))
+        members = dict(anchor=dict(rule='gradient', learn_from=('target',), init_from=published))
     else:
-        members = {name: dict(rule='gradient', learn_from=anchors[:n], init_from='') for n, name in enumerate(anchors)}
+        shared = dict(rule='gradient', init_from=published)
+        members = {name: dict(shared, learn_from=anchors[:n]) for n, name in enumerate(anchors)}
     return dict(members, target=target)
 
 

@@ -47,10 +47,11 @@ CASES = [
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'num_views': 2}),
     ('shortlist', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and extra pairs on all devices
     ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'num_views': 2}),
+    ('clip_resnet', ranking.softmax_contrastive, {}),  # pixels, batch normalization over them, a learned temperature
 ]
 
 
-def make_pipeline(batch_size: int, augmentation: Augmentation) -> Pipeline:
+def make_pipeline(batch_size: int, augmentation: Augmentation, reads: tuple[str, ...]) -> Pipeline:
     rng = np.random.default_rng(0)
     image_of_text = np.repeat(np.arange(12), 3).astype(np.int32)
     regions = rng.normal(size=(12, 4, 6)).astype(np.float32)
@@ -59,11 +60,11 @@ def make_pipeline(batch_size: int, augmentation: Augmentation) -> Pipeline:
         rng.integers(1, VOCABULARY, lengths.sum()).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)])
     )
     split = Split('random', regions, rng.integers(1, 5, 12).astype(np.int32), ('',) * 36, image_of_text, ('',) * 12)
+    split = dataclasses.replace(split, pixels=rng.integers(0, 256, (12, 32, 32, 3), np.uint8))
     vocabulary = Vocabulary(tuple(f'w{n}' for n in range(VOCABULARY - 1))).with_mask()
     phi = rng.normal(size=(12, 36)).astype(np.float32)
-    return Pipeline(
-        split, tokens, vocabulary, batch_size, 0, 4, augmentation, cider.Relevance(lambda i, t: phi[np.ix_(i, t)])
-    )
+    relevance = cider.Relevance(lambda i, t: phi[np.ix_(i, t)])
+    return Pipeline(split, tokens, vocabulary, batch_size, 0, 4, augmentation, relevance, reads=reads)
 
 
 def main() -> None:
@@ -76,8 +77,8 @@ def main() -> None:
     for name, loss, changes in CASES:
         if chosen != 'all' and name not in chosen.split(','):
             continue
-        pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes))
         model, terms = MATCHERS[MODELS.get(name, name)], {'ranking': RankingTerm(loss=loss, **TERM)}
+        pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes), model.reads)
         sources = (InBatch(same_image='ignored'),)
         if name == 'vsrn_f30k':
             model = model.clone(caption_dropout=0.0)  # devices drop out different values

@@ -4,7 +4,7 @@ import importlib
 
 FILES = (
     *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf'),
-    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'recipe'),
+    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'recipe'),
 )
 
 

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from configs import common
+from configs import clip, common
 from jitm import config as config_lib
 from jitm.training.build.model import make_members
 from jitm.training.build.objective import make_objective, make_optimizer
@@ -51,6 +51,7 @@ def test_default_setting_has_the_first_words(file):
 def test_settings_initialize_from_runs_of_settings():
     runs = {common.run_of(*setting.partition(':')[::2]).rstrip('_') for setting in SETTINGS}
     assert len(runs) == len(SETTINGS)
+    runs |= {f'runs/clip_{size}' for size in clip.SIZE if size != 'tiny'}  # made by `jitm convert`
     for setting in SETTINGS:
         config = load(setting)
         named = [member.get('init_from', '') for member in config['members'].values()]
@@ -61,6 +62,8 @@ def test_settings_initialize_from_runs_of_settings():
 @pytest.mark.parametrize(
     ('setting', 'message'),
     [
+        ('clip:b32,f8k', "the reduced variant 'f8k' is tiny: leave the word 'b32' out"),
+        ('clip:tiny,f30k', "the size 'tiny' is for f8k and scenes"),
         (
             'vse:fc,selhm,f30k',
             "the setting 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; take at most one word of "

@@ -13,9 +13,9 @@ import pytest
 
 from jitm import config as config_lib
 from jitm.errors import UserError
-from jitm.layers import alignment, text, vision
+from jitm.layers import alignment, clip_resnet, clip_text, text, vision, vit
 from jitm.losses import tokens
-from jitm.models import bfan, naaf, oscar, scan, sgraf, uniter, vse, vsrn
+from jitm.models import bfan, clip, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.matcher import CrossAttentionMatcher, DualEncoder, JointEncoder, has_heads, read_pairs
 from jitm.types import Images, Texts
 
@@ -71,6 +71,22 @@ VSRN = {
     'caption_dropout': 0.2,
     'caption_length': 5,
 }
+TOWER = {
+    'hidden_dim': 8,
+    'num_layers': 2,
+    'num_heads': 2,
+    'mlp_dim': 12,
+    'activation': 'quick_gelu',
+    'dtype': 'float32',
+}
+PIXELS = {'mean': (0.5, 0.4, 0.3), 'deviation': (0.3, 0.4, 0.5)}
+
+
+def make_clip(image):
+    return clip.CLIP(DIM, image, clip_text.CausalTransformer(VOCABULARY, DIM, max_length=12, **TOWER), 0.07)
+
+
+RESNET = {'image_size': 32, 'blocks': (1, 1, 1, 1), 'stem_dim': 4, 'num_heads': 2, 'train_norm': True}
 MATCHERS = {
     'vsepp': make_vse(),
     'vse0': make_vse(normalize_images=False),
@@ -95,6 +111,8 @@ MATCHERS = {
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
     'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),
     'oscar': oscar.OSCAR(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', image_norm=True),
+    'clip_vit': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS)),
+    'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
 }
 
 # A softmax cancels a constant of all scores, and batch normalization one of its inputs.
@@ -104,6 +122,7 @@ WITHOUT_GRADIENT = (
     "['linear_1']['bias']",
     "['image_whole']['whole']['bias']",
     "['relevance']['bias']",
+    "['logit_scale']",  # only the loss reads it
 )
 SIZE = 5  # images, and texts
 REGIONS, WORDS = 4, 6  # valid at most
@@ -131,7 +150,9 @@ def make_inputs(images=SIZE, texts=SIZE, seed=0, padded=True):
         ids[np.arange(PADDED_WORDS) >= lengths[:, None]] = 3
         tags = np.pad(tags, [(0, 0), (0, PADDED_TAGS - TAGS)])
         tags[np.arange(PADDED_TAGS) >= num_tags[:, None]] = 3
-    return Images(regions, counts, locations=locations, tags=Texts(tags, num_tags)), Texts(ids, lengths)
+    pixels = rng.integers(0, 256, (images, 32, 32, 3), np.uint8)
+    images = Images(regions, counts, locations=locations, pixels=pixels, tags=Texts(tags, num_tags))
+    return images, Texts(ids, lengths)
 
 
 def perturb(params):
@@ -187,16 +208,19 @@ def name(request):
 
 def test_text_format(name):
     formats = {'rvsepp': ('word pieces', 512), 'uniter': (None, 512), 'oscar': (None, 70)}
+    formats |= {'clip_vit': (None, 12), 'clip_resnet': (None, 12)}
     assert MATCHERS[name].text_format == formats.get(name, ('words', None))
 
 
 def test_only_what_a_model_reads_of_images_is_required(name):
     model, variables, _ = compiled(name)
     reads = MATCHERS[name].reads
-    joint = {'uniter': ('regions', 'locations'), 'oscar': ('regions', 'locations', 'tags')}
-    assert reads == joint.get(name, ('regions',))
+    others = {'uniter': ('regions', 'locations'), 'oscar': ('regions', 'locations', 'tags')}
+    others |= {'clip_vit': ('pixels',), 'clip_resnet': ('pixels',)}
+    assert reads == others.get(name, ('regions',))
     images, _ = make_inputs()
-    images = images.replace(**{field: None for field in ('locations', 'tags') if field not in reads})
+    fields = ('regions', 'locations', 'tags', 'pixels')
+    images = images.replace(**{field: None for field in fields if field not in reads})
     jax.eval_shape(functools.partial(model.apply, method='encode_image'), variables, images)
 
 

@@ -1,0 +1,132 @@
+"""CLIP's residual networks on pixels, with attention pooling (Radford et al., 2021, section 2.4; released code).
+
+Modules have the published names, with `_` for the dot.
+"""
+
+from collections.abc import Callable
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import check_choice
+from jitm.layers.normalization import BatchNorm
+from jitm.layers.vit import check_size, normalize_pixels
+from jitm.types import DTYPES, Images
+
+STRIDE = 32  # pixels per cell of the last map
+EXPANSION = 4  # of the channels in a block
+KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')  # PyTorch's of convolutions
+
+
+def _convolution(features: int, size: int, stride: int, dtype: str, name: str) -> nn.Conv:
+    """Returns a convolution without bias, padded by half of its size on each side."""
+    padding = [(size // 2, size // 2)] * 2
+    edges = (size, size), (stride, stride)
+    return nn.Conv(features, *edges, padding, use_bias=False, dtype=DTYPES[dtype], kernel_init=KERNEL_INIT, name=name)
+
+
+def _average(x: chex.Array, size: int) -> chex.Array:
+    """Averages windows of size x size."""
+    return nn.avg_pool(x, (size, size), (size, size)) if size > 1 else x
+
+
+class _Bottleneck(nn.Module):
+    """A residual block that averages instead of striding.
+
+    Attributes:
+      width: channels of the inner convolutions; the block has four times as many outputs.
+      stride: 1, or 2 to halve height and width.
+      dtype: of the convolutions.
+    """
+
+    width: int
+    stride: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: chex.Array, train: bool) -> chex.Array:
+        """Maps [I, H, W, C] to [I, H / stride, W / stride, 4 width]; `train` uses the statistics of the batch."""
+        outputs = EXPANSION * self.width
+
+        def convolve(x: chex.Array, features: int, size: int, names: tuple[str, str], init: Callable) -> chex.Array:
+            x = _convolution(features, size, 1, self.dtype, names[0])(x)
+            return BatchNorm(init, name=names[1])(x, train=train).astype(x.dtype)
+
+        ones, zeros = nn.initializers.ones, nn.initializers.zeros  # at first the block is the identity
+        inner = nn.relu(convolve(x, self.width, 1, ('conv1', 'bn1'), ones))
+        inner = nn.relu(convolve(inner, self.width, 3, ('conv2', 'bn2'), ones))
+        inner = convolve(_average(inner, self.stride), outputs, 1, ('conv3', 'bn3'), zeros)
+        if self.stride > 1 or x.shape[-1] != outputs:
+            x = convolve(_average(x, self.stride), outputs, 1, ('downsample_0', 'downsample_1'), ones)
+        return nn.relu(x + inner)
+
+
+class ModifiedResNet(nn.Module):
+    """A stem of three convolutions, four layers of bottlenecks, and attention of the mean to all cells.
+
+    Attributes:
+      embed_dim: D, size of the result.
+      image_size: height and width of the images, in pixels; a multiple of 32.
+      blocks: number of bottlenecks in each layer: (3, 4, 6, 3) for RN50.
+      stem_dim: channels of the stem and of the inner convolutions of the first layer; 64 as published.
+      num_heads: number of attention heads of the pooling; 32 as published.
+      train_norm: batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
+        as is customary in fine-tuning.
+      dtype: of the convolutions, 'float32' or 'bfloat16'; parameters are float32.
+      mean: see `jitm.layers.vit.ViT`.
+      deviation: see `jitm.layers.vit.ViT`.
+    """
+
+    embed_dim: int
+    image_size: int
+    blocks: tuple[int, int, int, int]
+    stem_dim: int
+    num_heads: int
+    train_norm: bool
+    dtype: str
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+
+    reads = ('pixels',)
+
+    @nn.compact
+    def __call__(self, images: Images, train: bool = False) -> chex.Array:
+        """Encodes images.
+
+        Args:
+          images: pixels uint8 [I, image_size, image_size, 3].
+          train: in training, batch normalization follows `train_norm`.
+
+        Returns:
+          float32 [I, D].
+        """
+        check_choice(self.dtype, DTYPES, 'dtype')
+        if self.image_size % STRIDE:
+            raise ValueError(f'image_size is {self.image_size}, no multiple of {STRIDE}')
+        check_size(images, self.image_size)
+        train = train and self.train_norm
+        x = normalize_pixels(images.pixels, self.mean, self.deviation, DTYPES[self.dtype])
+        for n, (width, stride) in enumerate([(self.stem_dim // 2, 2), (self.stem_dim // 2, 1), (self.stem_dim, 1)], 1):
+            x = _convolution(width, 3, stride, self.dtype, f'conv{n}')(x)
+            x = nn.relu(BatchNorm(name=f'bn{n}')(x, train=train).astype(x.dtype))
+        x = _average(x, 2)
+        for layer, blocks in enumerate(self.blocks):
+            for n in range(blocks):
+                stride = 2 if layer > 0 and n == 0 else 1
+                x = _Bottleneck(self.stem_dim * 2**layer, stride, self.dtype, name=f'layer{layer + 1}_{n}')(x, train)
+        return self._pool(einops.rearrange(x.astype(jnp.float32), 'i h w c -> i (h w) c'))
+
+    def _pool(self, cells: chex.Array) -> chex.Array:
+        """Pools cells [I, R, C] with one query, their mean: [I, D]."""
+        channels = cells.shape[-1]
+        if channels % self.num_heads:
+            raise ValueError(f'num_heads is {self.num_heads}, which does not divide the {channels} channels')
+        scale = nn.initializers.normal(channels**-0.5)
+        cells = jnp.concatenate([cells.mean(axis=1, keepdims=True), cells], axis=1)
+        cells += self.param('positions', scale, cells.shape[1:])
+        attention = nn.MultiHeadDotProductAttention(
+            self.num_heads, qkv_features=channels, out_features=self.embed_dim, kernel_init=scale, name='attnpool'
+        )
+        return attention(cells[:, :1], cells)[:, 0]

@@ -1,0 +1,75 @@
+"""CLIP's text encoder: a causal transformer whose state at the end of a text is projected (Radford et al., 2021)."""
+
+import chex
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import UserError, check_choice
+from jitm.layers.transformer import layer_norm
+from jitm.layers.vit import EPSILON, pre_norm_transformer
+from jitm.types import DTYPES, TextFormat, Texts
+
+
+class CausalTransformer(nn.Module):
+    """Reads a text from left to right; each token attends to itself and those before it.
+
+    Attributes:
+      vocab_size: V, of byte pairs, or of words if trained from scratch.
+      embed_dim: D, size of the result.
+      max_length: maximum length of a text, in tokens; 77 as published.
+      hidden_dim: H of the hidden states.
+      num_layers: number of blocks.
+      num_heads: number of attention heads.
+      mlp_dim: hidden size of the two-layer network in each block.
+      activation: 'gelu', or 'quick_gelu' as in OpenAI's models.
+      dtype: of the computation, 'float32' or 'bfloat16'; parameters are float32.
+    """
+
+    vocab_size: int
+    embed_dim: int
+    max_length: int
+    hidden_dim: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    activation: str
+    dtype: str
+
+    @property
+    def text_format(self) -> TextFormat:
+        """Texts of any kind."""
+        return TextFormat(None, self.max_length)
+
+    @nn.compact
+    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
+        """Encodes texts, each by the state of its last token, which is the end.
+
+        Args:
+          texts: ids [T, L] and lengths [T].
+          train: has no effect.
+
+        Returns:
+          float32 [T, D].
+
+        Raises:
+          UserError: if L is more than `max_length`.
+        """
+        del train
+        check_choice(self.dtype, DTYPES, 'dtype')
+        length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
+        if length > self.max_length:
+            raise UserError(
+                f'a batch has texts padded to {length} tokens, the model reads {self.max_length}: shorten the captions'
+            )
+        words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
+        positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
+        tokens = (words(texts.ids) + positions[:length]).astype(dtype)
+        blocks = pre_norm_transformer(
+            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype
+        )
+        causal = jnp.tri(length, dtype=bool)[None]
+        tokens = blocks(tokens, causal)
+        last = tokens[jnp.arange(len(tokens)), texts.lengths - 1].astype(jnp.float32)
+        last = layer_norm(None, 'norm_out', EPSILON)(last)
+        scale = nn.initializers.normal(self.hidden_dim**-0.5)
+        return nn.Dense(self.embed_dim, use_bias=False, kernel_init=scale, name='projection')(last)

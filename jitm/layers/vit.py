@@ -1,0 +1,116 @@
+"""Vision transformers on pixels (Dosovitskiy et al., 2021), as CLIP has them (Radford et al., 2021)."""
+
+from collections.abc import Sequence
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import UserError, check_choice
+from jitm.layers.transformer import ACTIVATIONS, BlockStyle, KernelInits, Transformer, layer_norm
+from jitm.types import DTYPES, Images
+
+EPSILON = 1e-5  # of the normalizations
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's training images, red green blue
+CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
+
+
+def pre_norm_transformer(
+    hidden_dim: int, num_layers: int, num_heads: int, mlp_dim: int, activation: str, dtype: chex.ArrayDType
+) -> Transformer:
+    """Returns CLIP's blocks as the module `encoder`, initialized as its text transformer (released code).
+
+    Raises:
+      ValueError: if the activation is unknown, or the heads do not divide `hidden_dim`.
+    """
+    check_choice(activation, ACTIVATIONS, 'activation')
+    if hidden_dim % num_heads:
+        raise ValueError(f'num_heads is {num_heads}, which does not divide hidden_dim {hidden_dim}')
+    inner = nn.initializers.normal(hidden_dim**-0.5)
+    out = nn.initializers.normal((2 * hidden_dim * num_layers) ** -0.5)
+    inits = KernelInits(inner, out, nn.initializers.normal((2 * hidden_dim) ** -0.5), out)
+    style = BlockStyle(True, activation, EPSILON)
+    return Transformer(num_layers, num_heads, mlp_dim, 0.0, dtype, inits, style, name='encoder')
+
+
+def normalize_pixels(
+    pixels: chex.Array, mean: Sequence[float], deviation: Sequence[float], dtype: chex.ArrayDType
+) -> chex.Array:
+    """Returns (x / 255 - mean) / deviation of each channel of uint8 [I, H, W, 3], in a floating-point type."""
+    mean, deviation = (255 * jnp.asarray(values, jnp.float32) for values in (mean, deviation))
+    return ((pixels.astype(jnp.float32) - mean) / deviation).astype(dtype)
+
+
+def check_size(images: Images, image_size: int) -> None:
+    """Raises a UserError unless images have the height and width that a model reads."""
+    height, width = images.pixels.shape[1:3]
+    if (height, width) != (image_size, image_size):
+        raise UserError(
+            f'the images have {height} x {width} pixels, but the model reads {image_size} x {image_size}: change the '
+            "size in config key 'data', or 'model.image.image_size'"
+        )
+
+
+class ViT(nn.Module):
+    """Reads an image as patches and a class token, whose last state is projected.
+
+    Attributes:
+      embed_dim: D, size of the result.
+      image_size: height and width of the images, in pixels; a multiple of `patch_size`.
+      patch_size: height and width of a patch, in pixels.
+      hidden_dim: H of the hidden states.
+      num_layers: number of blocks.
+      num_heads: number of attention heads.
+      mlp_dim: hidden size of the two-layer network in each block.
+      activation: 'gelu', or 'quick_gelu' as in OpenAI's models.
+      dtype: of the computation, 'float32' or 'bfloat16'; parameters are float32.
+      mean: of the pixels of each channel, as a fraction of 255.
+      deviation: standard deviation of the pixels of each channel.
+    """
+
+    embed_dim: int
+    image_size: int
+    patch_size: int
+    hidden_dim: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    activation: str
+    dtype: str
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+
+    reads = ('pixels',)
+
+    @nn.compact
+    def __call__(self, images: Images, train: bool = False) -> chex.Array:
+        """Encodes images.
+
+        Args:
+          images: pixels uint8 [I, image_size, image_size, 3].
+          train: has no effect.
+
+        Returns:
+          float32 [I, D].
+        """
+        del train
+        check_choice(self.dtype, DTYPES, 'dtype')
+        if self.image_size % self.patch_size:
+            raise ValueError(f'image_size is {self.image_size}, no multiple of patch_size {self.patch_size}')
+        check_size(images, self.image_size)
+        dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
+        pixels = normalize_pixels(images.pixels, self.mean, self.deviation, dtype)
+        edge = (self.patch_size, self.patch_size)
+        patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', use_bias=False, dtype=dtype, name='patches')(pixels)
+        tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')
+        first = self.param('class_embedding', scale, (self.hidden_dim,)).astype(dtype)
+        tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
+        positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
+        tokens = layer_norm(dtype, 'norm_in', EPSILON)(tokens + positions.astype(dtype))
+        blocks = pre_norm_transformer(
+            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype
+        )
+        tokens = blocks(tokens, None)
+        whole = layer_norm(None, 'norm_out', EPSILON)(tokens[:, 0].astype(jnp.float32))
+        return nn.Dense(self.embed_dim, use_bias=False, kernel_init=scale, name='projection')(whole)
