@@ -79,7 +79,7 @@ def _published_shape(parameter: tuple[str, ...], shape: tuple[int, ...]) -> tupl
     if parameter[-1] == 'kernel':
         inputs = math.prod(shape[:-1]) if parameter[-2] == 'out' else shape[0]
         return math.prod(shape) // inputs, inputs
-    return shape if parameter[-1] == 'embedding' else (math.prod(shape),)
+    return (math.prod(shape),) if parameter[-1] == 'bias' else shape
 
 
 def open_tensors(path: str, model: str) -> tuple[list[str], Read]:

@@ -118,7 +118,8 @@ class Checkpoints:
         Args:
           state: a pytree with numpy or replicated jax arrays.
           step: the step, which names the checkpoint.
-          run: the config, vocabulary and data of the run, as JSON.
+          run: the config, vocabulary and data of the run, as JSON; with a `best_step` in it, as for weights that were
+            trained elsewhere, metrics do not select the best checkpoint.
           metrics: of the validation at this step; None if there was none. They select the best checkpoint.
 
         Raises:
@@ -128,7 +129,7 @@ class Checkpoints:
         scores = {number: _score(found) for number, found in self.validations().items()}
         scores |= {step: _score(metrics)} if metrics else {}
         best = max(scores, key=lambda step: (scores[step], step), default=None)
-        described = run | {'format': FORMAT, 'best_step': best}
+        described = {'best_step': best, **run, 'format': FORMAT}
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
         folder = self.folder / str(step)
         with writing(folder, RESUMES), _silent():

@@ -61,9 +61,9 @@ def _pad(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return padded
 
 
-def images_of(split: Split) -> ImageFeatures | Photos | np.ndarray:
-    """Returns the region features of a split, or its pixels if it has none."""
-    if split.regions is None:
+def images_of(split: Split, reads: Collection[str]) -> ImageFeatures | Photos | np.ndarray:
+    """Returns the region features of a split, or its pixels if a model reads those, see `Matcher.reads`."""
+    if 'pixels' in reads or split.regions is None:
         return split.pixels
     return ImageFeatures(split.regions, split.counts, split.boxes, split.tags)
 

@@ -98,7 +98,9 @@ class LoadedRun:
           UserError: if the data cannot be read.
         """
         read = read_split([self.run], split, data_root)
-        return Data(read.name, images_of(read), read.captions, read.image_of_text, read.image_ids, read)
+        return Data(
+            read.name, images_of(read, self.run.model.reads), read.captions, read.image_of_text, read.image_ids, read
+        )
 
     def encode_image(self, images: Any, boxes: Any = None, tags: Sequence[str] | None = None) -> Encoding:
         """Encodes images.

@@ -155,7 +155,7 @@ class SplitImages:
 
     def take(self, names: Sequence[str]) -> Any:
         """Returns the features, or pixels, of some images."""
-        return images_of(self.split)[np.array([self._row[name] for name in names])]
+        return images_of(self.split, self._reads)[np.array([self._row[name] for name in names])]
 
     def pictures(self, names: Sequence[str]) -> dict[str, str]:
         """Returns the pictures of some images."""

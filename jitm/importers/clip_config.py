@@ -1,0 +1,196 @@
+"""The configs of published CLIP models, of Hugging Face or open_clip, as the config's `model`."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from jitm.errors import UserError
+from jitm.layers.transformer import ACTIVATIONS
+from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
+
+TEMPERATURE = 0.07  # at the start of training; a converted model has the learned one
+RESNET_CHANNELS = 32  # of the last map, for each channel of the stem
+Numbers = tuple[float, ...]
+
+# Keys of Hugging Face's config -> defaults, which files of before 2023 leave out.
+_TEXT_SIZES = {
+    'hidden_size': 512,
+    'intermediate_size': 2048,
+    'num_hidden_layers': 12,
+    'num_attention_heads': 8,
+    'max_position_embeddings': 77,
+    'vocab_size': 49408,
+    'hidden_act': 'quick_gelu',
+    'layer_norm_eps': EPSILON,
+    'eos_token_id': 49407,
+}
+_IMAGE_SIZES = {
+    'hidden_size': 768,
+    'intermediate_size': 3072,
+    'num_hidden_layers': 12,
+    'num_attention_heads': 12,
+    'image_size': 224,
+    'patch_size': 32,
+    'hidden_act': 'quick_gelu',
+    'layer_norm_eps': EPSILON,
+}
+_LEGACY_END = 2  # of released configs; the end of a text is then its largest id, which is that of our end
+_OPEN_CLIP = {'embed_dim': None, 'vision_cfg': None, 'text_cfg': None, 'quick_gelu': False}
+_OPEN_CLIP_IMAGE = {
+    'image_size': 224,
+    'layers': 12,
+    'width': 768,
+    'patch_size': 16,
+    'head_width': 64,
+    'mlp_ratio': 4.0,
+}
+_OPEN_CLIP_TEXT = {
+    'context_length': 77,
+    'vocab_size': 49408,
+    'width': 512,
+    'heads': 8,
+    'layers': 12,
+    'mlp_ratio': 4.0,
+}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a published CLIP, from its `config.json` or `open_clip_config.json`.
+
+    Raises:
+      UserError: if the file is damaged, or the model is of another kind.
+    """
+    return (_hugging_face if path.name == 'config.json' else _open_clip)(path)
+
+
+def _hugging_face(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a `CLIPModel`."""
+    content = _read_json(path)
+    if content.get('model_type') != 'clip':
+        raise UserError(f"{path} has the model_type '{content.get('model_type')}': give a model of the type 'clip'")
+    text, image = (
+        {key: _part(path, content, part).get(key, default) for key, default in sizes.items()}
+        for part, sizes in (('text', _TEXT_SIZES), ('vision', _IMAGE_SIZES))
+    )
+    for part in (text, image):
+        if part['hidden_act'] not in ACTIVATIONS:
+            raise UserError(f"{path} has the hidden_act '{part['hidden_act']}'; jitm has {', '.join(ACTIVATIONS)}")
+        if part['layer_norm_eps'] != EPSILON:
+            raise UserError(f'{path} has layer_norm_eps {part["layer_norm_eps"]}; jitm has {EPSILON} only')
+    if text['eos_token_id'] not in (_LEGACY_END, text['vocab_size'] - 1):
+        raise UserError(
+            f'{path} has eos_token_id {text["eos_token_id"]}, but the tokenizer of CLIP ends texts with '
+            f'{text["vocab_size"] - 1}: give another model'
+        )
+    mean, deviation = _preprocessing(path.with_name('preprocessor_config.json'), 'image_mean', 'image_std')
+    return _section(
+        _vit(image['image_size'], image['patch_size'], _hugging_face_tower(image), mean, deviation),
+        {'max_length': text['max_position_embeddings'], **_hugging_face_tower(text)},
+        content.get('projection_dim', 512),
+    )
+
+
+def _part(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the sizes of one tower; old files have them twice, and the second ones count."""
+    parts = [content.get(key) or {} for key in (f'{name}_config', f'{name}_config_dict')]
+    if not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{path} has no JSON object as '{name}_config': download it again")
+    return parts[0] | parts[1]
+
+
+def _hugging_face_tower(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        'hidden_dim': sizes['hidden_size'],
+        'num_layers': sizes['num_hidden_layers'],
+        'num_heads': sizes['num_attention_heads'],
+        'mlp_dim': sizes['intermediate_size'],
+        'activation': sizes['hidden_act'],
+    }
+
+
+def _open_clip(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a `CLIP` of open_clip."""
+    content = _read_json(path).get('model_cfg', {})
+    model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale',))
+    if not all(isinstance(model[key], dict) for key in ('vision_cfg', 'text_cfg')):
+        raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give that of a CLIP of open_clip')
+    image, text = (
+        _given(path, model[part], sizes)
+        for part, sizes in (('vision_cfg', _OPEN_CLIP_IMAGE), ('text_cfg', _OPEN_CLIP_TEXT))
+    )
+    activation = 'quick_gelu' if model['quick_gelu'] else 'gelu'
+    mean, deviation = _preprocessing(path, 'mean', 'std', section='preprocess_cfg')
+    heads = image['width'] // image['head_width']
+    if isinstance(image['layers'], list):
+        encoder = {
+            'name': 'clip_resnet.ModifiedResNet',
+            'image_size': image['image_size'],
+            'blocks': tuple(image['layers']),
+            'stem_dim': image['width'],
+            'num_heads': RESNET_CHANNELS * image['width'] // image['head_width'],
+            'train_norm': False,
+            'dtype': 'float32',
+            'mean': mean,
+            'deviation': deviation,
+        }
+    else:
+        tower = _open_clip_tower(image, heads, activation)
+        encoder = _vit(image['image_size'], image['patch_size'], tower, mean, deviation)
+    words = {'max_length': text['context_length'], **_open_clip_tower(text, text['heads'], activation)}
+    return _section(encoder, words, model['embed_dim'])
+
+
+def _open_clip_tower(sizes: Mapping[str, Any], heads: int, activation: str) -> dict[str, Any]:
+    return {
+        'hidden_dim': sizes['width'],
+        'num_layers': sizes['layers'],
+        'num_heads': heads,
+        'mlp_dim': int(sizes['width'] * sizes['mlp_ratio']),
+        'activation': activation,
+    }
+
+
+def _vit(image_size: int, patch_size: int, tower: Mapping[str, Any], mean: Numbers, deviation: Numbers) -> dict:
+    sizes = {'image_size': image_size, 'patch_size': patch_size}
+    return {'name': 'vit.ViT', **sizes, **tower, 'dtype': 'float32', 'mean': mean, 'deviation': deviation}
+
+
+def _preprocessing(path: Path, mean: str, deviation: str, section: str = '') -> tuple[Numbers, Numbers]:
+    """Returns the mean and the deviation of the pixels; those of CLIP if there is no such file or key."""
+    content = _read_json(path) if path.is_file() else {}
+    content = content.get(section, {}) if section else content
+    return tuple(content.get(mean, CLIP_MEAN)), tuple(content.get(deviation, CLIP_DEVIATION))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError) as error:
+        raise UserError(f'{path} cannot be read as JSON ({error}): download it again') from error
+    if not isinstance(content, dict):
+        raise UserError(f'{path} is no JSON object: download it again')
+    return content
+
+
+def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ignored: Collection[str] = ()) -> dict:
+    """Returns the values of the known keys, by default the given ones.
+
+    Raises:
+      UserError: if there is another key with a value, which would change the model.
+    """
+    for key, value in section.items():
+        if key not in known and key not in ignored and value not in (None, False, ''):
+            raise UserError(f"{path} sets '{key}' to {value!r}, which this CLIP does not have: give another model")
+    return {key: section.get(key, default) for key, default in known.items()}
+
+
+def _section(image: dict[str, Any], text: dict[str, Any], embed_dim: int) -> dict[str, Any]:
+    """Returns the config's `model`."""
+    return {
+        'name': 'clip.CLIP',
+        'embed_dim': embed_dim,
+        'image': image,
+        'text': {'name': 'clip_text.CausalTransformer', 'dtype': 'float32', **text},
+        'initial_temperature': TEMPERATURE,
+    }

@@ -1,0 +1,91 @@
+"""A published CLIP becomes a run directory; tests/importers/test_clip.py tests its parameters."""
+
+import chex
+import numpy as np
+import pytest
+
+import jitm
+from jitm.commands.cli import main
+from jitm.importers.clip import load_clip
+from jitm.runs.run import load_run
+from jitm.training.build.run import set_up
+from tests.importers import test_clip as published
+
+DATA = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 10), ('test', 10))]
+SIZE = 64  # pixels of scenes
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> str:
+    """The folder of a published CLIP of a tiny size."""
+    tensors = published.hugging_face()
+    tokens = 1 + (SIZE // published.PATCH) ** 2
+    rng = np.random.default_rng(3)
+    for tower, length in (('vision', tokens), ('text', 77)):
+        values = rng.normal(size=(length, published.WIDTH))
+        tensors[f'{tower}_model.embeddings.position_embedding.weight'] = values.astype(np.float32)
+    changes = {'vision_config__image_size': SIZE, 'text_config__max_position_embeddings': 77}
+    path = tmp_path_factory.mktemp('published') / 'clip'
+    return published.write(path, tensors, published.hugging_face_config(**changes))
+
+
+@pytest.fixture(scope='module')
+def converted(folder, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp('runs') / 'clip'
+    arguments = ['--from', 'clip', folder, '--out', str(workdir), '--config', 'configs/clip.py:scenes', *DATA]
+    assert main(['convert', *arguments]) == 0
+    return workdir
+
+
+def test_the_run_holds_the_published_model(folder, converted):
+    run = load_run(converted)
+    chex.assert_trees_all_equal(run.variables, load_clip(folder).variables)
+    assert (run.step, run.vocabulary.merges, run.image_size) == (0, published.MERGES, (SIZE, SIZE))
+    assert run.config['candidates']['same_image'] == 'ignored'
+
+
+def test_it_is_evaluated_by_the_ordinary_command(converted, capsys):
+    assert main(['eval', '--workdir', str(converted), '--split', 'test']) == 0
+    assert 'rsum' in capsys.readouterr().out
+    run = jitm.load(converted)
+    data = run.load_data('test')
+    scores = np.asarray(run.similarity(run.encode_image(data.images), run.encode_text(data.captions)))
+    assert scores.shape == (10, len(data.captions))
+    assert 0.01 < scores.std() < 1
+
+
+def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, folder, capsys):
+    arguments = ['--config', 'configs/clip.py:scenes', *DATA, '--workdir', str(converted)]
+    assert main(['train', *arguments]) == 2
+    assert 'is not a run of jitm' in capsys.readouterr().err
+    config = load_run(converted).config
+    config = config | {'members': {'target': {'rule': 'gradient', 'learn_from': (), 'init_from': str(converted)}}}
+    config['model']['image']['dtype'] = 'bfloat16'
+    state = set_up(config).initial_state()
+    chex.assert_trees_all_equal(state.members['target'].params, load_clip(folder).variables['params'])
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--from', 'clap', 'PATH', '--out', 'NEW'], "--from is 'clap', no system, did you mean 'clip'"),
+        (['--from', 'clip', '--out', 'NEW'], '0 paths are given'),
+        (['--from', 'clip', 'PATH', 'PATH', '--out', 'NEW'], '2 paths are given'),
+        (['--from', 'clip', 'PATH'], '--out is missing'),
+        (['PATH', '--out', 'NEW'], '--from is missing'),
+        (['--from', 'clip', 'PATH', '--out', 'RUN'], 'exists and is not empty'),
+        (['--from', 'clip', 'missing', '--out', 'NEW'], 'missing does not exist'),
+        (['--from', 'clip', 'PATH', '--out', 'NEW', '--vocabulary', 'x.gz'], 'x.gz cannot be read'),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(folder, converted, tmp_path, capsys, arguments, message):
+    places = {'PATH': folder, 'NEW': str(tmp_path / 'new'), 'RUN': str(converted)}
+    assert main(['convert', *(places.get(argument, argument) for argument in arguments)]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / 'new').exists()
+
+
+def test_the_default_config_gets_the_size_of_the_images(folder, tmp_path, capsys):
+    assert main(['convert', '--from', 'clip', folder, '--out', str(tmp_path / 'run')]) == 0
+    data = load_run(tmp_path / 'run').config['data']
+    assert (data['source'], data['image_size'], data['short_side']) == ('photos.load', SIZE, SIZE)

@@ -1,0 +1,323 @@
+import dataclasses
+import itertools
+import json
+
+import chex
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from jitm import config as config_lib
+from jitm.data.bpe import BPE
+from jitm.errors import UserError
+from jitm.importers.clip import load_clip
+from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
+from jitm.types import Images, Texts
+
+E, WIDTH, HEADS, LAYERS, PATCH, SIZE, LENGTH = 12, 16, 2, 2, 8, 16, 10
+MERGES = ('t h', 'th e</w>')
+V = 512 + len(MERGES) + 2
+
+
+def write_merges(folder, merges=MERGES) -> str:
+    path = folder / 'merges.txt'
+    path.write_text('\n'.join(['#version: 0.2', *merges]) + '\n', encoding='utf-8')
+    return str(path)
+
+
+def block_shapes(prefix):
+    shapes = {}
+    for part in ('q', 'k', 'v', 'out'):
+        layer = f'{prefix}.self_attn.{part}_proj'
+        shapes |= {f'{layer}.weight': (WIDTH, WIDTH), f'{layer}.bias': (WIDTH,)}
+    for norm in ('layer_norm1', 'layer_norm2'):
+        shapes |= {f'{prefix}.{norm}.weight': (WIDTH,), f'{prefix}.{norm}.bias': (WIDTH,)}
+    shapes |= {f'{prefix}.mlp.fc1.weight': (4 * WIDTH, WIDTH), f'{prefix}.mlp.fc1.bias': (4 * WIDTH,)}
+    return shapes | {f'{prefix}.mlp.fc2.weight': (WIDTH, 4 * WIDTH), f'{prefix}.mlp.fc2.bias': (WIDTH,)}
+
+
+def hugging_face() -> dict[str, np.ndarray]:
+    """Tensors as `CLIPModel` names them."""
+    shapes = {
+        'logit_scale': (),
+        'text_projection.weight': (E, WIDTH),
+        'visual_projection.weight': (E, WIDTH),
+        'text_model.embeddings.token_embedding.weight': (V, WIDTH),
+        'text_model.embeddings.position_embedding.weight': (LENGTH, WIDTH),
+        'vision_model.embeddings.class_embedding': (WIDTH,),
+        'vision_model.embeddings.patch_embedding.weight': (WIDTH, 3, PATCH, PATCH),
+        'vision_model.embeddings.position_embedding.weight': (1 + (SIZE // PATCH) ** 2, WIDTH),
+    }
+    for norm in ('text_model.final_layer_norm', 'vision_model.pre_layrnorm', 'vision_model.post_layernorm'):
+        shapes |= {f'{norm}.weight': (WIDTH,), f'{norm}.bias': (WIDTH,)}
+    for tower, n in itertools.product(('text_model', 'vision_model'), range(LAYERS)):
+        shapes |= block_shapes(f'{tower}.encoder.layers.{n}')
+    rng = np.random.default_rng(0)
+    return {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in shapes.items()}
+
+
+def open_clip(tensors) -> dict[str, np.ndarray]:
+    """The same tensors with the names of OpenAI and open_clip."""
+    new = {
+        'logit_scale': tensors['logit_scale'],
+        'text_projection': tensors['text_projection.weight'].T,
+        'visual.proj': tensors['visual_projection.weight'].T,
+        'token_embedding.weight': tensors['text_model.embeddings.token_embedding.weight'],
+        'positional_embedding': tensors['text_model.embeddings.position_embedding.weight'],
+        'visual.class_embedding': tensors['vision_model.embeddings.class_embedding'],
+        'visual.conv1.weight': tensors['vision_model.embeddings.patch_embedding.weight'],
+        'visual.positional_embedding': tensors['vision_model.embeddings.position_embedding.weight'],
+    }
+    for leaf in ('weight', 'bias'):
+        new[f'ln_final.{leaf}'] = tensors[f'text_model.final_layer_norm.{leaf}']
+        new[f'visual.ln_pre.{leaf}'] = tensors[f'vision_model.pre_layrnorm.{leaf}']
+        new[f'visual.ln_post.{leaf}'] = tensors[f'vision_model.post_layernorm.{leaf}']
+        for (theirs, ours), n in itertools.product(
+            {'transformer': 'text_model', 'visual.transformer': 'vision_model'}.items(), range(LAYERS)
+        ):
+            block, old = f'{theirs}.resblocks.{n}', f'{ours}.encoder.layers.{n}'
+            packed = [tensors[f'{old}.self_attn.{part}_proj.{leaf}'] for part in 'qkv']
+            new[f'{block}.attn.in_proj_{leaf}'] = np.concatenate(packed)
+            new[f'{block}.attn.out_proj.{leaf}'] = tensors[f'{old}.self_attn.out_proj.{leaf}']
+            new[f'{block}.ln_1.{leaf}'] = tensors[f'{old}.layer_norm1.{leaf}']
+            new[f'{block}.ln_2.{leaf}'] = tensors[f'{old}.layer_norm2.{leaf}']
+            new[f'{block}.mlp.c_fc.{leaf}'] = tensors[f'{old}.mlp.fc1.{leaf}']
+            new[f'{block}.mlp.c_proj.{leaf}'] = tensors[f'{old}.mlp.fc2.{leaf}']
+    return {name: np.array(tensor, order='C') for name, tensor in new.items()}
+
+
+def hugging_face_config(**changes):
+    common = {
+        'hidden_size': WIDTH,
+        'intermediate_size': 4 * WIDTH,
+        'num_hidden_layers': LAYERS,
+        'num_attention_heads': HEADS,
+        'hidden_act': 'quick_gelu',
+    }
+    text = common | {'max_position_embeddings': LENGTH, 'vocab_size': V, 'eos_token_id': V - 1}
+    vision = common | {'image_size': SIZE, 'patch_size': PATCH}
+    config = {'model_type': 'clip', 'projection_dim': E, 'text_config': text, 'vision_config': vision}
+    for key, value in changes.items():
+        section, _, name = key.rpartition('__')
+        (config[section] if section else config)[name] = value
+    return config
+
+
+def open_clip_config(**changes):
+    vision = {'image_size': SIZE, 'layers': LAYERS, 'width': WIDTH, 'patch_size': PATCH, 'head_width': WIDTH // HEADS}
+    text = {'context_length': LENGTH, 'vocab_size': V, 'width': WIDTH, 'heads': HEADS, 'layers': LAYERS}
+    model = {'embed_dim': E, 'quick_gelu': True, 'vision_cfg': vision, 'text_cfg': text} | changes
+    return {'model_cfg': model, 'preprocess_cfg': {'mean': list(CLIP_MEAN), 'std': list(CLIP_DEVIATION)}}
+
+
+def write(folder, tensors, config, scheme='hugging_face'):
+    folder.mkdir(exist_ok=True)
+    prefix = '' if scheme == 'hugging_face' else 'open_clip_'
+    (folder / f'{prefix}config.json').write_text(json.dumps(config))
+    save_file(tensors, folder / f'{prefix}model.safetensors')
+    write_merges(folder)
+    return str(folder)
+
+
+def test_tensors_become_parameters(tmp_path):
+    tensors = hugging_face()
+    published = load_clip(write(tmp_path, tensors, hugging_face_config()))
+    params = published.variables['params']
+    x = np.random.default_rng(1).normal(size=WIDTH).astype(np.float32)
+    for side, tower in (('text', 'text_model'), ('image', 'vision_model')):
+        block, prefix = params[side]['encoder']['block_1'], f'{tower}.encoder.layers.1'
+        for ours, theirs in (('query', 'q'), ('key', 'k'), ('value', 'v')):
+            weight, bias = (tensors[f'{prefix}.self_attn.{theirs}_proj.{leaf}'] for leaf in ('weight', 'bias'))
+            kernel = block['attention'][ours]['kernel']
+            got = np.einsum('i,ihd->hd', x, kernel) + block['attention'][ours]['bias']
+            np.testing.assert_allclose(got.ravel(), weight @ x + bias, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(block['mlp_in']['kernel'], tensors[f'{prefix}.mlp.fc1.weight'].T)
+        np.testing.assert_array_equal(block['mlp_norm']['scale'], tensors[f'{prefix}.layer_norm2.weight'])
+    patches = tensors['vision_model.embeddings.patch_embedding.weight']
+    np.testing.assert_array_equal(params['image']['patches']['kernel'][3, 5, 2], patches[:, 2, 3, 5])
+    assert params['logit_scale'] == tensors['logit_scale']
+    assert published.vocabulary == BPE(MERGES)
+    assert published.model['image']['activation'] == 'quick_gelu'
+
+
+def test_all_names_give_the_same_parameters(tmp_path):
+    tensors = hugging_face()
+    want = load_clip(write(tmp_path / 'hugging_face', tensors, hugging_face_config()))
+    folder = write(tmp_path / 'open_clip', open_clip(tensors), open_clip_config(), 'open_clip')
+    got = load_clip(folder)
+    chex.assert_trees_all_equal(got.variables, want.variables)
+    assert got.model == want.model
+    trained = {f'module.{name}': tensor for name, tensor in open_clip(tensors).items()}
+    trained |= {'module.input_resolution': np.zeros((), np.int64)}
+    again = load_clip(write(tmp_path / 'trained', trained, open_clip_config(), 'open_clip'))
+    chex.assert_trees_all_equal(again.variables, want.variables)
+    half = {name: tensor.astype(np.float16) for name, tensor in tensors.items()}
+    halved = load_clip(write(tmp_path / 'half', half, hugging_face_config())).variables
+    chex.assert_trees_all_equal_shapes_and_dtypes(halved, want.variables)
+    by_file = load_clip(f'{folder}/open_clip_model.safetensors', f'{folder}/merges.txt')
+    chex.assert_trees_all_equal(by_file.variables, want.variables)
+
+
+def test_the_activation_and_the_pixels_are_read(tmp_path):
+    changed = hugging_face_config(text_config__hidden_act='gelu')
+    folder = write(tmp_path, hugging_face(), changed)
+    (tmp_path / 'preprocessor_config.json').write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.25, 0.5, 1]}')
+    model = load_clip(folder).model
+    assert (model['text']['activation'], model['image']['activation']) == ('gelu', 'quick_gelu')
+    assert (model['image']['mean'], model['image']['deviation']) == ((0.5, 0.5, 0.5), (0.25, 0.5, 1))
+
+
+def without(tensors, name):
+    return {key: tensor for key, tensor in tensors.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ('change', 'config', 'message'),
+    [
+        (lambda t: without(t, 'text_projection.weight'), {}, 'lacks tensors .text_projection.weight.'),
+        (lambda t: t | {'new.weight': np.zeros(2, np.float32)}, {}, 'has unknown tensors .new.weight.'),
+        (lambda t: t | {'logit_scale': np.zeros(2, np.float32)}, {}, "tensor 'logit_scale' of shape"),
+        (None, {'model_type': 'siglip'}, "has the model_type 'siglip'"),
+        (None, {'vision_config__hidden_act': 'relu'}, "has the hidden_act 'relu'"),
+        (None, {'vision_config__layer_norm_eps': 1e-6}, 'has layer_norm_eps 1e-06'),
+        (None, {'vision_config__image_size': 30}, "image.image_size' is 30, no multiple of patch_size 8"),
+        (None, {'text_config__eos_token_id': 7}, 'has eos_token_id 7'),
+        (None, {'text_config': ['x']}, "no JSON object as 'text_config'"),
+        (None, {'text_config__num_hidden_layers': 3}, 'lacks tensors'),
+        (None, {'projection_dim': 5}, "tensor '(text|visual)_projection.weight' of shape"),
+    ],
+)
+def test_other_models_are_refused(tmp_path, change, config, message):
+    tensors = hugging_face() if change is None else change(hugging_face())
+    folder = write(tmp_path, tensors, hugging_face_config(**config))
+    with pytest.raises(UserError, match=message):
+        load_clip(folder)
+
+
+def test_other_models_of_open_clip_are_refused(tmp_path):
+    tensors = open_clip(hugging_face())
+    custom = {f'text.{name}': tensor for name, tensor in tensors.items()}
+    with pytest.raises(UserError, match='is a CustomTextCLIP'):
+        load_clip(write(tmp_path / 'custom', custom, open_clip_config(), 'open_clip'))
+    vision = open_clip_config()['model_cfg']['vision_cfg'] | {'timm_model_name': 'vit'}
+    with pytest.raises(UserError, match="sets 'timm_model_name' to 'vit'"):
+        load_clip(write(tmp_path / 'timm', tensors, open_clip_config(vision_cfg=vision), 'open_clip'))
+    with pytest.raises(UserError, match='no model_cfg with vision_cfg'):
+        load_clip(write(tmp_path / 'none', tensors, open_clip_config(vision_cfg=None), 'open_clip'))
+
+
+def test_missing_files_are_refused(tmp_path):
+    folder = tmp_path / 'clip'
+    with pytest.raises(UserError, match='does not exist'):
+        load_clip(str(folder))
+    write(folder, hugging_face(), hugging_face_config())
+    (folder / 'merges.txt').write_text('#version: 0.2\nt h\n', encoding='utf-8')
+    with pytest.raises(UserError, match=f'makes 515 pieces, but .* has {V}'):
+        load_clip(str(folder))
+    (folder / 'merges.txt').unlink()
+    with pytest.raises(UserError, match='give --vocabulary'):
+        load_clip(str(folder))
+    (folder / 'config.json').write_text('{')
+    with pytest.raises(UserError, match='cannot be read as JSON'):
+        load_clip(str(folder), str(write_merges(tmp_path)))
+    (folder / 'config.json').unlink()
+    with pytest.raises(UserError, match=r'has no config.json with model.safetensors or'):
+        load_clip(str(folder))
+    with pytest.raises(UserError, match=r'no open_clip_config\.json and no config\.json'):
+        load_clip(str(folder / 'model.safetensors'))
+
+
+@dataclasses.dataclass
+class Example:
+    """Images and texts, as both libraries read them."""
+
+    pixels: np.ndarray
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def make(cls, image_size: int, vocab_size: int, length: int) -> 'Example':
+        rng = np.random.default_rng(2)
+        lengths = np.array([length, 4, 7], np.int32)
+        ids = rng.integers(3, vocab_size - 2, (3, length))
+        ids[:, 0], ids[np.arange(3), lengths - 1] = vocab_size - 2, vocab_size - 1
+        ids[np.arange(length) >= lengths[:, None]] = 0
+        return cls(rng.integers(0, 256, (3, image_size, image_size, 3), np.uint8), ids, lengths)
+
+    def normalized(self):
+        torch = pytest.importorskip('torch')
+        pixels = (self.pixels / 255 - np.array(CLIP_MEAN)) / np.array(CLIP_DEVIATION)
+        return torch.tensor(pixels.transpose(0, 3, 1, 2).astype(np.float32))
+
+    def encode(self, published):
+        model = config_lib.make_model(published.model, len(published.vocabulary))
+
+        def encode(matcher):
+            texts = Texts(self.ids.astype(np.int32), self.lengths)
+            return matcher.encode_image(Images(pixels=self.pixels)), matcher.encode_text(texts), matcher.temperature
+
+        images, texts, temperature = jax.jit(lambda v: model.apply(v, method=encode))(published.variables)
+        return images, texts, images @ texts.T / temperature
+
+
+def assert_agree(got, images, texts, scale):
+    images, texts = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (images.numpy(), texts.numpy()))
+    np.testing.assert_allclose(got[0], images, atol=1e-5)
+    np.testing.assert_allclose(got[1], texts, atol=1e-5)
+    np.testing.assert_allclose(got[2], scale * images @ texts.T, atol=1e-4)
+
+
+def spread(model):
+    """Spreads the parameters, so that every part of the formulas shows."""
+    torch = pytest.importorskip('torch')
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name != 'logit_scale':
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if 'running' in name:
+                buffer.add_(torch.rand_like(buffer))
+        model.logit_scale.fill_(np.log(100.0))
+    return model.eval()
+
+
+@pytest.mark.parametrize(('activation', 'end'), [('gelu', 2), ('quick_gelu', 49407)])
+def test_agrees_with_transformers(tmp_path, activation, end):
+    transformers = pytest.importorskip('transformers')
+    torch = pytest.importorskip('torch')
+    vocab_size = V if end == 2 else 49408
+    characters = BPE(()).words[:256]
+    merges = MERGES if end == 2 else [f'{a} {b}' for a, b in itertools.product(characters, characters)][:48894]
+    changes = {'text_config__vocab_size': vocab_size, 'text_config__eos_token_id': end}
+    config = hugging_face_config(vision_config__hidden_act=activation, text_config__hidden_act=activation, **changes)
+    model = spread(transformers.CLIPModel(transformers.CLIPConfig(**config)))
+    model.save_pretrained(tmp_path)
+    write_merges(tmp_path, merges)
+    example = Example.make(SIZE, vocab_size, LENGTH)
+    with torch.no_grad():
+        mask = torch.tensor(np.arange(LENGTH) < example.lengths[:, None]).long()
+        out = model(input_ids=torch.tensor(example.ids), attention_mask=mask, pixel_values=example.normalized())
+    got = example.encode(load_clip(str(tmp_path)))
+    assert_agree(got, out.image_embeds, out.text_embeds, 100.0)
+    np.testing.assert_allclose(got[2], out.logits_per_image.numpy(), atol=1e-4)
+
+
+RESNET = {'image_size': 64, 'layers': [1, 2, 1, 1], 'width': 8, 'head_width': 64, 'patch_size': None}
+
+
+@pytest.mark.parametrize('kind', ['vit', 'resnet'])
+def test_agrees_with_open_clip(tmp_path, kind):
+    model_lib = pytest.importorskip('open_clip.model')
+    torch = pytest.importorskip('torch')
+    changes = {'vision_cfg': RESNET} if kind == 'resnet' else {'quick_gelu': False}
+    config = open_clip_config(**changes)
+    model = spread(model_lib.CLIP(**config['model_cfg']))
+    tensors = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+    folder = write(tmp_path, tensors, config, 'open_clip')
+    example = Example.make(config['model_cfg']['vision_cfg']['image_size'], V, LENGTH)
+    with torch.no_grad():
+        images = model.encode_image(example.normalized())
+        texts = model.encode_text(torch.tensor(example.ids))
+    assert_agree(example.encode(load_clip(folder)), images, texts, 100.0)
