@@ -15,6 +15,7 @@ import struct
 import tarfile
 import types
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -227,8 +228,14 @@ def _load_zip(path: Path) -> Any:
 
 
 def _read_member(path: Path, info: zipfile.ZipInfo) -> bytes:
-    with zipfile.ZipFile(path) as archive:
-        return archive.read(info)
+    """Reads an uncompressed member; `ZipFile` would read the list of all members again for each."""
+    with path.open('rb') as file:
+        file.seek(info.header_offset + 26)  # of the lengths of name and extra field, which precede the content
+        file.seek(sum(struct.unpack('<HH', file.read(4))), io.SEEK_CUR)
+        data = file.read(info.file_size)
+    if zlib.crc32(data) != info.CRC:
+        raise ValueError(f'{info.filename} has another checksum than stated')
+    return data
 
 
 def _load_legacy(path: Path) -> Any:
@@ -275,7 +282,7 @@ def open_tensors(path: str | Path) -> tuple[list[str], Callable[[str], np.ndarra
     def read(name: str) -> np.ndarray:
         try:
             return tensors[name].numpy()
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, struct.error) as error:
             raise _damaged(path, error) from error
 
     return list(tensors), read
