@@ -3,6 +3,8 @@
 Pure functions of the masked views of one caption, of static shapes; `jitm.data.masking` decides which words are masked.
 """
 
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -24,10 +26,48 @@ def refill(logits: chex.Array, masked: Masked, num_samples: int, temperature: fl
       int32 [K num_samples, L], the captions of a view next to each other.
     """
     tempered = logits.astype(jnp.float32) / temperature
-    # One sample at a time: random numbers for all words at all token positions of all samples take gigabytes.
-    words = jax.lax.map(lambda key: jax.random.categorical(key, tempered), jax.random.split(key, num_samples))
-    refilled = jnp.where(masked.labelled, words, masked.ids).astype(jnp.int32)
-    return refilled.swapaxes(0, 1).reshape(-1, refilled.shape[2])
+    words = jnp.moveaxis(sample_words(tempered, num_samples, key), -1, 1)
+    refilled = jnp.where(masked.labelled[:, None], words, masked.ids[:, None]).astype(jnp.int32)
+    return refilled.reshape(-1, refilled.shape[2])
+
+
+def sample_words(logits: chex.Array, num_samples: int, key: chex.PRNGKey) -> chex.Array:
+    """Samples words from softmax(logits) with two random numbers for each: one for its block, one within the block.
+
+    Args:
+      logits: float32 [..., V].
+      num_samples: S.
+      key: for sampling.
+
+    Returns:
+      int [..., S].
+    """
+    weights = jnp.exp(logits - jnp.max(logits, -1, keepdims=True))
+    size = math.isqrt(logits.shape[-1] - 1) + 1  # words per block, about as many as blocks
+    padding = -logits.shape[-1] % size
+    blocks = jnp.pad(weights, [(0, 0)] * (logits.ndim - 1) + [(0, padding)])
+    blocks = blocks.reshape(*logits.shape[:-1], -1, size)
+    shares = jax.random.uniform(key, (2, *logits.shape[:-1], num_samples))
+    block = inverse_cdf(blocks.sum(-1)[..., None, :], shares[0])
+    word = inverse_cdf(jnp.take_along_axis(blocks, block[..., None], axis=-2), shares[1])
+    return block * size + word
+
+
+def inverse_cdf(weights: chex.Array, share: chex.Array) -> chex.Array:
+    """Returns the first index at which the cumulative weights exceed a share of their sum.
+
+    Args:
+      weights: float [..., N], not negative and not all zero.
+      share: float [...], in [0, 1].
+
+    Returns:
+      int [...]; the index of a zero weight is never returned.
+    """
+    # Rounded sums need not ascend: those of zero weights do not count, and the share stays below the largest.
+    cumulative = jnp.where(weights > 0, jnp.cumsum(weights, -1), 0)
+    total = jnp.max(cumulative, -1)
+    threshold = jnp.minimum(share * total, jnp.nextafter(total, 0))
+    return jnp.argmax(cumulative > threshold[..., None], -1)
 
 
 def novel(captions: chex.Array, original: chex.Array, known: chex.Array) -> chex.Array:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from jitm.synthesis import refill
 from jitm.types import Masked
@@ -38,6 +39,58 @@ def test_words_are_sampled_from_the_tempered_softmax():
     want /= want.sum(axis=1, keepdims=True)
     joint = np.bincount(sampled[:, 0] * 3 + sampled[:, 1], minlength=9).reshape(3, 3) / len(sampled)
     np.testing.assert_allclose(joint, np.outer(*want), atol=0.015)
+
+
+def test_sampled_words_pass_a_chi_square_test():
+    """Of 999 words with probabilities from 1e-5 to 0.05, in blocks of 32, the last of which is padded."""
+    rng = np.random.default_rng(3)
+    logits = 2 * rng.normal(size=(2, 999)).astype(np.float32)
+    words = jax.jit(refill.sample_words, static_argnums=1)(logits, 400_000, jax.random.key(2))
+    for row, sampled in zip(logits.astype(np.float64), np.asarray(words), strict=True):
+        want = np.exp(row) / np.exp(row).sum()
+        counts = np.bincount(sampled, minlength=999)
+        assert counts.shape == (999,)
+        assert stats.chisquare(counts, want * len(sampled)).pvalue > 0.01
+
+
+def test_words_without_probability_are_never_sampled():
+    logits = np.full((3, 50), -np.inf, np.float32)
+    for row, words in zip(logits, ([7], [0, 49], [6, 7, 30]), strict=True):
+        row[words] = 0.0
+    sampled = np.asarray(refill.sample_words(logits, 500, jax.random.key(0)))
+    assert [sorted(set(row.tolist())) for row in sampled] == [[7], [0, 49], [6, 7, 30]]
+
+
+@pytest.mark.parametrize('scale', [1.0, 1e-30, 3e7])
+def test_inverse_cdf_at_the_ends_of_the_shares(scale):
+    """The sums of these weights are rounded differently at every index, and the first and last weights are zero."""
+    rng = np.random.default_rng(4)
+    weights = (scale * rng.random((100, 173)) * (rng.random((100, 173)) < 0.3)).astype(np.float32)
+    weights[:, [0, -1]], weights[:, 100] = 0, scale
+    positive = [np.flatnonzero(row) for row in weights]
+    for share in (0.0, 2.0**-149, 2.0**-24):
+        index = refill.inverse_cdf(weights, jnp.full(100, share))
+        assert index.tolist() == [row[0] for row in positive]
+    for share in (1 - 2.0**-23, 1 - 2.0**-24, 1.0):
+        index = refill.inverse_cdf(weights, jnp.full(100, share))
+        assert all(weights[n, k] > 0 and k >= row[-2] for n, (k, row) in enumerate(zip(index, positive, strict=True)))
+
+
+def test_inverse_cdf_skips_zero_weights_at_rounded_sums(monkeypatch):
+    """At shares equal to the sums, which are added in a tree as on accelerators and do not all ascend."""
+    rng = np.random.default_rng(5)
+    weights = (rng.random((200, 1, 173)) ** 8 * (rng.random((200, 1, 173)) < 0.5)).astype(np.float32)
+    monkeypatch.setattr(jnp, 'cumsum', lambda x, axis: jax.lax.associative_scan(jnp.add, x, axis=axis))
+    sums = jnp.cumsum(weights[:, 0], -1)
+    assert (jnp.diff(sums)[weights[:, 0, 1:] == 0] != 0).any()
+    index = refill.inverse_cdf(weights, sums / sums[:, -1:])
+    assert np.take_along_axis(weights[:, 0], np.asarray(index), -1).min() > 0
+
+
+def test_inverse_cdf_by_hand():
+    weights = jnp.array([0.0, 1.0, 0.0, 2.0, 1.0, 0.0])
+    shares = jnp.array([0.0, 0.24, 0.25, 0.74, 0.75, 1.0])
+    assert refill.inverse_cdf(weights[None], shares).tolist() == [1, 1, 3, 3, 4, 4]
 
 
 def test_low_temperature_samples_the_most_probable_word():
