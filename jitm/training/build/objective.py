@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jitm import config as config_lib
@@ -161,8 +162,8 @@ def _make_ranking_term(
     term = _bind_term(
         RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=ranked
     )
-    scores, own = jnp.zeros((4, 4)), jnp.eye(4, dtype=bool)
-    example = Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0], jnp.ones(()))
+    scores, own = np.zeros((4, 4), np.float32), np.eye(4, dtype=bool)
+    example = Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0], np.float32(1))
     _check_loss(where, term.per_query, example)
     return term
 
@@ -171,8 +172,8 @@ def _make_token_term(where: str, loss_name: str, keywords: dict[str, Any]) -> To
     loss = config_lib.resolve('jitm.losses', loss_name, where=f'{where}.loss')
     predictions = loss_name.partition('.')[2]
     term = _bind_term(TokenTerm, where, loss, keywords, ('logits', 'labels', 'mask'), predictions=predictions)
-    mask = jnp.eye(4, dtype=bool)
-    _check_loss(where, term.per_text, TokenPredictions(jnp.zeros((4, 4, 2)), jnp.zeros((4, 4), int), mask))
+    logits, labels, mask = np.zeros((4, 4, 2), np.float32), np.zeros((4, 4), np.int32), np.eye(4, dtype=bool)
+    _check_loss(where, term.per_text, TokenPredictions(logits, labels, mask))
     return term
 
 

@@ -44,7 +44,7 @@ class Setup:
       members: the models that train together.
       init_members: `(images, texts) -> states of the members`, compiled.
       train_step: `(state, batch) -> (state, metrics)`, compiled for all devices.
-      schedule: learning rate by step.
+      schedule: learning rate by step, compiled.
       weights: of each member, values that replace randomly initialized ones.
       warnings: of what is permitted, but may be a mistake.
     """
@@ -113,7 +113,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
     init = jax.jit(functools.partial(init_members, members, config['seed']))
     warnings = *data.warnings, *unreached_terms(terms, config['epochs'])
-    setup = Setup(config, data, pipeline, members, init, parallel.data_parallel(step), schedule, {}, warnings)
+    compiled = parallel.data_parallel(step), jax.jit(schedule)
+    setup = Setup(config, data, pipeline, members, init, *compiled, {}, warnings)
     shapes = trace(setup, step)
     if resuming:
         return setup
