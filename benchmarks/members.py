@@ -44,8 +44,8 @@ def load_config(network: str, scenario: str, data: str) -> dict:
 
 
 def num_bytes(tree: chex.ArrayTree) -> int:
-    """Returns the bytes of all arrays of a tree."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    """Returns the bytes of all arrays, or shapes, of a tree."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, TrainState, int]:

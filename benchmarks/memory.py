@@ -1,0 +1,92 @@
+"""Computes the memory of the training steps of published settings on an accelerator, by XLA's analysis.
+
+    python -m benchmarks memory                                        # one setting of every system
+    python -m benchmarks memory --settings sgraf.py:sgr,f30k --batch_size 64
+
+Nothing is run: steps are compiled for the CPU, with the tile sizes of accelerators, for random data of Flickr30K's
+sizes (36 x 2048 features, the lengths of its captions). Compilers for GPUs and TPUs fuse other operations, so that the
+peak there differs. It is that of the state, which is updated in place, the batch, and the temporary memory of a step.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.members import num_bytes
+from benchmarks.results import Row
+from benchmarks.settings import load_config
+from benchmarks.train_step import write_random_data
+from jitm import parallel
+from jitm.data.wordpiece import MASK, SPECIAL_PIECES
+from jitm.training.build.run import set_up
+
+SETTINGS = (
+    *('vsepp.py:vsepp,f30k', 'vse.py:rvsepp,selhn,f30k', 'vse_infinity.py:vse_infinity,gru,f30k', 'vsrn.py:f30k'),
+    *('vse_infinity.py:esa,bert,f30k', 'scan.py:t2i,lse,f30k', 'bfan.py:equal,f30k', 'sgraf.py:sgr,f30k'),
+    *('sgraf.py:saf,f30k', 'naaf.py:f30k', 'dbl.py:baseline,rm,oss,f30k', 'dbl.py:baseline,rm,mss,f30k'),
+    *('uniter.py:uniter,base,f30k', 'uniter.py:uniter,large,f30k'),
+    *('tags.py:tags_dc,base,f30k', 'tags.py:tags_dc,large,f30k'),
+)
+WORD_PIECES = 28996
+ACCELERATORS = (16, 40, 80)  # GB
+GIGABYTE, MILLION = 1e9, 1e6
+
+
+def write_files(folder: Path) -> None:
+    """Writes random data with boxes, and a vocabulary of as many word pieces as BERT's."""
+    write_random_data(folder)
+    np.save(folder / 'boxes.npy', np.tile(np.array([[0.1, 0.1, 0.6, 0.7]], np.float32), (36, 1)))
+    special = (*SPECIAL_PIECES, MASK)
+    words = [*special, *(f'w{n}' for n in range(WORD_PIECES - len(special)))]
+    (folder / 'vocab.txt').write_text('\n'.join(words) + '\n')
+
+
+def with_files(setting: str, folder: Path, batch_size: int | None) -> dict[str, Any]:
+    """Returns the config of a setting with the files of a folder."""
+    config = load_config(f'configs/{setting}').to_dict()
+    config['data']['root'] = str(folder)
+    config['batch_size'] = batch_size or config['batch_size']
+    if config['vocabulary']['path']:
+        config['vocabulary']['path'] = str(folder / 'vocab.txt')
+    return config
+
+
+def measure(config: dict[str, Any]) -> Row:
+    """Compiles the step of a config."""
+    setup = set_up(config, resuming=True)
+    state, batch = jax.eval_shape(setup.random_state), setup.make_batch(0)
+    sizes = setup.train_step.lower(state, batch).compile().memory_analysis()
+    peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+    peak += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    trained = [member.params for member in state.members.values()]
+    fits = {f'in {size} GB': 'yes' if peak < size * GIGABYTE else 'no' for size in ACCELERATORS}
+    return {
+        'batch': config['batch_size'],
+        'longest caption': batch.texts.ids.shape[-1],
+        'million parameters': sum(leaf.size for leaf in jax.tree.leaves(trained)) / MILLION,
+        'state GB': num_bytes(state) / GIGABYTE,
+        'temporary GB': sizes.temp_size_in_bytes / GIGABYTE,
+        'peak GB': peak / GIGABYTE,
+        **fits,
+    }
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='FILE:WORDS of configs/')
+    parser.add_argument('--batch_size', type=int, help='the published one if not given')
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Measures each setting."""
+    parallel.TILE_FLOATS.clear()
+    with tempfile.TemporaryDirectory() as name:
+        write_files(Path(name))
+        for setting in args.settings:
+            yield {'setting': setting, **measure(with_files(setting, Path(name), args.batch_size))}
+            jax.clear_caches()
