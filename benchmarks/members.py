@@ -7,7 +7,7 @@ The steps of all scenarios alternate in rounds on the same batch; times are medi
 anchor costs at least its forward pass in evaluation mode, which is timed too: the lower bound is 1 + this pass for OAS
 and MSS, and 2 for OSS, whose anchor trains. Memory is that of the state, the batch and the temporary memory of the
 compiled step, as reported by the compiler; the lower bound is that of a single model and the anchor's weights, or its
-whole state for OSS.
+whole state for OSS. CPU time is that of all cores, which depends less on other work on the machine.
 """
 
 import argparse
@@ -87,16 +87,19 @@ def measure(network: str, data: str, batch: Batch, words: int, rounds: int) -> I
     forward = compile_forward(configs['single'], words, steps['single'][1], batch)
     states = {scenario: state for scenario, (_, state, _) in steps.items()}
     times: dict[str, list[float]] = {scenario: [] for scenario in (*SCENARIOS, 'forward')}
+    of_cores: dict[str, list[float]] = {scenario: [] for scenario in SCENARIOS}
     for n in range(rounds + 1):  # the first round warms up
         for scenario, (step, _, _) in steps.items():
+            start = time.process_time()
             took, (states[scenario], metrics) = seconds(step, states[scenario], batch.replace(step=jnp.int32(n)))
             assert metrics['finite']
+            of_cores[scenario].append(time.process_time() - start)
             times[scenario].append(took)
         times['forward'].append(seconds(forward)[0])
-    single = times['single'][1:]
 
-    def ratio(scenario: str) -> float:
-        return statistics.median(took / of for took, of in zip(times[scenario][1:], single, strict=True))
+    def ratio(scenario: str, times: dict[str, list[float]] = times) -> float:
+        pairs = zip(times[scenario][1:], times['single'][1:], strict=True)
+        return statistics.median(took / single for took, single in pairs)
 
     bounds = {'single': 1.0, 'oas': 1 + ratio('forward'), 'oss': 2.0, 'mss': 1 + ratio('forward')}
     state, single_memory = steps['single'][1].members['target'], steps['single'][2]
@@ -108,6 +111,7 @@ def measure(network: str, data: str, batch: Batch, words: int, rounds: int) -> I
             'scenario': scenario,
             's/step': statistics.median(times[scenario][1:]),
             'time': ratio(scenario),
+            'CPU time': ratio(scenario, of_cores),
             'lower bound of time': bounds[scenario],
             'MB': memory / MEGABYTE,
             'memory': memory / single_memory,

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import flickr8k, members, results, scene_graphs, scoring, tables, tags_step
+from benchmarks import flickr8k, members, memory, results, scene_graphs, scoring, start_up, tables, tags_step
 from benchmarks.settings import load_config
 from jitm import config as config_lib
+from jitm import parallel
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
 from tests.conftest import ROOT, SHARED
@@ -66,11 +67,11 @@ def test_max_of_hinges_of_torch_loops(loops):
 
 @pytest.fixture
 def measured(tmp_path, capsys):
-    """Runs a benchmark, and returns its rows from the file of results."""
+    """Runs a benchmark, and returns its rows from the end of the file of results."""
 
     def run(*arguments):
         entry.main([*arguments, f'--json={tmp_path}/results.jsonl'])
-        [rows] = results.read(tmp_path / 'results.jsonl').values()
+        *_, rows = results.read(tmp_path / 'results.jsonl').values()
         assert len(capsys.readouterr().out.splitlines()) == 2 + len(rows)
         return rows
 
@@ -180,6 +181,32 @@ def test_train_step_compares_rules_of_padding(precomp_folder, measured):
     assert (first['ratio'], first['compilations'], first['padded to multiples of']) == (1, 1, 80)
     assert other['mean padded length'] < first['mean padded length']
     assert other['ratio'] == pytest.approx(other['steps/s'] / first['steps/s'])
+
+
+@pytest.mark.slow
+def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, measured):
+    monkeypatch.setattr(parallel, 'TILE_FLOATS', dict(parallel.TILE_FLOATS))
+    small, large = (
+        measured('memory', '--settings', 'vsepp.py:vsepp,f30k', f'--batch_size={size}')[-1] for size in (4, 64)
+    )
+    assert (small['batch'], large['batch']) == (4, 64)
+    assert small['state GB'] == large['state GB'] == pytest.approx(12 * small['million parameters'] / 1000, rel=1e-3)
+    assert large['temporary GB'] > 1.5 * small['temporary GB'] > 0
+    batch = 60 * 36 * 2048 * 2 / 1e9  # half-precision features, most of the difference besides temporaries
+    assert large['peak GB'] - large['temporary GB'] - small['peak GB'] + small['temporary GB'] == pytest.approx(
+        batch, rel=0.01
+    )
+    assert [small[f'in {size} GB'] for size in memory.ACCELERATORS] == ['yes'] * 3
+
+
+@pytest.mark.slow
+def test_start_up_is_timed_without_and_with_compiled_programs(monkeypatch, measured):
+    for key in ('model.embed_dim', 'model.text.word_dim'):
+        monkeypatch.setitem(start_up.SMALL, key, 8)
+    none, cached = measured('start_up', '--settings', 'vsepp.py:vsepp,f30k')
+    assert (none['programs'], none['ratio'], cached['programs']) == ('none', 1, 'cached')
+    assert cached['ratio'] == pytest.approx(cached['CPU s'] / none['CPU s'])
+    assert 2 <= cached['compilations'] <= none['compilations'] <= 8  # as many as compiled functions, few more
 
 
 GOLD = """image_id,region_id,caption,scene_graph
