@@ -74,6 +74,7 @@ def finished(root, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monkeypatch):
     read = iter(range(100))
     every_fourth = property(lambda _: next(read) % 4 == 3, lambda *_: None)  # it is read before each step
@@ -106,6 +107,7 @@ def test_devices_train_the_same_run_on_photos(root, finished, tmp_path, devices)
     assert_about_the_same_metrics(tmp_path / 'run', finished)
 
 
+@pytest.mark.slow
 def test_photos_that_changed_are_other_data(root, finished, tmp_path, capsys):
     copy = tmp_path / 'copy'
     for name, images in SIZES.items():
@@ -115,6 +117,7 @@ def test_photos_that_changed_are_other_data(root, finished, tmp_path, capsys):
     assert 'was started with other data' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_commands_read_photos(root, finished, tmp_path, capsys):
     argv = 'eval', '--workdir', finished, '--split', 'test', '--output', tmp_path / 'eval', '--save_sims'
     assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
@@ -131,6 +134,7 @@ def encode(*argv):
     return cli.main(['encode', '--split', 'train', '--split', 'dev', *map(str, argv)])
 
 
+@pytest.mark.slow
 def test_encoded_photos_are_what_the_run_reads_of_them(root, finished, tmp_path, capsys):
     """The rest of the model maps them to the same vectors as the pixels."""
     assert encode('--workdir', finished, '--out', tmp_path / 'encoded') == 0, capsys.readouterr().err

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from jitm.data import caption_files
+from jitm.data import caption_files, precomp
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, check_image
@@ -68,6 +68,7 @@ def load(
         image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
         image_ids=tuple(kept),
         pixels=Photos(files, transform),
+        dataset=precomp.read_dataset(root),
     )
 
 

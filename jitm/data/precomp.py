@@ -78,7 +78,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
     image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, image_of_text)
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
-    dataset = _read_dataset(os.path.join(root, 'dataset.txt'))
+    dataset = read_dataset(root)
 
     kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
     if kept < 1:
@@ -249,7 +249,9 @@ def _read_ids(path: str, images: int, image_of_text: np.ndarray) -> tuple[str, .
     return tuple(ids[text] for text in np.unique(image_of_text, return_index=True)[1])
 
 
-def _read_dataset(path: str) -> str:
+def read_dataset(root: str) -> str:
+    """Returns the name of the data set in `dataset.txt` of a folder; '' without this file."""
+    path = os.path.join(root, 'dataset.txt')
     if not os.path.exists(path):
         return ''
     names = read_lines(path)

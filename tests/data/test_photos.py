@@ -49,6 +49,12 @@ def test_written_scenes_are_read_back(root):
     assert (split.regions, split.counts, split.num_images) == (None, None, 3)
 
 
+def test_the_name_of_the_data_set_is_read(root):
+    assert load(root).dataset == ''
+    (root / 'dataset.txt').write_text('coco\n')
+    assert load(root).dataset == 'coco'
+
+
 def test_photos_are_indexed_like_an_array(root):
     pixels = load(root).pixels
     assert (pixels.shape, pixels.dtype, len(pixels)) == ((6, 16, 16, 3), np.uint8, 6)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.drills import inputs, photos
+from tests.drills.test_drills import FAST
 
 
 @pytest.fixture(scope='module')
@@ -17,6 +18,12 @@ def test_table_is_long_and_without_repetition():
     assert len(names) == len(set(names)) >= 40
 
 
-@pytest.mark.parametrize('row', list(photos.rows()), ids=lambda row: row.name)
+def params():
+    """The table; one of four rows is tried by `make test`."""
+    marks = [() if number % FAST == 0 else pytest.mark.slow for number in range(len(list(photos.rows())))]
+    return [pytest.param(row, id=row.name, marks=mark) for row, mark in zip(photos.rows(), marks, strict=True)]
+
+
+@pytest.mark.parametrize('row', params())
 def test_wrong_photos_are_one_sentence(row, base, tmp_path):
     assert inputs.check(row, base, tmp_path / 'copy') is None
