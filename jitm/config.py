@@ -70,7 +70,7 @@ def _near_full_name(package: str, name: str) -> str:
             public = _public(importlib.import_module(f'{package}.{module}'))
             known |= {attribute: f'{module}.{attribute}' for attribute in public}
     nearest = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean '{known[nearest[0]]}'?" if nearest else f'; modules are {", ".join(_modules(package))}'
+    return f", did you mean '{known[nearest[0]]}'?" if nearest else '; see configs/default.py'
 
 
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:

@@ -409,8 +409,8 @@ def test_errors_name_the_config_key(model, message):
 
 
 def test_errors_without_a_config_name_the_argument():
+    encoder = text.GRUEncoder(VOCABULARY, DIM, 5, False, 0.0, word_init='zeros')
     with pytest.raises(ValueError, match=r"^word_init is 'zeros'; take one of uniform, normal"):
-        encoder = text.GRUEncoder(VOCABULARY, DIM, 5, False, 0.0, word_init='zeros')
         encoder.init(jax.random.key(0), make_inputs()[1])
     views = make_inputs()[0].replace(kept=np.ones((SIZE, 2, PADDED_REGIONS), bool))
     with pytest.raises(ValueError, match=r'VSRN takes one view of each image, so num_views must be 1'):

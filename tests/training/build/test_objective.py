@@ -5,7 +5,7 @@ import pytest
 from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.losses import softmax_contrastive
-from jitm.training.build.objective import make_terms
+from jitm.training.build.objective import make_objective, make_terms
 from jitm.types import Ranking, TokenPredictions
 
 
@@ -54,6 +54,15 @@ def test_loss_without_margins_is_refused():
         make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
     make_terms(term(loss='ranking.adaptive_margin', margin='absent'), supplied=('margins',))
     make_terms(term(), supplied=('margins',))
+
+
+@pytest.mark.parametrize('relevance', ['', 'cider.from_captions'])
+def test_margins_of_a_shortlist_name_the_source(tiny_config, relevance):
+    tiny_config['relevance'] = {'source': relevance}
+    tiny_config['candidates'] = {'source': 'shortlist', 'num_extra': 8, 'num_hard': 3}
+    tiny_config['terms'] = term(loss='ranking.adaptive_margin', margin='absent')
+    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set candidates.source to 'in_batch'"):
+        make_objective(tiny_config)
 
 
 def test_supplied_input_is_not_an_argument():
