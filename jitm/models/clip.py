@@ -6,7 +6,6 @@ import chex
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_positive
 from jitm.layers.normalization import l2_normalize
 from jitm.models.matcher import DualEncoder
 from jitm.types import Images, Texts
@@ -32,7 +31,6 @@ class CLIP(DualEncoder):
 
     def setup(self):
         """Creates the temperature."""
-        check_positive(self.initial_temperature, 'initial_temperature')
         self.logit_scale = self.param('logit_scale', nn.initializers.constant(-math.log(self.initial_temperature)), ())
 
     @property
