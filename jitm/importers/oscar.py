@@ -3,11 +3,9 @@
 import logging
 
 import chex
-from flax import traverse_util
 
-from jitm.errors import UserError
 from jitm.importers import bert
-from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors
+from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors, refuse_others
 
 # Module of our model -> module of the published one.
 _MODULES = {
@@ -44,12 +42,7 @@ def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     for module in added:
         logging.warning('%s has no tensors of %s, which keeps its initial values', path, module)
     given = {name: module for name, module in params.items() if name not in added}
-    known = {published_name(parameter) for parameter in traverse_util.flatten_dict(given)}
-    if unknown := sorted(name for name in names if name not in known and not name.startswith(UNREAD)):
-        raise UserError(
-            f'{path} has tensors that this model has not: {", ".join(unknown)}; give the weights of an OSCAR of this '
-            'size with a linear classifier'
-        )
+    refuse_others(path, names, given, published_name, UNREAD, 'OSCAR')
     return convert(path, names, read, given, published_name, 'OSCAR')
 
 

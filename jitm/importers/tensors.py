@@ -4,7 +4,7 @@ import math
 import pathlib
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import chex
 import jax
@@ -70,6 +70,31 @@ def convert(
 
     flat = traverse_util.flatten_dict(params)
     return traverse_util.unflatten_dict({parameter: tensor_of(parameter, leaf) for parameter, leaf in flat.items()})
+
+
+def refuse_others(
+    path: str,
+    names: Iterable[str],
+    params: chex.ArrayTree,
+    published_name: Callable,
+    unread: tuple[str, ...],
+    model: str,
+) -> None:
+    """Raises a UserError that lists the tensors of a file that have no place in a model.
+
+    Args:
+      path: of the file.
+      names: of its tensors, as `published_name` returns them.
+      params: of the model; only their paths are read.
+      published_name: maps the path of a parameter to the name of its tensor.
+      unread: prefixes of tensors that are skipped.
+      model: such as 'UNITER', for the message.
+    """
+    known = {published_name(parameter) for parameter in traverse_util.flatten_dict(params)}
+    if others := sorted(name for name in names if name not in known and not name.startswith(unread)):
+        raise UserError(
+            f'{path} has tensors that this model has not: {", ".join(others)}; give {model} weights of this size'
+        )
 
 
 def _published_shape(parameter: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import chex
 import jax
 
 from jitm.importers import bert
-from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors
+from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors, refuse_others
 from jitm.models.uniter import HEAD_SOURCES
 
 # Module of our model -> module of the published one.
@@ -34,6 +34,14 @@ _HEADS = {  # head -> prefix of its tensors
     'mlm': 'cls.',
     'correct': 'correction_output.',
 }
+# Heads that the model may lack, parts that only pre-training needs, and a constant.
+UNREAD = (
+    *_HEADS.values(),
+    'feat_regress.',
+    'region_classifier.',
+    'uniter.img_embeddings.mask_embedding.',
+    'uniter.embeddings.position_ids',
+)
 
 
 def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
@@ -51,10 +59,12 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
       The same tree with float32 numpy arrays.
 
     Raises:
-      UserError: if the file cannot be read, or a tensor is missing or has another shape than the model's.
+      UserError: if the file cannot be read, a tensor is missing or has another shape than the model's, or the file has
+        tensors that the model does not.
     """
     names, read = open_tensors(path, 'UNITER')
     names = {_new_name(name): name for name in names}
+    refuse_others(path, names, params, published_name, UNREAD, 'UNITER')
     has_rank = 'rank_output.weight' in names
     for head, source in HEAD_SOURCES.items():
         new, old = _HEADS[head], _HEADS[source]
@@ -63,7 +73,7 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     if not has_rank:  # its copy of the matching head has both classes, the second of which is kept below
         both = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 2), x.dtype), params['rank_head'])
         params = params | {'rank_head': both}
-    loaded = convert(path, names, read, params, _published_name, 'UNITER')
+    loaded = convert(path, names, read, params, published_name, 'UNITER')
     return loaded | {'rank_head': jax.tree.map(lambda x: x[..., -1:], loaded['rank_head'])}
 
 
@@ -71,7 +81,8 @@ def _new_name(name: str) -> str:
     return new_name(re.sub(r'^ITM\.', 'itm_output.', re.sub(r'^bert\.', 'uniter.', name)))
 
 
-def _published_name(path: tuple[str, ...]) -> str:
+def published_name(path: tuple[str, ...]) -> str:
+    """Returns the name of a parameter's tensor in released weights."""
     if path[0] == 'bert':
         return f'uniter.{bert.published_name(path[1:])}'
     return f'{_MODULES["/".join(path[:-1])]}.{LEAVES[path[-1]]}'

@@ -187,7 +187,7 @@ def test_old_names(tmp_path):
         ({'bert.encoder.layer.2.output.dense.bias': (H,)}, 'has not: bert.encoder.layer.2.output.dense.bias; give'),
         (
             {'classifier.weight': None, 'classifier.bias': None, 'classifier.0.bias': (H,), 'classifier.2.bias': (2,)},
-            'has tensors that this model has not: classifier.0.bias, classifier.2.bias; give the weights',
+            'has tensors that this model has not: classifier.0.bias, classifier.2.bias; give OSCAR weights',
         ),
     ],
 )

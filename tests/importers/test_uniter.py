@@ -178,6 +178,13 @@ def test_a_file_without_any_matching_head(tmp_path):
         load(tmp_path, tensors, shapes_of(()))
 
 
+def test_tensors_of_a_larger_model_are_refused(tmp_path):
+    tensors = published() | {'uniter.encoder.layer.2.output.dense.bias': np.zeros(H, np.float32)}
+    message = 'has tensors that this model has not: uniter.encoder.layer.2.output.dense.bias; give UNITER weights'
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(tmp_path, tensors)
+
+
 def test_features_of_another_size(tmp_path):
     tensors = published() | {'uniter.img_embeddings.img_linear.weight': np.zeros((H, F + 1), np.float32)}
     message = f"'uniter.img_embeddings.img_linear.weight' of shape [{H}, {F + 1}] where the model has [{H}, {F}]"
