@@ -183,6 +183,12 @@ def test_train_step_compares_rules_of_padding(precomp_folder, measured):
     assert other['ratio'] == pytest.approx(other['steps/s'] / first['steps/s'])
 
 
+def test_the_loader_measures_each_kind_of_work(measured):
+    rows = measured('loader', '--images=3', '--image_size=32', '--short_side=40', '--cores', '1')
+    assert [row['work'] for row in rows] == ['check at the start', 'centre crops', 'random crops', 'ten crops']
+    assert min(row['images/s'] for row in rows) > 0
+
+
 @pytest.mark.slow
 def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, measured):
     monkeypatch.setattr(parallel, 'TILE_FLOATS', dict(parallel.TILE_FLOATS))
