@@ -15,7 +15,8 @@ from tests.golden import steps
 
 PLATFORMS = ('cuda', 'tpu')
 FAST = 'configs/vse.py:fc,selhn,f30k'
-SETTINGS = [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in steps.GOLDEN if name != FAST)]
+SLOW = (*(name for name in steps.GOLDEN if name != FAST), 'configs/clip.py:softmax,scenes')
+SETTINGS = [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 def export(function, *arguments):
