@@ -106,6 +106,13 @@ def to_svg(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
+def to_png(figure: Any) -> bytes:
+    """Returns a matplotlib figure as PNG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format='png')
+    return buffer.getvalue()
+
+
 def save(figure: Any, output: Path) -> None:
     """Saves a matplotlib figure in the format of the file's suffix, PNG without one.
 

@@ -54,6 +54,8 @@ li.right { font-weight: 600; }
 form { display: flex; gap: .5rem; margin: 0 0 1rem; }
 input[type=text] { flex: 1; font: inherit; padding: .4rem .6rem; border: 1px solid var(--line); border-radius: 6px; }
 button { font: inherit; padding: .4rem 1rem; }
+.pair .cards { grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }
+li small a { text-decoration: underline; }
 .right { color: var(--right); }
 .wrong { color: var(--wrong); }
 footer { margin-top: 2.5rem; }

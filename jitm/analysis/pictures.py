@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.errors import UserError
 
@@ -62,6 +63,8 @@ def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dic
     """
     if photos is not None:
         return {image: uri(thumbnail(_find(photos, split.image_ids[image])), 'jpeg') for image in images}
+    if isinstance(split.pixels, Photos):
+        return {image: uri(thumbnail(Path(split.pixels.files[image])), 'jpeg') for image in images}
     if split.pixels is not None:
         return {image: uri(png(split.pixels[image]), 'png') for image in images}
     return {}

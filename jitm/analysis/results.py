@@ -13,7 +13,7 @@ class Result:
 
     Attributes:
       text: the caption, or the name of the image.
-      score: its similarity to the query.
+      score: its similarity to the query; None without a query.
       picture: address of the image's picture; '' for captions, and for images without one.
       link: address of a page about it; '' for none.
       right: whether it matches the query; None if not known.
@@ -21,7 +21,7 @@ class Result:
     """
 
     text: str
-    score: float
+    score: float | None
     picture: str = ''
     link: str = ''
     right: bool | None = None
@@ -64,7 +64,8 @@ def _linked(result: Result, content: str) -> str:
 def _score(result: Result) -> str:
     mark = '✓ ' if result.right else ''
     note = f' {escape(result.note)}' if result.note else ''
-    return f'<small>{mark}{format_score(result.score)}{note}</small>'
+    score = '' if result.score is None else format_score(result.score)
+    return f'<small>{mark}{score}{note}</small>'
 
 
 def _card(number: int, result: Result) -> str:

@@ -31,7 +31,19 @@ from jitm.errors import (
     did_you_mean,
 )
 
-COMMANDS = ('train', 'eval', 'mine', 'encode', 'convert', 'search', 'sweep', 'words', 'report', 'settings')
+COMMANDS = (
+    'train',
+    'eval',
+    'mine',
+    'encode',
+    'convert',
+    'search',
+    'explorer',
+    'sweep',
+    'words',
+    'report',
+    'settings',
+)
 HELP = ('--help', '-h', '-help')
 
 

@@ -88,6 +88,15 @@ class Data:
     image_ids: tuple[str, ...]
     split: Split
 
+    def captions_of(self, image: int) -> list[str]:
+        """Returns the captions of an image."""
+        return [self.captions[text] for text in np.flatnonzero(self.image_of_text == image)]
+
+
+def data_of(split: Split, reads: Collection[str] = ('regions',)) -> Data:
+    """Returns a split with the images that a model reads, see `Matcher.reads`."""
+    return Data(split.name, images_of(split, reads), split.captions, split.image_of_text, split.image_ids, split)
+
 
 def is_list(value: Any) -> bool:
     """Returns whether a value has items on axis 0: a list, a tuple or an array."""

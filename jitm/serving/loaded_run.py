@@ -25,7 +25,7 @@ from jitm.serving.inputs import (
     check_features,
     check_pixels,
     check_tags,
-    images_of,
+    data_of,
     is_list,
     pad_features,
     read_captions,
@@ -97,10 +97,7 @@ class LoadedRun:
         Raises:
           UserError: if the data cannot be read.
         """
-        read = read_split([self.run], split, data_root)
-        return Data(
-            read.name, images_of(read, self.run.model.reads), read.captions, read.image_of_text, read.image_ids, read
-        )
+        return data_of(read_split([self.run], split, data_root), self.run.model.reads)
 
     def encode_image(self, images: Any, boxes: Any = None, tags: Sequence[str] | None = None) -> Encoding:
         """Encodes images.

@@ -20,7 +20,7 @@ from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
 IMAGE_OF_TEXT = np.repeat(np.arange(10), 5)
-VOID = {'meta', 'img', 'br', 'wbr'}
+VOID = {'meta', 'img', 'input', 'br', 'wbr'}
 
 
 class Page(HTMLParser):

@@ -1,0 +1,60 @@
+"""Look at what runs retrieve: a local page with queries, captions, attention, mismatched words and hard negatives.
+
+    jitm explorer --workdir runs/scan --split test
+    jitm explorer --workdir runs/a --workdir runs/b --split dev --photos photos
+
+Two runs are shown side by side. The page is served to this machine only unless --host says otherwise;
+it has no password.
+"""
+
+import contextlib
+import socket
+from pathlib import Path
+
+from absl import flags
+
+from jitm.commands import flags as shared
+from jitm.errors import UserError
+from jitm.serving.app import check_installed, serve
+from jitm.serving.explored import explore
+from jitm.serving.pages import Site
+
+REQUIRED = ('workdir',)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flags.DEFINE_multi_string(
+        'workdir', None, 'A run directory; repeat the flag to compare runs side by side.', flag_values=values
+    )
+    shared.define(values, 'split')
+    flags.DEFINE_string('photos', None, 'A folder of pictures named by the image ids.', flag_values=values)
+    flags.DEFINE_string('host', '127.0.0.1', 'The address to bind to; 0.0.0.0 for all machines.', flag_values=values)
+    flags.DEFINE_integer('port', 8765, 'The port.', lower_bound=1, upper_bound=65535, flag_values=values)
+    shared.define(values, 'data_root', 'compilation_cache')
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raises a UserError if an address cannot be bound to."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.closing(socket.socket(family, kind, protocol)) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except OSError as error:
+        raise UserError(
+            f'the page cannot be served at {host}:{port} ({error.strerror}); choose --host or --port'
+        ) from None
+
+
+def main(values: flags.FlagValues) -> None:
+    """Encodes the split, and serves the page until it is stopped."""
+    check_installed()
+    _check_address(values.host, values.port)
+    photos = Path(values.photos) if values.photos else None
+    if photos is not None and not photos.is_dir():
+        raise UserError(f'there is no folder {photos}; give one as --photos')
+    runs, data = explore(values.workdir, values.split, values.data_root)
+    print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
+    print(f'open http://{values.host}:{values.port}; Ctrl-C stops', flush=True)
+    serve(Site(runs, data, photos), values.host, values.port)

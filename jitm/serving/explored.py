@@ -1,0 +1,104 @@
+"""A run on a split, as the explorer asks it: ranked images and captions, and word-level outputs."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jitm.analysis.results import format_score
+from jitm.errors import UserError
+from jitm.evaluation.explain import WordOutputs, has_word_outputs
+from jitm.models.matcher import DualEncoder, Encoding
+from jitm.runs.run import load_run, read_split, read_tokens
+from jitm.serving.index import Index
+from jitm.serving.inputs import Data, data_of
+from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.vectors import Hit, VectorSearch, rank
+
+MAX_CHARACTERS = 1000  # of a caption that is typed; a longer one would be compiled for minutes
+
+
+class Explored:
+    """A run whose images are encoded; scores of typed captions and of the captions of the split."""
+
+    def __init__(self, run: LoadedRun, data: Data):
+        """Encodes the images, or reads their index.
+
+        Args:
+          run: any run that reads the split.
+          data: the split.
+        """
+        self.name, self._run, self._data = str(run.run.workdir), run, data
+        self._images: Encoding | Index = (
+            run.index(data) if isinstance(run.run.model, DualEncoder) else run.encode_image(data.images)
+        )
+
+    @functools.cached_property
+    def _captions(self) -> Encoding | VectorSearch:
+        captions = self._run.encode_text(self._data.captions)
+        return VectorSearch(self._run.vectors(captions)) if isinstance(self._images, Index) else captions
+
+    def rank_images(self, caption: str) -> list[Hit]:
+        """Returns all images of the split in descending order of their scores with a caption."""
+        return self._run.search(caption, self._images, len(self._data.image_ids))
+
+    def rank_captions(self, image: int) -> list[Hit]:
+        """Returns all captions of the split in descending order of their scores with an image."""
+        count = len(self._data.captions)
+        if isinstance(self._captions, VectorSearch):
+            return self._captions.top(self._images.vectors[image : image + 1], count)[0]
+        one = jax.tree.map(lambda x: x[image : image + 1], self._images)
+        return rank(self._run.similarity(one, self._captions)[0], count)
+
+    @functools.cached_property
+    def _outputs(self) -> WordOutputs | None:
+        run = self._run.run
+        return WordOutputs(run, self._data.split) if has_word_outputs(run) else None
+
+    def words(self, image: int, caption: str) -> dict[str, Any] | None:
+        """Returns the attention of words, or the mismatched words, as a pair of `explain.json`; None without either.
+
+        Args:
+          image: a row of the split.
+          caption: any caption.
+        """
+        if self._outputs is None:
+            return None
+        split = self._data.split
+        score = next(hit.score for hit in self.rank_images(caption) if hit.index == image)
+        hit = {'image': image, 'image_id': split.image_ids[image], 'score': score, 'right': False}
+        pair = {
+            'caption': caption,
+            'image_id': split.image_ids[image],
+            'verdict': f'{split.image_ids[image]}, score {format_score(score)}',
+            'retrieved': [hit],
+            'boxes': None if split.boxes is None else split.boxes[image, : int(split.counts[image])].tolist(),
+        }
+        return pair | next(self._outputs.of([image], [caption]))
+
+
+def check_caption(caption: str) -> str:
+    """Returns a typed caption without blanks around it; raises a UserError if it is too long."""
+    if len(caption) > MAX_CHARACTERS:
+        raise UserError(f'the caption has {len(caption):,} characters; give at most {MAX_CHARACTERS:,}')
+    return caption.strip()
+
+
+def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = None) -> tuple[list[Explored], Data]:
+    """Loads runs that were trained on the same data set, and encodes a split with each.
+
+    Args:
+      workdirs: the run directories.
+      split_name: such as 'test'.
+      data_root: the data folder, if it has moved since training.
+
+    Raises:
+      UserError: if a run or the data cannot be read.
+    """
+    runs = [load_run(workdir) for workdir in workdirs]
+    split = read_split(runs, split_name, data_root)
+    for run in runs:
+        read_tokens(run, split)
+    explored = [Explored(LoadedRun(run), data_of(split, run.model.reads)) for run in runs]
+    return explored, data_of(split)

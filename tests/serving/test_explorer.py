@@ -1,0 +1,299 @@
+"""The explorer: what its pages show, in a real browser where one is installed, and what it refuses to serve."""
+
+import contextlib
+import dataclasses
+import http.client
+import importlib.util
+import shutil
+import threading
+import time
+import types
+from urllib.parse import urlencode
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from jitm.analysis.pictures import pixels_of
+from jitm.commands import cli
+from jitm.data.pipeline import take_images
+from jitm.data.scenes import load
+from jitm.data.text import Vocabulary
+from jitm.errors import UserError
+from jitm.layers.text import GRUEncoder
+from jitm.runs.run import Run
+from jitm.serving import app, pages
+from jitm.serving.explored import MAX_CHARACTERS, Explored, explore
+from jitm.serving.inputs import data_of
+from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.pages import NotFound, Site
+from jitm.types import Texts
+from tests.commands.test_report import Page
+from tests.commands.test_search import DATA, names_of, search
+from tests.models.test_matchers import DIM, make_scan
+
+HTML = '<script>document.title="broken"</script><b>a red ring</b>'
+CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+WORDS = {
+    'words': ['<start>', 'red', '<b>', '<end>'],
+    'mismatch': [0, 0.1, 0.9, 0],
+    'corrections': ['', 'red', 'ring', ''],
+}
+
+
+@pytest.fixture(scope='module')
+def site(finished):
+    """Two runs side by side."""
+    runs, data = explore([finished, finished], 'test')
+    return Site(runs, data)
+
+
+@pytest.fixture(scope='module')
+def scan():
+    """A site of an untrained cross-attention model."""
+    split = load('test', **DATA)
+    vocabulary = Vocabulary.build(split.captions, min_count=1)
+    model = make_scan('t2i', 'Mean', text=GRUEncoder(len(vocabulary), DIM, 5, bidirectional=True, dropout=0.0))
+    images, texts = take_images(split, np.array([0])), Texts(np.ones((1, 3), np.int32), np.array([3]))
+    variables = jax.jit(model.init)(jax.random.key(0), images, texts)
+    config = {'evaluation': {'dtype': 'float32'}, 'run': {'memory_mb': 1024}}
+    run = Run('a_run', 7, 'target', model, variables, vocabulary, config, split.regions.shape[2], 'hash')
+    data = data_of(split)
+    return Site([Explored(LoadedRun(run), data)], data)
+
+
+def in_order(page):
+    """Returns the names of the images of a page, without their ranks."""
+    return [text.partition('. ')[2] for text in Page(page).texts.get('code', [])]
+
+
+def test_a_query_shows_images_in_the_order_of_the_command(site, finished, capsys):
+    caption = site.data.captions[7]
+    found = names_of(search(capsys, '--workdir', finished, '--split', 'test', caption, '--json'))
+    page = site.home(caption)
+    assert in_order(page) == 2 * found
+    parsed = Page(page)
+    assert parsed.texts['h2'] == [str(finished)] * 2
+    links = [address for address in parsed.addresses if address.startswith('/image')]
+    assert links[0] == f'/image/{site.data.image_ids.index(found[0])}?{urlencode({"q": caption})}'
+    assert page.count('<article class="right">') == 2  # its own image, once for each run
+    assert len([address for address in parsed.addresses if address.startswith('data:image/png')]) == 20
+
+
+def test_an_image_shows_its_captions_ranked_and_marked(site):
+    own = site.data.captions_of(3)
+    page = site.image(3, '')
+    assert Page(page).texts['h2'][0] == site.data.image_ids[3]
+    assert all(page.count(f'{caption} <small><a href="/pair/') == 1 for caption in own)
+    hits = site.runs[0].rank_captions(3)
+    assert sorted(hit.index for hit in hits) == list(range(50))
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    ranks = [n for n, hit in enumerate(hits, 1) if site.data.captions[hit.index] in own]
+    assert f'at the ranks {", ".join(map(str, ranks))}.' in page
+    assert page.count('<li class="right">') == 2 * sum(rank <= pages.CAPTIONS for rank in ranks)
+
+
+def test_a_pair_shows_the_hardest_negatives(site):
+    image = int(site.data.image_of_text[7])
+    page = site.pair(7)
+    names = in_order(page)[: 1 + pages.NEGATIVES]
+    best = [site.data.image_ids[hit.index] for hit in site.runs[0].rank_images(site.data.captions[7])]
+    best.remove(site.data.image_ids[image])
+    assert names == [site.data.image_ids[image], *best[: pages.NEGATIVES]]
+    negatives = [hit.index for hit in site.runs[0].rank_captions(image) if site.data.image_of_text[hit.index] != image]
+    shown = [text.rpartition(' ')[0].strip() for text in Page(page).texts['li'][: pages.NEGATIVES]]
+    assert shown == [site.data.captions[text] for text in negatives[: pages.NEGATIVES]]
+
+
+def test_attention_is_drawn_for_any_caption(scan):
+    page = scan.image(2, 'a red ring')
+    assert '<h3>Attention</h3>' in page
+    assert 'alt="Attention of the words of: a red ring"' in page
+    assert '<h3>Attention</h3>' not in scan.image(2, '')
+    pair = scan.runs[0].words(2, 'a red ring')
+    assert pair['words'][1:-1] == ['a', 'red', 'ring']
+    weights = np.array(pair['attention']['t2i'])
+    assert weights.shape == (5, scan.data.split.counts[2])
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-4)
+
+
+def test_mismatched_words_are_shown(site, monkeypatch):
+    pair = {'caption': 'red <b>', 'image_id': 'x', 'verdict': 'x, score 1'} | WORDS
+    monkeypatch.setattr(site.runs[0], 'words', lambda image, caption: pair)
+    page = site.image(2, 'red <b>')
+    assert '<h3>Mismatched words</h3>' in page
+    assert '<ins>ring</ins>' in page
+    assert '<b>' not in page.replace('<b style', '')
+
+
+def test_pages_escape_what_is_typed_and_read(site):
+    for page in (site.home(HTML), site.image(0, HTML), site.message(HTML, HTML)):
+        assert Page(page).texts.get('script') is None
+        assert '&lt;script&gt;' in page
+    split = dataclasses.replace(site.data.split, captions=(HTML,) * 50, image_ids=(HTML,) * 10)
+    hostile = Site(site.runs, data_of(split))
+    for page in (hostile.home(''), hostile.home('a'), hostile.image(1, ''), hostile.pair(7)):
+        assert Page(page).texts.get('script') is None
+        assert '&lt;script&gt;' in page
+
+
+def test_without_pictures_images_have_a_name_and_a_caption(site):
+    split = dataclasses.replace(site.data.split, pixels=None)
+    page = Site(site.runs, data_of(split)).home('a red ring')
+    assert Page(page).texts['code'][0].startswith('1. test-')
+    assert '<img' not in page
+    assert all(f'{captions[0]}</small>' in page for captions in map(site.data.captions_of, range(10)))
+
+
+def test_empty_and_long_queries(site):
+    for query in ('', '   '):
+        page = site.home(query)
+        assert Page(page).texts['h2'] == ['Some images']
+        assert len(in_order(page)) == 10
+    with pytest.raises(UserError, match='the caption has 10,000 characters; give at most 1,000'):
+        site.home('dog ' * 2500)
+    assert site.home('x' * MAX_CHARACTERS)
+
+
+def test_rows_outside_of_the_split_are_not_found(site):
+    for ask in (lambda: site.image(10, ''), lambda: site.image(-1, ''), lambda: site.pair(50), lambda: site.pair(-1)):
+        with pytest.raises(NotFound):
+            ask()
+
+
+def test_pictures_come_from_the_given_folder_only(tmp_path):
+    """An id of the data may contain '..', and a file may be a link."""
+    folder = tmp_path / 'photos'
+    folder.mkdir()
+    for path in (tmp_path / 'secret.png', folder / 'own.png'):
+        Image.new('RGB', (8, 6)).save(path)
+    (folder / 'link.png').symlink_to(tmp_path / 'secret.png')
+    split = types.SimpleNamespace(image_ids=('own', '../secret', 'link', str(tmp_path / 'secret')), pixels=None)
+    assert pixels_of(split, 0, folder).shape == (6, 8, 3)
+    for image in (1, 2, 3):
+        with pytest.raises(UserError, match='has no file'):
+            pixels_of(split, image, folder)
+
+
+@contextlib.contextmanager
+def served(site):
+    """Serves a site in a thread; yields its port."""
+    uvicorn = pytest.importorskip('uvicorn')
+    pytest.importorskip('starlette')
+    config = uvicorn.Config(
+        app.make_app(site, '127.0.0.1'), port=0, log_level='error', h11_max_incomplete_event_size=app.MAX_REQUEST
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def get(port, path, **headers):
+    """Returns status, headers and text of a page; the path is sent as it is."""
+    with contextlib.closing(http.client.HTTPConnection('127.0.0.1', port)) as connection:
+        connection.request('GET', path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read().decode()
+
+
+def test_only_pages_are_served(site):
+    with served(site) as port:
+        status, headers, page = get(port, '/?q=a+red+ring')
+        assert status == 200
+        assert in_order(page)
+        assert "default-src 'none'" in headers['Content-Security-Policy']
+        assert 'script' not in headers['Content-Security-Policy']
+        for path in (
+            '/image/99',
+            '/pair/99',
+            '/image/-1',
+            '/image/../../etc/passwd',
+            '/etc/passwd',
+            '/%2e%2e/README.md',
+        ):
+            assert get(port, path)[0] == 404, path
+        status, _, page = get(port, f'/?{urlencode({"q": "é" * 10_000})}')
+        assert status == 400
+        assert 'the caption has 10,000 characters' in page
+        assert get(port, '/', Host='attacker.example')[0] == 400
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'sentence'),
+    [
+        (['--photos', 'nowhere'], 'there is no folder nowhere'),
+        (['--host', '203.0.113.7'], 'the page cannot be served at 203.0.113.7:8765'),
+        (['--split', 'nothing'], "'nothing'"),
+    ],
+)
+def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys, monkeypatch):
+    pytest.importorskip('starlette')
+    pytest.importorskip('uvicorn')
+    if arguments[0] != '--host':
+        monkeypatch.setattr('jitm.commands.explorer._check_address', lambda host, port: None)
+    assert cli.main(['explorer', '--workdir', str(finished), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_missing_packages_are_named(finished, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    assert cli.main(['explorer', '--workdir', str(finished)]) == 2
+    expected = "error: jitm explorer needs starlette and uvicorn; pip install 'jitm[explorer]'\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.fixture(scope='module')
+def browser():
+    playwright = pytest.importorskip('playwright.sync_api')
+    if CHROMIUM is None:
+        pytest.skip('needs Chromium')
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
+        yield launched
+        launched.close()
+
+
+def type_query(page, query):
+    page.fill('input[name=q]', query)
+    page.press('input[name=q]', 'Enter')
+    page.wait_for_load_state()
+
+
+def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished, capsys):
+    with served(site) as port, served(scan) as scan_port, contextlib.closing(browser.new_page()) as page:
+        page.set_default_timeout(600_000)
+        dialogs = []
+        page.on('dialog', lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+        page.goto(f'http://127.0.0.1:{port}/')
+        type_query(page, '')
+        assert page.locator('h2').inner_text() == 'Some images'
+        caption = site.data.captions[7]
+        type_query(page, caption)
+        names = [text.split('. ')[1] for text in page.locator('article code').all_inner_texts()]
+        found = names_of(search(capsys, '--workdir', finished, '--split', 'test', caption, '--json'))
+        assert names == 2 * found
+        page.locator('article a').first.click()
+        page.wait_for_load_state()
+        assert page.locator('h2').first.inner_text() == found[0]
+        assert page.locator('ol > li').count() == 2 * pages.CAPTIONS
+        page.get_by_text('hard negatives').first.click()
+        page.wait_for_load_state()
+        assert page.locator('h3').first.inner_text() == 'The pair'
+        type_query(page, HTML)
+        assert page.input_value('input[name=q]') == HTML
+        assert page.title() == site.data.name
+        type_query(page, 'dog ' * 2500)
+        assert page.get_by_role('alert').inner_text() == 'the caption has 10,000 characters; give at most 1,000'
+        page.goto(f'http://127.0.0.1:{scan_port}/image/2?q=a+red+ring')
+        figure = page.get_by_alt_text('Attention of the words of: a red ring')
+        assert figure.evaluate('image => image.naturalWidth') > 500
+        assert dialogs == []
