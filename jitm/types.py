@@ -65,15 +65,18 @@ class Elements(struct.PyTreeNode):
       vectors: float [N, K, D], zero where padded.
       mask: bool [N, K], the valid elements, at least one for each item.
       whole: float [N, D], a global vector of the image or the text; None for models without one.
+      gram: float32 [N, K, K], the inner products of the elements of each item, if they are shared by many pairs.
     """
 
     vectors: chex.Array
     mask: chex.Array
     whole: chex.Array | None = None
+    gram: chex.Array | None = None
 
     def first(self, count: int) -> 'Elements':
         """Returns the first `count` elements of each item."""
-        return self.replace(vectors=self.vectors[:, :count], mask=self.mask[:, :count])
+        gram = None if self.gram is None else self.gram[:, :count, :count]
+        return self.replace(vectors=self.vectors[:, :count], mask=self.mask[:, :count], gram=gram)
 
 
 class TextFormat(NamedTuple):

@@ -26,6 +26,7 @@ from jitm.data.pipeline import Pipeline  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
 from jitm.data.text import Tokens, Vocabulary  # noqa: E402
 from jitm.losses import anchored, ranking, tokens  # noqa: E402
+from jitm.models import tiling  # noqa: E402
 from jitm.training.candidates import InBatch, Shortlist  # noqa: E402
 from jitm.training.generated import MatcherPredictions  # noqa: E402
 from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
@@ -41,6 +42,7 @@ CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('saf', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
+    ('scan_t2i', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('naaf', functools.partial(ranking.max_of_hinges, **HINGE), {}),  # thresholds mined over the images of all devices
     # Batch normalization over regions padded to the longest image of all devices; views with other regions and words.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
@@ -69,6 +71,7 @@ def make_pipeline(batch_size: int, augmentation: Augmentation, reads: tuple[str,
 
 def main() -> None:
     warnings.simplefilter('error')
+    tiling.SPARSE = 1.0  # batches are so small that gradients would be dense
     if processes:
         coordinator, count, index = processes
         parallel.start_processes(coordinator, int(count), int(index))

@@ -15,7 +15,7 @@ from tests.conftest import ROOT, environment, shared_folder
 from tests.models.test_matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
-FEW = 'vsepp,rvse_mlp'
+FEW = 'vsepp,scan_t2i,rvse_mlp'
 
 
 def free_port() -> int:
@@ -88,7 +88,7 @@ def check_same(out, one_device, devices):
 @pytest.mark.slow
 def test_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    models = {'vsepp', 'vsrn_f30k', 'saf', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted', 'clip_resnet'}
+    models = {'vsepp', 'vsrn_f30k', 'saf', 'scan_t2i', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted', 'clip_resnet'}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 3 * 13 + 72
     for name, value in gradients.items():

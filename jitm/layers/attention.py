@@ -31,6 +31,8 @@ def unit_elements(vectors: chex.Array, mask: chex.Array) -> Elements:
 
 def gram(context: Elements) -> chex.Array:
     """Returns the inner products of the elements of each item: float32 [C, K, K]."""
+    if context.gram is not None:
+        return context.gram
     return product('cjd,ckd->cjk', context.vectors, context.vectors)
 
 

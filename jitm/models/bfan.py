@@ -34,6 +34,10 @@ class BFAN(CrossAttentionMatcher):
         check_choice(self.focal, attention.FOCALS, 'focal')
         check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
 
+    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+        """Adds the Gram matrices of both sides."""
+        return images.replace(gram=attention.gram(images)), texts.replace(gram=attention.gram(texts))
+
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
         scores = attention.similarities(images, texts)

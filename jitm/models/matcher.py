@@ -1,13 +1,14 @@
 """The interface of all models, and their kinds: dual encoders, cross-attention models and joint encoders."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import chex
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import traverse_util
 
 from jitm.layers import attention
 from jitm.layers.linear import product
@@ -130,37 +131,82 @@ class TiledMatcher(Matcher):
 
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores every image with every text: float32 [I, T]."""
-        return self.in_tiles('score_block', images, texts)
+        return self.score_in_tiles('score_block', images, texts)
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
-        block, variables = as_function(self, 'score_block', images, texts)
-        size = tiling.tile_edge(self.floats_per_pair(images, texts)) ** 2
+        block, variables = as_block(self, 'score_block', images, texts)
+        size = tiling.pair_tile(self.floats_per_pair(images, texts), images, texts)
         return tiling.map_tiles(lambda pairs: tiling.over_pairs(block)(variables, *pairs), (images, texts), size)
 
-    def in_tiles(
-        self, method: str, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
-    ) -> chex.ArrayTree:
+    def prepare(self, images: Encoding, texts: Encoding) -> tuple[Encoding, Encoding]:
+        """Adds to encodings what `score_block` needs of every image or text for all of its pairs."""
+        return images, texts
+
+    def score_in_tiles(
+        self,
+        method: str,
+        images: Encoding,
+        texts: Encoding,
+        cut: bool = False,
+        known: Callable[[Encoding], chex.Array] | None = None,
+    ) -> chex.Array:
+        """Scores every image with every text, with a gradient that is sparse, see `tiling.with_sparse_gradient`.
+
+        Args:
+          method: `score_block`, or another method whose pairs do not depend on each other.
+          images, texts, cut: see `tiles`.
+          known: returns the scores if the texts have them, so that only the gradient is left to compute.
+
+        Returns:
+          float32 [I, T].
+        """
+        images, texts = self.prepare(images, texts)
+        block, variables = as_block(self, method, images, texts)
+        pairs = tiling.over_pairs(block)
+        scores = tiling.with_sparse_gradient(
+            self.tiles(block, images, texts, cut),
+            tiling.at_own_length(pairs) if cut else pairs,
+            tiling.pair_tile(self.floats_per_pair(images, texts), images, texts),
+            known and (lambda variables, images, texts: known(texts)),
+        )
+        return scores(variables, images, texts)
+
+    def in_tiles(self, method: str, images: Encoding, texts: Encoding, **options: bool) -> chex.ArrayTree:
         """Applies a method such as `score_block` to every image with every text.
 
         Args:
           method: maps leaves [i, ...] and [t, ...] to leaves [i, t, ...].
           images: leaves [I, ...].
-          texts: leaves [T, ...]; with `cut`, Elements sorted by length, the longest first.
-          cut: cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
-            of a batch; several lengths are compiled.
-          all_images: passes all images at once, with few texts.
+          texts: leaves [T, ...].
+          options: see `tiles`.
 
         Returns:
           Leaves [I, T, ...].
         """
-        block, variables = as_function(self, method, images, texts)
+        images, texts = self.prepare(images, texts)
+        block, variables = as_block(self, method, images, texts)
+        return self.tiles(block, images, texts, **options)(variables, images, texts)
+
+    def tiles(
+        self, block: tiling.Block, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
+    ) -> tiling.Block:
+        """Returns a block of all images and texts that applies a block to one tile after the other.
+
+        Args:
+          block: of a few images and texts.
+          images, texts: leaves [I, ...] and [T, ...], whose shapes decide the size of a tile; with `cut`, texts are
+            Elements sorted by length, the longest first.
+          cut: cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
+            of a batch; several lengths are compiled.
+          all_images: passes all images at once, with few texts.
+        """
         floats = self.floats_per_pair(images, texts)
         if cut:
             block, floats = tiling.at_own_length(block), floats / 2  # half of the positions are padding
         edge = tiling.tile_edge(floats)
-        num_images = len(jax.tree.leaves(images)[0])
-        return tiling.map_pairs(block, variables, images, texts, num_images if all_images else edge, edge)
+        image_tile = len(jax.tree.leaves(images)[0]) if all_images else edge
+        return functools.partial(tiling.map_pairs, block, image_tile=image_tile, text_tile=edge)
 
 
 class CrossAttentionMatcher(TiledMatcher):
@@ -188,12 +234,20 @@ class CrossAttentionMatcher(TiledMatcher):
         """Returns the number of similarities between regions and words."""
         return images.mask.shape[1] * texts.mask.shape[1]
 
+    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+        """Adds the Gram matrix of the side that is attended to: by default that of the images."""
+        return images.replace(gram=attention.gram(images)), texts
+
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]."""
         if not train:
             return super().similarity(images, texts)
+        return self.score_by_length('score_block', images, texts)
+
+    def score_by_length(self, method: str, images: Elements, texts: Elements, **options: Callable) -> chex.Array:
+        """Scores every image with every text as `score_in_tiles` does, each tile of texts cut to its length: [I, T]."""
         texts, order = tiling.longest_first(texts)
-        return self.in_tiles('score_block', images, texts, cut=True)[:, order]
+        return self.score_in_tiles(method, images, texts, cut=True, **options)[:, order]
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between the words and the regions of every pair of a small block.
@@ -210,7 +264,7 @@ class CrossAttentionMatcher(TiledMatcher):
 
     def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
-        block, variables = as_function(self, 'attention_block', images, texts)
+        block, variables = as_block(self, 'attention_block', images, texts)
         return tiling.over_pairs(block)(variables, images, texts)
 
 
@@ -329,3 +383,18 @@ def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) 
         getattr(model, method)(*jax.tree.map(lambda x: x[:1], (images, texts)))
     module, variables = model.unbind()
     return functools.partial(module.apply, method=method), variables
+
+
+def as_block(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
+    """Returns a method as `as_function` does, with only those parameters that it reads.
+
+    The encoders' parameters would have a gradient of zeros in every tile.
+    """
+    block, variables = as_function(model, method, images, texts)
+    pair = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), (images, texts))
+    jaxpr = jax.make_jaxpr(block)(variables, *pair).jaxpr
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    leaves, treedef = jax.tree.flatten(variables)
+    paths = traverse_util.flatten_dict(treedef.unflatten(zip(leaves, jaxpr.invars[: len(leaves)], strict=True)))
+    kept = {path: leaf for path, (leaf, variable) in paths.items() if path[0] != 'params' or id(variable) in read}
+    return block, traverse_util.unflatten_dict(kept)

@@ -9,7 +9,8 @@ from flax import struct
 
 from jitm import parallel
 from jitm.layers import attention
-from jitm.models.matcher import UNPAIRED, CrossAttentionMatcher
+from jitm.models import tiling
+from jitm.models.matcher import UNPAIRED, CrossAttentionMatcher, as_block
 from jitm.types import Elements
 
 STEP_SIZE = 0.7  # weight of a new threshold in the moving average
@@ -33,9 +34,9 @@ class Statistics(struct.PyTreeNode):
     squares: chex.Array
 
 
-def initial_statistics() -> Statistics:
-    """Returns the statistics at the start of a batch."""
-    scalar, pair = jnp.zeros((), jnp.float32), jnp.zeros(2, jnp.float32)
+def initial_statistics(dtype: jnp.dtype = jnp.float32) -> Statistics:
+    """Returns the statistics at the start of a batch, of similarities of a dtype."""
+    scalar, pair = jnp.zeros((), dtype), jnp.zeros(2, dtype)
     return Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
 
 
@@ -133,6 +134,18 @@ def best_similarities(scores: chex.Array, context_mask: chex.Array) -> chex.Arra
     return jnp.max(jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), scores, -jnp.inf), axis=1)
 
 
+class MinedTexts(Elements):
+    """Texts with the results of mining the thresholds.
+
+    Attributes:
+      threshold: float32 [N], similarity below which their words and a region do not match.
+      scores: float32 [N, I], their scores with all images of this device.
+    """
+
+    threshold: chex.Array | None = None
+    scores: chex.Array | None = None
+
+
 class NAAF(CrossAttentionMatcher):
     """Averages over words their cosine with the matching regions, their relevance, and their negative evidence.
 
@@ -208,32 +221,54 @@ class NAAF(CrossAttentionMatcher):
             smoothing = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
         return self._score(scores, images.mask, gram, texts.mask, self.safe_threshold.value, smoothing)
 
+    def score_at_threshold(self, images: Elements, texts: MinedTexts) -> chex.Array:
+        """Scores every image of a block with every text of it, by the rule of training: [I, T]."""
+        return self.score_and_best(images, texts)[0]
+
+    def score_and_best(self, images: Elements, texts: MinedTexts) -> tuple[chex.Array, chex.Array]:
+        """Also returns the similarity of each word with each image's most similar region: [I, T, L]."""
+        scores, threshold = attention.similarities(images, texts), texts.threshold[:, None]
+        result = self._score(scores, images.mask, attention.gram(images), texts.mask, threshold)
+        return result, best_similarities(scores, images.mask)
+
+    def mine(self, images: Elements, texts: Elements) -> tuple[Statistics, MinedTexts]:
+        """Scores the texts one after the other and estimates the threshold of the next one, without gradient.
+
+        Args:
+          images: of this device.
+          texts: T texts of all devices; text n describes image n.
+
+        Returns:
+          The statistics after all texts, and the texts with their thresholds and scores.
+        """
+        images, texts = jax.lax.stop_gradient((images, texts))
+        start = initial_statistics(images.gram.dtype)
+        zeros = MinedTexts(**vars(texts), threshold=jnp.zeros(len(texts.mask), start.threshold.dtype))
+        block, variables = as_block(self, 'score_and_best', images, zeros)
+        block = tiling.at_own_length(block)
+
+        def score_text(statistics: Statistics, row_and_text: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
+            row, text = row_and_text
+            one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=statistics.threshold))
+            column, best = (x[:, 0] for x in block(variables, images, one))
+            of_all = parallel.gather_over_devices((column, best))
+            updated = update_statistics(statistics, row, *of_all, text.mask, self.alpha, self.minimum_words)
+            return updated, (statistics.threshold, column)
+
+        rows = jnp.arange(len(texts.mask))
+        statistics, (thresholds, scores) = jax.lax.scan(score_text, start, (rows, texts))
+        return statistics, MinedTexts(**vars(texts), threshold=thresholds, scores=scores)
+
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]; in training text n must describe image n of all devices."""
         if not train:
             return super().similarity(images, texts)
-        scores, gram = attention.similarities(images, texts), attention.gram(images)
-        best = best_similarities(jax.lax.stop_gradient(scores), images.mask)
-
-        def score_text(statistics: Statistics, text: tuple[chex.Array, ...]) -> tuple[Statistics, chex.Array]:
-            row, scores, best, mask = text
-            column = self._score(scores[:, :, None], images.mask, gram, mask[None], statistics.threshold)[:, 0]
-            ranked = parallel.gather_over_devices(jax.lax.stop_gradient(column))
-            return update_statistics(statistics, row, ranked, best, mask, self.alpha, self.minimum_words), column
-
-        statistics, columns = jax.lax.scan(
-            jax.checkpoint(score_text, prevent_cse=False),  # of each text, only the inputs are kept for the gradient
-            initial_statistics(),
-            (
-                jnp.arange(len(texts.mask)),
-                einops.rearrange(scores, 'i r t l -> t i r l'),
-                einops.rearrange(parallel.gather_over_devices(best), 'i t l -> t i l'),
-                texts.mask,
-            ),
-        )
+        images, texts = self.prepare(images, texts)
+        statistics, mined = self.mine(images, texts)
         if not self.is_initializing():
             self.threshold.value, self.safe_threshold.value = statistics.threshold, statistics.safe_threshold
-        return columns.T
+        mined = mined.replace(vectors=texts.vectors)  # with gradient
+        return self.score_by_length('score_at_threshold', images, mined, known=lambda texts: texts.scores.T)
 
     def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n, by the rule of evaluation: [N].

@@ -38,6 +38,12 @@ class SCAN(CrossAttentionMatcher):
         check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
         check_choice(self.aggregation, attention.AGGREGATIONS, 'aggregation')
 
+    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+        """Adds the Gram matrix of the context."""
+        if self.direction == 't2i':
+            return super().prepare(images, texts)
+        return images, texts.replace(gram=attention.gram(texts))
+
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
         context, queries = self._context_and_queries(images, texts)

@@ -20,11 +20,18 @@ Block = Callable[[Any, chex.ArrayTree, chex.ArrayTree], chex.ArrayTree]
 
 CUT_LENGTHS = (3 / 8, 4 / 8, 5 / 8, 1)  # lengths that texts of a tile are cut to, as fractions of the padded length
 LENGTH_MULTIPLE = 4  # cut lengths are rounded up to a multiple of this
+SPARSE = 1 / 8  # share of the pairs with a gradient up to which they are scored again one by one, not with all others
 
 
 def tile_edge(floats_per_pair: float) -> int:
     """Returns the number of images, and of texts, to score at once: the nearest power of two."""
     return 2 ** round(math.log2(max(1, parallel.tile_floats() / floats_per_pair)) / 2)
+
+
+def pair_tile(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
+    """Returns the number of pairs to score at once if each has its own image and text: the nearest power of two."""
+    floats = floats_per_pair + sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves((images, texts)))
+    return 2 ** max(0, round(math.log2(parallel.tile_floats() / floats)))
 
 
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
@@ -120,8 +127,7 @@ def at_own_length(block: Block) -> Block:
         )
 
     def pull(length: int, cotangents: chex.ArrayTree, *args: Any) -> tuple:
-        gradients = jax.vjp(functools.partial(cut, length), *args)[1](cotangents)
-        return jax.tree.map(lambda x: None if x.dtype == jax.dtypes.float0 else x, gradients)
+        return _without_integers(jax.vjp(functools.partial(cut, length), *args)[1](cotangents))
 
     @jax.custom_vjp
     def call(variables: Any, images: chex.ArrayTree, texts: Elements) -> chex.ArrayTree:
@@ -134,3 +140,60 @@ def at_own_length(block: Block) -> Block:
 
     call.defvjp(lambda *args: (call(*args), args), backward)
     return call
+
+
+def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | None = None) -> Block:
+    """Returns a function of all scores whose gradient scores again only the pairs that the loss depends on.
+
+    A hardest negative is one pair of its row. The gradient is exact if no score depends on another pair.
+
+    Args:
+      scores: maps variables and leaves [I, ...] and [T, ...] to the scores [I, T].
+      pairs: maps variables and leaves [N, ...] and [N, ...] to the scores [N] of image n with text n.
+      tile: number of pairs to score at once.
+      known: returns the same scores without computing them; None if they are not known.
+    """
+
+    def pull_all(count: chex.Array, cotangents: chex.Array, *args: Any) -> tuple:
+        del count
+        return _without_integers(jax.vjp(scores, *args)[1](cotangents))
+
+    def pull_pairs(count: chex.Array, cotangents: chex.Array, *args: Any) -> tuple:
+        variables, images, texts = args
+        size = min(tile, _max_sparse(cotangents))
+        columns, rows = jnp.nonzero(cotangents.T, size=_max_sparse(cotangents))  # sorted texts stay sorted
+
+        def add_tile(n: chex.Array, sums: tuple) -> tuple:
+            index = n * size + jnp.arange(size)
+            row, column = rows[index], columns[index]
+            weights = jnp.where(index < count, cotangents[row, column], 0)
+            sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
+            added = _without_integers(jax.vjp(pairs, variables, *sides)[1](weights))
+            return (
+                jax.tree.map(jnp.add, sums[0], added[0]),
+                jax.tree.map(lambda total, x: total.at[row].add(x), sums[1], added[1]),
+                jax.tree.map(lambda total, x: total.at[column].add(x), sums[2], added[2]),
+            )
+
+        zeros = jax.tree.map(lambda x: jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else None, args)
+        return lax.fori_loop(0, -(-count // size), add_tile, zeros)
+
+    @jax.custom_vjp
+    def call(*args: Any) -> chex.Array:
+        return (known or scores)(*args)
+
+    def backward(args: tuple, cotangents: chex.Array) -> tuple:
+        count = jnp.count_nonzero(cotangents)
+        return lax.cond(count <= _max_sparse(cotangents), pull_pairs, pull_all, count, cotangents, *args)
+
+    call.defvjp(lambda *args: (call(*args), args), backward)
+    return call
+
+
+def _max_sparse(cotangents: chex.Array) -> int:
+    return math.ceil(SPARSE * cotangents.size)
+
+
+def _without_integers(cotangents: chex.ArrayTree) -> chex.ArrayTree:
+    """Replaces the cotangents of arrays that are not floating-point by None, as custom gradients return them."""
+    return jax.tree.map(lambda x: None if x.dtype == jax.dtypes.float0 else x, cotangents)

@@ -64,3 +64,40 @@ def test_texts_are_cut_to_the_least_length_that_holds_them(rows, cut):
     want['words'] = filled(want['words'], 2)
     wanted_gradients = *wanted_gradients[:2], filled(wanted_gradients[2], 1)
     chex.assert_trees_all_close((got, gradients), (want, wanted_gradients), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(('nonzero', 'sparse'), [(0, True), (1, True), (5, True), (6, True), (7, False), (30, False)])
+def test_few_pairs_with_a_gradient_are_scored_again_and_many_are_not(monkeypatch, nonzero, sparse):
+    monkeypatch.setattr(tiling, 'SPARSE', 6 / 30)
+    rng = np.random.default_rng(0)
+    images, texts, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 4), (10, 4), (4,)))
+    cotangents = np.zeros(30, np.float32)
+    cotangents[rng.permutation(30)[:nonzero]] = rng.normal(size=nonzero)
+    cotangents = cotangents.reshape(3, 10)
+
+    def scores(weights, images, texts):
+        return jnp.einsum('d,id,td->it', weights, images, texts['vectors'] ** 2)
+
+    def twice(weights, images, texts):  # other values, which tell where a gradient came from
+        return 2 * jnp.einsum('d,nd,nd->n', weights, images, texts['vectors'] ** 2)
+
+    def gradients(function):
+        def loss(weights, images, vectors):
+            return jnp.sum(cotangents * function(weights, images, {'vectors': vectors, 'number': np.arange(10)}))
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(weights, images, texts)
+
+    value, got = gradients(tiling.with_sparse_gradient(scores, twice, tile=4))
+    want_value, want = gradients(scores)
+    np.testing.assert_array_equal(value, want_value)
+    factor = 2 if sparse else 1
+    chex.assert_trees_all_close(got, jax.tree.map(lambda x: factor * x, want), rtol=1e-5, atol=1e-6)
+
+
+def test_a_score_that_is_nan_is_not_overlooked():
+    images, texts = np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)
+    scores = tiling.with_sparse_gradient(
+        lambda _, images, texts: images @ texts.T, lambda _, images, texts: jnp.sum(images * texts, 1), tile=2
+    )
+    gradient = jax.grad(lambda images: scores({}, images, texts)[1, 2] * jnp.nan)(images)
+    np.testing.assert_array_equal(np.isnan(gradient).any(1), [False, True, False])

@@ -1,0 +1,73 @@
+"""The sparse gradient of scores against the dense one, in float64."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm import parallel
+from jitm.losses import anchored, offline, ranking
+from jitm.models import tiling
+from jitm.models.matcher import TiledMatcher
+from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
+
+BATCH = 8
+MARGIN = {'margin': 0.2}
+ALL_PAIRS, NO_PAIRS = 1.0, 1e-9  # values of `tiling.SPARSE`
+SPARSE = [name for name, model in MATCHERS.items() if isinstance(model, TiledMatcher) and name != 'saf']
+FAST = ('scan_t2i', 'naaf')
+
+
+def losses(anchor_scores):
+    """Losses that depend on few pairs of each query, by name."""
+    extra = jnp.linspace(-1, 1, BATCH)
+    polynomial = {'positive_coefficients': (1.0, -3.0, 2.0), 'negative_coefficients': (1.0, 2.0, 3.0)}
+    return {
+        'max_of_hinges': functools.partial(ranking.max_of_hinges, **MARGIN),
+        'semi_hard_hinge': functools.partial(ranking.semi_hard_hinge, **MARGIN),
+        'selective_contrastive': functools.partial(ranking.selective_contrastive, **MARGIN),
+        'selective_hard_negative': functools.partial(ranking.selective_hard_negative, **MARGIN, epsilon=0.0),
+        'polynomial': functools.partial(ranking.polynomial, margin=9.0, **polynomial),
+        'relative_max': functools.partial(anchored.relative_max, anchor_scores=anchor_scores, **MARGIN),
+        'absolute_max': functools.partial(anchored.absolute_max, anchor_scores=anchor_scores, **MARGIN),
+        'offline_triplet': functools.partial(offline.offline_triplet, offline_scores=extra),
+    }
+
+
+@pytest.mark.parametrize(
+    'name', [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SPARSE]
+)
+def test_sparse_and_dense_gradients_agree(monkeypatch, name):
+    with jax.enable_x64(True):
+        check_gradients(monkeypatch, name)
+
+
+def check_gradients(monkeypatch, name):
+    monkeypatch.setattr(parallel, 'TILE_FLOATS', {'cpu': 1000})  # several tiles
+    model, (images, texts) = MATCHERS[name], make_inputs(BATCH, BATCH)
+    variables = {'batch_stats': {}} | jax.tree.map(np.float64, random_variables(model, images, texts))
+
+    def score(params):
+        def similarity(model):
+            return model.similarity(model.encode_image(images), model.encode_text(texts), True)
+
+        return model.apply(variables | {'params': params}, method=similarity, mutable=['batch_stats'])[0]
+
+    def pull(share):
+        monkeypatch.setattr(tiling, 'SPARSE', share)
+        compiled = jax.jit(lambda params, cotangents: jax.vjp(score, params)[1](cotangents)[0])
+        return functools.partial(compiled.lower(variables['params'], scores).compile(), variables['params'])
+
+    scores = jax.jit(score)(variables['params'])
+    sparse, dense = pull(ALL_PAIRS), pull(NO_PAIRS)
+    assert scores.dtype == jnp.float64
+    positives = jnp.eye(BATCH, dtype=bool)
+    for key, loss in losses(jnp.asarray(np.random.default_rng(0).normal(size=scores.shape))).items():
+        cotangents = jax.grad(lambda s, loss=loss: jnp.sum(loss(s, positives)) + jnp.sum(loss(s.T, positives)))(scores)
+        assert 0 < jnp.count_nonzero(cotangents) <= 3 * BATCH, key
+        got, want = sparse(cotangents), dense(cotangents)
+        assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(want)) > 1e-3, key
+        chex.assert_trees_all_close(got, want, atol=1e-10, rtol=1e-10)
