@@ -2,7 +2,9 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 
 import chex
@@ -28,6 +30,19 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
       process_id: number of this process, from 0.
     """
     jax.distributed.initialize(coordinator, num_processes, process_id)
+
+
+def use_all_cores() -> None:
+    """Makes every core a device, where there is no accelerator; must come before any other use of jax.
+
+    XLA computes the small arrays of a tile on one core, so several devices score more pairs. A number that is already
+    set, as by JAX_NUM_CPU_DEVICES, is kept.
+    """
+    if jax.config.jax_num_cpu_devices >= 0:
+        return
+    with contextlib.suppress(RuntimeError):  # the devices of this process are already in use
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+        jax.config.update('jax_num_cpu_devices', cores)
 
 
 def is_primary() -> bool:

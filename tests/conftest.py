@@ -45,6 +45,7 @@ def environment(**variables: str) -> dict[str, str]:
     return os.environ | {
         'PYTHONPATH': str(ROOT),
         'JAX_PLATFORMS': 'cpu',
+        'JAX_NUM_CPU_DEVICES': '1',
         'JAX_COMPILATION_CACHE_DIR': CACHE,
         'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
         **variables,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -154,6 +155,7 @@ def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     """Prints the metrics and writes the report."""
+    parallel.use_all_cores()
     folder, options = _output_folder(values), ScoringOptions(values.dtype, values.memory_mb)
     blocks = folder / 'blocks'
     with interruptible(blocks):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from jitm import parallel
 from jitm.analysis import words as words_lib
 from jitm.analysis.retrieval import evenly_spaced
 from jitm.commands import flags as shared
@@ -141,6 +142,7 @@ def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], f
 
 def main(values: flags.FlagValues) -> None:
     """Prints the tables and writes the report."""
+    parallel.use_all_cores()
     _check(values)
     run, generator = _load_run(values), _load_generator(values)
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
