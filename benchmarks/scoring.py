@@ -60,14 +60,15 @@ def product_flops(model: str, regions: int, dim: int, length: float) -> float:
 
 
 def matmul_gflops(size: int = 2048, products: int = 5) -> float:
-    """Measures the rate of float32 products of two square matrices."""
-    a = jnp.ones((size, size))
-    product = jax.jit(jnp.matmul)
-    jax.block_until_ready(product(a, a))
+    """Measures the rate of float32 products of two square matrices on all devices."""
+    a = np.ones((bucket(size, parallel.num_local_devices()), size), np.float32)
+    rows, shared = parallel.put_rows(a), parallel.put_everywhere(a[:size])
+    product = parallel.map_rows(jnp.matmul)
+    jax.block_until_ready(product(rows, shared))
     times = []
     for _ in range(products):
         start = time.perf_counter()
-        jax.block_until_ready(product(a, a))
+        jax.block_until_ready(product(rows, shared))
         times.append(time.perf_counter() - start)
     return 2 * size**3 / min(times) / 1e9
 
@@ -92,9 +93,11 @@ def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     """Scores blocks like `evaluation.scoring`; returns pairs per second and the mean length of the scored texts."""
     lengths = np.sort(lengths)
     blocks = [lengths[n : n + MAX_TEXTS] for n in range(0, len(lengths), MAX_TEXTS)]
-    images = make_elements(args.images, np.full(args.images, args.regions), args.regions, args.dim, args.dtype)
+    counts = np.full(bucket(args.images, parallel.num_local_devices()), args.regions)
+    images = make_elements(len(counts), counts, args.regions, args.dim, args.dtype)
     pair = jax.tree.map(lambda x: x[:2], images)
-    variables = model.init(jax.random.key(0), pair, pair, method='similarity')
+    variables = jax.device_get(model.init(jax.random.key(0), pair, pair, method='similarity'))
+    images = parallel.put_rows(jax.device_get(images))
     score = parallel.map_rows(lambda images, shared: model.apply(shared[0], images, shared[1], method='similarity'))
     # The golden ratio samples all lengths evenly at any time limit.
     order = [int(n * 0.618033988749895 * len(blocks)) % len(blocks) for n in range(4 * len(blocks))]
@@ -102,12 +105,13 @@ def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     for n in order:
         length = bucket(blocks[n].max(), LENGTH_MULTIPLE)
         texts = make_elements(len(blocks[n]), blocks[n], length, args.dim, args.dtype)
-        score.lower(images, (variables, texts)).compile()
+        shared = parallel.put_everywhere((variables, texts))
+        score.lower(images, shared).compile()
         start = time.perf_counter()
-        jax.block_until_ready(score(images, (variables, texts)))
+        jax.block_until_ready(score(images, shared))
         spent += time.perf_counter() - start
-        pairs += args.images * len(blocks[n])
-        words += args.images * blocks[n].sum()
+        pairs += len(counts) * len(blocks[n])
+        words += len(counts) * blocks[n].sum()
         if spent > args.seconds:
             break
     return pairs / spent, words / pairs
@@ -152,7 +156,9 @@ def unit(args: argparse.Namespace) -> str:
 
 
 def measure(args: argparse.Namespace, name: str) -> Row:
-    """Measures our implementation."""
+    """Measures our implementation, scoring with the devices that `jitm eval` uses."""
+    if not args.train:
+        parallel.use_all_cores()
     gflops = matmul_gflops()
     run = steps_per_second if args.train else pairs_per_second
     speed, length = run(args, make_model(name, args.dim), caption_lengths(args.captions, args.texts))

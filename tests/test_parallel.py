@@ -1,5 +1,6 @@
 """Losses and gradients do not depend on the number of devices and processes."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -114,6 +115,15 @@ def test_two_processes_of_two_devices_agree(tmp_path, one_device, initial):
     out, coordinator = tmp_path / 'out.npz', f'localhost:{free_port()}'
     finish(*[start(out, initial, 2, FEW, coordinator, 2, index) for index in range(2)])
     check_same(out, one_device, 4)
+
+
+@pytest.mark.parametrize(('given', 'want'), [('-1', len(os.sched_getaffinity(0))), ('3', 3)])
+def test_evaluation_uses_all_cores_unless_a_number_is_given(given, want):
+    script = 'import jax, jitm.commands.eval as e; e.parallel.use_all_cores(); print(jax.device_count())'
+    run = subprocess.run(
+        [sys.executable, '-c', script], env=environment(JAX_NUM_CPU_DEVICES=given), capture_output=True, text=True
+    )
+    assert int(run.stdout) == want, run.stderr
 
 
 def test_each_device_has_its_own_random_key():
