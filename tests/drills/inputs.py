@@ -181,10 +181,10 @@ BYTES = {
     'one byte': (lambda data: data[:1], ''),
     'cut off': (lambda data: data[: len(data) // 2], ''),
     'zeros': (lambda data: bytes(len(data)), ''),
-    'a picture': (lambda data: b'\xff\xd8\xff\xe0\0\x10JFIF' + bytes(100), ''),
+    'a picture': (lambda data: b'\xff\xd8\xff\xe0\0\x10JFIF' + bytes(100), 'is no .npy file'),
 }
 CAPTIONS = {
-    'missing': (None, 'cannot be read'),
+    'missing': (None, 'cannot be read .*: add the file, or make it readable'),
     'empty': (lambda data: b'', 'is empty'),
     'a blank line': (lambda data: data.replace(b'\n', b'\n\n', 1), 'line 2 is blank'),
     'Latin-1': (lambda data: data.replace(b'runs', b'r\xe9ns', 1), 'line 1 is not UTF-8'),
@@ -331,6 +331,7 @@ RUN_FILES = {
         'cut within': (lambda data: data.replace(b'}', b'', 1), 'damaged in line 1'),
         'no step': (lambda data: data.replace(b'"step"', b'"stop"'), 'damaged in line 1'),
         'no object': (lambda data: b'1\n' + data, 'damaged in line 1'),
+        'another number': (lambda data: data.replace(b'"step": 0', b'"step": 2', 1), 'damaged in line 1'),
     },
 }
 
@@ -340,6 +341,9 @@ def run_rows(base: Path) -> Iterator[Row]:
     for name, kinds in RUN_FILES.items():
         for kind, (change, sentence) in kinds.items():
             yield Row(f'{name}: {kind}', runs.TRAIN, edit(f'run/{name}', change), sentence)
+            if name == 'metrics.jsonl':
+                summary = 'report', 'summary', 'run'
+                yield Row(f'{name}: {kind}, reported', summary, edit(f'run/{name}', change), sentence)
     checkpoints = Checkpoints(base / 'run')
     read = {f'run/checkpoints/{step}/' for step in (checkpoints.best_step(), checkpoints.steps()[-1])}
     for name, data in sorted(runs.contents(base).items()):
