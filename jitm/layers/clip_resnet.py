@@ -11,20 +11,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import check_choice
+from jitm.layers.cnn import Convolution, normalize_pixels
 from jitm.layers.normalization import BatchNorm
-from jitm.layers.vit import check_size, normalize_pixels
+from jitm.layers.vit import check_size
 from jitm.types import DTYPES, Images
 
 STRIDE = 32  # pixels per cell of the last map
 EXPANSION = 4  # of the channels in a block
-KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')  # PyTorch's of convolutions
-
-
-def _convolution(features: int, size: int, stride: int, dtype: str, name: str) -> nn.Conv:
-    """Returns a convolution without bias, padded by half of its size on each side."""
-    padding = [(size // 2, size // 2)] * 2
-    edges = (size, size), (stride, stride)
-    return nn.Conv(features, *edges, padding, use_bias=False, dtype=DTYPES[dtype], kernel_init=KERNEL_INIT, name=name)
 
 
 def _average(x: chex.Array, size: int) -> chex.Array:
@@ -51,7 +44,7 @@ class _Bottleneck(nn.Module):
         outputs = EXPANSION * self.width
 
         def convolve(x: chex.Array, features: int, size: int, names: tuple[str, str], init: Callable) -> chex.Array:
-            x = _convolution(features, size, 1, self.dtype, names[0])(x)
+            x = Convolution(features, size, 1, size // 2, False, self.dtype, name=names[0])(x)
             return BatchNorm(init, name=names[1])(x, train=train).astype(x.dtype)
 
         ones, zeros = nn.initializers.ones, nn.initializers.zeros  # at first the block is the identity
@@ -107,9 +100,9 @@ class ModifiedResNet(nn.Module):
             raise ValueError(f'image_size is {self.image_size}, no multiple of {STRIDE}')
         check_size(images, self.image_size)
         train = train and self.train_norm
-        x = normalize_pixels(images.pixels, self.mean, self.deviation, DTYPES[self.dtype])
+        x = normalize_pixels(images.pixels, self.mean, self.deviation)
         for n, (width, stride) in enumerate([(self.stem_dim // 2, 2), (self.stem_dim // 2, 1), (self.stem_dim, 1)], 1):
-            x = _convolution(width, 3, stride, self.dtype, f'conv{n}')(x)
+            x = Convolution(width, 3, stride, 1, False, self.dtype, name=f'conv{n}')(x)
             x = nn.relu(BatchNorm(name=f'bn{n}')(x, train=train).astype(x.dtype))
         x = _average(x, 2)
         for layer, blocks in enumerate(self.blocks):

@@ -27,9 +27,11 @@ Padding = Sequence[tuple[int, int]]  # before and after, for height and width
 KERNEL_INIT = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')  # He et al. (2015), as torchvision
 
 
-def normalize_pixels(pixels: chex.Array) -> chex.Array:
-    """Maps uint8 [..., 3], red green blue, to float32 with mean 0 and deviation 1 over ImageNet."""
-    return (pixels.astype(jnp.float32) / 255 - np.asarray(MEAN)) / np.asarray(DEVIATION)
+def normalize_pixels(
+    pixels: chex.Array, mean: Sequence[float] = MEAN, deviation: Sequence[float] = DEVIATION
+) -> chex.Array:
+    """Maps uint8 [..., 3], red green blue, to float32 with mean 0 and deviation 1 over images with these moments."""
+    return (pixels.astype(jnp.float32) / 255 - np.asarray(mean)) / np.asarray(deviation)
 
 
 def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
@@ -64,7 +66,7 @@ def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), 
     return x
 
 
-class _Convolution(nn.Module):
+class Convolution(nn.Module):
     """A square convolution with explicit padding; 'SAME' would pad another side at stride 2 than torch.
 
     Attributes:
@@ -137,15 +139,15 @@ class VGG19(Network):
             def stage(self, x, channels=channels, layers=layers, first=number):
                 for n in range(layers):
                     name = f'features_{first + 2 * n}'
-                    x = nn.relu(_Convolution(channels, 3, padding=1, dtype=self.dtype, name=name)(x))
+                    x = nn.relu(Convolution(channels, 3, padding=1, dtype=self.dtype, name=name)(x))
                 return max_pool(x, 2, 2)
 
             x = (nn.remat(stage) if self.remat else stage)(self, x)
             number += 2 * layers + 1
         if self.pooled:  # the fully connected layers are convolutions over the whole map
             x = adaptive_average_pool(x, 7)
-            x = nn.relu(_Convolution(4096, 7, dtype=self.dtype, name='classifier_0')(x))
-            x = nn.relu(_Convolution(4096, 1, dtype=self.dtype, name='classifier_3')(x))
+            x = nn.relu(Convolution(4096, 7, dtype=self.dtype, name='classifier_0')(x))
+            x = nn.relu(Convolution(4096, 1, dtype=self.dtype, name='classifier_3')(x))
         return self.features(x)
 
 
@@ -155,10 +157,10 @@ class _Fire(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array) -> chex.Array:
-        x = nn.relu(_Convolution(self.squeezed, 1, dtype=self.dtype, name='squeeze')(x))
+        x = nn.relu(Convolution(self.squeezed, 1, dtype=self.dtype, name='squeeze')(x))
         wide = 4 * self.squeezed
-        one = _Convolution(wide, 1, dtype=self.dtype, name='expand1x1')(x)
-        three = _Convolution(wide, 3, padding=1, dtype=self.dtype, name='expand3x3')(x)
+        one = Convolution(wide, 1, dtype=self.dtype, name='expand1x1')(x)
+        three = Convolution(wide, 3, padding=1, dtype=self.dtype, name='expand3x3')(x)
         return nn.relu(jnp.concatenate([one, three], axis=-1))
 
 
@@ -170,7 +172,7 @@ class SqueezeNet(Network):
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
         del train
         check_choice(self.dtype, DTYPES, 'dtype')
-        x = nn.relu(_Convolution(64, 3, stride=2, dtype=self.dtype, name='features_0')(x))
+        x = nn.relu(Convolution(64, 3, stride=2, dtype=self.dtype, name='features_0')(x))
         fire = nn.remat(_Fire) if self.remat else _Fire
         for number, squeezed in FIRES.items():
             if number - 1 not in FIRES:
@@ -199,7 +201,7 @@ class _Block(nn.Module):
 
     def convolve(self, x, number, features, size, stride, train):
         """Applies a convolution and its batch normalization."""
-        x = _Convolution(features, size, stride, size // 2, False, self.dtype, name=f'conv{number}')(x)
+        x = Convolution(features, size, stride, size // 2, False, self.dtype, name=f'conv{number}')(x)
         return BatchNorm(name=f'bn{number}')(x, train=train).astype(x.dtype)
 
     @nn.compact
@@ -213,7 +215,7 @@ class _Block(nn.Module):
             y = self.convolve(y, number, outputs if last else self.width, size, stride, train)
             y = y if last else nn.relu(y)
         if self.downsample:
-            x = _Convolution(outputs, 1, self.stride, 0, False, self.dtype, name='downsample_0')(x)
+            x = Convolution(outputs, 1, self.stride, 0, False, self.dtype, name='downsample_0')(x)
             x = BatchNorm(name='downsample_1')(x, train=train).astype(y.dtype)
         return nn.relu(x + y)
 
@@ -238,7 +240,7 @@ class ResNet(Network):
         if self.depth not in RESNETS:
             raise ValueError(f'depth is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
         train, bottleneck = train and self.train_norm, self.depth >= 50
-        x = _Convolution(64, 7, 2, 3, False, self.dtype, name='conv1')(x)
+        x = Convolution(64, 7, 2, 3, False, self.dtype, name='conv1')(x)
         x = nn.relu(BatchNorm(name='bn1')(x, train=train).astype(x.dtype))
         x = max_pool(x, 3, 2, [(1, 1), (1, 1)])
         block = nn.remat(_Block, static_argnums=2) if self.remat else _Block

@@ -1,13 +1,12 @@
 """Vision transformers on pixels (Dosovitskiy et al., 2021), as CLIP has them (Radford et al., 2021)."""
 
-from collections.abc import Sequence
-
 import chex
 import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import UserError, check_choice
+from jitm.layers.cnn import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, BlockStyle, KernelInits, Transformer, layer_norm
 from jitm.types import DTYPES, Images
 
@@ -32,14 +31,6 @@ def pre_norm_transformer(
     inits = KernelInits(inner, out, nn.initializers.normal((2 * hidden_dim) ** -0.5), out)
     style = BlockStyle(True, activation, EPSILON)
     return Transformer(num_layers, num_heads, mlp_dim, 0.0, dtype, inits, style, name='encoder')
-
-
-def normalize_pixels(
-    pixels: chex.Array, mean: Sequence[float], deviation: Sequence[float], dtype: chex.ArrayDType
-) -> chex.Array:
-    """Returns (x / 255 - mean) / deviation of each channel of uint8 [I, H, W, 3], in a floating-point type."""
-    mean, deviation = (255 * jnp.asarray(values, jnp.float32) for values in (mean, deviation))
-    return ((pixels.astype(jnp.float32) - mean) / deviation).astype(dtype)
 
 
 def check_size(images: Images, image_size: int) -> None:
@@ -100,7 +91,7 @@ class ViT(nn.Module):
             raise ValueError(f'image_size is {self.image_size}, no multiple of patch_size {self.patch_size}')
         check_size(images, self.image_size)
         dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
-        pixels = normalize_pixels(images.pixels, self.mean, self.deviation, dtype)
+        pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
         edge = (self.patch_size, self.patch_size)
         patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', use_bias=False, dtype=dtype, name='patches')(pixels)
         tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')

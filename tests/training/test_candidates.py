@@ -50,6 +50,17 @@ def test_views_of_a_pair_match_each_other():
         np.testing.assert_array_equal(ranking.negatives, other_image)
 
 
+def test_a_learned_temperature_is_that_of_the_model():
+    source = InBatch(same_image='ignored')
+    scores = BatchScores(SCORES, None, jnp.full(5, 0.3))
+    both = source.rank(scores, GlobalBatch(jnp.arange(5)))
+    assert [float(ranking.temperature) for ranking in both.values()] == [np.float32(0.3)] * 2
+    assert rank_in_batch(range(5))['i2t'].temperature is None
+    config = load('clip:softmax,scenes')
+    assert source.supplies(config) == {'temperature'}
+    assert source.supplies(config | {'model': load('vsepp:vsepp,f8k')['model']}) == set()
+
+
 def test_margins_are_differences_in_relevance():
     phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
     both = rank_in_batch(range(5), relevance=phi, margin_temperature=4.0)
