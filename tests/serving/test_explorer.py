@@ -106,7 +106,7 @@ def test_a_pair_shows_the_hardest_negatives(site):
     assert shown == [site.data.captions[text] for text in negatives[: pages.NEGATIVES]]
 
 
-def test_attention_is_drawn_for_any_caption(scan):
+def test_any_caption_shows_its_attention(scan):
     page = scan.image(2, 'a red ring')
     assert '<h3>Attention</h3>' in page
     assert 'alt="Attention of the words of: a red ring"' in page
