@@ -1,4 +1,4 @@
-"""The published sizes of CLIP; the conformance tests are in test_matchers.py, parity in tests/importers/test_clip.py."""
+"""The published sizes of CLIP; test_matchers.py has the conformance tests, tests/importers/test_clip.py parity."""
 
 import jax
 import numpy as np
