@@ -55,7 +55,7 @@ def _compiled(top_k: int) -> Callable:
 
     def best(rows: tuple[chex.Array, chex.Array], shared: tuple[chex.Array]) -> tuple[chex.Array, chex.Array]:
         (vectors, ids), (queries,) = rows, shared
-        scores = product('id,td->it', vectors, queries)  # as in `DualEncoder.similarity`, to the last bit
+        scores = product('id,td->it', vectors, queries)  # as in `DualEncoder.similarity`
         scores, positions = jax.lax.top_k(jnp.where(ids[:, None] == PADDING, -jnp.inf, scores).T, top_k)
         return scores, ids[positions]
 
