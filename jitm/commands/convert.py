@@ -1,53 +1,79 @@
-"""Convert published weights to a run directory, which every command reads.
+"""Convert published weights to a run directory, which every command reads, or a run to the authors' names.
 
     jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32 --config.data.root=data/f30k
-    jitm eval --workdir runs/clip_b32 --split test
+    jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
+    jitm convert --to scan runs/scan --out exported/scan
 
-The argument is the folder of the published files, or the file of weights in it. Data, losses and evaluation are those
-of `--config`, by default of the file of the system in configs/; the model is that of the weights.
+With `--from`, the argument is the folder of the published files, or the file of weights in it. Data, losses and
+evaluation are those of `--config`, by default of the file of the system in configs/; the model is that of the weights.
+Options of the model that neither the tensors nor the stored options of the training script state are those of the
+config, and are printed.
+
+With `--to`, the argument is a run directory. Its best model is written as `model.safetensors` with the names of the
+tensors in the authors' checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the
+metadata `opt`, beside `vocabulary.json`. `--from` reads this folder, too.
 """
 
+import functools
 import importlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import safetensors.numpy
 from absl import flags
 
+from jitm import config as config_lib
 from jitm import ranges
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import UserError, did_you_mean
-from jitm.importers.clip import Published, load_clip
+from jitm.files import replacing
+from jitm.importers import systems
+from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
+from jitm.importers.clip import load_clip
+from jitm.importers.published import Published
 from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.run import Run, load_run
 from jitm.training.members import MemberState
 from jitm.training.step import TrainState
 
 TAKES_CONFIG = True
 ARGUMENTS = 'PATH'
-REQUIRED = ('from', 'out')
+REQUIRED = ('out',)
 
 
 class System(NamedTuple):
     """How the weights of a system are converted.
 
     Attributes:
-      load: maps the argument of the command and `--vocabulary` to the published model.
+      load: maps the argument of the command, `--vocabulary` and the config's `model` to the published model.
       config: the module whose config is the default.
     """
 
-    load: Callable[[str, str | None], Published]
+    load: Callable[[str, str | None, Mapping[str, Any]], Published]
     config: str
 
 
-SYSTEMS = {'clip': System(load_clip, 'configs.clip')}
+def _load_clip(path: str, vocabulary: str | None, model: Mapping[str, Any]) -> Published:
+    """Reads a CLIP, whose config states the whole model."""
+    return load_clip(path, vocabulary)
+
+
+SYSTEMS = {
+    'clip': System(_load_clip, 'configs.clip'),
+    **{name: System(functools.partial(load_checkpoint, name), f'configs.{name}') for name in systems.SYSTEMS},
+}
+TARGETS = ('vsepp', 'scan', 'sgraf')  # the systems whose names a run is written with
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags."""
     flags.DEFINE_string('from', None, f'The system: {", ".join(SYSTEMS)}.', flag_values=values)
-    flags.DEFINE_string('out', None, 'The run directory to make.', flag_values=values)
+    flags.DEFINE_string('to', None, f'The names to write a run with: {", ".join(TARGETS)}.', flag_values=values)
+    flags.DEFINE_string('out', None, 'The run directory to make, or the folder with `--to`.', flag_values=values)
     flags.DEFINE_string(
         'vocabulary', None, 'The published vocabulary; the one beside the weights if not given.', flag_values=values
     )
@@ -56,19 +82,34 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Converts, and prints the command that evaluates the run."""
-    name, folder = values['from'].value, Path(values.out)
-    if name not in SYSTEMS:
-        raise UserError(f"--from is '{name}', no system{did_you_mean(name, SYSTEMS)}")
+    source, target, folder = values['from'].value, values.to, Path(values.out)
+    if bool(source) == bool(target):
+        raise UserError('--from or --to is missing: give one of them, and not both')
+    for flag, name, known in (('from', source, SYSTEMS), ('to', target, TARGETS)):
+        if name and name not in known:
+            raise UserError(f"--{flag} is '{name}', no system{did_you_mean(name, known)}")
     if len(words) != 1:
-        raise UserError(f'{len(words)} paths are given: give the path of the published weights')
+        raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f'{folder} exists and is not empty: choose a new run directory')
+        raise UserError(f'{folder} exists and is not empty: choose a new folder')
+    if target:
+        write_authors(target, load_run(words[0]), folder)
+        print(f'written      {folder}  (model.safetensors, vocabulary.json)')
+    else:
+        _import(source, words[0], folder, values)
+
+
+def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> None:
+    """Converts published weights to a run directory."""
     system = SYSTEMS[name]
     config = values.config or importlib.import_module(system.config).get_config()
-    published = system.load(words[0], values.vocabulary)
+    published = system.load(path, values.vocabulary, config.model.to_dict())
     write_run(published, make_config(config.to_dict(), published), folder)
     print(f'run          {folder}  (checkpoints/)')
     print(f'vocabulary   {len(published.vocabulary)} entries')
+    if published.assumed:
+        assumed = ', '.join(f'{key}={value}' for key, value in published.assumed.items())
+        print(f'assumed      {assumed}  (of the config: the checkpoint does not state them)')
     print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
 
 
@@ -101,3 +142,12 @@ def write_run(published: Published, config: Mapping[str, Any], folder: Path) -> 
     state = TrainState(0, {config['evaluation']['member']: MemberState(**published.variables)})
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(state, 0, run, None)
+
+
+def write_authors(name: str, run: Run, folder: Path) -> None:
+    """Writes a run under the names of the tensors of a system's authors, as one folder."""
+    tensors, options = export_checkpoint(name, config_lib.member_model(run.config, run.member), run.variables)
+    with replacing(folder / 'vocabulary.json') as file:
+        file.write(run.vocabulary.to_json().encode())
+    with replacing(folder / 'model.safetensors') as file:
+        file.write(safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)}))

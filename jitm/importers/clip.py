@@ -2,21 +2,20 @@
 
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
-import jax
 import numpy as np
 from flax import traverse_util
 
-from jitm import config as config_lib
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
 from jitm.importers.clip_config import read_config
-from jitm.importers.tensors import LEAVES, convert, open_tensors
-from jitm.types import Images, Texts
+from jitm.importers.published import Published, shapes_of
+from jitm.importers.tensors import LEAVES, check_names, convert, open_tensors
+from jitm.types import Images
 
 WEIGHTS = (  # names in a folder, with that of the config beside it
     ('config.json', 'model.safetensors'),
@@ -88,24 +87,6 @@ _SKIPPED = re.compile(
 )
 
 Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
-
-
-class Published(NamedTuple):
-    """A published model.
-
-    Attributes:
-      model: the config's `model`.
-      variables: 'params' and 'batch_stats'.
-      vocabulary: of its texts.
-      vocabulary_path: where it was read.
-      data: what is known of its training images, as `Split.identity` has it.
-    """
-
-    model: dict[str, Any]
-    variables: dict[str, chex.ArrayTree]
-    vocabulary: BPE
-    vocabulary_path: str
-    data: dict[str, Any]
 
 
 def load_clip(path: str, vocabulary: str | None = None) -> Published:
@@ -215,15 +196,10 @@ def _convert(path: str, tensors: Tensors, section: Mapping[str, Any], vocab_size
     Raises:
       UserError: if a tensor is missing, left over, or has another shape.
     """
-    model, size = config_lib.make_model(section, vocab_size), section['image']['image_size']
-    images = Images(pixels=np.zeros((1, size, size, 3), np.uint8))
-    texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
-    with config_lib.model_keys():
-        shapes = dict(jax.eval_shape(model.init, jax.random.key(0), images, texts))
+    size = section['image']['image_size']
+    shapes = shapes_of(section, vocab_size, Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
     wanted = {published_name(leaf) for tree in shapes.values() for leaf in traverse_util.flatten_dict(tree)}
-    for reason, names in (('lacks', wanted - set(tensors)), ('has unknown', set(tensors) - wanted)):
-        if names:
-            raise UserError(f'{path} {reason} tensors ({_list(names)}): give the weights of its config')
+    check_names(path, tensors, wanted, 'give the weights of its config')
     converted = {
         part: convert(
             path, dict(zip(tensors, tensors, strict=True)), lambda name: tensors[name](), tree, published_name, 'CLIP'
@@ -231,12 +207,6 @@ def _convert(path: str, tensors: Tensors, section: Mapping[str, Any], vocab_size
         for part, tree in shapes.items()
     }
     return {'params': converted['params'], 'batch_stats': converted.get('batch_stats', {})}
-
-
-def _list(names: Collection[str], shown: int = 20) -> str:
-    """Lists names, the first ones if there are many."""
-    more = f' and {len(names) - shown} others' if len(names) > shown else ''
-    return ', '.join(sorted(names)[:shown]) + more
 
 
 def published_name(path: tuple[str, ...]) -> str:

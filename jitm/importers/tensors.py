@@ -4,7 +4,7 @@ import math
 import pathlib
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import chex
 import jax
@@ -26,6 +26,8 @@ LEAVES = {  # name of a variable -> that of its tensor in PyTorch
 }
 
 Read = Callable[[str], np.ndarray]
+KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
+VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
 
 
 def new_name(name: str) -> str:
@@ -64,7 +66,7 @@ def convert(
                 f"{path} has a tensor '{names[name]}' of shape {list(tensor.shape)} where the model has "
                 f'{list(shape)}: give {model} weights of this size and vocabulary'
             )
-        if parameter[-1] == 'kernel':
+        if KERNELS.fullmatch(parameter[-1]):
             tensor = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
         return np.ascontiguousarray(tensor, np.float32).reshape(leaf.shape)
 
@@ -97,14 +99,39 @@ def refuse_others(
         )
 
 
+def check_names(path: str, names: Collection[str], wanted: Collection[str], hint: str) -> None:
+    """Raises a UserError that lists the tensors that a file lacks, or those that a model has no place for.
+
+    Args:
+      path: of the file.
+      names: of its tensors.
+      wanted: names of the tensors of the model.
+      hint: what to do, for the message.
+    """
+    for reason, found in (('lacks', set(wanted) - set(names)), ('has unknown', set(names) - set(wanted))):
+        if found:
+            shown = ', '.join(sorted(found)[:20]) + (f' and {len(found) - 20} others' if len(found) > 20 else '')
+            raise UserError(f'{path} {reason} tensors ({shown}): {hint}')
+
+
+def to_published(parameter: tuple[str, ...], value: np.ndarray) -> np.ndarray:
+    """Returns the tensor in PyTorch of a variable, the inverse of what `convert` does to it."""
+    shape = _published_shape(parameter, value.shape)
+    if not KERNELS.fullmatch(parameter[-1]):
+        return value.reshape(shape)
+    tensor = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.reshape(shape[::-1]).T
+    return np.ascontiguousarray(tensor)
+
+
 def _published_shape(parameter: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the shape in PyTorch, where kernels are [out, in, ...] and attention heads have no axis of their own."""
-    if parameter[-1] == 'kernel' and len(shape) == 4:  # a convolution
+    is_kernel = KERNELS.fullmatch(parameter[-1])
+    if is_kernel and len(shape) == 4:  # a convolution
         return shape[3], shape[2], *shape[:2]
-    if parameter[-1] == 'kernel':
+    if is_kernel:
         inputs = math.prod(shape[:-1]) if parameter[-2] == 'out' else shape[0]
         return math.prod(shape) // inputs, inputs
-    return (math.prod(shape),) if parameter[-1] == 'bias' else shape
+    return (math.prod(shape),) if parameter[-1] in VECTORS else shape
 
 
 def open_tensors(path: str, model: str) -> tuple[list[str], Read]:

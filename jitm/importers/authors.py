@@ -1,0 +1,209 @@
+"""Converts checkpoints of the authors' training scripts to configs and variables of our models, and back.
+
+A checkpoint is a file of torch, or a safetensors file with the same names, such as 'model.0.fc.weight', whose metadata
+has the options as JSON.
+"""
+
+import functools
+import json
+import re
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import chex
+import numpy as np
+import safetensors
+from flax import traverse_util
+
+from jitm import config as config_lib
+from jitm.data.text import Vocabulary
+from jitm.data.vocabularies import Tokenizer, load_vocabulary
+from jitm.errors import UserError
+from jitm.importers import key_maps, torch_files
+from jitm.importers.key_maps import Tensors
+from jitm.importers.published import Published, shapes_of
+from jitm.importers.systems import FEATURES, SYSTEMS, WORDS, Shapes, System
+from jitm.importers.tensors import check_names, convert, open_tensors, to_published
+from jitm.types import Images
+
+OPTIONS = 'opt'  # of the training script, in a checkpoint
+# Other names of tensors: of torch.nn.DataParallel, and of weight normalization in torch 2.
+_RENAMED = (
+    (r'(?<!\w)module\.', ''),
+    (r'\.parametrizations\.weight\.original0$', '.weight_g'),
+    (r'\.(parametrizations\.weight\.original1|weight_v)$', '.weight'),
+)
+
+
+def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping[str, Any]) -> Published:
+    """Reads a checkpoint of a training script.
+
+    Args:
+      name: of the system, a key of `SYSTEMS`.
+      path: of the checkpoint, or a folder with `model.safetensors`.
+      vocabulary: path of the JSON vocabulary that it was trained with; None for `vocabulary.json` in the folder.
+      model: the config's `model`, for what the checkpoint does not state.
+
+    Returns:
+      The model, in float32.
+
+    Raises:
+      UserError: if a file is missing or damaged, tensors are missing, left over or of another shape, or the vocabulary
+        is another one.
+    """
+    system, folder = SYSTEMS[name], Path(path)
+    if folder.is_dir():
+        path, beside = str(folder / 'model.safetensors'), folder / 'vocabulary.json'
+        vocabulary = vocabulary or (str(beside) if beside.is_file() else None)
+    tensors, options = _open(path, system)
+    shapes = Shapes(path, tensors)
+    section, assumed = _recognize(path, system, shapes, options, model)
+    words = _read_vocabulary(vocabulary, path, shapes)
+    regions, features = (section.get('image_whole') or {}).get('slots', 1), shapes(FEATURES, 2)[1]
+    images = Images(np.zeros((1, regions, features), np.float32), np.full(1, regions, np.int32))
+    trees = shapes_of(section, len(words), images)
+    variables = _convert(path, system, tensors, trees)
+    data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
+    return Published(section, variables, words, vocabulary, data, assumed)
+
+
+def _open(path: str, system: System) -> tuple[Tensors, dict[str, Any]]:
+    """Opens a checkpoint: its tensors, with one name for each, and the options that are stored in it."""
+    stored, read = open_tensors(path, system.title)
+    names = {}
+    for name in stored:
+        new = name
+        for pattern, replacement in _RENAMED:
+            new = re.sub(pattern, replacement, new)
+        if new in names:
+            raise UserError(f"{path} has both '{names[new]}' and '{name}': give a checkpoint with one model")
+        names[new] = name
+    names = {new: name for new, name in names.items() if not re.fullmatch(system.names.unread, new)}
+    tensors = {new: functools.partial(read, name) for new, name in names.items()}
+    return key_maps.split_gates(tensors), _read_options(Path(path))
+
+
+def _read_options(path: Path) -> dict[str, Any]:
+    """Returns the options of the training script; none if the file does not have them.
+
+    Raises:
+      UserError: if they are no JSON.
+    """
+    if path.suffix == '.safetensors':
+        with safetensors.safe_open(path, framework='numpy') as file:
+            text = (file.metadata() or {}).get(OPTIONS, '{}')
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path} has metadata '{OPTIONS}' that are no JSON object: write it again") from error
+    content = {} if path.suffix == '.npz' else torch_files.load(path)
+    options = content.get(OPTIONS) if isinstance(content, Mapping) else None
+    return dict(vars(options)) if isinstance(options, types.SimpleNamespace) else {}
+
+
+def _recognize(
+    path: str, system: System, shapes: Shapes, options: Mapping[str, Any], model: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the config's `model` of a checkpoint, and the keys of it that are assumed."""
+    if model['name'].partition('.')[0] != system.module:
+        raise UserError(f"--config has the model '{model['name']}', which is not {system.title}: give another one")
+    section, assumed = config_lib.to_json(model), {}
+    found = dict(system.fixed)
+    for key, (option, values) in system.options.items():
+        if option not in options:
+            assumed[key] = section[key]
+        else:
+            found[key] = _option(path, option, options[option], values, section[key])
+    for key, value in (found | system.recognize(shapes)).items():
+        parent, _, leaf = key.rpartition('.')
+        (section[parent] if parent else section)[leaf] = value
+    return section, assumed
+
+
+def _option(path: str, option: str, value: Any, values: Mapping[Any, Any] | None, default: Any) -> Any:
+    """Returns a stored option as a value of our config."""
+    kind = float if isinstance(default, float) else type(default)
+    if values is not None and isinstance(value, str | bool) and value in values:
+        return values[value]
+    if values is None and type(value) in {kind, int if kind is float else kind}:
+        return kind(value)
+    raise UserError(f'{path} has the option {option}={value!r}, which is unknown: convert it with another one')
+
+
+def _read_vocabulary(vocabulary: str | None, path: str, shapes: Shapes) -> Tokenizer:
+    """Reads the vocabulary of a checkpoint; `<mask>` is appended if the checkpoint has one word more."""
+    if not vocabulary:
+        raise UserError(f'--vocabulary is missing: give the JSON file of the words of {path}')
+    words, size = load_vocabulary(vocabulary), shapes(WORDS, 2)[0]
+    if isinstance(words, Vocabulary) and size == len(words) + 1:
+        words = words.with_mask()
+    if len(words) != size:
+        raise UserError(f'{vocabulary} has {len(words)} words, but {path} has {size}: give the vocabulary it came with')
+    return words
+
+
+def _convert(
+    path: str, system: System, tensors: Tensors, trees: Mapping[str, chex.ArrayTree]
+) -> dict[str, chex.ArrayTree]:
+    """Returns 'params' and 'batch_stats' from all tensors."""
+    wanted = {system.names.name(leaf) for tree in trees.values() for leaf in traverse_util.flatten_dict(tree)}
+    hint = f'give a checkpoint of {system.title}'
+    check_names(path, *(set(map(key_maps.stored_name, names)) for names in (tensors, wanted)), hint)
+    names = {name: name for name in tensors}
+    converted = {
+        part: convert(path, names, lambda name: tensors[name](), tree, system.names.name, system.title)
+        for part, tree in trees.items()
+    }
+    return {'params': converted['params'], 'batch_stats': converted.get('batch_stats', {})}
+
+
+def export_checkpoint(
+    name: str, model: Mapping[str, Any], variables: Mapping[str, chex.ArrayTree]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the tensors of a model under the authors' names, and the options of their training script.
+
+    Args:
+      name: of the system, a key of `SYSTEMS`.
+      model: the config's `model`.
+      variables: 'params' and 'batch_stats'.
+
+    Raises:
+      UserError: if the authors' code has no such model.
+    """
+    system = SYSTEMS[name]
+    _check_model(system, model)
+    tensors = {}
+    for tree in variables.values():
+        for path, value in traverse_util.flatten_dict(tree).items():
+            try:
+                tensors[system.names.name(path)] = to_published(path, np.asarray(value))
+            except KeyError:
+                raise UserError(f"{system.title} has no '{'/'.join(path)}', which this run has") from None
+    tensors = key_maps.stack_gates(tensors)
+    for zeros, like in system.names.zeros.items():
+        if like in tensors:
+            tensors[zeros] = np.zeros(len(tensors[like]), np.float32)
+    if 'model.0.fc.weight_g' in tensors:
+        tensors['model.0.fc.weight_v'] = tensors.pop(FEATURES)
+    norms = [tensor.removesuffix('running_mean') for tensor in tensors if tensor.endswith('.running_mean')]
+    tensors |= {f'{norm}num_batches_tracked': np.zeros((), np.int64) for norm in norms}
+    options = {'embed_size': model['embed_dim'], 'word_dim': model['text']['word_dim']}
+    for key, (option, values) in system.options.items():
+        theirs = {} if values is None else {ours: value for value, ours in values.items()}
+        options[option] = theirs.get(model[key], model[key])
+    return tensors, options
+
+
+def _check_model(system: System, model: Mapping[str, Any]) -> None:
+    """Raises a UserError if a model is not of a system as it was released."""
+    if model['name'].partition('.')[0] != system.module:
+        raise UserError(f"the run has the model '{model['name']}', which is not {system.title}")
+    flat = config_lib.flatten(model)
+    for key, value in system.fixed.items():
+        if flat.get(key) != value:
+            raise UserError(
+                f'the run has model.{key} = {flat.get(key)!r}, but {system.title} as released has {value!r}: '
+                'convert it --to safetensors'
+            )

@@ -1,0 +1,48 @@
+"""Published models, as their importers return them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import numpy as np
+
+from jitm import config as config_lib
+from jitm.data.vocabularies import Tokenizer
+from jitm.types import Images, Texts
+
+
+class Published(NamedTuple):
+    """A published model.
+
+    Attributes:
+      model: the config's `model`.
+      variables: 'params' and 'batch_stats'.
+      vocabulary: of its texts.
+      vocabulary_path: where it was read.
+      data: what is known of its training images, as `Split.identity` has it.
+      assumed: keys of the model that nothing in the files states -> their values.
+    """
+
+    model: dict[str, Any]
+    variables: dict[str, chex.ArrayTree]
+    vocabulary: Tokenizer
+    vocabulary_path: str
+    data: dict[str, Any]
+    assumed: Mapping[str, Any] = {}
+
+
+def shapes_of(model: Mapping[str, Any], vocab_size: int, images: Images) -> dict[str, chex.ArrayTree]:
+    """Returns the shapes of the variables of a model, 'params' and perhaps 'batch_stats'.
+
+    Args:
+      model: the config's `model`.
+      vocab_size: V.
+      images: one image with what the model reads; only shapes are read.
+
+    Raises:
+      UserError: if the config is wrong.
+    """
+    texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
+    with config_lib.model_keys():
+        return dict(jax.eval_shape(config_lib.make_model(model, vocab_size).init, jax.random.key(0), images, texts))

@@ -1,0 +1,191 @@
+"""Checkpoints in the layout of the authors' training scripts, and their scores as loops in float64."""
+
+from pathlib import Path
+
+import numpy as np
+
+from jitm.data.text import SPECIAL_WORDS, Vocabulary
+from tests.importers.torch_pickles import Build, Call, Global, dense, write_zip
+from tests.models import cross_attention_oracle as oracle
+
+D, W, F, M, SLOTS = 6, 5, 7, 5, 3
+WORDS = (*SPECIAL_WORDS, *'abcdefgh')
+KINDS = {'f': 'FloatStorage', 'i': 'LongStorage'}
+CAPTIONS = (np.array([1, 4, 5, 2]), np.array([1, 11, 7, 8, 6, 3, 2]), np.array([1, 2]))
+
+
+def write_vocabulary(folder: Path, words=WORDS) -> str:
+    path = folder / 'vocabulary.json'
+    path.write_text(Vocabulary(tuple(words)).to_json())
+    return str(path)
+
+
+def write_checkpoint(path: Path, modules, options=None, write=write_zip, prefix='') -> str:
+    """Writes {'epoch', 'model': a list of dicts of tensors, 'opt'}."""
+    keys = iter(range(1000))
+    model = [
+        {f'{prefix}{name}': dense(x, str(next(keys)), KINDS[x.dtype.kind]) for name, x in tensors.items()}
+        for tensors in modules
+    ]
+    namespace = Build(Call(Global('argparse', 'Namespace'), ()), options or {})
+    return write(path, {'epoch': 3, 'model': model, 'opt': namespace, 'Eiters': 10})
+
+
+def random(rng, *shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def linear(rng, name, outputs, inputs):
+    return {
+        f'{name}.weight': random(rng, outputs, inputs) / np.float32(np.sqrt(inputs)),
+        f'{name}.bias': random(rng, outputs),
+    }
+
+
+def norm(rng, name, channels):
+    tensors = {f'{name}.{leaf}': random(rng, channels) for leaf in ('weight', 'bias', 'running_mean')}
+    variance = rng.uniform(0.5, 1.5, channels).astype(np.float32)
+    return tensors | {f'{name}.running_var': variance, f'{name}.num_batches_tracked': np.array(7)}
+
+
+def gru(rng, name, features, inputs, bidirectional):
+    tensors = {}
+    for direction in ('_l0', '_l0_reverse')[: 1 + bidirectional]:
+        tensors |= {
+            f'{name}.weight_ih{direction}': random(rng, 3 * features, inputs) / 2,
+            f'{name}.weight_hh{direction}': random(rng, 3 * features, features) / 2,
+            f'{name}.bias_ih{direction}': random(rng, 3 * features),
+            f'{name}.bias_hh{direction}': random(rng, 3 * features),
+        }
+    return tensors
+
+
+def encoders(rng, rnn='rnn', bidirectional=True):
+    """The modules of images and of texts."""
+    texts = {'embed.weight': random(rng, len(WORDS), W), **gru(rng, rnn, D, W, bidirectional)}
+    return [linear(rng, 'fc', D, F), texts]
+
+
+def sgraf(rng, reasoning):
+    tensors = {}
+    for side in ('v', 't'):
+        for part in ('local', 'global'):
+            tensors |= linear(rng, f'{side}_global_w.embedding_{part}.0', D, D)
+        tensors |= linear(rng, f'{side}_global_w.embedding_common.0', 1, D)
+    tensors |= norm(rng, 'v_global_w.embedding_local.1', SLOTS) | norm(rng, 'v_global_w.embedding_global.1', D)
+    for name in ('sim_tranloc_w', 'sim_tranglo_w'):
+        tensors |= linear(rng, name, M, D)
+    tensors |= linear(rng, 'sim_eval_w', 1, M)
+    if reasoning == 'SAF':
+        return [
+            *encoders(rng, 'cap_rnn'),
+            tensors | linear(rng, 'SAF_module.attn_sim_w', 1, M) | norm(rng, 'SAF_module.bn', 1),
+        ]
+    for n in range(3):
+        for name in ('graph_query_w', 'graph_key_w', 'sim_graph_w'):
+            tensors |= linear(rng, f'SGR_module.{n}.{name}', M, M)
+        tensors[f'SGR_module.{n}.sim_graph_w.bias'] += 2  # so that few of its units are 0
+    return [*encoders(rng, 'cap_rnn'), tensors]
+
+
+# The forward passes of the authors, in float64.
+
+
+def as_double(modules):
+    return [{name: np.asarray(value, np.float64) for name, value in tensors.items()} for tensors in modules]
+
+
+def apply_linear(tensors, name, x):
+    return tensors[f'{name}.weight'] @ x + tensors[f'{name}.bias']
+
+
+def run_gru(tensors, name, inputs, direction):
+    """The states after each input, in the order of the inputs."""
+    weight_ih, weight_hh = (tensors[f'{name}.weight_{side}{direction}'] for side in ('ih', 'hh'))
+    bias_ih, bias_hh = (tensors[f'{name}.bias_{side}{direction}'] for side in ('ih', 'hh'))
+    backward = direction.endswith('_reverse')
+    state, states = np.zeros(weight_hh.shape[1]), []
+    for x in inputs[::-1] if backward else inputs:
+        of_input, of_state = np.split(weight_ih @ x + bias_ih, 3), np.split(weight_hh @ state + bias_hh, 3)
+        reset, update = (oracle.sigmoid(a + b) for a, b in zip(of_input[:2], of_state[:2], strict=True))
+        new = np.tanh(of_input[2] + reset * of_state[2])
+        state = (1 - update) * new + update * state
+        states.append(state)
+    return np.array(states[::-1] if backward else states)
+
+
+def read_words(tensors, ids, rnn='rnn', embedding='embed.weight'):
+    """The states of a GRU after each word, averaged over its directions."""
+    directions = [d for d in ('_l0', '_l0_reverse') if f'{rnn}.weight_ih{d}' in tensors]
+    return np.mean([run_gru(tensors, rnn, tensors[embedding][ids], d) for d in directions], axis=0)
+
+
+def unit_rows(rows):
+    return np.array([oracle.l2norm(row) for row in rows])
+
+
+def encode(modules, regions, ids, rnn='rnn'):
+    images, texts, *_ = modules
+    return unit_rows([apply_linear(images, 'fc', x) for x in regions]), unit_rows(read_words(texts, ids, rnn))
+
+
+def score_all(score, modules, images, captions=CAPTIONS):
+    """Scores [I, T] in float64 of a function of (modules, regions, ids)."""
+    modules = as_double(modules)
+    return np.array([[score(modules, image.astype(np.float64), ids) for ids in captions] for image in images])
+
+
+def score_vsepp(modules, regions, ids, measure='cosine', normalize=True, absolute=False):
+    image = apply_linear(modules[0], 'fc', regions[0])
+    image = oracle.l2norm(image) if normalize else image
+    text = oracle.l2norm(read_words(modules[1], ids)[-1])
+    image, text = (np.abs(image), np.abs(text)) if absolute else (image, text)
+    return image @ text if measure == 'cosine' else -np.sqrt(np.sum(np.maximum(text - image, 0) ** 2))
+
+
+def score_scan(modules, regions, ids, **options):
+    return oracle.scan_score(*encode(modules, regions, ids), **options)
+
+
+def score_bfan(modules, regions, ids, **options):
+    return oracle.bfan_score(*encode(modules, regions, ids), **options)
+
+
+def score_sgraf(modules, regions, ids, reasoning):
+    params = sgraf_params(modules[2])
+    score = oracle.sgr_score if reasoning == 'SGR' else oracle.saf_score
+    return score(*encode(modules, regions, ids, 'cap_rnn'), params)
+
+
+def sgraf_params(tensors):
+    """The tensors under the names of the oracle."""
+    names = {
+        **{
+            f'{ours}_{part}': f'{side}_global_w.embedding_{part}.0'
+            for ours, side in (('image', 'v'), ('text', 't'))
+            for part in ('local', 'global', 'common')
+        },
+        'local_alignment': 'sim_tranloc_w',
+        'global_alignment': 'sim_tranglo_w',
+        'score': 'sim_eval_w',
+        'filter': 'SAF_module.attn_sim_w',
+        **{
+            f'graph_{n}_{ours}': f'SGR_module.{n}.{theirs}'
+            for n in range(3)
+            for ours, theirs in (('query', 'graph_query_w'), ('key', 'graph_key_w'), ('update', 'sim_graph_w'))
+        },
+    }
+    norms = {
+        'image_local_norm': 'v_global_w.embedding_local.1',
+        'image_global_norm': 'v_global_w.embedding_global.1',
+        'filter_norm': 'SAF_module.bn',
+    }
+    params = {}
+    for ours, theirs in names.items():
+        if f'{theirs}.weight' in tensors:
+            params |= {f'{ours}/kernel': tensors[f'{theirs}.weight'].T, f'{ours}/bias': tensors[f'{theirs}.bias']}
+    leaves = {'scale': 'weight', 'bias': 'bias', 'mean': 'running_mean', 'variance': 'running_var'}
+    for ours, theirs in norms.items():
+        if f'{theirs}.weight' in tensors:
+            params |= {f'{ours}/{leaf}': tensors[f'{theirs}.{name}'] for leaf, name in leaves.items()}
+    return params

@@ -1,0 +1,279 @@
+"""Checkpoints of the authors' training scripts against loops over their own tensors in float64."""
+
+import functools
+import json
+import pickle
+
+import chex
+import jax
+import numpy as np
+import pytest
+import safetensors
+
+from configs import vsepp
+from jitm.commands.cli import main
+from jitm.errors import UserError
+from jitm.importers.authors import export_checkpoint
+from jitm.runs.run import load_run
+from jitm.types import Images, Texts
+from tests.importers import authors_checkpoints as theirs
+from tests.importers.test_torch_files import Canary
+from tests.importers.torch_pickles import Build, Call, Global, write_legacy, write_zip
+
+RNG = np.random.default_rng(0)
+REGIONS = RNG.normal(size=(2, theirs.SLOTS, theirs.F)).astype(np.float32)
+ONE = REGIONS[:, :1]
+SCAN = {
+    'cross_attn': 'i2t',
+    'agg_func': 'LogSumExp',
+    'lambda_softmax': 4.0,
+    'lambda_lse': 5,
+    'raw_feature_norm': 'l2norm',
+}
+SYSTEMS = {  # name -> --from, modules, options, regions, score
+    'vsepp': (
+        'vsepp',
+        theirs.encoders(RNG, bidirectional=False),
+        {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False},
+        ONE,
+        theirs.score_vsepp,
+    ),
+    'vse0': (
+        'vsepp',
+        theirs.encoders(RNG, bidirectional=False),
+        {'measure': 'cosine', 'no_imgnorm': True, 'use_abs': False},
+        ONE,
+        functools.partial(theirs.score_vsepp, normalize=False),
+    ),
+    'order0': (
+        'vsepp',
+        theirs.encoders(RNG, bidirectional=False),
+        {'measure': 'order', 'no_imgnorm': False, 'use_abs': True},
+        ONE,
+        functools.partial(theirs.score_vsepp, measure='order', absolute=True),
+    ),
+    'scan': (
+        'scan',
+        theirs.encoders(RNG),
+        SCAN,
+        REGIONS,
+        functools.partial(theirs.score_scan, direction='i2t', raw_feature_norm='l2norm', softmax_temperature=4.0),
+    ),
+    'bfan': (
+        'bfan',
+        theirs.encoders(RNG),
+        {'focal_type': 'prob', 'lambda_softmax': 20.0, 'raw_feature_norm': 'clipped_l2norm'},
+        REGIONS,
+        functools.partial(theirs.score_bfan, focal='prob'),
+    ),
+    'sgr': ('sgraf', theirs.sgraf(RNG, 'SGR'), {}, REGIONS, functools.partial(theirs.score_sgraf, reasoning='SGR')),
+    'saf': ('sgraf', theirs.sgraf(RNG, 'SAF'), {}, REGIONS, functools.partial(theirs.score_sgraf, reasoning='SAF')),
+}
+
+
+@pytest.fixture
+def vocabulary(tmp_path) -> str:
+    return theirs.write_vocabulary(tmp_path)
+
+
+def convert(system, path, out, *arguments) -> int:
+    return main(['convert', '--from', system, path, '--out', str(out), *arguments])
+
+
+def scores_of(workdir, images) -> np.ndarray:
+    run = load_run(workdir)
+    ids = np.zeros((len(theirs.CAPTIONS), max(map(len, theirs.CAPTIONS))), np.int32)
+    for row, caption in zip(ids, theirs.CAPTIONS, strict=True):
+        row[: len(caption)] = caption
+    lengths = np.array([len(caption) for caption in theirs.CAPTIONS], np.int32)
+    counts = np.full(len(images), images.shape[1], np.int32)
+    with jax.default_matmul_precision('highest'):
+        return np.asarray(run.model.apply(run.variables, Images(images, counts), Texts(ids, lengths)))
+
+
+@pytest.mark.parametrize('name', SYSTEMS)
+def test_scores_are_those_of_the_authors(tmp_path, vocabulary, capsys, name):
+    system, modules, options, images, score = SYSTEMS[name]
+    path = theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', modules, options)
+    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    assert 'assumed' not in capsys.readouterr().out
+    want = theirs.score_all(score, modules, images)
+    assert np.std(want) > 1e-3
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), want, atol=1e-5)
+
+
+def weight_norm(modules, old=True):
+    """The images' layer as torch stores it with weight normalization."""
+    images, *others = modules
+    images = dict(images)
+    weight = images.pop('fc.weight')
+    length, direction = ('weight_g', 'weight_v') if old else [f'parametrizations.weight.original{n}' for n in range(2)]
+    length_and_direction = {f'fc.{length}': np.float32(1.7), f'fc.{direction}': weight}
+    scaled = {**images, 'fc.weight': weight * 1.7 / np.linalg.norm(weight)}
+    return [{**images, **length_and_direction}, *others], [scaled, *others]
+
+
+@pytest.mark.parametrize('old', [True, False])
+def test_checkpoints_of_other_ages_and_of_several_devices(tmp_path, vocabulary, old):
+    _, modules, options, images, score = SYSTEMS['scan']
+    stored, scaled = weight_norm(modules, old)
+    stored = [{name: np.asarray(x) for name, x in tensors.items()} for tensors in stored]
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', stored, options, write_legacy if old else write_zip, 'module.')
+    assert convert('scan', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), theirs.score_all(score, scaled, images), atol=1e-5)
+
+
+def test_what_nothing_states_is_that_of_the_config_and_printed(tmp_path, vocabulary, capsys):
+    _, modules, _, images, _ = SYSTEMS['bfan']
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules)
+    config = ('--config', 'configs/bfan.py:prob,f30k')
+    assert convert('bfan', path, tmp_path / 'run', '--vocabulary', vocabulary, *config) == 0
+    assert 'assumed      lambda_softmax=20.0, raw_feature_norm=clipped_l2norm, focal=prob  (' in capsys.readouterr().out
+    want = theirs.score_all(functools.partial(theirs.score_bfan, focal='prob'), modules, images)
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), want, atol=1e-5)
+
+
+def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path):
+    system, modules, options, *_ = SYSTEMS['scan']
+    vocabulary = theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1])
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
+    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    run = load_run(tmp_path / 'run')
+    assert run.vocabulary.words == (*theirs.WORDS[:-1], '<mask>')
+    assert (run.feature_size, run.data_hash, run.config['model']['text']['word_dim']) == (theirs.F, '', theirs.W)
+
+
+def changed(modules, number, **tensors):
+    """The modules with other tensors in one of them, `__` for a dot; None removes one."""
+    tensors = {name.replace('__', '.'): x for name, x in tensors.items()}
+    merged = {name: x for name, x in (modules[number] | tensors).items() if x is not None}
+    return [merged if n == number else module for n, module in enumerate(modules)]
+
+
+SGR, WIDE = SYSTEMS['sgr'][1], np.zeros((3, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ('system', 'modules', 'options', 'message'),
+    [
+        ('sgraf', changed(SGR, 2, sim_tranloc_w__bias=None), {}, 'lacks tensors (model.2.sim_tranloc_w.bias)'),
+        ('sgraf', changed(SGR, 1, extra__weight=WIDE), {}, 'has unknown tensors (model.1.extra.weight)'),
+        ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=None), {}, 'lacks tensors (model.1.cap_rnn.weight_hh_l0)'),
+        ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE), {}, 'of shape [1, 3] where the model has [6, 6]'),
+        ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE[:2]), {}, 'of shape [2, 3] where the model has [6, 6]'),
+        ('sgraf', changed(SGR, 2, sim_eval_w__weight=WIDE[0]), {}, 'of shape [3], which needs 2 axes'),
+        ('sgraf', SGR[:2], {}, "lacks the tensor 'model.2.sim_eval_w.weight'"),
+        ('scan', SGR, SCAN, 'lacks tensors (model.1.rnn.bias_hh_l0'),
+        ('scan', changed(SYSTEMS['scan'][1], 0, fc__weight=None), SCAN, "lacks the tensor 'model.0.fc.weight'"),
+        ('scan', SYSTEMS['scan'][1], SCAN | {'cross_attn': 't2t'}, "'model.direction'"),
+        ('scan', SYSTEMS['scan'][1], SCAN | {'lambda_lse': 'six'}, "has the option lambda_lse='six'"),
+        ('vsepp', SYSTEMS['vsepp'][1], {'measure': 'l2'}, "has the option measure='l2'"),
+        ('vsepp', SYSTEMS['vsepp'][1], {'use_abs': [1]}, 'has the option use_abs=[1]'),
+        ('scan', [], SCAN, "lacks the tensor 'model.0.fc.weight'"),
+    ],
+)
+def test_other_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys, system, modules, options, message):
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
+    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count('\n') == 1
+    assert not (tmp_path / 'run').exists()
+
+
+def test_both_names_of_a_tensor_are_refused(tmp_path, vocabulary, capsys):
+    modules = changed(SYSTEMS['scan'][1], 0, module__fc__weight=WIDE)
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, SCAN)
+    assert convert('scan', path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
+    assert "has both 'model.0.fc.weight' and 'model.0.module.fc.weight'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ((), '--vocabulary is missing: give the JSON file'),
+        (('--vocabulary', 'missing.json'), 'missing.json cannot be read'),
+        (('--vocabulary', 'LONG'), 'has 14 words, but'),
+        (('--vocabulary', 'x.txt'), 'x.txt'),
+        (
+            ('--vocabulary', 'WORDS', '--config', 'configs/scan.py'),
+            "--config has the model 'scan.SCAN', which is not VSE++",
+        ),
+    ],
+)
+def test_other_vocabularies_are_one_sentence(tmp_path, capsys, arguments, message):
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', SYSTEMS['vsepp'][1], SYSTEMS['vsepp'][2])
+    (tmp_path / 'long').mkdir()
+    places = {
+        'WORDS': theirs.write_vocabulary(tmp_path),
+        'LONG': theirs.write_vocabulary(tmp_path / 'long', (*theirs.WORDS, 'i', 'j')),
+    }
+    assert convert('vsepp', path, tmp_path / 'run', *(places.get(word, word) for word in arguments)) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('write', [write_zip, write_legacy])
+def test_nothing_in_a_hostile_checkpoint_runs(tmp_path, vocabulary, capsys, write):
+    canary = tmp_path / 'canary'
+    code = Call(Global('os', 'system'), (f'touch {canary}',))
+    hostile = [
+        {'model': [{'fc.weight': code}]},
+        {'opt': code},
+        {'opt': Build(Call(Global('argparse', 'Namespace'), ()), {'measure': code})},
+        Build(Call(Global('argparse', 'Namespace'), ()), {'opt': code}),
+    ]
+    for content in hostile:
+        path = write(tmp_path / 'x.pth', content)
+        assert convert('vsepp', path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
+        assert "refers to 'os.system', which weights do not need" in capsys.readouterr().err
+    (tmp_path / 'y.pth').write_bytes(pickle.dumps(Canary(canary)))
+    assert convert('vsepp', str(tmp_path / 'y.pth'), tmp_path / 'run', '--vocabulary', vocabulary) == 2
+    assert not canary.exists()
+    assert not (tmp_path / 'run').exists()
+
+
+def test_damaged_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys):
+    whole = tmp_path / 'whole.pth'
+    theirs.write_checkpoint(whole, SYSTEMS['vsepp'][1], SYSTEMS['vsepp'][2])
+    content, path = whole.read_bytes(), tmp_path / 'x.pth'
+    for size in range(0, len(content), len(content) // 9):
+        path.write_bytes(content[:size])
+        assert convert('vsepp', str(path), tmp_path / 'run', '--vocabulary', vocabulary) == 2
+        assert capsys.readouterr().err.count('\n') == 1
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('name', ['vsepp', 'order0', 'scan', 'sgr', 'saf'])
+def test_names_and_bits_survive_both_directions(tmp_path, vocabulary, capsys, name):
+    system, modules, options, *_ = SYSTEMS[name]
+    if name == 'scan':
+        modules = [{k: np.asarray(x) for k, x in tensors.items()} for tensors in weight_norm(modules)[0]]
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
+    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    assert main(['convert', '--to', system, str(tmp_path / 'run'), '--out', str(tmp_path / 'exported')]) == 0
+    with safetensors.safe_open(tmp_path / 'exported' / 'model.safetensors', 'numpy') as file:
+        got, stored = {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()['opt'])  # noqa: SIM118
+    want = {f'model.{n}.{key}': x for n, tensors in enumerate(modules) for key, x in tensors.items()}
+    assert {key: (x.shape, x.dtype.kind) for key, x in got.items()} == {
+        key: (x.shape, x.dtype.kind) for key, x in want.items()
+    }
+    for key, x in got.items():
+        lost = key.endswith(('graph_key_w.bias', 'num_batches_tracked'))  # without effect on the scores
+        np.testing.assert_array_equal(x, 0 * want[key] if lost else want[key])
+    assert stored == {'embed_size': theirs.D, 'word_dim': theirs.W} | options
+    capsys.readouterr()
+    assert convert(system, str(tmp_path / 'exported'), tmp_path / 'again') == 0
+    assert 'assumed' not in capsys.readouterr().out
+    first, second = (load_run(tmp_path / run) for run in ('run', 'again'))
+    chex.assert_trees_all_equal(first.variables, second.variables)
+    assert (first.config['model'], first.vocabulary) == (second.config['model'], second.vocabulary)
+
+
+def test_what_the_authors_code_has_not_is_not_written(tmp_path, capsys):
+    config = vsepp.get_config('vsepp,f8k').to_dict()
+    variables = {'params': {'image': {'other': {'kernel': np.zeros((2, 2))}}}}
+    with pytest.raises(UserError, match=r"model\.text_pooling = 'mean', but VSE\+\+ as released has 'last'"):
+        export_checkpoint('vsepp', config['model'], variables)
+    with pytest.raises(UserError, match=r"VSE\+\+ has no 'image/other/kernel', which this run has"):
+        export_checkpoint('vsepp', config['model'] | {'text_pooling': 'last'}, variables)
