@@ -50,7 +50,7 @@ class System(NamedTuple):
 
     Attributes:
       load: maps the argument of the command, `--vocabulary` and the config's `model` to the published model.
-      config: the module whose config is the default.
+      config: the default of `--config`: a module, and words after a colon.
     """
 
     load: Callable[[str, str | None, Mapping[str, Any]], Published]
@@ -62,9 +62,18 @@ def _load_clip(path: str, vocabulary: str | None, model: Mapping[str, Any]) -> P
     return load_clip(path, vocabulary)
 
 
+CONFIGS = {  # of the systems that do not have a file of their own, or are not its first setting
+    'dbl': 'configs.dbl:baseline,max,alone,f30k',
+    'vse_infinity': 'configs.vse_infinity:vse_infinity,gru,f30k',
+    'esa': 'configs.vse_infinity:esa,gru,f30k',
+    'rvsepp': 'configs.vse:rvse,selhn,f30k',
+}
 SYSTEMS = {
     'clip': System(_load_clip, 'configs.clip'),
-    **{name: System(functools.partial(load_checkpoint, name), f'configs.{name}') for name in systems.SYSTEMS},
+    **{
+        name: System(functools.partial(load_checkpoint, name), CONFIGS.get(name, f'configs.{name}'))
+        for name in systems.SYSTEMS
+    },
 }
 TARGETS = ('vsepp', 'scan', 'sgraf')  # the systems whose names a run is written with
 
@@ -102,7 +111,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> None:
     """Converts published weights to a run directory."""
     system = SYSTEMS[name]
-    config = values.config or importlib.import_module(system.config).get_config()
+    module, _, words = system.config.partition(':')
+    config = values.config or importlib.import_module(module).get_config(*([words] if words else []))
     published = system.load(path, values.vocabulary, config.model.to_dict())
     write_run(published, make_config(config.to_dict(), published), folder)
     print(f'run          {folder}  (checkpoints/)')
@@ -116,6 +126,8 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
 def make_config(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Returns the config of the run: the given one with the model and vocabulary, and the size of its images.
 
+    Without its captioner a model has no term for captions.
+
     Raises:
       UserError: if the config is wrong.
     """
@@ -124,7 +136,11 @@ def make_config(config: Mapping[str, Any], published: Published) -> dict[str, An
         size = published.data['pixels'][1]
         data |= {key: size for key in ('image_size', 'short_side') if key in data}
     vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
-    return ranges.check({**config, 'data': data, 'model': published.model, 'vocabulary': vocabulary})
+    terms = dict(config['terms'])
+    if not published.model.get('caption', True):
+        terms = {name: term for name, term in terms.items() if term['loss'] != 'tokens.captioning'}
+    changed = {'data': data, 'model': published.model, 'vocabulary': vocabulary, 'terms': terms}
+    return ranges.check({**config, **changed})
 
 
 def write_run(published: Published, config: Mapping[str, Any], folder: Path) -> None:

@@ -24,14 +24,18 @@ from jitm.errors import UserError
 from jitm.importers import key_maps, torch_files
 from jitm.importers.key_maps import Tensors
 from jitm.importers.published import Published, shapes_of
-from jitm.importers.systems import FEATURES, SYSTEMS, WORDS, Shapes, System
-from jitm.importers.tensors import check_names, convert, open_tensors, to_published
+from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, Shapes, System
+from jitm.importers.tensors import Read, check_names, convert, open_tensors, to_published
 from jitm.types import Images
 
 OPTIONS = 'opt'  # of the training script, in a checkpoint
-# Other names of tensors: of torch.nn.DataParallel, and of weight normalization in torch 2.
+# Other names of tensors, such as those of torch.nn.DataParallel and of weight normalization in torch 2.
 _RENAMED = (
     (r'(?<!\w)module\.', ''),
+    (r'^model\.img_enc\.', 'model.0.'),  # of DBL, whose modules are no list
+    (r'^model\.txt_enc\.', 'model.1.'),
+    (r'^model\.sim_enc\.', 'model.2.'),
+    (r'\.embed\.glove\.', '.embed.'),  # of NAAF
     (r'\.parametrizations\.weight\.original0$', '.weight_g'),
     (r'\.(parametrizations\.weight\.original1|weight_v)$', '.weight'),
 )
@@ -43,7 +47,8 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     Args:
       name: of the system, a key of `SYSTEMS`.
       path: of the checkpoint, or a folder with `model.safetensors`.
-      vocabulary: path of the JSON vocabulary that it was trained with; None for `vocabulary.json` in the folder.
+      vocabulary: path of the JSON vocabulary or the vocab.txt that it was trained with; None for `vocabulary.json` in
+        the folder.
       model: the config's `model`, for what the checkpoint does not state.
 
     Returns:
@@ -81,8 +86,19 @@ def _open(path: str, system: System) -> tuple[Tensors, dict[str, Any]]:
             raise UserError(f"{path} has both '{names[new]}' and '{name}': give a checkpoint with one model")
         names[new] = name
     names = {new: name for new, name in names.items() if not re.fullmatch(system.names.unread, new)}
-    tensors = {new: functools.partial(read, name) for new, name in names.items()}
-    return key_maps.split_gates(tensors), _read_options(Path(path))
+    options = _read_options(Path(path))
+    tensors = {new: functools.partial(_read, read, name) for new, name in names.items()}
+    for name in system.names.variables.values():
+        option = name.removeprefix(f'{OPTIONS}.')
+        if option != name and isinstance(options.get(option), int | float):
+            tensors[name] = functools.partial(np.float32, options[option])
+    return key_maps.split_gates(system.prepare(tensors)), options
+
+
+def _read(read: Read, name: str) -> np.ndarray:
+    """Returns a tensor; the kernel of a convolution over single elements is a matrix."""
+    tensor = read(name)
+    return tensor[..., 0] if tensor.ndim == 3 and tensor.shape[2] == 1 else tensor
 
 
 def _read_options(path: Path) -> dict[str, Any]:
@@ -110,16 +126,23 @@ def _recognize(
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"--config has the model '{model['name']}', which is not {system.title}: give another one")
     section, assumed = config_lib.to_json(model), {}
-    found = dict(system.fixed)
+    for key, value in system.fixed.items():
+        _set(section, key, value)
     for key, (option, values) in system.options.items():
-        if option not in options:
-            assumed[key] = section[key]
+        default = config_lib.flatten(section).get(key)
+        if option not in options and default is not None:
+            assumed[key] = default
         else:
-            found[key] = _option(path, option, options[option], values, section[key])
-    for key, value in (found | system.recognize(shapes)).items():
-        parent, _, leaf = key.rpartition('.')
-        (section[parent] if parent else section)[leaf] = value
+            _set(section, key, _option(path, option, options.get(option), values, default))
+    for key, value in system.recognize(shapes).items():
+        _set(section, key, value)
     return section, assumed
+
+
+def _set(section: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key of the config's `model`."""
+    parent, _, leaf = key.rpartition('.')
+    (section[parent] if parent else section)[leaf] = value
 
 
 def _option(path: str, option: str, value: Any, values: Mapping[Any, Any] | None, default: Any) -> Any:
@@ -135,8 +158,10 @@ def _option(path: str, option: str, value: Any, values: Mapping[Any, Any] | None
 def _read_vocabulary(vocabulary: str | None, path: str, shapes: Shapes) -> Tokenizer:
     """Reads the vocabulary of a checkpoint; `<mask>` is appended if the checkpoint has one word more."""
     if not vocabulary:
-        raise UserError(f'--vocabulary is missing: give the JSON file of the words of {path}')
-    words, size = load_vocabulary(vocabulary), shapes(WORDS, 2)[0]
+        raise UserError(
+            f'--vocabulary is missing: give the JSON file of the words of {path}, or the vocab.txt of its BERT'
+        )
+    words, size = load_vocabulary(vocabulary), shapes(PIECES if PIECES in shapes else WORDS, 2)[0]
     if isinstance(words, Vocabulary) and size == len(words) + 1:
         words = words.with_mask()
     if len(words) != size:

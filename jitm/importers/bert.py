@@ -7,7 +7,7 @@ import chex
 from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors
 
 # Module of our model -> module of the published one; {} is the number of a block.
-_MODULES = {
+MODULES = {
     'embeddings/words': 'embeddings.word_embeddings',
     'embeddings/positions': 'embeddings.position_embeddings',
     'embeddings/token_types': 'embeddings.token_type_embeddings',
@@ -46,5 +46,5 @@ def published_name(path: tuple[str, ...]) -> str:
     """Returns the name of a parameter's tensor in the current `BertModel`."""
     module = '/'.join(path[:-1])
     number = re.search(r'block_(\d+)', module)
-    published = _MODULES[re.sub(r'block_\d+', 'block_{}', module)].format(number and number[1])
+    published = MODULES[re.sub(r'block_\d+', 'block_{}', module)].format(number and number[1])
     return f'{published}.{LEAVES[path[-1]]}'

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jitm.importers import bert
 from jitm.importers.tensors import LEAVES
 
 Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
@@ -137,4 +138,62 @@ SGRAF = KeyMap(
     zeros={
         f'model.2.SGR_module.{n}.graph_key_w.bias': f'model.2.SGR_module.{n}.graph_key_w.weight' for n in range(STEPS)
     },
+)
+
+DBL = KeyMap(
+    modules={
+        **_IMAGES,
+        'text/embedding': 'model.1.embed',
+        **_gru('text/gru', 'model.1.cap_rnn'),
+        'local/linear': 'model.2.sim_tran_w',
+        'score': 'model.2.sim_eval_w',
+    },
+    unread=r'.*\.num_batches_tracked|model_t\..*',  # the moving average of MSS
+)
+
+NAAF = KeyMap(
+    _IMAGES | _TEXTS,
+    variables={**_LENGTH, 'threshold': 'opt.thres', 'safe_threshold': 'opt.thres_safe'},
+)
+
+LAYERS = 8  # of the graph of VSRN, at most; 4 as released
+VSRN = KeyMap(
+    modules={
+        'image_fc': 'model.0.fc',
+        **{
+            f'graph_{n}/{ours}': f'model.0.Rs_GCN_{n + 1}.{theirs}'
+            for n in range(LAYERS)
+            for ours, theirs in (('theta', 'theta'), ('phi', 'phi'), ('g', 'g'), ('w', 'W.0'), ('norm', 'W.1'))
+        },
+        **_gru('region_gru', 'model.0.img_rnn'),
+        'norm': 'model.0.bn',
+        **_TEXTS,
+    }
+)
+
+POOLED = KeyMap(  # VSE-infinity, ESA and RVSE++
+    modules={
+        **_IMAGES,
+        'image/image_mlp/linear_1': 'model.0.mlp.layers.0',
+        'image/image_mlp/linear_2': 'model.0.mlp.layers.1',
+        'image/image_mlp/norm': 'model.0.mlp.bns.0',
+        **{
+            key: value
+            for n, side in enumerate(('image', 'text'))
+            for key, value in (
+                *_gru(f'{side}_pool/gru', f'model.{n}.gpool.gru').items(),
+                (f'{side}_pool/linear', f'model.{n}.gpool.linear'),
+                (f'{side}_pool/scores', f'model.{n}.linear1'),
+            )
+        },
+        **_TEXTS,
+        'text/linear': 'model.1.linear',
+        **{
+            f'text/bert/{ours.format(n)}': f'model.1.bert.{theirs.format(n)}'
+            for n in range(24)
+            for ours, theirs in bert.MODULES.items()
+        },
+    },
+    # The second normalization of the MLP is stored, but never applied.
+    unread=r'.*\.num_batches_tracked|.*\.mlp\.bns\.1\..*|.*\.bert\.(pooler\..*|embeddings\.position_ids)',
 )

@@ -1,13 +1,20 @@
 """The systems whose authors' checkpoints are converted: what their code fixes, stores and shows in the tensors."""
 
+import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from jitm.errors import UserError
 from jitm.importers import key_maps
 from jitm.importers.key_maps import KeyMap, Tensors
+from jitm.layers.transformer import SIZES
 
-WORDS, FEATURES = 'model.1.embed.weight', 'model.0.fc.weight'
+FEATURES = 'model.0.fc.weight'
+WORDS, PIECES = 'model.1.embed.weight', 'model.1.bert.embeddings.word_embeddings.weight'
+BIAS = re.compile(r'(model\.0\.Rs_GCN_\d+\.W)\.0\.bias')
 _NOT = {True: False, False: True}
 
 
@@ -21,6 +28,7 @@ class System(NamedTuple):
       fixed: key of the model -> its value in the authors' code.
       options: key of the model -> option of the training script, and its values -> ours; None if they are the same.
       recognize: maps the shapes of the tensors to keys of the model -> their values.
+      prepare: maps the tensors to those that `names` names.
     """
 
     title: str
@@ -29,6 +37,7 @@ class System(NamedTuple):
     fixed: Mapping[str, Any]
     options: Mapping[str, tuple[str, Mapping[Any, Any] | None]]
     recognize: Callable[['Shapes'], dict[str, Any]]
+    prepare: Callable[[Tensors], Tensors] = dict
 
 
 class Shapes:
@@ -55,6 +64,58 @@ class Shapes:
         return shape
 
 
+def _fold_biases(tensors: Tensors) -> Tensors:
+    """Subtracts the biases of VSRN's graph from the running means that follow, as our layers have none."""
+    folded = dict(tensors)
+    for name in tensors:
+        if (match := BIAS.fullmatch(name)) and (mean := f'{match[1]}.1.running_mean') in tensors:
+            folded[mean] = functools.partial(_difference, tensors[mean], folded.pop(name))
+    return folded
+
+
+def _difference(mean: Callable[[], np.ndarray], bias: Callable[[], np.ndarray]) -> np.ndarray:
+    means, biases = np.asarray(mean(), np.float64), np.asarray(bias(), np.float64)
+    return means - biases if means.shape == biases.shape else biases[:0]  # a shape that is refused later
+
+
+def _recognize_vsrn(shapes: Shapes) -> dict[str, Any]:
+    batch_norm = 'model.0.bn.weight' in shapes  # as released, exactly the model of Flickr30K has it
+    return {
+        'embed_dim': shapes(FEATURES, 2)[0],
+        'word_dim': shapes(WORDS, 2)[1],
+        'graph_layers': sum(f'model.0.Rs_GCN_{n + 1}.g.weight' in shapes for n in range(key_maps.LAYERS)),
+        'batch_norm': batch_norm,
+        'normalize_before_graph': not batch_norm,
+    }
+
+
+def _recognize_pooled(shapes: Shapes, mlp: str, dropout: float) -> dict[str, Any]:
+    """Returns the keys of a model with two pooled encoders, whose texts are read by a GRU or BERT."""
+    if PIECES in shapes:
+        hidden = shapes(PIECES, 2)[1]
+        size = next((name for name, size in SIZES.items() if size.hidden == hidden), None)
+        if size is None:
+            raise UserError(f'{shapes.path} has a BERT of {hidden} units, which has no name: it cannot be converted')
+        text = {
+            'name': 'text.BERTEncoder',
+            'size': size,
+            'dropout': 0.1,
+            'output_dropout': dropout,
+            'dtype': 'float32',
+            'linear_init': 'uniform',
+        }
+    else:
+        text = {
+            'name': 'text.GRUEncoder',
+            'word_dim': shapes(WORDS, 2)[1],
+            'bidirectional': 'model.1.rnn.hh_l0_reverse_0.weight' in shapes,
+            'dropout': dropout,
+            'word_init': 'uniform',
+        }
+    has_mlp = 'model.0.mlp.layers.0.weight' in shapes
+    return {'embed_dim': shapes(FEATURES, 2)[0], 'image.mlp': mlp if has_mlp else 'none', 'text': text}
+
+
 def _recognize_encoders(shapes: Shapes, gru: str = 'model.1.rnn') -> dict[str, Any]:
     return {
         'embed_dim': shapes(FEATURES, 2)[0],
@@ -76,7 +137,19 @@ def _recognize_sgraf(shapes: Shapes) -> dict[str, Any]:
     }
 
 
+def _recognize_dbl(shapes: Shapes) -> dict[str, Any]:
+    return _recognize_encoders(shapes, 'model.1.cap_rnn') | {'alignment_dim': shapes('model.2.sim_eval_w.weight', 2)[1]}
+
+
 _REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}
+_POOLED = {
+    'image.name': 'vision.RegionEncoder',
+    'image.weight_norm': False,
+    'image.output_norm': False,
+    'normalize_images': True,
+    'absolute': False,
+}
+_ALIGNED = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1, 'lambda_softmax': 9.0, 'normalize_attended': True}
 _ATTENTION = {'lambda_softmax': ('lambda_softmax', None), 'raw_feature_norm': ('raw_feature_norm', None)}
 SYSTEMS = {
     'vsepp': System(
@@ -116,15 +189,64 @@ SYSTEMS = {
         'SGRAF',
         'sgraf',
         key_maps.SGRAF,
-        fixed={
-            **_REGIONS,
-            'raw_feature_norm': 'clipped_l2norm',
-            'slope': 0.1,
-            'lambda_softmax': 9.0,
-            'normalize_attended': True,
-            'activation': 'sigmoid',
-        },
+        fixed={**_REGIONS, **_ALIGNED, 'activation': 'sigmoid'},
         options={},
         recognize=_recognize_sgraf,
+    ),
+    'dbl': System(
+        'DBL',
+        'sgraf',
+        key_maps.DBL,
+        fixed={
+            **_REGIONS,
+            **_ALIGNED,
+            'activation': 'tanh',
+            'image_whole': None,
+            'text_whole': None,
+            'reasoning.name': 'alignment.Mean',
+        },
+        options={'reasoning.normalize': ('no_simnorm', _NOT)},
+        recognize=_recognize_dbl,
+    ),
+    'naaf': System(
+        'NAAF',
+        'naaf',
+        key_maps.NAAF,
+        fixed={**_REGIONS, 'slope': 0.1, 'lambda_softmax': 20.0, 'smoothing': True, 'lambda_smoothing': 5.0},
+        options={},
+        recognize=_recognize_encoders,
+    ),
+    'vsrn': System(
+        'VSRN',
+        'vsrn',
+        key_maps.VSRN,
+        fixed={'caption': False},  # whose weights are not stored
+        options={},
+        recognize=_recognize_vsrn,
+        prepare=_fold_biases,
+    ),
+    'vse_infinity': System(
+        'VSE-infinity',
+        'vse',
+        key_maps.POOLED,
+        fixed={**_POOLED, 'image_pooling': 'gpo', 'text_pooling': 'gpo'},
+        options={},
+        recognize=functools.partial(_recognize_pooled, mlp='residual_on_input', dropout=0.0),
+    ),
+    'esa': System(
+        'ESA',
+        'vse',
+        key_maps.POOLED,
+        fixed={**_POOLED, 'image_pooling': 'esa', 'text_pooling': 'esa'},
+        options={},
+        recognize=functools.partial(_recognize_pooled, mlp='residual_on_input', dropout=0.1),
+    ),
+    'rvsepp': System(
+        'RVSE++',
+        'vse',
+        key_maps.POOLED,
+        fixed={**_POOLED, 'image_pooling': 'gpo', 'text_pooling': 'gpo'},
+        options={},
+        recognize=functools.partial(_recognize_pooled, mlp='residual', dropout=0.0),
     ),
 }

@@ -88,6 +88,39 @@ def sgraf(rng, reasoning):
     return [*encoders(rng, 'cap_rnn'), tensors]
 
 
+def dbl(rng):
+    return [*encoders(rng, 'cap_rnn'), linear(rng, 'sim_tran_w', M, D) | linear(rng, 'sim_eval_w', 1, M)]
+
+
+def naaf(rng):
+    images, texts = encoders(rng)
+    return [images, {name.replace('embed.', 'embed.glove.'): x for name, x in texts.items()}]
+
+
+def vsrn(rng, layers=2, batch_norm=True):
+    images = linear(rng, 'fc', D, F) | gru(rng, 'img_rnn', D, D, bidirectional=False)
+    for n in range(1, layers + 1):
+        for name in ('g', 'theta', 'phi', 'W.0'):
+            images |= linear(rng, f'Rs_GCN_{n}.{name}', D, D)
+            images[f'Rs_GCN_{n}.{name}.weight'] = images[f'Rs_GCN_{n}.{name}.weight'][:, :, None]
+        images |= norm(rng, f'Rs_GCN_{n}.W.1', D)
+    images |= norm(rng, 'bn', D) if batch_norm else {}
+    return [images, encoders(rng, bidirectional=False)[1]]
+
+
+def pooled(rng, pooling, mlp_inputs):
+    """VSE-infinity, ESA and RVSE++."""
+    images, texts = encoders(rng)
+    images |= linear(rng, 'mlp.layers.0', D // 2, mlp_inputs) | linear(rng, 'mlp.layers.1', D, D // 2)
+    images |= norm(rng, 'mlp.bns.0', D // 2) | norm(rng, 'mlp.bns.1', D)
+    for side in (images, texts):
+        if pooling == 'esa':
+            side |= linear(rng, 'linear1', D, D)
+        else:
+            side |= gru(rng, 'gpool.gru', 32, 32, bidirectional=True) | {'gpool.linear.weight': random(rng, 1, 32) / 10}
+    return [images, texts]
+
+
 # The forward passes of the authors, in float64.
 
 
@@ -155,6 +188,71 @@ def score_sgraf(modules, regions, ids, reasoning):
     params = sgraf_params(modules[2])
     score = oracle.sgr_score if reasoning == 'SGR' else oracle.saf_score
     return score(*encode(modules, regions, ids, 'cap_rnn'), params)
+
+
+def score_dbl(modules, regions, ids, **options):
+    images, words = encode(modules, regions, ids, 'cap_rnn')
+    names = {'local_alignment': 'sim_tran_w', 'score': 'sim_eval_w'}
+    params = {f'{ours}/kernel': modules[2][f'{theirs}.weight'].T for ours, theirs in names.items()}
+    params |= {f'{ours}/bias': modules[2][f'{theirs}.bias'] for ours, theirs in names.items()}
+    return oracle.dbl_score(images, words, params, **options)
+
+
+def score_naaf(modules, regions, ids, threshold):
+    images, texts = modules
+    words = unit_rows(read_words(texts, ids, embedding='embed.glove.weight'))
+    regions = unit_rows([apply_linear(images, 'fc', x) for x in regions])
+    return oracle.naaf_score(regions, words, threshold=threshold, smooth=True)
+
+
+def apply_norm(tensors, name, x):
+    scaled = (x - tensors[f'{name}.running_mean']) / np.sqrt(tensors[f'{name}.running_var'] + 1e-5)
+    return scaled * tensors[f'{name}.weight'] + tensors[f'{name}.bias']
+
+
+def score_vsrn(modules, regions, ids, layers=2):
+    images, texts = modules
+    matrices = {name: x[:, :, 0] if x.ndim == 3 else x for name, x in images.items()}
+    nodes = np.array([apply_linear(images, 'fc', x) for x in regions])
+    nodes = nodes if 'bn.weight' in images else unit_rows(nodes.T).T
+    for n in range(1, layers + 1):
+        theta, phi, g = (
+            [apply_linear(matrices, f'Rs_GCN_{n}.{name}', node) for node in nodes] for name in ('theta', 'phi', 'g')
+        )
+        new = []
+        for node, query in zip(nodes, theta, strict=True):
+            mixed = sum(np.dot(query, key) / len(nodes) * value for key, value in zip(phi, g, strict=True))
+            update = apply_linear(matrices, f'Rs_GCN_{n}.W.0', mixed)
+            new.append(node + apply_norm(images, f'Rs_GCN_{n}.W.1', update))
+        nodes = np.array(new)
+    vector = run_gru(images, 'img_rnn', unit_rows(nodes.T).T, '_l0')[-1]
+    vector = apply_norm(images, 'bn', vector) if 'bn.weight' in images else vector
+    return oracle.l2norm(vector) @ oracle.l2norm(read_words(texts, ids)[-1])
+
+
+def pool(tensors, rows, pooling):
+    if pooling == 'esa':
+        weights = np.array(
+            [oracle.softmax(column) for column in np.array([apply_linear(tensors, 'linear1', row) for row in rows]).T]
+        ).T
+        return np.sum(weights * rows, axis=0)
+    angles = np.arange(len(rows))[:, None] * np.exp(-np.arange(0, 32, 2) * np.log(1e4) / 32)
+    positions = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(rows), 32)
+    states = np.mean([run_gru(tensors, 'gpool.gru', positions, d) for d in ('_l0', '_l0_reverse')], axis=0)
+    weights = oracle.softmax((states @ tensors['gpool.linear.weight'][0]) / 0.1)
+    return weights @ -np.sort(-rows, axis=0)
+
+
+def score_pooled(modules, regions, ids, pooling, on_input):
+    images, texts = modules
+    rows = []
+    for region in regions:
+        row = apply_linear(images, 'fc', region)
+        hidden = apply_linear(images, 'mlp.layers.0', region if on_input else row)
+        rows.append(row + apply_linear(images, 'mlp.layers.1', np.maximum(apply_norm(images, 'mlp.bns.0', hidden), 0)))
+    return oracle.l2norm(pool(images, np.array(rows), pooling)) @ oracle.l2norm(
+        pool(texts, read_words(texts, ids), pooling)
+    )
 
 
 def sgraf_params(tensors):

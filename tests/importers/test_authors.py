@@ -9,16 +9,20 @@ import jax
 import numpy as np
 import pytest
 import safetensors
+from flax import traverse_util
 
 from configs import vsepp
 from jitm.commands.cli import main
 from jitm.errors import UserError
 from jitm.importers.authors import export_checkpoint
+from jitm.importers.bert import published_name as bert_name
+from jitm.importers.tensors import to_published
+from jitm.layers.transformer import BERT, SIZES
 from jitm.runs.run import load_run
 from jitm.types import Images, Texts
 from tests.importers import authors_checkpoints as theirs
 from tests.importers.test_torch_files import Canary
-from tests.importers.torch_pickles import Build, Call, Global, write_legacy, write_zip
+from tests.importers.torch_pickles import Build, Call, Global, dense, state_dict, write_legacy, write_zip
 
 RNG = np.random.default_rng(0)
 REGIONS = RNG.normal(size=(2, theirs.SLOTS, theirs.F)).astype(np.float32)
@@ -67,8 +71,47 @@ SYSTEMS = {  # name -> --from, modules, options, regions, score
         functools.partial(theirs.score_bfan, focal='prob'),
     ),
     'sgr': ('sgraf', theirs.sgraf(RNG, 'SGR'), {}, REGIONS, functools.partial(theirs.score_sgraf, reasoning='SGR')),
+    'dbl': ('dbl', theirs.dbl(RNG), {'no_simnorm': False}, REGIONS, theirs.score_dbl),
+    'dbl_mean': (
+        'dbl',
+        theirs.dbl(RNG),
+        {'no_simnorm': True},
+        REGIONS,
+        functools.partial(theirs.score_dbl, normalize_mean=False),
+    ),
+    'naaf': (
+        'naaf',
+        theirs.naaf(RNG),
+        {'thres': 0.1, 'thres_safe': 0.25},
+        REGIONS,
+        functools.partial(theirs.score_naaf, threshold=0.25),
+    ),
+    'vsrn_f30k': ('vsrn', theirs.vsrn(RNG), {}, REGIONS, theirs.score_vsrn),
+    'vsrn_coco': ('vsrn', theirs.vsrn(RNG, batch_norm=False), {}, REGIONS, theirs.score_vsrn),
+    'vse_infinity': (
+        'vse_infinity',
+        theirs.pooled(RNG, 'gpo', theirs.F),
+        {},
+        REGIONS,
+        functools.partial(theirs.score_pooled, pooling='gpo', on_input=True),
+    ),
+    'esa': (
+        'esa',
+        theirs.pooled(RNG, 'esa', theirs.F),
+        {},
+        REGIONS,
+        functools.partial(theirs.score_pooled, pooling='esa', on_input=True),
+    ),
+    'rvsepp': (
+        'rvsepp',
+        theirs.pooled(RNG, 'gpo', theirs.D),
+        {},
+        REGIONS,
+        functools.partial(theirs.score_pooled, pooling='gpo', on_input=False),
+    ),
     'saf': ('sgraf', theirs.sgraf(RNG, 'SAF'), {}, REGIONS, functools.partial(theirs.score_sgraf, reasoning='SAF')),
 }
+SGR, WIDE = SYSTEMS['sgr'][1], np.zeros((3, 3), np.float32)
 
 
 @pytest.fixture
@@ -143,14 +186,48 @@ def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path):
     assert (run.feature_size, run.data_hash, run.config['model']['text']['word_dim']) == (theirs.F, '', theirs.W)
 
 
+def test_dbl_is_one_dict_with_an_average_beside_it(tmp_path, vocabulary):
+    system, modules, options, images, score = SYSTEMS['dbl']
+    names = ('img_enc', 'txt_enc', 'sim_enc')
+    flat = {f'module.{m}.{k}': x for m, tensors in zip(names, modules, strict=True) for k, x in tensors.items()}
+    namespace = Build(Call(Global('argparse', 'Namespace'), ()), options)
+    content = {'model': state_dict(flat), 'model_t': {'module.x': dense(WIDE, 't')}, 'opt': namespace}
+    path = write_zip(tmp_path / 'checkpoint_1.pth.tar', content)
+    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), theirs.score_all(score, modules, images), atol=1e-5)
+
+
+def test_texts_are_read_by_bert(tmp_path):
+    pieces = tmp_path / 'vocab.txt'
+    pieces.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdef']))
+    model = BERT(11, SIZES['tiny'], 0.1)
+    texts = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
+    params = jax.tree.map(np.asarray, model.init(jax.random.key(0), texts)['params'])
+    bert = {bert_name(path): to_published(path, x) for path, x in traverse_util.flatten_dict(params).items()}
+    images, texts = SYSTEMS['esa'][1]
+    texts = {name: x for name, x in texts.items() if name.startswith('linear1')}
+    texts |= theirs.linear(RNG, 'linear', theirs.D, 128) | {f'bert.{name}': x for name, x in bert.items()}
+    texts |= theirs.linear(RNG, 'bert.pooler.dense', 4, 4) | {'bert.embeddings.position_ids': np.arange(4)[None]}
+    path = theirs.write_checkpoint(tmp_path / 'checkpoint.pth', [images, texts])
+    assert convert('esa', path, tmp_path / 'run', '--vocabulary', str(pieces)) == 0
+    run = load_run(tmp_path / 'run')
+    chex.assert_trees_all_equal(run.variables['params']['text']['bert'], params)
+    np.testing.assert_array_equal(run.variables['params']['text']['linear']['kernel'], texts['linear.weight'].T)
+    assert run.config['model']['text']['size'] == 'tiny'
+
+
+def test_vsrn_has_no_captioner_and_no_term_for_it(tmp_path, vocabulary):
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', SYSTEMS['vsrn_f30k'][1])
+    assert convert('vsrn', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    config = load_run(tmp_path / 'run').config
+    assert (list(config['terms']), config['model']['caption']) == (['ranking'], False)
+
+
 def changed(modules, number, **tensors):
     """The modules with other tensors in one of them, `__` for a dot; None removes one."""
     tensors = {name.replace('__', '.'): x for name, x in tensors.items()}
     merged = {name: x for name, x in (modules[number] | tensors).items() if x is not None}
     return [merged if n == number else module for n, module in enumerate(modules)]
-
-
-SGR, WIDE = SYSTEMS['sgr'][1], np.zeros((3, 3), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +246,12 @@ SGR, WIDE = SYSTEMS['sgr'][1], np.zeros((3, 3), np.float32)
         ('scan', SYSTEMS['scan'][1], SCAN | {'lambda_lse': 'six'}, "has the option lambda_lse='six'"),
         ('vsepp', SYSTEMS['vsepp'][1], {'measure': 'l2'}, "has the option measure='l2'"),
         ('vsepp', SYSTEMS['vsepp'][1], {'use_abs': [1]}, 'has the option use_abs=[1]'),
+        ('naaf', SYSTEMS['naaf'][1], {'thres': 0.1}, 'lacks tensors (opt.thres_safe)'),
+        ('naaf', SYSTEMS['naaf'][1], {'thres': 0.1, 'thres_safe': 'x'}, 'lacks tensors (opt.thres_safe)'),
+        ('vsrn', changed(SYSTEMS['vsrn_f30k'][1], 0, Rs_GCN_1__W__0__bias=WIDE[0]), {}, 'of shape [0] where'),
+        ('vsrn', changed(SYSTEMS['vsrn_f30k'][1], 0, Rs_GCN_2__g__weight=None), {}, 'Rs_GCN_2.'),
+        ('esa', SYSTEMS['vse_infinity'][1], {}, 'lacks tensors (model.0.linear1.bias, '),
+        ('vse_infinity', SYSTEMS['rvsepp'][1], {}, "'model.0.mlp.layers.0.weight' of shape [3, 6] where"),
         ('scan', [], SCAN, "lacks the tensor 'model.0.fc.weight'"),
     ],
 )
