@@ -31,9 +31,10 @@ from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import UserError, did_you_mean
 from jitm.files import replacing
-from jitm.importers import systems
+from jitm.importers import joint, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
+from jitm.importers.joint import load_joint
 from jitm.importers.published import Published
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, load_run
@@ -67,12 +68,17 @@ CONFIGS = {  # of the systems that do not have a file of their own, or are not i
     'vse_infinity': 'configs.vse_infinity:vse_infinity,gru,f30k',
     'esa': 'configs.vse_infinity:esa,gru,f30k',
     'rvsepp': 'configs.vse:rvse,selhn,f30k',
+    'tags_dc': 'configs.tags:tags_dc,base,f30k',
 }
 SYSTEMS = {
     'clip': System(_load_clip, 'configs.clip'),
     **{
         name: System(functools.partial(load_checkpoint, name), CONFIGS.get(name, f'configs.{name}'))
         for name in systems.SYSTEMS
+    },
+    **{
+        name: System(functools.partial(load_joint, name), CONFIGS.get(name, f'configs.{name}'))
+        for name in joint.SYSTEMS
     },
 }
 TARGETS = ('vsepp', 'scan', 'sgraf')  # the systems whose names a run is written with

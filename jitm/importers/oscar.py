@@ -4,8 +4,8 @@ import logging
 
 import chex
 
-from jitm.importers import bert
-from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors, refuse_others
+from jitm.importers import bert, tensors
+from jitm.importers.tensors import LEAVES, convert, open_tensors, refuse_others
 
 # Module of our model -> module of the published one.
 _MODULES = {
@@ -37,7 +37,7 @@ def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
         tensors that the model does not.
     """
     names, read = open_tensors(path, 'OSCAR')
-    names = {_new_name(name): name for name in names}
+    names = {new_name(name): name for name in names}
     added = [name for name in _ADDED if not any(new.startswith(f'{_MODULES[name]}.') for new in names)]
     for module in added:
         logging.warning('%s has no tensors of %s, which keeps its initial values', path, module)
@@ -53,6 +53,7 @@ def published_name(path: tuple[str, ...]) -> str:
     return f'{_MODULES["/".join(path[:-1])]}.{LEAVES[path[-1]]}'
 
 
-def _new_name(name: str) -> str:
+def new_name(name: str) -> str:
+    """Returns the current name of a tensor."""
     has_prefix = name.startswith(('bert.', 'cls.', 'classifier.'))
-    return new_name(name if has_prefix else f'bert.{name}')
+    return tensors.new_name(name if has_prefix else f'bert.{name}')

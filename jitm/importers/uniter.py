@@ -5,8 +5,8 @@ import re
 import chex
 import jax
 
-from jitm.importers import bert
-from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors, refuse_others
+from jitm.importers import bert, tensors
+from jitm.importers.tensors import LEAVES, convert, open_tensors, refuse_others
 from jitm.models.uniter import HEAD_SOURCES
 
 # Module of our model -> module of the published one.
@@ -63,7 +63,7 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
         tensors that the model does not.
     """
     names, read = open_tensors(path, 'UNITER')
-    names = {_new_name(name): name for name in names}
+    names = {new_name(name): name for name in names}
     refuse_others(path, names, params, published_name, UNREAD, 'UNITER')
     has_rank = 'rank_output.weight' in names
     for head, source in HEAD_SOURCES.items():
@@ -77,8 +77,9 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     return loaded | {'rank_head': jax.tree.map(lambda x: x[..., -1:], loaded['rank_head'])}
 
 
-def _new_name(name: str) -> str:
-    return new_name(re.sub(r'^ITM\.', 'itm_output.', re.sub(r'^bert\.', 'uniter.', name)))
+def new_name(name: str) -> str:
+    """Returns the current name of a tensor."""
+    return tensors.new_name(re.sub(r'^ITM\.', 'itm_output.', re.sub(r'^bert\.', 'uniter.', name)))
 
 
 def published_name(path: tuple[str, ...]) -> str:
