@@ -33,7 +33,7 @@ def load(workdir: str | Path, step: int | None = None, member: str | None = None
     """Loads a trained model; its tokenizer and its config are part of the checkpoint.
 
     Args:
-      workdir: the run directory.
+      workdir: the run directory, or a folder of `jitm convert --to safetensors`.
       step: the step of the checkpoint; None for the best on the validation split.
       member: name of the model in the config's `members`; None for the validated one.
 

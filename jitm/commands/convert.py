@@ -1,17 +1,19 @@
-"""Convert published weights to a run directory, which every command reads, or a run to the authors' names.
+"""Convert published weights to a run directory, which every command reads, or a run to a folder to publish.
 
     jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32 --config.data.root=data/f30k
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
-    jitm convert --to scan runs/scan --out exported/scan
+    jitm convert --to safetensors runs/scan --out exported/scan
 
 With `--from`, the argument is the folder of the published files, or the file of weights in it. Data, losses and
 evaluation are those of `--config`, by default of the file of the system in configs/; the model is that of the weights.
 Options of the model that neither the tensors nor the stored options of the training script state are those of the
 config, and are printed.
 
-With `--to`, the argument is a run directory. Its best model is written as `model.safetensors` with the names of the
-tensors in the authors' checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the
-metadata `opt`, beside `vocabulary.json`. `--from` reads this folder, too.
+With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
+`model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
+takes as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
+checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside
+`vocabulary.json`; `--from` reads this folder, too.
 """
 
 import functools
@@ -37,7 +39,7 @@ from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
 from jitm.importers.published import Published
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.run import Run, load_run
+from jitm.runs.run import Run, export_run, load_run
 from jitm.training.members import MemberState
 from jitm.training.step import TrainState
 
@@ -81,7 +83,7 @@ SYSTEMS = {
         for name in joint.SYSTEMS
     },
 }
-TARGETS = ('vsepp', 'scan', 'sgraf')  # the systems whose names a run is written with
+TARGETS = ('safetensors', 'vsepp', 'scan', 'sgraf')  # our names, or those of a system
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -108,8 +110,11 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f'{folder} exists and is not empty: choose a new folder')
     if target:
-        write_authors(target, load_run(words[0]), folder)
-        print(f'written      {folder}  (model.safetensors, vocabulary.json)')
+        if values.config or values.vocabulary:
+            raise UserError('--config and --vocabulary do not apply to --to: the run has its own')
+        run = load_run(words[0])
+        export_run(run, folder) if target == 'safetensors' else write_authors(target, run, folder)
+        print(f'written      {folder}  (model.safetensors)')
     else:
         _import(source, words[0], folder, values)
 

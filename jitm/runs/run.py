@@ -11,9 +11,10 @@ from jitm import config as config_lib
 from jitm.data.pipeline import check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
-from jitm.data.vocabularies import Tokenizer, restore_vocabulary
+from jitm.data.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
 from jitm.errors import UserError, did_you_mean
 from jitm.models.matcher import Matcher
+from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
 
 
@@ -50,7 +51,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     """Loads one model of a run.
 
     Args:
-      workdir: the run directory.
+      workdir: the run directory, or a folder of `export_run`.
       step: the step of the checkpoint; None for the best one on the validation split.
       member: name of the model; None for the validated one.
 
@@ -61,6 +62,22 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       UserError: if the run, checkpoint or model does not exist, or is damaged.
     """
     workdir = Path(workdir)
+    read = _read_folder if hub.is_folder(workdir) and not (workdir / 'checkpoints').is_dir() else _read_checkpoint
+    step, member, variables, run = read(workdir, step, member)
+    config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
+    if vocabulary.hash != run['vocabulary_hash']:
+        raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
+    model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
+    data = run['data']
+    feature_size = data['regions'][2] if 'regions' in data else None
+    image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
+    return Run(workdir, step, member, model, variables, vocabulary, config, feature_size, data['hash'], image_size)
+
+
+Found = tuple[int, str, dict[str, chex.ArrayTree], dict[str, Any]]  # step, member, its variables, the described run
+
+
+def _read_checkpoint(workdir: Path, step: int | None, member: str | None) -> Found:
     if not (workdir / 'checkpoints').is_dir():
         raise UserError(f'{workdir} is not a run directory: it has no checkpoints folder')
     with Checkpoints(workdir) as checkpoints:
@@ -70,18 +87,46 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
                 f'{workdir} has no validated checkpoint yet; name one with --step, of {checkpoints.steps()}'
             )
         state, run = checkpoints.read(step)
-    config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
-    if vocabulary.hash != run['vocabulary_hash']:
-        raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
-    member = config['evaluation']['member'] if member is None else member
+    member = run['config']['evaluation']['member'] if member is None else member
     if member not in state['members']:
         raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
-    variables = {key: state['members'][member][key] for key in ('params', 'batch_stats')}
-    model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
-    data = run['data']
-    feature_size = data['regions'][2] if 'regions' in data else None
-    image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
-    return Run(workdir, step, member, model, variables, vocabulary, config, feature_size, data['hash'], image_size)
+    return step, member, {key: state['members'][member][key] for key in ('params', 'batch_stats')}, run
+
+
+def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
+    variables, run = hub.read_folder(folder)
+    for name, asked in (('step', step), ('member', member)):
+        if asked is not None and asked != run[name]:
+            raise UserError(f'{folder} has the {name} {run[name]} only, not {asked}')
+    return run['step'], run['member'], variables, run
+
+
+def export_run(run: Run, folder: Path) -> None:
+    """Writes a model as a folder that `load_run` reads, in the layout of the Hugging Face Hub.
+
+    Args:
+      run: the model.
+      folder: which is created.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
+    data = {'hash': run.data_hash}
+    if run.feature_size is not None:
+        data['regions'] = [0, 0, run.feature_size]
+    if run.image_size is not None:
+        data['pixels'] = [0, *run.image_size, 3]
+    described = {
+        'config': run.config,
+        'vocabulary': describe_vocabulary(run.vocabulary),
+        'vocabulary_hash': run.vocabulary.hash,
+        'data': data,
+        'step': run.step,
+        'member': run.member,
+    }
+    name = config_lib.member_model(run.config, run.member)['name']
+    card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member))
+    hub.write_folder(folder, run.variables, described, card)
 
 
 def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None) -> Split:

@@ -1,5 +1,7 @@
 """A published CLIP becomes a run directory; tests/importers/test_clip.py tests its parameters."""
 
+import json
+
 import chex
 import numpy as np
 import pytest
@@ -54,6 +56,19 @@ def test_it_is_evaluated_by_the_ordinary_command(converted, capsys):
     assert 0.01 < scores.std() < 1
 
 
+def test_a_published_folder_is_evaluated_as_the_run_itself(converted, tmp_path):
+    folders = [converted, tmp_path / 'hub', tmp_path / 'again']
+    reports = []
+    for folder, source in zip(folders, (None, *folders), strict=False):
+        if source:
+            assert main(['convert', '--to', 'safetensors', str(source), '--out', str(folder)]) == 0
+        assert main(['eval', '--workdir', str(folder), '--split', 'test']) == 0
+        reports.append(json.loads((folder / 'eval' / 'test' / 'metrics.json').read_text()))
+    first, *others = (report['metrics'] for report in reports)
+    assert others == [first, first]
+    assert f'rsum {first["rsum"]:.1f}' in (tmp_path / 'hub' / 'README.md').read_text()
+
+
 def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, folder, capsys):
     arguments = ['--config', 'configs/clip.py:scenes', *DATA, '--workdir', str(converted)]
     assert main(['train', *arguments]) == 2
@@ -74,6 +89,7 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
         (['--from', 'clip', 'PATH'], '--out is missing'),
         (['PATH', '--out', 'NEW'], '--from or --to is missing'),
         (['--from', 'clip', '--to', 'scan', 'PATH', '--out', 'NEW'], 'give one of them, and not both'),
+        (['--to', 'scan', 'RUN', '--out', 'NEW', '--vocabulary', 'x.json'], '--config and --vocabulary do not apply'),
         (['--to', 'scam', 'RUN', '--out', 'NEW'], "--to is 'scam', no system, did you mean 'scan'"),
         (['--to', 'scan', 'RUN', '--out', 'NEW'], "the run has the model 'clip.CLIP', which is not SCAN"),
         (['--from', 'clip', 'PATH', '--out', 'RUN'], 'exists and is not empty'),

@@ -1,0 +1,124 @@
+"""A trained model as a folder in the layout of the Hugging Face Hub, which `huggingface_hub.upload_folder` publishes.
+
+`model.safetensors` holds the variables, `config.json` the config of the run and what it expects of its data,
+`vocabulary.json` the words, and `README.md` is the model card.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import chex
+import numpy as np
+import safetensors.numpy
+from flax import traverse_util
+
+from jitm import metrics as metrics_lib
+from jitm.errors import UserError
+from jitm.files import hash_file, replacing
+
+WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
+FORMAT = 1  # of the content of config.json
+_DESCRIBED = {'config': dict, 'data': dict, 'vocabulary_hash': str, 'step': int, 'member': str}
+_PARTS = ('params', 'batch_stats')
+
+
+def is_folder(folder: Path) -> bool:
+    """Returns whether a folder holds a model as `write_folder` writes it."""
+    return (folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()
+
+
+def write_folder(folder: Path, variables: Mapping[str, chex.ArrayTree], run: Mapping[str, Any], card: str) -> None:
+    """Writes a model.
+
+    Args:
+      folder: which is created.
+      variables: 'params' and 'batch_stats'.
+      run: `config`, `vocabulary` and `vocabulary_hash`, `data`, `step` and `member`, as JSON.
+      card: the model card.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
+    flat = traverse_util.flatten_dict({part: variables[part] for part in _PARTS}, sep='.')
+    tensors = {name: np.asarray(value, order='C') for name, value in flat.items()}
+    described = {name: value for name, value in run.items() if name != 'vocabulary'}
+    with replacing(folder / WEIGHTS) as file:
+        file.write(safetensors.numpy.save(tensors, {'format': 'jitm'}))
+    for name, text in ((VOCABULARY, json.dumps(run['vocabulary'])), (CARD, card)):
+        with replacing(folder / name) as file:
+            file.write(text.encode())
+    digests = {name: hash_file(folder / name) for name in (WEIGHTS, VOCABULARY)}
+    described |= {'model_type': 'jitm', 'format': FORMAT, 'sha256': digests}
+    with replacing(folder / CONFIG) as file:
+        file.write((json.dumps(described, indent=2) + '\n').encode())
+
+
+def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]]:
+    """Reads a model.
+
+    Args:
+      folder: see `write_folder`.
+
+    Returns:
+      The variables and `run`, as they were given to `write_folder`.
+
+    Raises:
+      UserError: if the folder is not of jitm, or is damaged.
+    """
+    try:
+        run = dict(json.loads((folder / CONFIG).read_text()))
+        if run.get('model_type') != 'jitm':
+            raise UserError(f'{folder} is not a model of jitm: convert it with --from')
+        if run['format'] != FORMAT:
+            raise UserError(f'{folder} has format {run["format"]}, and this version reads {FORMAT}: convert it again')
+        for name, digest in run['sha256'].items():
+            if hash_file(folder / name) != digest:
+                raise ValueError(f'{name} differs from its checksum')
+        for name, kind in _DESCRIBED.items():
+            if type(run[name]) is not kind:
+                raise ValueError(f'{name} in {CONFIG} is of another type')
+        run['vocabulary'] = dict(json.loads((folder / VOCABULARY).read_text()))
+        tensors = safetensors.numpy.load_file(folder / WEIGHTS)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        raise UserError(f'{folder} is damaged ({error}): download it again') from error
+    trees = traverse_util.unflatten_dict(tensors, sep='.')
+    return {part: trees.get(part, {}) for part in _PARTS}, run
+
+
+def last_report(workdir: Path, step: int, member: str) -> dict[str, Any] | None:
+    """Returns the latest report that `jitm eval` wrote of a model of a run alone; None without one."""
+    for path in sorted((workdir / 'eval').glob('*/metrics.json'), key=lambda path: -path.stat().st_mtime):
+        try:
+            report = dict(json.loads(path.read_text()))
+            runs = [(run['step'], run['member']) for run in report['protocol']['runs']]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # of another version
+        if runs == [(step, member)] and 'shortlist' not in report['protocol']:
+            return report
+    return None
+
+
+def write_card(inputs: Mapping[str, Any], model: str, report: Mapping[str, Any] | None) -> str:
+    """Returns a model card.
+
+    Args:
+      inputs: what the model expects of its data, see `jitm.runs.run.describe_inputs`.
+      model: its name, such as 'scan.SCAN'.
+      report: of its evaluation, with `protocol` and `metrics`; None for none.
+    """
+    lines = [
+        '---\nlibrary_name: jitm\ntags:\n- image-text-retrieval\n---\n',
+        f'# {model}\n',
+        'An image-text matching model of jitm, which scores images with captions.\n',
+        "```python\nimport jitm\n\nrun = jitm.load('path of this folder')\n```\n",
+        '## Inputs\n',
+        *(f'- {name}: {value}' for name, value in inputs.items() if value is not None),
+        '\n## Evaluation\n',
+    ]
+    if report is None:
+        return '\n'.join([*lines, 'It was not evaluated.\n'])
+    protocol = {name: value for name, value in report['protocol'].items() if name not in ('runs', 'inputs')}
+    lines += [f'- {name}: {value}' for name, value in protocol.items()]
+    return '\n'.join([*lines, f'\n```\n{metrics_lib.table(report["metrics"])}\n```\n'])

@@ -1,0 +1,136 @@
+"""A run as a folder of the Hugging Face Hub's layout: the same bits, and one sentence for a damaged one."""
+
+import json
+
+import chex
+import pytest
+
+import jitm
+from jitm.commands.cli import main
+from jitm.errors import UserError
+from jitm.runs.run import load_run
+from tests.importers import authors_checkpoints as theirs
+from tests.importers.test_authors import REGIONS, SYSTEMS, convert, scores_of
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    """A run of NAAF, whose batch statistics are scalars."""
+    folder = tmp_path_factory.mktemp('naaf')
+    system, modules, options, *_ = SYSTEMS['naaf']
+    path = theirs.write_checkpoint(folder / 'x.pth', modules, options)
+    vocabulary = theirs.write_vocabulary(folder)
+    assert convert(system, path, folder / 'run', '--vocabulary', vocabulary) == 0
+    return folder / 'run'
+
+
+def export(run, folder):
+    assert main(['convert', '--to', 'safetensors', str(run), '--out', str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope='module')
+def exported(run, tmp_path_factory):
+    return export(run, tmp_path_factory.mktemp('hub') / 'naaf')
+
+
+def test_the_folder_is_the_same_model(run, exported):
+    first, second = load_run(run), load_run(exported)
+    chex.assert_trees_all_equal(first.variables, second.variables)
+    chex.assert_trees_all_equal_shapes_and_dtypes(first.variables, second.variables)
+    assert (first.config, first.vocabulary) == (second.config, second.vocabulary)
+    for name in ('step', 'member', 'model', 'feature_size', 'data_hash', 'image_size'):
+        assert getattr(first, name) == getattr(second, name)
+    assert (scores_of(run, REGIONS) == scores_of(exported, REGIONS)).all()
+    assert sorted(path.name for path in exported.iterdir()) == [
+        'README.md',
+        'config.json',
+        'model.safetensors',
+        'vocabulary.json',
+    ]
+    assert jitm.load(exported).run.step == 0
+
+
+def test_a_folder_is_written_again_the_same(exported, tmp_path):
+    again = export(exported, tmp_path / 'again')
+    for path in exported.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes()
+
+
+METRICS = {f'{side}/{name}': 50.0 for side in ('i2t', 't2i') for name in ('median_rank', 'mean_rank')}
+METRICS |= {f'{side}/recall@{k}': 43.21 for side in ('i2t', 't2i') for k in (1, 5, 10)} | {'rsum': 259.26}
+
+
+def write_report(run, name, step, rsum):
+    protocol = {'data': 'data/f30k/test', 'images': 1000, 'runs': [{'workdir': 'x', 'step': step, 'member': 'target'}]}
+    (run / 'eval' / name).mkdir(parents=True)
+    report = {'metrics': METRICS | {'rsum': rsum}, 'protocol': protocol}
+    (run / 'eval' / name / 'metrics.json').write_text(json.dumps(report))
+
+
+def test_the_card_has_the_evaluation_of_this_model(run, exported, tmp_path):
+    card = (exported / 'README.md').read_text()
+    assert '# naaf.NAAF' in card
+    assert '- feature_size: 7' in card
+    assert 'It was not evaluated.' in card
+    write_report(run, 'test', 0, 259.26)
+    write_report(run, 'test_other', 7, 333.3)  # of another step, and later
+    card = (export(run, tmp_path / 'hub') / 'README.md').read_text()
+    assert '- data: data/f30k/test\n- images: 1000\n' in card
+    assert 'rsum 259.3' in card
+    assert '333' not in card
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    folder = tmp_path / 'copy'
+    folder.mkdir()
+    for path in exported.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def change(folder, **changes):
+    path = folder / 'config.json'
+    described = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in described.items() if value is not None}))
+
+
+def flip(folder):
+    path = folder / 'model.safetensors'
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ('damage', 'message'),
+    [
+        (flip, 'model.safetensors differs from its checksum'),
+        (lambda folder: (folder / 'vocabulary.json').unlink(), 'is damaged'),
+        (lambda folder: (folder / 'vocabulary.json').write_text('['), 'is damaged'),
+        (
+            lambda folder: (folder / 'vocabulary.json').write_text('{"kind": "words", "words": ["a"]}'),
+            'vocabulary.json differs',
+        ),
+        (lambda folder: (folder / 'config.json').write_text('{'), 'is damaged'),
+        (lambda folder: (folder / 'config.json').write_text('[1]'), 'is damaged'),
+        (lambda folder: change(folder, model_type='bert'), 'is not a model of jitm'),
+        (lambda folder: change(folder, format=9), 'has format 9'),
+        (lambda folder: change(folder, data=None), 'is damaged'),
+        (lambda folder: change(folder, step='7'), 'step in config.json is of another type'),
+        (lambda folder: change(folder, sha256=[1]), 'is damaged'),
+        (lambda folder: (folder / 'model.safetensors').unlink(), 'is not a run directory'),
+    ],
+)
+def test_damaged_folders_are_one_sentence(copy, damage, message):
+    damage(copy)
+    with pytest.raises(UserError, match=message):
+        load_run(copy)
+
+
+def test_other_steps_and_members_are_not_in_it(exported):
+    with pytest.raises(UserError, match='has the step 0 only, not 7'):
+        load_run(exported, step=7)
+    with pytest.raises(UserError, match='has the member target only, not anchor'):
+        load_run(exported, member='anchor')
