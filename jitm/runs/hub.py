@@ -114,7 +114,7 @@ def write_card(inputs: Mapping[str, Any], model: str, report: Mapping[str, Any] 
         'An image-text matching model of jitm, which scores images with captions.\n',
         "```python\nimport jitm\n\nrun = jitm.load('path of this folder')\n```\n",
         '## Inputs\n',
-        *(f'- {name}: {value}' for name, value in inputs.items() if value is not None),
+        *(f'- {name}: {value}' for name, value in inputs.items() if value not in (None, '')),
         '\n## Evaluation\n',
     ]
     if report is None:

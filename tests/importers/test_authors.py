@@ -1,5 +1,6 @@
 """Checkpoints of the authors' training scripts against loops over their own tensors in float64."""
 
+import argparse
 import functools
 import json
 import pickle
@@ -23,6 +24,7 @@ from jitm.types import Images, Texts
 from tests.importers import authors_checkpoints as theirs
 from tests.importers.test_torch_files import Canary
 from tests.importers.torch_pickles import Build, Call, Global, dense, state_dict, write_legacy, write_zip
+from tests.models.cross_attention_oracle import scan_score
 
 RNG = np.random.default_rng(0)
 REGIONS = RNG.normal(size=(2, theirs.SLOTS, theirs.F)).astype(np.float32)
@@ -184,6 +186,28 @@ def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path):
     run = load_run(tmp_path / 'run')
     assert run.vocabulary.words == (*theirs.WORDS[:-1], '<mask>')
     assert (run.feature_size, run.data_hash, run.config['model']['text']['word_dim']) == (theirs.F, '', theirs.W)
+
+
+@pytest.mark.parametrize('legacy', [False, True])
+def test_a_checkpoint_written_by_torch(tmp_path, vocabulary, legacy):
+    torch = pytest.importorskip('torch')
+    torch.manual_seed(0)
+    images = torch.nn.ModuleDict({'fc': torch.nn.Linear(theirs.F, theirs.D)})
+    rnn = torch.nn.GRU(theirs.W, theirs.D, batch_first=True, bidirectional=True)
+    texts = torch.nn.ModuleDict({'embed': torch.nn.Embedding(len(theirs.WORDS), theirs.W), 'rnn': rnn})
+    model = [torch.nn.DataParallel(images).state_dict(), texts.state_dict()]
+    path = str(tmp_path / 'model_best.pth.tar')
+    checkpoint = {'model': model, 'opt': argparse.Namespace(**SCAN), 'best_rsum': np.float64(1)}
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=not legacy)
+    assert convert('scan', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    with torch.no_grad():
+        regions = images.double()['fc'](torch.tensor(REGIONS, dtype=torch.float64)).numpy()
+        texts = texts.double()
+        words = [texts['rnn'](texts['embed'](torch.tensor(ids)[None]))[0][0].numpy() for ids in theirs.CAPTIONS]
+    words = [theirs.unit_rows((states[:, : theirs.D] + states[:, theirs.D :]) / 2) for states in words]
+    options = {'direction': 'i2t', 'raw_feature_norm': 'l2norm', 'softmax_temperature': 4.0}
+    want = [[scan_score(theirs.unit_rows(image), states, **options) for states in words] for image in regions]
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS), want, atol=1e-5)
 
 
 def test_dbl_is_one_dict_with_an_average_beside_it(tmp_path, vocabulary):
