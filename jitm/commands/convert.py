@@ -12,8 +12,8 @@ config, and are printed.
 With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
 takes as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
-checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside
-`vocabulary.json`; `--from` reads this folder, too.
+checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
+vocabulary; `--from` reads this folder, too.
 """
 
 import functools
@@ -30,7 +30,7 @@ from jitm import config as config_lib
 from jitm import ranges
 from jitm.commands import flags as shared
 from jitm.commands import programs
-from jitm.data.vocabularies import describe_vocabulary
+from jitm.data.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
 from jitm.files import replacing
 from jitm.importers import joint, systems
@@ -83,7 +83,7 @@ SYSTEMS = {
         for name in joint.SYSTEMS
     },
 }
-TARGETS = ('safetensors', 'vsepp', 'scan', 'sgraf')  # our names, or those of a system
+TARGETS = ('safetensors', 'vsepp', 'scan', 'sgraf', 'vse_infinity')  # our names, or those of a system
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -174,7 +174,8 @@ def write_run(published: Published, config: Mapping[str, Any], folder: Path) -> 
 def write_authors(name: str, run: Run, folder: Path) -> None:
     """Writes a run under the names of the tensors of a system's authors, as one folder."""
     tensors, options = export_checkpoint(name, config_lib.member_model(run.config, run.member), run.variables)
-    with replacing(folder / 'vocabulary.json') as file:
-        file.write(run.vocabulary.to_json().encode())
+    name, words = to_file(run.vocabulary)
+    with replacing(folder / name) as file:
+        file.write(words.encode())
     with replacing(folder / 'model.safetensors') as file:
         file.write(safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)}))

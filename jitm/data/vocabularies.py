@@ -9,6 +9,7 @@ from jitm.data.wordpiece import WordPiece
 
 Tokenizer = Vocabulary | WordPiece | BPE
 KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE}
+FILES = ('vocabulary.json', 'vocab.txt')  # that `to_file` names, of words and of word pieces
 BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of their files
 
 
@@ -28,6 +29,13 @@ def load_vocabulary(path: str) -> Tokenizer:
 def kind_of(vocabulary: Tokenizer) -> str:
     """Returns the kind of a vocabulary, a key of `KINDS`."""
     return next(name for name, kind in KINDS.items() if isinstance(vocabulary, kind))
+
+
+def to_file(vocabulary: Vocabulary | WordPiece) -> tuple[str, str]:
+    """Returns the name and the text of a file that `load_vocabulary` reads."""
+    if isinstance(vocabulary, Vocabulary):
+        return FILES[0], vocabulary.to_json()
+    return FILES[1], '\n'.join(vocabulary.words) + '\n'
 
 
 def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:

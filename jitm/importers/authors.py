@@ -19,7 +19,7 @@ from flax import traverse_util
 
 from jitm import config as config_lib
 from jitm.data.text import Vocabulary
-from jitm.data.vocabularies import Tokenizer, load_vocabulary
+from jitm.data.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.importers import key_maps, torch_files
 from jitm.importers.key_maps import Tensors
@@ -47,8 +47,8 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     Args:
       name: of the system, a key of `SYSTEMS`.
       path: of the checkpoint, or a folder with `model.safetensors`.
-      vocabulary: path of the JSON vocabulary or the vocab.txt that it was trained with; None for `vocabulary.json` in
-        the folder.
+      vocabulary: path of the JSON vocabulary or the vocab.txt that it was trained with; None for that in the
+        folder.
       model: the config's `model`, for what the checkpoint does not state.
 
     Returns:
@@ -60,8 +60,8 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     """
     system, folder = SYSTEMS[name], Path(path)
     if folder.is_dir():
-        path, beside = str(folder / 'model.safetensors'), folder / 'vocabulary.json'
-        vocabulary = vocabulary or (str(beside) if beside.is_file() else None)
+        path, beside = str(folder / 'model.safetensors'), [folder / name for name in FILES]
+        vocabulary = vocabulary or next((str(file) for file in beside if file.is_file()), None)
     tensors, options = _open(path, system)
     shapes = Shapes(path, tensors)
     section, assumed = _recognize(path, system, shapes, options, model)
@@ -214,7 +214,9 @@ def export_checkpoint(
         tensors['model.0.fc.weight_v'] = tensors.pop(FEATURES)
     norms = [tensor.removesuffix('running_mean') for tensor in tensors if tensor.endswith('.running_mean')]
     tensors |= {f'{norm}num_batches_tracked': np.zeros((), np.int64) for norm in norms}
-    options = {'embed_size': model['embed_dim'], 'word_dim': model['text']['word_dim']}
+    options = {'embed_size': model['embed_dim']}
+    if 'word_dim' in model['text']:
+        options['word_dim'] = model['text']['word_dim']
     for key, (option, values) in system.options.items():
         theirs = {} if values is None else {ours: value for value, ours in values.items()}
         options[option] = theirs.get(model[key], model[key])

@@ -229,7 +229,7 @@ SYSTEMS = {
         'VSE-infinity',
         'vse',
         key_maps.POOLED,
-        fixed={**_POOLED, 'image_pooling': 'gpo', 'text_pooling': 'gpo'},
+        fixed={**_POOLED, 'image.mlp': 'residual_on_input', 'image_pooling': 'gpo', 'text_pooling': 'gpo'},
         options={},
         recognize=functools.partial(_recognize_pooled, mlp='residual_on_input', dropout=0.0),
     ),
