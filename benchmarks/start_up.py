@@ -22,6 +22,7 @@ from benchmarks.memory import with_files, write_files
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.config import flatten
+from jitm.ranges import switch_of
 
 SETTINGS = ('vsepp.py:vsepp,f30k', 'sgraf.py:sgr,f30k', 'tags.py:tags_dc_single,base,f30k')
 SMALL = {  # sizes that decide how long something runs, not what is compiled
@@ -35,9 +36,10 @@ SMALL = {  # sizes that decide how long something runs, not what is compiled
 
 def arguments(setting: str, folder: Path, batch_size: int) -> list[str]:
     """Returns the arguments of `jitm train` for a setting with the files of a folder."""
-    config = flatten(with_files(setting, folder, batch_size))
+    sections = with_files(setting, folder, batch_size)
+    config = flatten(sections)
     keys = {key: config[key] for key in ('data.root', 'vocabulary.path', 'batch_size')}
-    keys |= {key: value for key, value in SMALL.items() if config.get(key)}
+    keys |= {key: value for key, value in SMALL.items() if config.get(key) and not switch_of(sections, key)}
     return ['--config', f'configs/{setting}', *(f'--config.{key}={value}' for key, value in keys.items())]
 
 
@@ -55,6 +57,7 @@ def start(flags: list[str], workdir: Path, cache: Path) -> Row:
         if line.startswith('compiled in '):
             break
     else:
+        process.communicate()
         raise RuntimeError(f'{" ".join(command)} ended before its first step')
     seconds = time.perf_counter() - started
     process.send_signal(signal.SIGKILL)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jitm import ranges
 from jitm.commands import cli
 from jitm.evaluation import published
 from tests.conftest import ROOT
@@ -87,7 +88,8 @@ def shorten(arguments: list[str]) -> list[str]:
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
             cli.check_key(config, key)
-            short.append(f'--config.{key}={value}')
+            if not ranges.switch_of(config.to_dict(), key):
+                short.append(f'--config.{key}={value}')
     return short
 
 

@@ -326,7 +326,7 @@ def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tm
 def test_lost_lines_are_warned_of(finished, tiny_config, tmp_path, caplog):
     workdir, config = shutil.copytree(finished, tmp_path / 'run'), ranges.check(tiny_config)
     lines = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
-    commands = (lambda: loop.check_workdir(workdir, config), lambda: cli.main(['report', 'summary', str(workdir)]))
+    commands = (lambda: loop.train_and_evaluate(config, workdir), lambda: cli.main(['report', 'summary', str(workdir)]))
     for kept in (lines[1:], lines[:5] + lines[6:], lines[:-1]):
         (workdir / 'metrics.jsonl').write_text(''.join(kept))
         for command in commands:

@@ -252,11 +252,12 @@ def test_command_prints_the_shortlist(finished, capsys):
     assert shortlist['pairs'] < shortlist['total_pairs'] == 16 * 80
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert lines[2] == f'shortlist of {workdir}, step {shortlist["runs"][0]["step"]}, target'
+    assert lines[2].startswith('  reads regions of ')
+    assert lines[3] == f'shortlist of {workdir}, step {shortlist["runs"][0]["step"]}, target'
     share = f'{shortlist["pairs"]:,} of 1,280 pairs scored ({shortlist["pairs"] / 1280:.1%})'
-    assert lines[3] == f'top_m 10: {share}; others {shortlist["others"]}'
+    assert lines[4] == f'top_m 10: {share}; others {shortlist["others"]}'
     share = f'{values["i2t/shortlisted"]:.1f} % of the images and {values["t2i/shortlisted"]:.1f} % of the captions'
-    assert lines[4] == f'the shortlist has a match for {share}'
+    assert lines[5] == f'the shortlist has a match for {share}'
     assert 'MD' not in out
 
 

@@ -327,7 +327,6 @@ def test_bfloat16_is_for_embeddings_and_blocks(variables):
     [
         ({'size': 'huge'}, "'model.size' is 'huge'; take one of tiny, base, large"),
         ({'dtype': 'float64'}, "'model.dtype' is 'float64'; take one of float32, bfloat16"),
-        ({'dropout': 1.0}, r"'model.dropout' is 1.0; it must be in \[0, 1\)"),
         ({'heads': ('mlm', 'rank')}, "'model.heads' is 'rank'; take one of itm, mlm, discriminate, correct"),
     ],
 )

@@ -94,7 +94,10 @@ def test_rankings_hold_scores_of_mined_negatives():
         ({}, "'candidates.source' is missing"),
         ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; take one of negative"),
         ({'source': 'shortlist', 'num_extra': 4}, "config key 'candidates.num_hard' is missing"),
-        ({'source': 'in_batch', 'same_image': 'negative', 'num_hard': 1}, "'candidates.num_hard' is unknown"),
+        (
+            {'source': 'in_batch', 'same_image': 'negative', 'num_hard': 1},
+            "num_hard' is for source 'shortlist', not for 'in_batch'",
+        ),
     ],
 )
 def test_errors_of_the_section_name_their_key(section, message):
