@@ -91,7 +91,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     try:
         for line in path.read_bytes().split(b'\n')[:-1]:
             lines.append(dict(json.loads(line)))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):  # the last of nested brackets
         raise UserError(f'{path} is damaged in line {len(lines) + 1}; restore the file, or remove it') from None
     return lines
 

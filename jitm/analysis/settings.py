@@ -99,7 +99,7 @@ def read_run_log(workdir: Path) -> RunLog:
     try:
         config = json.loads((workdir / 'config.json').read_text())
         path.stat()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     check_format(config, workdir)
     description = read_description(workdir)

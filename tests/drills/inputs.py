@@ -319,6 +319,7 @@ RUN_FILES = {
         'empty': (lambda data: b'', 'damaged'),
         'cut off': (lambda data: data[:50], 'damaged'),
         'a list': (lambda data: b'[1]', ''),
+        'deep': (lambda data: b'[' * 10**5, 'damaged|not a run directory'),
         'a number': (lambda data: b'1', ''),
         'null': (lambda data: b'null', ''),
         'binary': (lambda data: b'\xff\xfe', ''),

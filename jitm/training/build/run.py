@@ -155,7 +155,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
         return
     try:
         old = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of nested brackets
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
     config_lib.check_format(old, workdir)
     if changed := config_lib.differences(old, config):
