@@ -303,7 +303,9 @@ def test_damaged_best_checkpoint_is_kept_and_named(finished, tiny_config, tmp_pa
     assert load_run(workdir, last).step == last
 
 
-@pytest.mark.parametrize('content', [b'\xff\xfe\n', b'[1]\n', b'[' * 10**5 + b'\n', b'{"step": 1}\n{"st\n{"step": 2}\n'])
+@pytest.mark.parametrize(
+    'content', [b'\xff\xfe\n', b'[1]\n', b'[' * 10**5 + b'\n', b'{"step": 1}\n{"st\n{"step": 2}\n']
+)
 def test_damaged_metrics_are_one_sentence(finished, tiny_config, tmp_path, content):
     workdir = shutil.copytree(finished, tmp_path / 'run')
     (workdir / 'metrics.jsonl').write_bytes(content)
