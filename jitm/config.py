@@ -197,6 +197,8 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise UserError(f'the config is of {type(config).__name__}; give a dict, such as that of ConfigDict.to_dict()')
     for key, value in flatten(config).items():
+        if '' in key.split('.'):
+            raise UserError(f"config key '{key}' has an empty name; name it, or leave it out")
         try:
             json.dumps(value)
         except (TypeError, ValueError):

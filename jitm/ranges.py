@@ -273,19 +273,19 @@ def rule_of(key: str) -> Rule | None:
 
 def switch_of(config: Mapping[str, Any], key: str) -> str | None:
     """Returns the key that has to be set in a config so that a dotted key is read; None if it is read."""
-    values = dict(_nodes(config))
+    values = dict(nodes(config))
     for pattern, switches in SWITCHES.items():
         if re.fullmatch(_expression(pattern), key) and key not in switches and not any(map(values.get, switches)):
             return switches[0]
     return None
 
 
-def _nodes(tree: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
+def nodes(tree: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
     """Yields every dotted key of a nested dict with its value, those of sub-dicts too."""
     for key, value in tree.items():
         yield f'{prefix}{key}', value
         if isinstance(value, Mapping):
-            yield from _nodes(value, f'{prefix}{key}.')
+            yield from nodes(value, f'{prefix}{key}.')
 
 
 def _keys(section: str) -> list[str]:
@@ -297,7 +297,7 @@ def _keys(section: str) -> list[str]:
 
 def _check(config: Mapping[str, Any], prefix: str = '') -> None:
     """Raises a UserError if a config, below a prefix of its keys, has a wrong value, or lacks a key or has another."""
-    for key, value in _nodes(config, prefix):
+    for key, value in nodes(config, prefix):
         rule = rule_of(key)
         if rule and (remedy := rule.refuse(value)):
             raise UserError(f"config key '{key}' is {reprlib.repr(value)}; {remedy}")

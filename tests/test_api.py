@@ -88,15 +88,19 @@ def test_similarities_are_those_of_the_model(name):
     run = loaded_run.LoadedRun(Run('nowhere', 1, 'target', model, variables, vocabulary, config, 6, ''))
     regions = [images.regions[i, :count] for i, count in enumerate(images.counts)]
     corners = [boxes[i, :count] for i, count in enumerate(images.counts)]
-    if 'locations' in model.reads:
-        with pytest.raises(UserError, match='nowhere has a model that reads the location of regions: give their boxes'):
-            run.encode_image(regions)
-        with pytest.raises(UserError, match='boxes have the shapes'):
-            run.encode_image(regions, boxes=corners[:1])
-        with pytest.raises(UserError, match=r'in \[0, 1\]'):
-            run.encode_image(regions, boxes=[2 * one for one in corners])
+    reads_boxes = 'locations' in model.reads
+    refused = (
+        (None, 'nowhere has a model that reads the location of regions: give their boxes'),
+        (3, 'boxes are of int; give x1 y1 x2 y2 of the regions'),
+        (corners[:1], 'boxes have the shapes'),
+        ([2 * one for one in corners], 'boxes must be x1 y1 x2 y2 as fractions'),
+        ([one[:, [2, 1, 0, 3]] for one in corners], 'boxes must be .* with x1 <= x2 and y1 <= y2'),
+    )
+    for wrong, sentence in refused if reads_boxes else ((corners, 'a model that does not read boxes: leave them out'),):
+        with pytest.raises(UserError, match=sentence):
+            run.encode_image(regions, boxes=wrong)
     captions = [' '.join(map(str, ids[:length])) for ids, length in zip(texts.ids, texts.lengths, strict=True)]
-    encoded = run.encode_image(regions, boxes=corners), run.encode_text(captions)
+    encoded = run.encode_image(regions, boxes=corners if reads_boxes else None), run.encode_text(captions)
     sims = jax.jit(model.apply)(variables, images, texts)
     np.testing.assert_allclose(run.similarity(*encoded), sims, atol=1e-5)
     three = jax.tree.map(lambda x: x[:3], encoded[1])
@@ -177,7 +181,7 @@ NO_LISTS = (None, 3, b'abc', Path('a.jpg'), {'a': 1}, (x for x in 'a'))
 
 def test_wrong_arguments_are_one_sentence(run, data, images):
     captions, features = run.encode_text(data.captions[:2]), data.images[0]
-    size, flipped = run.run.feature_size, np.tile([0.5, 0.5, 0.1, 0.9], (len(features), 1))
+    size = run.run.feature_size
     for call, sentence in (
         (lambda: run.encode_image('photo.jpg'), r'images are of str; give features \[images, regions, 200\]'),
         (lambda: run.encode_image(3), 'images are of int'),
@@ -238,9 +242,8 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
             for x in (None, 3, [], b'')
         ),
         (lambda: jitm.score(run, features, np.array(['a', None], object)), 'caption 1 is of NoneType; give a string'),
-        (lambda: jitm.score(run, features, 'a', boxes=features[:, :4] + 2), 'boxes must be x1 y1 x2 y2 as fractions'),
-        (lambda: jitm.score(run, features, 'a', boxes=flipped), 'boxes must be .* with x1 <= x2 and y1 <= y2'),
-        (lambda: jitm.score(run, [features], 'a', boxes=3), 'boxes are of int; give x1 y1 x2 y2 of the regions'),
+        (lambda: jitm.score(run, features, 'a', boxes=features[:, :4]), 'a model that does not read boxes: leave them'),
+        (lambda: jitm.score(run, features, 'a', tags=['sky']), 'a model that does not read tags: leave them out'),
         (lambda: jitm.score('nowhere', features, 'a red circle'), 'nowhere is not a run directory'),
     ):
         with pytest.raises(UserError, match=sentence) as caught:

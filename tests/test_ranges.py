@@ -34,6 +34,13 @@ def test_the_keys_of_a_config_are_those_of_its_ranges():
         assert {*ranges._keys(section)} == {*load('default')[section]}
 
 
+def test_names_are_not_empty():
+    config = load('default')
+    for key, wrong in (('terms', {'': {}}), ('members', {'target': {'': 1}})):
+        with pytest.raises(UserError, match=r"config key '\w+\.(target\.)?' has an empty name"):
+            ranges.check({**config, key: wrong})
+
+
 def changed(config: dict, key: str, value: object) -> dict:
     """The config with one dotted key changed, or removed if the value is ... ."""
     *sections, last = key.split('.')

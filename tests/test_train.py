@@ -275,12 +275,13 @@ def test_run_that_has_lost_its_checkpoints_is_refused(finished, tiny_config, tmp
     assert (workdir / 'metrics.jsonl').read_bytes() == (finished / 'metrics.jsonl').read_bytes()
 
 
-def test_run_that_was_killed_during_its_first_save_starts_again(finished, tiny_config, tmp_path):
+def test_run_that_was_killed_during_its_first_save_starts_again(finished, tiny_config, tmp_path, caplog):
     workdir = shutil.copytree(finished, tmp_path / 'run')
     lose_checkpoints(workdir, 'damaged')
     first, *_ = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
     (workdir / 'metrics.jsonl').write_text(first)
     loop.train_and_evaluate(tiny_config, workdir)
+    assert f'{workdir} has no checkpoint: the run starts from its first step' in caplog.text
     assert_same_run(workdir, finished)
 
 
@@ -292,7 +293,7 @@ def test_damaged_best_checkpoint_is_kept_and_named(finished, tiny_config, tmp_pa
     metadata.write_bytes(metadata.read_bytes()[:-1] + b'!')
     with pytest.raises(UserError, match=f'{best}/run/metadata is damaged, .* --step: .*{last}$'):
         load_run(workdir)
-    with pytest.raises(UserError, match=f'{best}/run/metadata is damaged, and its checkpoint is the best one; restore'):
+    with pytest.raises(UserError, match=f'{best}/run/metadata is damaged, .* --step evaluates .*, {last}$'):
         loop.train_and_evaluate(tiny_config, workdir)
     assert metadata.exists()
     shutil.rmtree(metadata.parents[1])
@@ -313,10 +314,15 @@ def test_damaged_metrics_are_one_sentence(finished, tiny_config, tmp_path, conte
         loop.train_and_evaluate(tiny_config, workdir)
 
 
-def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tmp_path, caplog):
+@pytest.mark.parametrize('content', [None, b'\xff\xfe'])
+def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tmp_path, caplog, content):
     workdir = shutil.copytree(finished, tmp_path / 'run')
     (workdir / 'metrics.jsonl').unlink()
+    if content:
+        (workdir / 'metrics.jsonl').write_bytes(content)
     result = loop.train_and_evaluate(tiny_config, workdir)
+    aside = workdir / 'metrics.jsonl.damaged'
+    assert (aside.read_bytes() if aside.exists() else None) == content
     assert 'metrics.jsonl is lost: the validations of the checkpoints (20, 30) are written again' in caplog.text
     assert result['first'] is None
     assert result['best']['step'] == Checkpoints(finished).best_step() == 20
@@ -793,7 +799,7 @@ WRONG = {
     'NaN': (put_nan, [], 'train_ims.npy, row 5 has NaN'),
     'caption count': (drop_caption, [], 'dev_caps.txt has 19 captions for the 4 images'),
     'not UTF-8': (put_latin1, [], 'train_caps.txt, line 1 is not UTF-8'),
-    'unknown key': (break_nothing, ['--config.optimizer.lerning_rate=1'], "did you mean 'learning_rate'"),
+    'unknown key': (break_nothing, ['--config.optimizer.lerning_rate=1'], "did you mean 'optimizer.learning_rate'"),
     'wrong type': (break_nothing, ['--config.epochs=many'], 'epochs'),
     'unknown flag': (break_nothing, ['--wrkdir=x'], 'wrkdir'),
     'no flag': (break_nothing, ['runs/x'], "'runs/x' is not a flag"),

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import difflib
 import importlib
 import inspect
 import itertools
@@ -70,13 +71,16 @@ def _config_keys(argv: Sequence[str]) -> list[str]:
     return [word.removeprefix('--config.').split('=')[0] for word in argv if word.startswith('--config.')]
 
 
-def check_key(config: Mapping[str, Any], key: str) -> None:
+def check_key(config: ConfigDict, key: str) -> None:
     """Raises a UserError with the nearest key unless a config has a dotted key."""
+    from jitm import ranges  # imports jax, which not every command needs
+
     node = config
     for part in key.split('.'):
-        if not isinstance(node, Mapping | ConfigDict) or part not in node:
-            near = did_you_mean(part, node) if isinstance(node, Mapping | ConfigDict) else ''
-            raise UserError(f"config key '{key}' is unknown{near}")
+        if not isinstance(node, ConfigDict) or part not in node:
+            keys = [name for name, _ in ranges.nodes(config.to_dict())]
+            nearest = difflib.get_close_matches(key, keys, n=1)
+            raise UserError(f"config key '{key}' is unknown{did_you_mean(key, nearest or config)}")
         node = node[part]
 
 
@@ -100,7 +104,7 @@ def check_config_flags(argv: Sequence[str]) -> None:
         raise UserError(f'config file {path} does not exist; jitm settings lists the published settings')
     try:
         scope = runpy.run_path(path)
-    except Exception as error:  # the file is the user's program and can raise anything
+    except (Exception, SystemExit) as error:  # the file is the user's program and can raise anything
         raise UserError(f'config file {path} cannot be run: {type(error).__name__}: {_one_line(error)}') from None
     if 'get_config' not in scope:
         raise UserError(f'config file {path} has no get_config function')
@@ -108,7 +112,7 @@ def check_config_flags(argv: Sequence[str]) -> None:
         raise UserError(f"config file {path} takes no words, but '{words}' is given after the colon; leave it out")
     try:
         config = scope['get_config'](*([words] if colon else []))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f'config file {path}: {_one_line(error)}') from None
     if not isinstance(config, ConfigDict):
         raise UserError(f'config file {path}: get_config returns {type(config).__name__}; return a ConfigDict')

@@ -163,8 +163,9 @@ class Checkpoints:
         best = self.check(whole[-1])['best_step'] if whole else None
         if best in damaged:
             raise UserError(
-                f'{damaged[best]} is damaged, and its checkpoint is the best one; restore it, or remove '
-                f'{self.folder / str(best)} to resume without it'
+                f'{damaged[best]} is damaged, and its checkpoint is the best one; restore it, or move '
+                f'{self.folder / str(best)} away: a run before its end then trains on, and --step evaluates '
+                f'{", ".join(map(str, whole))}'
             )
         if best not in (None, *steps):
             logging.warning('the best checkpoint %s is missing: the best of the others counts', self.folder / str(best))

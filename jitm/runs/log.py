@@ -131,6 +131,9 @@ def repair_metrics(workdir: Path, validations: Sequence[Mapping[str, object]]) -
     if lines:
         warn_of_lost_lines(workdir, lines, read_description(workdir))
         return
+    if path.exists() and path.stat().st_size:
+        aside = path.replace(path.with_name(f'{NAME}.damaged'))
+        logging.warning('%s has no whole line: it is moved to %s', path, aside)
     steps = ', '.join(str(line['step']) for line in validations)
     logging.warning('%s is lost: the validations of the checkpoints (%s) are written again', path, steps or 'none')
     with replacing(path) as file:

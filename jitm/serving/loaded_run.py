@@ -114,8 +114,12 @@ class LoadedRun:
           The encodings: leaves [I, ...].
 
         Raises:
-          UserError: if there are no images, or features, boxes or tags do not have these shapes.
+          UserError: if there are no images, features, boxes or tags do not have these shapes, or the model does not read
+            boxes or tags that are given.
         """
+        for name, given, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
+            if given is not None and part not in self.run.model.reads:
+                raise UserError(f'{self.run.workdir} has a model that does not read {name}: leave them out')
         if 'pixels' in self.run.model.reads:
             batches = self._pixel_batches(images)
         else:

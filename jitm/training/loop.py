@@ -130,9 +130,12 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)
     with lock(folder), Checkpoints(workdir) as checkpoints, StopRequest() as stop:
-        if not (workdir / 'config.json').exists():
+        started = (workdir / 'config.json').exists()
+        if not started:
             _write_config(config, workdir)
         state, run, restored = _start(setup, checkpoints, workdir)
+        if started and restored is None:
+            logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
         if restored is not None and parallel.is_primary():
             repair_metrics(workdir, _saved_validations(setup, checkpoints))
         _write_config(config, workdir)  # keys that cannot change a number may differ

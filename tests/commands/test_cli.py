@@ -61,8 +61,12 @@ WRONG = {
     'lower bound': ('eval --workdir x --folds 0', '--folds=0'),
     'enumeration': ('eval --workdir x --dtype float16', 'float32|bfloat16'),
     'no such file': ('train --config nothing.py', 'config file nothing.py does not exist'),
+    'misspelled section': (f'train {CONFIG} --workdir x --config.optimzer.name=x', "did you mean 'optimizer.name'"),
     'unknown word': (f'train {CONFIG}:vsep --workdir x', "'vsep'"),
-    'unknown key': (f'train {CONFIG} --workdir x --config.optimizer.lerning_rate=1', "did you mean 'learning_rate'"),
+    'unknown key': (
+        f'train {CONFIG} --workdir x --config.optimizer.lerning_rate=1',
+        "did you mean 'optimizer.learning_rate'",
+    ),
     'type of a key': (f'train {CONFIG} --workdir x --config.epochs=many', 'epochs'),
     'no words': (f'train --config {ROOT}/configs/default.py:f30k', "takes no words, but 'f30k' is given"),
     'some process flags': (f'train {CONFIG} --workdir x --num_processes 2', '--process_id go together; give all three'),
@@ -104,6 +108,9 @@ CONFIG_FILES = {
     'no function': ('x = 1', 'has no get_config function'),
     'unknown key': (CHANGED.format('c.optimzer = 3'), 'Did you mean "optimizer" instead of "optimzer"?'),
     'unknown item': (CHANGED.format('c["sed"] = 3'), 'Did you mean "seed" instead of "sed"?'),
+    'a number as a key': (CHANGED.format('c[3] = 4'), '3'),
+    'exit': ('raise SystemExit(3)', 'cannot be run: SystemExit: 3'),
+    'exit inside': ('def get_config():\n    raise SystemExit("stop")', ': stop'),
     'ValueError': ('def get_config():\n    raise ValueError("no such\\nsetting")', ': no such setting'),
 }
 

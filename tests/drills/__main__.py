@@ -34,11 +34,11 @@ def _fail(text: str) -> str:
 
 
 def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
-    """Tries the whole table once, in random order, and then random damage."""
+    """Tries the whole table once, in random order, and then random damage until the time is over."""
     table = inputs.rows(base)
     rng.shuffle(table)
     counts = Counts()
-    for number in _until(seconds):
+    for number in _until(seconds, len(table)):
         row = table[number] if number < len(table) else inputs.random_row(rng, base)
         problem = inputs.check(row, base, folder)
         counts['tried'] += 1
@@ -84,7 +84,9 @@ def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> C
     for number in _until(seconds, len(names)):
         name = names[number % len(names)]
         try:
-            counts[f'kills of {name}'] += drill.survives(name, rng)
+            while not (killed := drill.survives(name, rng)):
+                counts[f'{name} that ended before a kill'] += 1
+            counts[f'kills of {name}'] += killed
             counts[f'{name} to the same end'] += 1
         except AssertionError as error:
             counts[_fail(f'{name}: {str(error)[-600:]}')] += 1

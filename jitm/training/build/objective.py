@@ -204,7 +204,8 @@ def _check_loss(where: str, loss: Any, example: Any) -> None:
     except VALUE_ERRORS as error:
         raise UserError(f"'{where}' reads values while it is traced, {_last_line(error)}; {TRACEABLE}") from None
     except (TypeError, ValueError) as error:
-        raise UserError(f"'{where}' cannot be computed with its arguments: {str(error).splitlines()[0]}") from None
+        first, *_ = str(error).splitlines()
+        raise UserError(f"'{where}' cannot be computed with its arguments, {_last_line(error)}: {first}") from None
     except Exception as error:  # a loss is the user's program and can raise anything
         raise UserError(f"'{where}' fails {_last_line(error)}: {type(error).__name__}: {error}") from None
     if getattr(result, 'shape', None) != (4,) or not jnp.issubdtype(result.dtype, jnp.floating):

@@ -101,7 +101,7 @@ def test_token_term_checks_and_passes_its_arguments():
     np.testing.assert_allclose(got, 1.11 * np.log(2) / 2, rtol=1e-6)
     for changes, message in (
         ({'match_weight': 'absent'}, "'terms.ranking.match_weight' is missing"),
-        ({'match_weight': 'low'}, "'terms.ranking' cannot be computed with its arguments: "),
+        ({'match_weight': 'low'}, "'terms.ranking' cannot be computed with its arguments, in line "),
         ({'mach_weight': 1}, "'terms.ranking.mach_weight' is unknown, did you mean 'match_weight'"),
         ({'mask': None}, "'terms.ranking.mask' is unknown"),
         ({'loss': 'tokens.word_correction'}, "'terms.ranking.match_weight' is unknown"),
@@ -139,6 +139,15 @@ def with_mistake(scores, positives, negatives):
     return scores.maximum(0)
 
 
+def with_assignment(scores, positives, negatives):
+    scores[0, 0] = 1
+    return scores[0]
+
+
+def with_range(scores, positives, negatives):
+    return jnp.ones(len(range(scores.sum())))
+
+
 def with_numpy(scores, positives, negatives):
     return np.maximum(np.asarray(scores), 0).sum(axis=1)
 
@@ -156,6 +165,8 @@ def with_if(scores, positives, negatives):
         (booleans, r"'terms.ranking' returns bool of shape \(4,\) for 4 queries; a loss returns one float"),
         (with_indices, r'test_objective.py: return scores\[negatives\].sum\(\); use .* or boolean indices$'),
         (with_mistake, r'fails in line \d+ of .*: return scores.maximum\(0\): AttributeError'),
+        (with_assignment, r'arguments, in line \d+ of .*test_objective.py: scores\[0, 0\] = 1: '),
+        (with_range, r'arguments, in line \d+ of .*test_objective.py: return jnp.ones.*: '),
         (with_numpy, r'in line \d+ of .*test_objective.py: return np.maximum\(.*; use jax.numpy instead of numpy'),
         (
             with_if,
