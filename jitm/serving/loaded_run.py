@@ -114,8 +114,8 @@ class LoadedRun:
           The encodings: leaves [I, ...].
 
         Raises:
-          UserError: if there are no images, features, boxes or tags do not have these shapes, or boxes or tags are given
-            to a model that does not read them.
+          UserError: if there are no images, or features, boxes or tags do not have these shapes or are not read by the
+            model.
         """
         for name, given, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
             if given is not None and part not in self.run.model.reads:
