@@ -1,6 +1,7 @@
 """Convert published weights to a run directory, which every command reads, or a run to a folder to publish.
 
-    jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32 --config.data.root=data/f30k
+    jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32
+    jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
     jitm convert --to safetensors runs/scan --out exported/scan
 

@@ -1,4 +1,4 @@
-"""Converts published CLIP models, of Hugging Face or open_clip, to configs and variables of `jitm.models.clip.CLIP`."""
+"""Converts published CLIP models, of Hugging Face, open_clip or OpenAI, to configs and variables of `clip.CLIP`."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from flax import traverse_util
 
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
-from jitm.importers.clip_config import read_config
+from jitm.importers.clip_config import read_config, read_openai
 from jitm.importers.published import Published, shapes_of
 from jitm.importers.tensors import LEAVES, check_names, convert, open_tensors
 from jitm.types import Images
@@ -23,7 +23,7 @@ WEIGHTS = (  # names in a folder, with that of the config beside it
     ('open_clip_config.json', 'open_clip_model.safetensors'),
     ('open_clip_config.json', 'open_clip_pytorch_model.bin'),
 )
-MERGES = ('merges.txt', 'tokenizer.json')
+MERGES = ('merges.txt', 'tokenizer.json', 'bpe_simple_vocab_16e6.txt.gz')
 
 # Module of our model, below a block or below the model -> module in Hugging Face's names.
 _BLOCK = {
@@ -81,9 +81,11 @@ _POOL_RULES = (  # of a residual network
     (r'^visual\.attnpool\.c_proj\.', 'visual.attnpool.out.'),
 )
 _POOL = {'query': 'q', 'key': 'k', 'value': 'v', 'out': 'out'}
-# Buffers, and numbers that OpenAI's files hold beside the weights.
+_OPENAI = 'input_resolution'  # a number that only OpenAI's files, archives of TorchScript, hold beside the weights
+# Buffers, and other numbers in these files.
 _SKIPPED = re.compile(
-    r'.*\.position_ids|.*\.num_batches_tracked|input_resolution|context_length|vocab_size|(epoch|name|optimizer)(\..*)?'
+    rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size|'
+    r'(epoch|name|optimizer)(\..*)?'
 )
 
 Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
@@ -93,8 +95,8 @@ def load_clip(path: str, vocabulary: str | None = None) -> Published:
     """Reads a published CLIP.
 
     Args:
-      path: a folder of Hugging Face or open_clip, with the config and the weights, or the file of weights in it. The
-        names of OpenAI are those of open_clip.
+      path: a folder of Hugging Face or open_clip, with the config and the weights, or the file of weights in it; or a
+        file of OpenAI, such as `ViT-B-32.pt`, which has no config.
       vocabulary: path of the merges; None for those in the folder.
 
     Returns:
@@ -104,10 +106,11 @@ def load_clip(path: str, vocabulary: str | None = None) -> Published:
       UserError: if a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
     """
     weights, config = _find(Path(path))
-    section = read_config(config)
+    stored = _read(weights)
+    section = read_config(config) if config else _read_openai(weights, stored)
     merges = vocabulary or _find_merges(weights.parent)
     pieces = BPE.load(merges)
-    tensors = _rename(_read(weights))
+    tensors = _rename({name: read for name, read in stored.items() if not _SKIPPED.fullmatch(name)})
     words = tensors.get('text_model.embeddings.token_embedding.weight', lambda: pieces.words)()
     if len(words) != len(pieces):
         raise UserError(f'{merges} makes {len(pieces)} pieces, but {weights} has {len(words)}: give its own merges')
@@ -116,8 +119,8 @@ def load_clip(path: str, vocabulary: str | None = None) -> Published:
     return Published(section, variables, pieces, merges, {'pixels': [0, size, size, 3], 'dtype': 'uint8', 'hash': ''})
 
 
-def _find(path: Path) -> tuple[Path, Path]:
-    """Returns the paths of the weights and of their config."""
+def _find(path: Path) -> tuple[Path, Path | None]:
+    """Returns the paths of the weights and of their config; None if there is none beside them."""
     folder = path if path.is_dir() else path.parent
     if path.is_dir():
         found = next((pair for pair in WEIGHTS if all((folder / name).is_file() for name in pair)), None)
@@ -127,20 +130,29 @@ def _find(path: Path) -> tuple[Path, Path]:
         return folder / found[1], folder / found[0]
     if not path.is_file():
         raise UserError(f'{path} does not exist: give the folder or the weights of a published CLIP')
-    for name in ('open_clip_config.json', 'config.json'):
-        if (folder / name).is_file():
-            return path, folder / name
-    raise UserError(
-        f'{folder} has no open_clip_config.json and no config.json, which state the sizes and the activation of '
-        f'{path.name}: add the one it was published with'
-    )
+    configs = (folder / name for name in ('open_clip_config.json', 'config.json'))
+    return path, next((config for config in configs if config.is_file()), None)
+
+
+def _read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
+    """Returns the config's `model` of weights without a config.
+
+    Raises:
+      UserError: if they are not those of OpenAI.
+    """
+    if _OPENAI not in tensors:
+        raise UserError(
+            f'{path.parent} has no open_clip_config.json and no config.json, which state the sizes and the activation '
+            f'of {path.name}: add the one it was published with'
+        )
+    return read_openai(path, lambda name: tensors[name]().shape, tensors)
 
 
 def _find_merges(folder: Path) -> str:
     for name in MERGES:
         if (folder / name).is_file():
             return str(folder / name)
-    raise UserError(f'{folder} has no {" or ".join(MERGES)}: give --vocabulary, such as bpe_simple_vocab_16e6.txt.gz')
+    raise UserError(f'{folder} has no {", ".join(MERGES[:-1])} or {MERGES[-1]}: add one, or give --vocabulary')
 
 
 def _read(path: Path) -> Tensors:
@@ -151,7 +163,6 @@ def _read(path: Path) -> Tensors:
     """
     names, read = open_tensors(str(path), 'CLIP')
     tensors = {re.sub(r'^(state_dict\.)?(module\.)?', '', name): functools.partial(read, name) for name in names}
-    tensors = {name: tensor for name, tensor in tensors.items() if not _SKIPPED.fullmatch(name)}
     if any(name.startswith('text.') for name in tensors):
         raise UserError(f"{path} is a CustomTextCLIP, with names such as 'text.*': give the weights of a plain CLIP")
     return tensors

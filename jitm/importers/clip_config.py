@@ -1,7 +1,9 @@
-"""The configs of published CLIP models, of Hugging Face or open_clip, as the config's `model`."""
+"""The configs of published CLIP models, of Hugging Face, open_clip or OpenAI, as the config's `model`."""
 
 import json
-from collections.abc import Collection, Mapping
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 
 TEMPERATURE = 0.07  # at the start of training; a converted model has the learned one
 RESNET_CHANNELS = 32  # of the last map, for each channel of the stem
+RESNET_STRIDE = 32  # pixels per cell of the last map
+HEAD_SIZE = 64  # of all models of OpenAI
 Numbers = tuple[float, ...]
 
 # Keys of Hugging Face's config -> defaults, which files of before 2023 leave out.
@@ -112,6 +116,50 @@ def _hugging_face_tower(sizes: Mapping[str, Any]) -> dict[str, Any]:
 def _open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a `CLIP` of open_clip."""
     content = _read_json(path).get('model_cfg', {})
+    mean, deviation = _preprocessing(path, 'mean', 'std', section='preprocess_cfg')
+    return _of_open_clip(path, content, mean, deviation)
+
+
+def read_openai(path: Path, shape_of: Callable[[str], tuple[int, ...]], names: Collection[str]) -> dict[str, Any]:
+    """Returns the config's `model` of a CLIP of OpenAI, whose sizes are those of its tensors.
+
+    Args:
+      path: of the weights, for messages.
+      shape_of: maps the name of a tensor to its shape.
+      names: of all tensors.
+
+    Raises:
+      UserError: if a tensor that states a size is missing, or has another number of axes.
+    """
+
+    def sizes(name: str, axes: int) -> tuple[int, ...]:
+        shape = shape_of(name) if name in names else ()
+        if len(shape) != axes or 0 in shape:
+            raise UserError(f"{path} has no tensor '{name}' with {axes} axes: give the weights of a CLIP of OpenAI")
+        return shape
+
+    def count(pattern: str) -> int:
+        return len({match[1] for name in names if (match := re.match(pattern, name))})
+
+    length, text_width = sizes('positional_embedding', 2)
+    text = {'context_length': length, 'width': text_width, 'heads': max(1, text_width // HEAD_SIZE)}
+    text['layers'] = count(r'transformer\.resblocks\.(\d+)\.')
+    if 'visual.proj' in names:
+        width, _, _, edge = sizes('visual.conv1.weight', 4)
+        layers = count(r'visual\.transformer\.resblocks\.(\d+)\.')
+        cells, _ = sizes('visual.positional_embedding', 2)
+    else:
+        width, edge = sizes('visual.layer1.0.conv1.weight', 4)[0], RESNET_STRIDE
+        layers = [count(rf'visual\.layer{layer}\.(\d+)\.') for layer in (1, 2, 3, 4)]
+        cells, _ = sizes('visual.attnpool.positional_embedding', 2)
+    image = {'image_size': edge * math.isqrt(cells - 1), 'patch_size': edge, 'layers': layers}  # position 0 is no cell
+    image |= {'width': width, 'head_width': min(width, HEAD_SIZE)}
+    content = {'embed_dim': sizes('text_projection', 2)[1], 'quick_gelu': True, 'vision_cfg': image, 'text_cfg': text}
+    return _of_open_clip(path, content, CLIP_MEAN, CLIP_DEVIATION)
+
+
+def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviation: Numbers) -> dict[str, Any]:
+    """Returns the config's `model` of the `model_cfg` of open_clip."""
     model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale',))
     if not all(isinstance(model[key], dict) for key in ('vision_cfg', 'text_cfg')):
         raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give that of a CLIP of open_clip')
@@ -120,7 +168,6 @@ def _open_clip(path: Path) -> dict[str, Any]:
         for part, sizes in (('vision_cfg', _OPEN_CLIP_IMAGE), ('text_cfg', _OPEN_CLIP_TEXT))
     )
     activation = 'quick_gelu' if model['quick_gelu'] else 'gelu'
-    mean, deviation = _preprocessing(path, 'mean', 'std', section='preprocess_cfg')
     heads = image['width'] // image['head_width']
     if isinstance(image['layers'], list):
         encoder = {

@@ -20,15 +20,7 @@ SIZE = 64  # pixels of scenes
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory) -> str:
     """The folder of a published CLIP of a tiny size."""
-    tensors = published.hugging_face()
-    tokens = 1 + (SIZE // published.PATCH) ** 2
-    rng = np.random.default_rng(3)
-    for tower, length in (('vision', tokens), ('text', 77)):
-        values = rng.normal(size=(length, published.WIDTH))
-        tensors[f'{tower}_model.embeddings.position_embedding.weight'] = values.astype(np.float32)
-    changes = {'vision_config__image_size': SIZE, 'text_config__max_position_embeddings': 77}
-    path = tmp_path_factory.mktemp('published') / 'clip'
-    return published.write(path, tensors, published.hugging_face_config(**changes))
+    return published.write_published(tmp_path_factory.mktemp('published') / 'clip', SIZE)
 
 
 @pytest.fixture(scope='module')

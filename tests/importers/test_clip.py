@@ -11,9 +11,11 @@ from safetensors.numpy import save_file
 from jitm import config as config_lib
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
+from jitm.importers import clip_config
 from jitm.importers.clip import load_clip
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
 from jitm.types import Images, Texts
+from tests.importers.torch_pickles import modules, write_zip
 
 E, WIDTH, HEADS, LAYERS, PATCH, SIZE, LENGTH = 12, 16, 2, 2, 8, 16, 10
 MERGES = ('t h', 'th e</w>')
@@ -120,6 +122,16 @@ def write(folder, tensors, config, scheme='hugging_face'):
     return str(folder)
 
 
+def write_published(folder, size) -> str:
+    """Writes a folder of Hugging Face, of a tiny CLIP that reads images of some size and texts of 77 tokens."""
+    tensors, rng = hugging_face(), np.random.default_rng(3)
+    for tower, length in (('vision', 1 + (size // PATCH) ** 2), ('text', 77)):
+        values = rng.normal(size=(length, WIDTH)).astype(np.float32)
+        tensors[f'{tower}_model.embeddings.position_embedding.weight'] = values
+    config = hugging_face_config(vision_config__image_size=size, text_config__max_position_embeddings=77)
+    return write(folder, tensors, config)
+
+
 def test_tensors_become_parameters(tmp_path):
     tensors = hugging_face()
     published = load_clip(write(tmp_path, tensors, hugging_face_config()))
@@ -166,6 +178,58 @@ def test_the_activation_and_the_pixels_are_read(tmp_path):
     model = load_clip(folder).model
     assert (model['text']['activation'], model['image']['activation']) == ('gelu', 'quick_gelu')
     assert (model['image']['mean'], model['image']['deviation']) == ((0.5, 0.5, 0.5), (0.25, 0.5, 1))
+
+
+NUMBERS = {  # that OpenAI's files hold beside the weights
+    'input_resolution': np.array(SIZE),
+    'context_length': np.array(LENGTH),
+    'vocab_size': np.array(V),
+    'transformer.resblocks.0.attn_mask': np.zeros((LENGTH, LENGTH)),
+}
+
+
+def write_openai(folder, tensors):
+    """Writes a file as OpenAI publishes it: an archive of TorchScript in half precision, with its program."""
+    folder.mkdir(exist_ok=True)
+    write_merges(folder)
+    half = {name: np.asarray(tensor, np.float16) for name, tensor in tensors.items()}
+    program = [('code/__torch__.py', 'raise SystemExit'), ('constants.pkl', 'not read')]
+    return write_zip(folder / 'ViT-B-32.pt', modules(half, 'HalfStorage'), root='ViT-B-32', extra=program)
+
+
+def test_files_of_openai_need_no_config(tmp_path, monkeypatch):
+    monkeypatch.setattr(clip_config, 'HEAD_SIZE', WIDTH // HEADS)
+    tensors = {name: tensor.astype(np.float16) for name, tensor in open_clip(hugging_face()).items()}
+    want = load_clip(write(tmp_path / 'open_clip', tensors, open_clip_config(), 'open_clip'))
+    path = write_openai(tmp_path / 'openai', tensors | NUMBERS)
+    got = load_clip(path)
+    assert got.model == want.model
+    chex.assert_trees_all_equal(got.variables, want.variables)
+    (tmp_path / 'openai' / 'merges.txt').rename(tmp_path / 'merges')
+    with pytest.raises(UserError, match=r'no merges\.txt, tokenizer\.json or bpe_.*gz: add one, or give --vocabulary'):
+        load_clip(path)
+    assert load_clip(path, str(tmp_path / 'merges')).vocabulary == got.vocabulary
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda t: t.pop('input_resolution'), 'has no open_clip_config.json and no config.json, which state the sizes'),
+        (lambda t: t.pop('text_projection'), "has no tensor 'text_projection' with 2 axes: give the weights of a CLIP"),
+        (lambda t: t.update({'visual.proj': t['visual.proj'][0]}), "'visual_projection.weight' of shape .12. where"),
+        (lambda t: t.update({'visual.conv1.weight': t['visual.proj']}), "no tensor 'visual.conv1.weight' with 4 axes"),
+        (
+            lambda t: t.pop('transformer.resblocks.1.ln_1.bias'),
+            'lacks tensors .text_model.encoder.layers.1.layer_n',
+        ),
+    ],
+)
+def test_damaged_files_of_openai_are_refused(tmp_path, monkeypatch, change, message):
+    monkeypatch.setattr(clip_config, 'HEAD_SIZE', WIDTH // HEADS)
+    tensors = open_clip(hugging_face()) | NUMBERS
+    change(tensors)
+    with pytest.raises(UserError, match=message):
+        load_clip(write_openai(tmp_path, tensors))
 
 
 def without(tensors, name):
@@ -320,4 +384,42 @@ def test_agrees_with_open_clip(tmp_path, kind):
     with torch.no_grad():
         images = model.encode_image(example.normalized())
         texts = model.encode_text(torch.tensor(example.ids))
-    assert_agree(example.encode(load_clip(folder)), images, texts, 100.0)
+        cells = cells_of(model.visual, example.normalized())
+    published = load_clip(folder)
+    assert_agree(example.encode(published), images, texts, 100.0)
+    network = config_lib.make_model(published.model, V)
+    got = network.apply(published.variables, Images(pixels=example.pixels), method=lambda m, x: m.image.features(x))
+    np.testing.assert_allclose(got, cells, atol=1e-5 * np.abs(cells).max())
+
+
+def cells_of(visual, pixels):
+    """The states of the patches after the last normalization, or the cells of the last map, [I, R, F]."""
+    if not hasattr(visual, 'stem'):
+        visual.output_tokens = True
+        return visual(pixels)[1].numpy()
+    kept = []
+    visual.layer4.register_forward_hook(lambda module, inputs, output: kept.append(output.numpy()))
+    visual(pixels)
+    return kept[0].reshape(*kept[0].shape[:2], -1).transpose(0, 2, 1)
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('kind', ['vit', 'resnet'])
+def test_archives_of_torchscript_agree_with_open_clip(tmp_path, monkeypatch, kind):
+    """A model as OpenAI publishes it: traced, with three numbers as buffers."""
+    model_lib = pytest.importorskip('open_clip.model')
+    torch = pytest.importorskip('torch')
+    monkeypatch.setattr(clip_config, 'HEAD_SIZE', WIDTH // HEADS)
+    config = open_clip_config(**{'vision_cfg': RESNET | {'head_width': WIDTH // HEADS}} if kind == 'resnet' else {})
+    model = spread(model_lib.CLIP(**config['model_cfg']))
+    example = Example.make(config['model_cfg']['vision_cfg']['image_size'], V, LENGTH)
+    pixels, ids = example.normalized(), torch.tensor(example.ids)
+    with torch.no_grad():
+        images, texts = model.encode_image(pixels), model.encode_text(ids)
+        for name in ('input_resolution', 'context_length', 'vocab_size'):
+            model.__dict__.pop(name, None)
+            model.register_buffer(name, torch.tensor(7))
+        traced = torch.jit.trace_module(model, {'encode_image': pixels, 'encode_text': ids})
+    traced.save(str(tmp_path / 'model.pt'))
+    write_merges(tmp_path)
+    assert_agree(example.encode(load_clip(str(tmp_path / 'model.pt'))), images, texts, 100.0)

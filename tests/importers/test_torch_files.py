@@ -18,6 +18,7 @@ from tests.importers.torch_pickles import (
     Global,
     Storage,
     dense,
+    modules,
     state_dict,
     tensor,
     write_legacy,
@@ -109,9 +110,9 @@ def test_checkpoint_of_a_training_script(tmp_path, write):
 
 
 def test_modules_of_torchscript(tmp_path):
-    child = Build(Call(Global('__torch__.model', 'Linear'), ()), {'weight': dense(MATRIX, '0'), 'training': False})
     sizes = Call(Global('torch.jit._pickle', 'build_intlist'), ([2, 3],))
-    root = Build(Call(Global('__torch__', 'Model'), ()), {'fc': child, 'sizes': sizes, 'scale': dense(MATRIX[0], '1')})
+    root = modules({'fc.weight': MATRIX, 'scale': MATRIX[0]})
+    root.attributes['sizes'] = sizes
     got = read_all(write_zip(tmp_path / 'clip.pt', root, extra=[('code/x.py', 'raise SystemExit')]))
     assert got.keys() == {'fc.weight', 'scale'}
     np.testing.assert_array_equal(got['fc.weight'], MATRIX)

@@ -33,6 +33,13 @@ class Build(NamedTuple):
     state: Any
 
 
+class Module(NamedTuple):
+    """A module of TorchScript: its class in the archive's program, and its attributes."""
+
+    name: str
+    attributes: dict
+
+
 class Storage(NamedTuple):
     """A storage with a key, and its values."""
 
@@ -57,6 +64,11 @@ class _Pickler(pickle._Pickler):
         elif isinstance(node, Build):
             self.save(node.target)
             self.save(node.state)
+            self.write(pickle.BUILD)
+        elif isinstance(node, Module):
+            self.save(Global('__torch__', node.name))
+            self.write(pickle.EMPTY_TUPLE + pickle.NEWOBJ)
+            self.save(node.attributes)
             self.write(pickle.BUILD)
         elif isinstance(node, Storage):
             self.storages[node.key] = node.values
@@ -85,6 +97,18 @@ def dense(values: np.ndarray, key: str, kind: str = 'FloatStorage', function='_r
 def state_dict(tensors: dict[str, np.ndarray]) -> dict[str, Call]:
     """Tensors as the parameters of a model."""
     return {name: dense(values, str(n)) for n, (name, values) in enumerate(tensors.items())}
+
+
+def modules(tensors: dict[str, np.ndarray], kind: str = 'FloatStorage') -> Module:
+    """Tensors as the attributes of nested modules, as `torch.jit.save` writes a model."""
+    root = Module('Model', {'training': False})
+    for number, (name, values) in enumerate(tensors.items()):
+        *parents, leaf = name.split('.')
+        module = root
+        for parent in parents:
+            module = module.attributes.setdefault(parent, Module(parent.capitalize(), {'training': False}))
+        module.attributes[leaf] = dense(values, str(number), kind)
+    return root
 
 
 def write_zip(path: Path, node: Any, root='archive', compression=zipfile.ZIP_STORED, extra=()) -> str:
