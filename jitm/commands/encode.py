@@ -2,9 +2,12 @@
 
     jitm encode --workdir runs/vsepp --out data/mine_precomp
     jitm encode --config configs/vsepp.py:vsepp,f30k,vgg19 --out data/mine_precomp --crops 10
+    jitm encode --workdir runs/clip_b32 --out data/mine_cells
 
 The network is that of a trained run, or of a config with its initial weights, see config key initialize.image. The
-output has the layout of data.source precomp.load, one vector for each image, or the cells of the last map as regions.
+output has the layout of data.source precomp.load: one vector for each image, or the cells of the last map as regions.
+A CLIP has cells, before the projection: the patches of a vision transformer after the last normalization, or the last
+map of a residual network. Vectors of its joint space: `jitm eval --save_vectors`.
 A stopped job resumes with the split that it has not finished.
 """
 

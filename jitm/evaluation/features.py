@@ -32,7 +32,7 @@ class Network:
     """An image network with its parameters.
 
     Attributes:
-      model: a matcher whose `image` computes `features` of pixels.
+      model: a matcher whose `image` computes `features` of pixels, and says whether to `normalize_features`.
       variables: its parameters and statistics.
       crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
       dtype: of the files, 'float32' or 'float16'.
@@ -61,6 +61,18 @@ def check(network: Network, split: Split) -> None:
         raise UserError(f'crops is {network.crops}: take 1 or 10')
     if network.crops > 1 and not isinstance(split.pixels, Photos):
         raise UserError(f'{split.name} has no files of which ten crops could be cut: take --crops 1')
+    if network.crops > 1 and (regions := _num_regions(network, split)) > 1:
+        raise UserError(f'the network returns {regions} cells, which lie elsewhere in each crop: take --crops 1')
+
+
+def _num_regions(network: Network, split: Split) -> int:
+    """Returns R, without computing any features."""
+    images = Images(pixels=np.zeros((1, *split.pixels.shape[1:]), np.uint8))
+
+    def features(matcher: Matcher) -> chex.Array:
+        return matcher.image.features(images)
+
+    return jax.eval_shape(lambda variables: network.model.apply(variables, method=features), network.variables).shape[1]
 
 
 @functools.lru_cache(maxsize=8)

@@ -83,8 +83,8 @@ class ModifiedResNet(nn.Module):
     deviation: tuple[float, float, float]
 
     reads = ('pixels',)
+    normalize_features = False  # `features` are written as they are
 
-    @nn.compact
     def __call__(self, images: Images, train: bool = False) -> chex.Array:
         """Encodes images.
 
@@ -95,6 +95,15 @@ class ModifiedResNet(nn.Module):
         Returns:
           float32 [I, D].
         """
+        return self._encode(images, train, whole=True)
+
+    def features(self, images: Images, train: bool = False) -> chex.Array:
+        """Returns the cells of the last map, row by row: float32 [I, R, C], where C is 32 `stem_dim`."""
+        return self._encode(images, train, whole=False)
+
+    @nn.compact
+    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
+        """Returns the pooled and projected cells, or the cells."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.image_size % STRIDE:
             raise ValueError(f'image_size is {self.image_size}, no multiple of {STRIDE}')
@@ -109,7 +118,8 @@ class ModifiedResNet(nn.Module):
             for n in range(blocks):
                 stride = 2 if layer > 0 and n == 0 else 1
                 x = _Bottleneck(self.stem_dim * 2**layer, stride, self.dtype, name=f'layer{layer + 1}_{n}')(x, train)
-        return self._pool(einops.rearrange(x.astype(jnp.float32), 'i h w c -> i (h w) c'))
+        cells = einops.rearrange(x.astype(jnp.float32), 'i h w c -> i (h w) c')
+        return self._pool(cells) if whole else cells
 
     def _pool(self, cells: chex.Array) -> chex.Array:
         """Pools cells [I, R, C] with one query, their mean: [I, D]."""

@@ -73,8 +73,8 @@ class ViT(nn.Module):
     deviation: tuple[float, float, float]
 
     reads = ('pixels',)
+    normalize_features = False  # `features` are written as they are
 
-    @nn.compact
     def __call__(self, images: Images, train: bool = False) -> chex.Array:
         """Encodes images.
 
@@ -86,6 +86,16 @@ class ViT(nn.Module):
           float32 [I, D].
         """
         del train
+        return self._encode(images, whole=True)
+
+    def features(self, images: Images, train: bool = False) -> chex.Array:
+        """Returns the last states of the patches, row by row, without the projection: float32 [I, R, H]."""
+        del train
+        return self._encode(images, whole=False)
+
+    @nn.compact
+    def _encode(self, images: Images, whole: bool) -> chex.Array:
+        """Returns the projected state of the class token, or the states of the patches."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.image_size % self.patch_size:
             raise ValueError(f'image_size is {self.image_size}, no multiple of patch_size {self.patch_size}')
@@ -103,5 +113,8 @@ class ViT(nn.Module):
             self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype
         )
         tokens = blocks(tokens, None)
-        whole = layer_norm(None, 'norm_out', EPSILON)(tokens[:, 0].astype(jnp.float32))
-        return nn.Dense(self.embed_dim, use_bias=False, kernel_init=scale, name='projection')(whole)
+        tokens = tokens[:, 0] if whole else tokens[:, 1:]
+        tokens = layer_norm(None, 'norm_out', EPSILON)(tokens.astype(jnp.float32))
+        if not whole:
+            return tokens
+        return nn.Dense(self.embed_dim, use_bias=False, kernel_init=scale, name='projection')(tokens)

@@ -85,9 +85,9 @@ def test_a_global_feature_is_a_vector(split, tmp_path):
 
 @pytest.mark.parametrize('crops', [1, 10])
 def test_features_are_averaged_over_crops_and_then_normalized(split, tmp_path, crops):
-    features.write(make_network(normalize=True, crops=crops), split, 'dev', tmp_path)
+    features.write(make_network(edge=1, normalize=True, crops=crops), split, 'dev', tmp_path)
     pixels = split.pixels.crops(np.arange(5)) if crops == 10 else split.pixels[:][:, None]
-    want = np.mean([cells(pixels[:, n]) for n in range(crops)], axis=0)
+    want = np.mean([cells(pixels[:, n], edge=1)[:, 0] for n in range(crops)], axis=0)
     want /= np.linalg.norm(want, axis=-1, keepdims=True)
     np.testing.assert_allclose(np.load(tmp_path / 'dev_ims.npy'), want, rtol=1e-5)
 
@@ -110,7 +110,8 @@ def test_what_is_encoded_is_not_encoded_again(split, tmp_path, monkeypatch):
     assert features.write(make_network(), split, 'dev', tmp_path)
     monkeypatch.setattr(features, 'encode', None)
     assert not features.write(make_network(), split, 'dev', tmp_path)
-    for other in (make_network(factor=3.0), make_network(edge=1), make_network(normalize=True), make_network(crops=10)):
+    others = {'factor': 3.0}, {'edge': 1}, {'normalize': True}, {'edge': 1, 'crops': 10}
+    for other in (make_network(**changes) for changes in others):
         with pytest.raises(UserError, match=r'dev_ims.npy has other features than these'):
             features.write(other, split, 'dev', tmp_path)
 
@@ -144,6 +145,8 @@ def test_models_and_images_without_pixels_are_refused(split):
     features.check(make_network(), drawn)
     with pytest.raises(UserError, match='has no files of which ten crops could be cut'):
         features.check(make_network(crops=10), drawn)
+    with pytest.raises(UserError, match='returns 4 cells, which lie elsewhere in each crop: take --crops 1'):
+        features.check(make_network(crops=10), split)
     with pytest.raises(UserError, match='has no pixels, but the model reads them'):
         features.check(make_network(), dataclasses.replace(drawn, pixels=None))
     with pytest.raises(UserError, match='crops is 5: take 1 or 10'):
