@@ -3,11 +3,12 @@
 import functools
 import json
 import signal
+import tarfile
 
 import numpy as np
 import pytest
 
-from configs import common
+from configs import clip, common
 from jitm.commands import cli
 from jitm.data import photos, precomp, scenes
 from jitm.data.pipeline import take_images
@@ -15,7 +16,8 @@ from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.conftest import ROOT, make_tiny_config, run_script
+from tests.conftest import ROOT, SHARED, make_tiny_config, run_script
+from tests.importers import test_clip as published
 from tests.test_readme import commands, fences, jitm_arguments, shorten
 from tests.test_train import assert_about_the_same_metrics, assert_same_run, start_and_wait
 
@@ -50,6 +52,20 @@ def make_config(root, **data):
     return config
 
 
+def make_clip(root):
+    """A tiny CLIP with random crops of photos, trained from scratch: two epochs of 5 steps."""
+    config = clip.get_config('f8k').to_dict()
+    config['data'] |= {'root': str(root), 'image_size': 32, 'short_side': 32}
+    tower = {'hidden_dim': 8, 'num_layers': 1, 'num_heads': 2, 'mlp_dim': 12}
+    config['model']['embed_dim'] = 8
+    config['model']['image'] |= tower | {'image_size': 32}
+    config['model']['text'] |= tower
+    config |= {'epochs': 2, 'batch_size': 8, 'length_multiple': 32}
+    config['evaluation']['every_steps'] = None
+    config['run'] |= {'log_every': 1, 'checkpoint_every': 4}
+    return config
+
+
 @pytest.mark.parametrize(('key', 'value'), [('drop_regions', 0.2), ('num_views', 2)])
 def test_augmentation_of_regions_is_refused(root, tmp_path, key, value):
     config = make_config(root)
@@ -74,6 +90,14 @@ def finished(root, tmp_path_factory):
     return workdir
 
 
+@pytest.fixture(scope='module')
+def finished_clip(root, tmp_path_factory):
+    """An uninterrupted run of CLIP."""
+    workdir = tmp_path_factory.mktemp('finished_clip') / 'run'
+    loop.train_and_evaluate(make_clip(root), workdir)
+    return workdir
+
+
 @pytest.mark.slow
 def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monkeypatch):
     read = iter(range(100))
@@ -88,12 +112,14 @@ def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monke
 
 
 @pytest.mark.slow
-def test_killed_run_on_photos_resumes_exactly(root, finished, tmp_path):
-    config = write_config(make_config(root), tmp_path / 'config.py')
+@pytest.mark.parametrize(('make', 'uninterrupted'), [(make_config, 'finished'), (make_clip, 'finished_clip')])
+def test_killed_run_on_photos_resumes_exactly(root, tmp_path, request, make, uninterrupted):
+    finished = request.getfixturevalue(uninterrupted)
+    config = write_config(make(root), tmp_path / 'config.py')
     worker = start_and_wait(config, tmp_path / 'run', 6)
     worker.send_signal(signal.SIGKILL)
     worker.communicate()
-    loop.train_and_evaluate(make_config(root), tmp_path / 'run')
+    loop.train_and_evaluate(make(root), tmp_path / 'run')
     assert_same_run(tmp_path / 'run', finished)
 
 
@@ -153,6 +179,19 @@ def test_encoded_photos_are_what_the_run_reads_of_them(root, finished, tmp_path,
     assert 'drawn/train: 8 images had been encoded' in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_clip_encodes_the_cells_of_photos(root, finished_clip, tmp_path, capsys):
+    assert encode('--workdir', finished_clip, '--out', tmp_path / 'cells') == 0, capsys.readouterr().err
+    split, run = precomp.load('dev', root=str(tmp_path / 'cells')), load_run(finished_clip)
+    images = take_images(read_split([run], 'dev'), np.arange(6), run.model.reads)
+    want = run.model.apply(run.variables, images, method=lambda model, images: model.image.features(images))
+    assert (split.regions.shape, split.boxes.shape) == ((6, 4, 8), (6, 4, 4))
+    np.testing.assert_allclose(split.regions, want, atol=1e-5)
+    assert encode('--workdir', finished_clip, '--out', tmp_path / 'ten', '--crops', 10) == 2
+    assert 'returns 4 cells, which lie elsewhere in each crop: take --crops 1' in capsys.readouterr().err
+    assert not (tmp_path / 'ten').exists()
+
+
 def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, capsys):
     config = make_config(root)
     config['model']['image']['network'] = NETWORK | {'pooled': False}
@@ -185,14 +224,38 @@ def test_wrong_flags_of_encode_are_refused(root, tmp_path, monkeypatch, capsys, 
     assert not (tmp_path / 'out').exists()
 
 
+def write_shared_photos(folder):
+    """Writes the first photos of Flickr8k's splits."""
+    for split in ('train', 'dev'):
+        names, captions = (
+            (SHARED / 'data' / 'f8k' / f'{split}_{kind}.txt').read_text(encoding='utf-8').splitlines()
+            for kind in ('ids', 'caps')
+        )
+        rows = [
+            json.dumps({'file_name': names[n], 'captions': captions[5 * n : 5 * n + 5]}) for n in range(SIZES[split])
+        ]
+        with tarfile.open(SHARED / 'data' / 'f8k_photos' / f'{split}.tar') as archive:
+            for name in names[: SIZES[split]]:
+                archive.extract(f'{split}/{name}', folder, filter='data')
+        (folder / split / 'metadata.jsonl').write_text('\n'.join(rows))
+
+
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    """The folder in which the commands of docs/photos.md run, with small photos where they look for data."""
+    """The folder in which the commands of docs/photos.md run, with a few photos where they look for data.
+
+    In place of Flickr8k it has pictures of scenes unless the photos are at hand, and as published CLIP a tiny one.
+    """
     (tmp_path / 'configs').symlink_to(ROOT / 'configs')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scenes, 'load', functools.partial(scenes.load, train_images=8, dev_images=6, test_images=6))
-    for name in ('train', 'dev'):
-        photos.write(scenes.load(name), 'data/f8k_photos')
+    if (SHARED / 'data' / 'f8k_photos').exists():
+        write_shared_photos(tmp_path / 'data' / 'f8k_photos')
+    else:
+        for name in ('train', 'dev'):
+            photos.write(scenes.load(name), 'data/f8k_photos')
+    (tmp_path / 'models').mkdir()
+    published.write_published(tmp_path / 'models' / 'clip-vit-base-patch32', published.SIZE)
     return tmp_path
 
 
@@ -207,5 +270,7 @@ def test_commands_of_the_page_run(page, capsys):
         if (arguments := jitm_arguments(command)) is not None:
             assert cli.main(shorten(arguments)) == 0, f'{command}\n{capsys.readouterr().err}'
             ran.append(arguments[0])
-    assert ran == ['train', 'eval', 'search', 'encode', 'train', 'encode', 'encode', 'train']
+    features = ['encode', 'train', 'encode', 'encode', 'train']
+    assert ran == ['train', 'eval', 'search', *features, 'convert', 'eval', 'encode', 'train']
     assert precomp.load('dev', root='data/f8k_cells_precomp').boxes.shape[:2] == (6, 36)
+    assert precomp.load('dev', root='data/drawn_clip_precomp').regions.shape == (6, 4, published.WIDTH)
