@@ -1,5 +1,6 @@
 """Results of benchmarks: Markdown tables, and a file of JSON lines, one for each command."""
 
+import argparse
 import json
 import os
 import sys
@@ -45,15 +46,12 @@ def print_table(rows: Iterable[Row]) -> list[Row]:
 
 
 def command(name: str, arguments: Sequence[str]) -> str:
-    """Returns a benchmark and its flags, without `--json`, which does not change the result."""
-    kept, arguments = [name], list(arguments)
-    while arguments:
-        flag = arguments.pop(0)
-        if flag == '--json':
-            arguments.pop(0)
-        elif not flag.startswith('--json='):
-            kept.append(flag)
-    return ' '.join(kept)
+    """Returns a benchmark and its flags, without paths that do not change the result."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    for flag in ('--json', '--torch_python'):
+        parser.add_argument(flag)
+    _, kept = parser.parse_known_args(arguments)
+    return ' '.join([name, *kept])
 
 
 def environment() -> Row:
