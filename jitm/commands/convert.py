@@ -14,7 +14,8 @@ With `--to`, the argument is a run directory, whose best model is written. `--to
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
 takes as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
-vocabulary; `--from` reads this folder, too.
+vocabulary. `--to clip` writes a CLIP with OpenAI's names, as a folder of open_clip, and `--to clip_transformers` with
+Hugging Face's, as a folder of transformers. `--from` reads these folders, too.
 """
 
 import functools
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 
 import safetensors.numpy
 from absl import flags
+from ml_collections import ConfigDict
 
 from jitm import config as config_lib
 from jitm import ranges
@@ -34,7 +36,7 @@ from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
 from jitm.files import replacing
-from jitm.importers import joint, systems
+from jitm.importers import clip_export, joint, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
@@ -55,10 +57,12 @@ class System(NamedTuple):
     Attributes:
       load: maps the argument of the command, `--vocabulary` and the config's `model` to the published model.
       config: the default of `--config`: a module, and words after a colon.
+      photos: the same for a model that reads photos, if others of the system do not.
     """
 
     load: Callable[[str, str | None, Mapping[str, Any]], Published]
     config: str
+    photos: str = ''
 
 
 def _load_clip(path: str, vocabulary: str | None, model: Mapping[str, Any]) -> Published:
@@ -73,10 +77,14 @@ CONFIGS = {  # of the systems that do not have a file of their own, or are not i
     'rvsepp': 'configs.vse:rvse,selhn,f30k',
     'tags_dc': 'configs.tags:tags_dc,base,f30k',
 }
+PHOTOS = {'vsepp': 'configs.vsepp:vsepp,vgg19,f30k'}
+READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
 SYSTEMS = {
     'clip': System(_load_clip, 'configs.clip'),
     **{
-        name: System(functools.partial(load_checkpoint, name), CONFIGS.get(name, f'configs.{name}'))
+        name: System(
+            functools.partial(load_checkpoint, name), CONFIGS.get(name, f'configs.{name}'), PHOTOS.get(name, '')
+        )
         for name in systems.SYSTEMS
     },
     **{
@@ -84,7 +92,8 @@ SYSTEMS = {
         for name in joint.SYSTEMS
     },
 }
-TARGETS = ('safetensors', 'vsepp', 'scan', 'sgraf', 'vse_infinity')  # our names, or those of a system
+AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
+TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS)  # our names, or those of a system
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -113,9 +122,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if target:
         if values.config or values.vocabulary:
             raise UserError('--config and --vocabulary do not apply to --to: the run has its own')
-        run = load_run(words[0])
-        export_run(run, folder) if target == 'safetensors' else write_authors(target, run, folder)
-        print(f'written      {folder}  (model.safetensors)')
+        _export(target, load_run(words[0]), folder)
+        print(f'written      {folder}')
     else:
         _import(source, words[0], folder, values)
 
@@ -123,9 +131,10 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> None:
     """Converts published weights to a run directory."""
     system = SYSTEMS[name]
-    module, _, words = system.config.partition(':')
-    config = values.config or importlib.import_module(module).get_config(*([words] if words else []))
+    config = values.config or _read_setting(system.config)
     published = system.load(path, values.vocabulary, config.model.to_dict())
+    if system.photos and not values.config and 'pixels' in published.data:
+        config = _read_setting(system.photos)
     write_run(published, make_config(config.to_dict(), published), folder)
     print(f'run          {folder}  (checkpoints/)')
     print(f'vocabulary   {len(published.vocabulary)} entries')
@@ -135,23 +144,40 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
 
 
+def _read_setting(setting: str) -> ConfigDict:
+    """Returns the config of a module, and words after a colon."""
+    module, _, words = setting.partition(':')
+    return importlib.import_module(module).get_config(*([words] if words else []))
+
+
 def make_config(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Returns the config of the run: the given one with the model and vocabulary, and the size of its images.
 
-    Without its captioner a model has no term for captions.
+    Without its captioner a model has no term for captions, and no weights replace those of the run.
 
     Raises:
-      UserError: if the config is wrong.
+      UserError: if the config is wrong, or its data have no images of the kind that the model reads.
     """
     data = dict(config['data'])
-    if 'pixels' in published.data:
-        size = published.data['pixels'][1]
+    kind = 'pixels' if 'pixels' in published.data else 'regions'
+    if READS.get(data['source'], kind) != kind:
+        raise UserError(
+            f"the model reads {kind}, which the data of --config ('{data['source']}') do not have: give another config"
+        )
+    if kind == 'pixels' and data.get('image_size') != (size := published.data['pixels'][1]):
         data |= {key: size for key in ('image_size', 'short_side') if key in data}
     vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
     terms = dict(config['terms'])
     if not published.model.get('caption', True):
         terms = {name: term for name, term in terms.items() if term['loss'] != 'tokens.captioning'}
-    changed = {'data': data, 'model': published.model, 'vocabulary': vocabulary, 'terms': terms}
+    initialize = dict.fromkeys(config['initialize'], '')
+    changed = {
+        'data': data,
+        'model': published.model,
+        'vocabulary': vocabulary,
+        'terms': terms,
+        'initialize': initialize,
+    }
     return ranges.check({**config, **changed})
 
 
@@ -172,11 +198,19 @@ def write_run(published: Published, config: Mapping[str, Any], folder: Path) -> 
         checkpoints.save(state, 0, run, None)
 
 
-def write_authors(name: str, run: Run, folder: Path) -> None:
-    """Writes a run under the names of the tensors of a system's authors, as one folder."""
-    tensors, options = export_checkpoint(name, config_lib.member_model(run.config, run.member), run.variables)
-    name, words = to_file(run.vocabulary)
-    with replacing(folder / name) as file:
-        file.write(words.encode())
-    with replacing(folder / 'model.safetensors') as file:
-        file.write(safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)}))
+def _export(target: str, run: Run, folder: Path) -> None:
+    """Writes a run as one folder, with the names of a target."""
+    if target == 'safetensors':
+        export_run(run, folder)
+        return
+    model = config_lib.member_model(run.config, run.member)
+    if target in AUTHORS:
+        tensors, options = export_checkpoint(target, model, run.variables)
+        name, words = to_file(run.vocabulary)
+        weights = safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)})
+        files = {name: words.encode(), 'model.safetensors': weights}
+    else:
+        files = clip_export.export_clip(target, model, run.variables, run.vocabulary)
+    for name, content in files.items():
+        with replacing(folder / name) as file:
+            file.write(content)

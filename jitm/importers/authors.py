@@ -21,7 +21,8 @@ from jitm import config as config_lib
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.errors import UserError
-from jitm.importers import key_maps, torch_files
+from jitm.importers import key_maps, networks, torch_files
+from jitm.importers.cnn import as_matrix
 from jitm.importers.key_maps import Tensors
 from jitm.importers.published import Published, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, Shapes, System
@@ -66,11 +67,14 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     shapes = Shapes(path, tensors)
     section, assumed = _recognize(path, system, shapes, options, model)
     words = _read_vocabulary(vocabulary, path, shapes)
-    regions, features = (section.get('image_whole') or {}).get('slots', 1), shapes(FEATURES, 2)[1]
-    images = Images(np.zeros((1, regions, features), np.float32), np.full(1, regions, np.int32))
-    trees = shapes_of(section, len(words), images)
-    variables = _convert(path, system, tensors, trees)
-    data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
+    if section.get('image', {}).get('name') == networks.ENCODER:
+        data = {'pixels': [0, networks.SIZE, networks.SIZE, 3], 'dtype': 'uint8', 'hash': ''}
+        images = Images(pixels=np.zeros((1, *data['pixels'][1:]), np.uint8))
+    else:
+        regions, features = (section.get('image_whole') or {}).get('slots', 1), shapes(FEATURES, 2)[1]
+        data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
+        images = Images(np.zeros((1, regions, features), np.float32), np.full(1, regions, np.int32))
+    variables = _convert(path, system, tensors, shapes_of(section, len(words), images))
     return Published(section, variables, words, vocabulary, data, assumed)
 
 
@@ -126,6 +130,9 @@ def _recognize(
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"--config has the model '{model['name']}', which is not {system.title}: give another one")
     section, assumed = config_lib.to_json(model), {}
+    if 'image' in section:
+        network = networks.recognize(path, shapes.tensors) if system.photos else None
+        section['image'] = networks.with_network(section['image'], network)
     for key, value in system.fixed.items():
         _set(section, key, value)
     for key, (option, values) in system.options.items():
@@ -140,9 +147,10 @@ def _recognize(
 
 
 def _set(section: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key of the config's `model`."""
+    """Sets a key of the config's `model`, dotted if it is one of a part; those of `image` leave out its network."""
     parent, _, leaf = key.rpartition('.')
-    (section[parent] if parent else section)[leaf] = value
+    part = networks.regions_of(section['image']) if parent == 'image' else section[parent] if parent else section
+    part[leaf] = value
 
 
 def _option(path: str, option: str, value: Any, values: Mapping[Any, Any] | None, default: Any) -> Any:
@@ -203,9 +211,11 @@ def export_checkpoint(
     for tree in variables.values():
         for path, value in traverse_util.flatten_dict(tree).items():
             try:
-                tensors[system.names.name(path)] = to_published(path, np.asarray(value))
+                tensor = system.names.name(path)
             except KeyError:
                 raise UserError(f"{system.title} has no '{'/'.join(path)}', which this run has") from None
+            short = tensor.removeprefix(f'{key_maps.NETWORK}.')
+            tensors[tensor] = as_matrix(short, to_published(path, np.asarray(value)))
     tensors = key_maps.stack_gates(tensors)
     for zeros, like in system.names.zeros.items():
         if like in tensors:
@@ -227,8 +237,11 @@ def _check_model(system: System, model: Mapping[str, Any]) -> None:
     """Raises a UserError if a model is not of a system as it was released."""
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"the run has the model '{model['name']}', which is not {system.title}")
+    fixed = dict(system.fixed)
+    if system.photos and model['image']['name'] == networks.ENCODER:
+        fixed = {re.sub(r'^image\.', 'image.regions.', key): value for key, value in fixed.items()} | networks.FIXED
     flat = config_lib.flatten(model)
-    for key, value in system.fixed.items():
+    for key, value in fixed.items():
         if flat.get(key) != value:
             raise UserError(
                 f'the run has model.{key} = {flat.get(key)!r}, but {system.title} as released has {value!r}: '

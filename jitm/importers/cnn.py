@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import chex
 import numpy as np
@@ -29,6 +31,7 @@ _RULES = (
     (r'\.shortcut\.normalization\.', '.downsample.1.'),
 )
 _FULLY_CONNECTED = {'classifier.0.weight': 7, 'classifier.3.weight': 1}  # of VGG -> edge of the map that it reads
+_Value = TypeVar('_Value')
 # Classifiers, of which a model may have the first layers only, and counters.
 _SKIPPED = re.compile(r'(fc|head\.fc|classifier(\.\d+)?)\.(weight|bias)|.*\.num_batches_tracked')
 
@@ -51,9 +54,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
     _check_digest(path)
     stored, read_stored = open_tensors(path, 'network')
     names = {_torchvision_name(name): name for name in stored}
-    if 'classifier.4.weight' in names:  # VGG before 2017, whose classifier started with dropout
-        numbers = {'0': '-', '1': '0', '4': '3'}
-        names = {re.sub(r'(?<=^classifier\.)\d', lambda n: numbers.get(n[0], n[0]), k): v for k, v in names.items()}
+    names = renumber(names)
     variables = {'params': params, 'batch_stats': batch_stats}
     wanted = {published_name(leaf) for tree in variables.values() for leaf in traverse_util.flatten_dict(tree)}
     missing = wanted - set(names)
@@ -63,7 +64,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
             raise UserError(
                 f'{path} {reason} tensors ({_list(found)}): give the weights of the network that the config names'
             )
-    read = _as_convolutions({stored: name for name, stored in names.items()}, read_stored)
+    read = _reading_convolutions({stored: name for name, stored in names.items()}, read_stored)
     return {part: convert(path, names, read, tree, published_name, 'network') for part, tree in variables.items()}
 
 
@@ -79,8 +80,12 @@ def _check_digest(path: str) -> None:
 
 def published_name(path: tuple[str, ...]) -> str:
     """Returns the name of a variable's tensor in torchvision."""
-    module = re.sub(r'_(\d+)', r'.\1', '.'.join(path[:-1]))
-    return f'{module}.{LEAVES[path[-1]]}'
+    return f'{torchvision_module("/".join(path[:-1]))}.{LEAVES[path[-1]]}'
+
+
+def torchvision_module(module: str) -> str:
+    """Returns the name in torchvision of a module of ours, such as 'layer1_0/conv1'."""
+    return re.sub(r'_(\d+)', r'.\1', module.replace('/', '.'))
 
 
 def _torchvision_name(name: str) -> str:
@@ -89,16 +94,35 @@ def _torchvision_name(name: str) -> str:
     return name
 
 
-def _as_convolutions(names: dict[str, str], read: Read) -> Read:
-    """Reads the fully connected layers of VGG as convolutions over the map, as timm stores them."""
+def renumber(names: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Returns the tensors with the current numbers of VGG's classifier, which before 2017 started with dropout."""
+    if 'classifier.4.weight' not in names:
+        return dict(names)
+    numbers = {'0': '-', '1': '0', '4': '3'}
+    return {re.sub(r'(?<=^classifier\.)\d', lambda n: numbers.get(n[0], n[0]), k): v for k, v in names.items()}
 
-    def read_one(stored: str) -> np.ndarray:
-        tensor, edge = read(stored), _FULLY_CONNECTED.get(names[stored])
-        if edge and tensor.ndim == 2 and tensor.shape[1] % edge**2 == 0:
-            return tensor.reshape(len(tensor), -1, edge, edge)
-        return tensor
 
-    return read_one
+def as_convolution(name: str, tensor: np.ndarray) -> np.ndarray:
+    """Returns a fully connected layer of VGG as a convolution over the map, as timm stores it; other tensors as given.
+
+    Args:
+      name: of the tensor in torchvision.
+      tensor: its values.
+    """
+    edge = _FULLY_CONNECTED.get(name)
+    if edge and tensor.ndim == 2 and tensor.shape[1] % edge**2 == 0:
+        return tensor.reshape(len(tensor), -1, edge, edge)
+    return tensor
+
+
+def as_matrix(name: str, tensor: np.ndarray) -> np.ndarray:
+    """Returns a fully connected layer of VGG as torchvision stores it, the inverse of `as_convolution`."""
+    return tensor.reshape(len(tensor), -1) if name in _FULLY_CONNECTED else tensor
+
+
+def _reading_convolutions(names: dict[str, str], read: Read) -> Read:
+    """Reads tensors, the fully connected layers of VGG as convolutions."""
+    return lambda stored: as_convolution(names[stored], read(stored))
 
 
 def _list(names: set[str], shown: int = 5) -> str:

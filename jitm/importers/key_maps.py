@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jitm.importers import bert
+from jitm.importers.cnn import torchvision_module
 from jitm.importers.tensors import LEAVES
 
 Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
@@ -56,13 +57,14 @@ def split_gates(tensors: Tensors) -> Tensors:
     for name, read in tensors.items():
         if match := _STACKED.fullmatch(name):
             prefix, leaf, rest = match.groups()
-            split |= {f'{prefix}{rest}_{n}.{leaf}': functools.partial(_part, read, n) for n in range(len(GATES))}
+            split |= {f'{prefix}{rest}_{n}.{leaf}': functools.partial(part, read, n) for n in range(len(GATES))}
         else:
             split[name] = read
     return split
 
 
-def _part(read: Callable[[], np.ndarray], number: int) -> np.ndarray:
+def part(read: Callable[[], np.ndarray], number: int) -> np.ndarray:
+    """Returns the rows of one of three stacked tensors, such as the gates of a GRU."""
     tensor = read()
     if tensor.ndim == 0 or len(tensor) % len(GATES):  # which then has another shape than the model's
         return tensor
@@ -100,7 +102,22 @@ _IMAGES = {'image/image_fc': 'model.0.fc'}
 _TEXTS = {'text/embedding': 'model.1.embed', **_gru('text/gru', 'model.1.rnn')}
 _LENGTH = {'image/image_fc/length': 'model.0.fc.weight_g'}
 
-VSEPP = KeyMap(_IMAGES | _TEXTS)
+NETWORK = 'model.0.cnn'  # of VSE++, whose names below are those of torchvision: VGG19 or a ResNet
+BLOCKS = 36  # in a layer of a ResNet, at most
+_BLOCK = (*(f'{kind}{n}' for n in (1, 2, 3) for kind in ('conv', 'bn')), 'downsample_0', 'downsample_1')
+_NETWORK = (
+    *(f'features_{n}' for n in range(36)),
+    *('classifier_0', 'classifier_3', 'conv1', 'bn1'),
+    *(f'layer{layer}_{n}/{module}' for layer in range(1, 5) for n in range(BLOCKS) for module in _BLOCK),
+)
+VSEPP = KeyMap(
+    {
+        **_IMAGES,
+        **{f'image/network/{ours}': f'{NETWORK}.{torchvision_module(ours)}' for ours in _NETWORK},
+        'image/regions/image_fc': 'model.0.fc',  # after a network
+        **_TEXTS,
+    }
+)
 SCAN = KeyMap(_IMAGES | _TEXTS, _LENGTH)  # also of BFAN
 
 STEPS = 8  # of the graph reasoning of SGR, at most; 3 as released

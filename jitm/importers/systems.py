@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.importers import key_maps
+from jitm.importers import key_maps, networks
 from jitm.importers.key_maps import KeyMap, Tensors
 from jitm.layers.transformer import SIZES
 
@@ -29,6 +29,8 @@ class System(NamedTuple):
       options: key of the model -> option of the training script, and its values -> ours; None if they are the same.
       recognize: maps the shapes of the tensors to keys of the model -> their values.
       prepare: maps the tensors to those that `names` names.
+      photos: whether its images may be photos, which a network reads; keys of `image` are then those of the encoder
+        after the network.
     """
 
     title: str
@@ -38,6 +40,7 @@ class System(NamedTuple):
     options: Mapping[str, tuple[str, Mapping[Any, Any] | None]]
     recognize: Callable[['Shapes'], dict[str, Any]]
     prepare: Callable[[Tensors], Tensors] = dict
+    photos: bool = False
 
 
 class Shapes:
@@ -163,6 +166,8 @@ SYSTEMS = {
             'absolute': ('use_abs', None),
         },
         recognize=_recognize_encoders,
+        prepare=networks.prepare,
+        photos=True,
     ),
     'scan': System(
         'SCAN',

@@ -22,6 +22,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, r
 MIN_SIZE = 32  # pixels
 VGG19_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and layers between two poolings
 FIRES = {3: 16, 4: 16, 6: 32, 7: 32, 9: 48, 10: 48, 11: 64, 12: 64}  # SqueezeNet 1.1: number -> squeezed channels
+BOTTLENECKS = 50  # the smallest depth of a ResNet whose blocks have three convolutions
 RESNETS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}  # depth -> blocks per layer
 Padding = Sequence[tuple[int, int]]  # before and after, for height and width
 KERNEL_INIT = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')  # He et al. (2015), as torchvision
@@ -239,7 +240,7 @@ class ResNet(Network):
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.depth not in RESNETS:
             raise ValueError(f'depth is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
-        train, bottleneck = train and self.train_norm, self.depth >= 50
+        train, bottleneck = train and self.train_norm, self.depth >= BOTTLENECKS
         x = Convolution(64, 7, 2, 3, False, self.dtype, name='conv1')(x)
         x = nn.relu(BatchNorm(name='bn1')(x, train=train).astype(x.dtype))
         x = max_pool(x, 3, 2, [(1, 1), (1, 1)])

@@ -61,6 +61,15 @@ def test_a_published_folder_is_evaluated_as_the_run_itself(converted, tmp_path):
     assert f'rsum {first["rsum"]:.1f}' in (tmp_path / 'hub' / 'README.md').read_text()
 
 
+@pytest.mark.parametrize('target', ['clip', 'clip_transformers'])
+def test_published_names_are_written_and_read_again(converted, tmp_path, target):
+    assert main(['convert', '--to', target, str(converted), '--out', str(tmp_path / 'theirs')]) == 0
+    assert main(['convert', '--from', 'clip', str(tmp_path / 'theirs'), '--out', str(tmp_path / 'again')]) == 0
+    first, second = (load_run(workdir) for workdir in (converted, tmp_path / 'again'))
+    chex.assert_trees_all_equal(first.variables, second.variables)
+    assert (first.config['model'], first.vocabulary) == (second.config['model'], second.vocabulary)
+
+
 def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, folder, capsys):
     arguments = ['--config', 'configs/clip.py:scenes', *DATA, '--workdir', str(converted)]
     assert main(['train', *arguments]) == 2
@@ -84,6 +93,11 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
         (['--to', 'scan', 'RUN', '--out', 'NEW', '--vocabulary', 'x.json'], '--config and --vocabulary do not apply'),
         (['--to', 'scam', 'RUN', '--out', 'NEW'], "--to is 'scam', no system, did you mean 'scan'"),
         (['--to', 'scan', 'RUN', '--out', 'NEW'], "the run has the model 'clip.CLIP', which is not SCAN"),
+        (['--to', 'clip_hf', 'RUN', '--out', 'NEW'], "--to is 'clip_hf', no system, did you mean 'clip'"),
+        (
+            ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'configs/scan.py'],
+            'the model reads pixels, which the',
+        ),
         (['--from', 'clip', 'PATH', '--out', 'RUN'], 'exists and is not empty'),
         (['--from', 'clip', 'missing', '--out', 'NEW'], 'missing does not exist'),
         (['--from', 'clip', 'PATH', '--out', 'NEW', '--vocabulary', 'x.gz'], 'x.gz cannot be read'),

@@ -216,11 +216,11 @@ def test_files_of_openai_need_no_config(tmp_path, monkeypatch):
     [
         (lambda t: t.pop('input_resolution'), 'has no open_clip_config.json and no config.json, which state the sizes'),
         (lambda t: t.pop('text_projection'), "has no tensor 'text_projection' with 2 axes: give the weights of a CLIP"),
-        (lambda t: t.update({'visual.proj': t['visual.proj'][0]}), "'visual_projection.weight' of shape .12. where"),
+        (lambda t: t.update({'visual.proj': t['visual.proj'][0]}), "'visual.proj' of shape .12. where"),
         (lambda t: t.update({'visual.conv1.weight': t['visual.proj']}), "no tensor 'visual.conv1.weight' with 4 axes"),
         (
             lambda t: t.pop('transformer.resblocks.1.ln_1.bias'),
-            'lacks tensors .text_model.encoder.layers.1.layer_n',
+            'lacks tensors .transformer.resblocks.1.ln_1.bias',
         ),
     ],
 )
