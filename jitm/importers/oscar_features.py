@@ -1,0 +1,153 @@
+"""Writes the released features of OSCAR and VinVL as a folder that `jitm.data.precomp` reads."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitm.errors import UserError
+from jitm.files import replacing
+from jitm.importers import torch_files
+from jitm.models.oscar import BOX_NUMBERS
+
+FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
+
+
+class _Row(NamedTuple):
+    """A line of `features.tsv`.
+
+    Attributes:
+      offset: where it starts, in bytes.
+      regions: of the image.
+    """
+
+    offset: int
+    regions: int
+
+
+def write(
+    released: str | Path, split: str, root: str | Path, *, keys: str | Path | None = None, max_captions: int = 5
+) -> None:
+    """Writes a split with its features, boxes, object tags, captions and image ids.
+
+    The lines of `features.tsv` are an image id, the number of regions and their numbers in base64, float32 [R, D + 6],
+    of which the last six are the box; those of `predictions.tsv` are an image id and its objects with `class` and
+    `conf`, in the order of the regions. `{split}_captions.pt` maps image ids to captions.
+
+    Args:
+      released: the folder with these three files.
+      split: such as 'train'.
+      root: the output folder.
+      keys: a file with the ids of the images to write, one on a line, such as `test_img_keys_1k.tsv`; None for all
+        images of the split, in the order of their captions.
+      max_captions: captions of each image, the first ones; 5 as released.
+
+    Raises:
+      UserError: if a file is missing or damaged, or lacks an image.
+    """
+    released, root = Path(released), Path(root)
+    captions = _read_captions(released / f'{split}_captions.pt')
+    names = list(captions) if keys is None else _read_lines(Path(keys))
+    rows = _find_rows(released / FEATURES)
+    tags = {name: text for name, _, text in (line.partition('\t') for line in _read_lines(released / TAGS))}
+    for path, known in ((f'{split}_captions.pt', captions), (FEATURES, rows), (TAGS, tags)):
+        if missing := [name for name in names if name not in known]:
+            raise UserError(f'{released / path} lacks {len(missing)} of {len(names)} images, such as {missing[0]}')
+    texts = [captions[name][:max_captions] for name in names]
+    tag_lines = [json.dumps(_read_tags(released, name, tags[name])) for name in names]
+    _write_features(released / FEATURES, [rows[name] for name in names], root, split)
+    _write_lines(root / f'{split}_caps.txt', [' '.join(text.split()) for image in texts for text in image])
+    _write_lines(root / f'{split}_ids.txt', names)
+    _write_lines(root / f'{split}_tags.jsonl', tag_lines)
+    _save(root / f'{split}_image_of_text.npy', np.repeat(np.arange(len(texts)), [len(image) for image in texts]))
+    _save(root / f'{split}_counts.npy', np.array([rows[name].regions for name in names]))
+
+
+def _read_captions(path: Path) -> dict[str, list[str]]:
+    """Returns the captions of each image; some files have them as JSON."""
+    content = torch_files.load(path)
+    try:
+        captions = {str(key): json.loads(x) if isinstance(x, str) else list(x) for key, x in content.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(f'{path} maps no image ids to lists of captions: download it again') from error
+    if not captions or not all(captions.values()):
+        raise UserError(f'{path} has an image without captions, or no image: download it again')
+    return captions
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding='utf-8').rstrip('\n').split('\n')
+    except (OSError, ValueError) as error:
+        raise UserError(f'{path} cannot be read ({error}): add the file') from error
+
+
+def _find_rows(path: Path) -> dict[str, _Row]:
+    """Returns the line of each image."""
+    rows, offset = {}, 0
+    try:
+        with path.open('rb') as file:
+            for line in file:
+                name, regions, _ = line.split(b'\t', 2)
+                rows[name.decode()] = _Row(offset, int(regions))
+                offset += len(line)
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): add the file') from error
+    except ValueError as error:
+        raise UserError(f'{path}, line {len(rows) + 1} has no id, number and features: download it again') from error
+    return rows
+
+
+def _read_tags(released: Path, name: str, line: str) -> list[tuple[str, float]]:
+    """Returns the object tags of an image with their scores."""
+    try:
+        content: Any = json.loads(line)
+        objects: Sequence[Mapping] = content['objects'] if isinstance(content, dict) else content
+        return [(str(found['class']), float(found['conf'])) for found in objects]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{released / TAGS} has no objects with 'class' and 'conf' for image {name}") from error
+
+
+def _write_features(path: Path, rows: Sequence[_Row], root: Path, split: str) -> None:
+    """Writes the features and boxes, padded with zeros to the largest number of regions."""
+    most, boxes = max(row.regions for row in rows), []
+    with path.open('rb') as file, replacing(root / f'{split}_ims.npy') as output:
+        for row in rows:
+            file.seek(row.offset)
+            regions, box = _read_regions(path, file.readline(), row.regions)
+            padding = [(0, most - row.regions), (0, 0)]
+            if not boxes:
+                shape = (len(rows), most, regions.shape[1])
+                header = {'descr': regions.dtype.str, 'fortran_order': False, 'shape': shape}
+                np.lib.format.write_array_header_1_0(output, header)
+            elif regions.shape[1] != shape[2]:
+                raise UserError(f'{path} has images with {regions.shape[1]} and {shape[2]} features: download it again')
+            output.write(np.pad(regions, padding).tobytes())
+            boxes.append(np.pad(box, padding))
+    _save(root / f'{split}_boxes.npy', np.array(boxes))
+
+
+def _read_regions(path: Path, line: bytes, regions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the features [R, D] and boxes [R, 4] of a line."""
+    name, _, text = line.rstrip(b'\r\n').split(b'\t', 2)
+    try:
+        numbers = np.frombuffer(base64.b64decode(text, validate=True), '<f4')
+        if regions < 1 or len(numbers) % regions or len(numbers) // regions <= BOX_NUMBERS:
+            raise ValueError(f'{len(numbers)} numbers for {regions} regions')
+    except ValueError as error:
+        raise UserError(f'{path} has damaged features of image {name.decode()} ({error}): download it again') from error
+    numbers = numbers.reshape(regions, -1)
+    return numbers[:, :-BOX_NUMBERS], numbers[:, -BOX_NUMBERS:][:, :4]
+
+
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
+    with replacing(path) as file:
+        file.write(''.join(f'{line}\n' for line in lines).encode())
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with replacing(path) as file:
+        np.save(file, array)
