@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import jax
 import numpy as np
+import pytest
 
 from jitm.data.text import SPECIAL_WORDS, Vocabulary
 from tests.importers.torch_pickles import Build, Call, Global, dense, write_zip
@@ -29,6 +31,13 @@ def write_checkpoint(path: Path, modules, options=None, write=write_zip, prefix=
     ]
     namespace = Build(Call(Global('argparse', 'Namespace'), ()), options or {})
     return write(path, {'epoch': 3, 'model': model, 'opt': namespace, 'Eiters': 10})
+
+
+def save_with_torch(path, content, legacy):
+    """Writes arrays, in containers, as tensors in a file of torch of either format."""
+    torch = pytest.importorskip('torch')
+    tensors = jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, content)
+    torch.save(tensors, path, _use_new_zipfile_serialization=not legacy)
 
 
 def random(rng, *shape):
@@ -243,16 +252,19 @@ def pool(tensors, rows, pooling):
     return weights @ -np.sort(-rows, axis=0)
 
 
-def score_pooled(modules, regions, ids, pooling, on_input):
-    images, texts = modules
+def encode_pooled(images, regions, pooling, on_input):
     rows = []
     for region in regions:
         row = apply_linear(images, 'fc', region)
         hidden = apply_linear(images, 'mlp.layers.0', region if on_input else row)
         rows.append(row + apply_linear(images, 'mlp.layers.1', np.maximum(apply_norm(images, 'mlp.bns.0', hidden), 0)))
-    return oracle.l2norm(pool(images, np.array(rows), pooling)) @ oracle.l2norm(
-        pool(texts, read_words(texts, ids), pooling)
-    )
+    return oracle.l2norm(pool(images, np.array(rows), pooling))
+
+
+def score_pooled(modules, regions, ids, pooling, on_input):
+    images, texts = modules
+    text = oracle.l2norm(pool(texts, read_words(texts, ids), pooling))
+    return encode_pooled(images, regions, pooling, on_input) @ text
 
 
 def sgraf_params(tensors):

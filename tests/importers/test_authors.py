@@ -17,13 +17,14 @@ from configs import vse_infinity, vsepp
 from jitm.commands.cli import main
 from jitm.config import make_model
 from jitm.errors import UserError
-from jitm.importers.authors import export_checkpoint
+from jitm.importers.authors import export_checkpoint, load_checkpoint
 from jitm.importers.bert import published_name as bert_name
 from jitm.importers.tensors import to_published
 from jitm.layers.transformer import BERT, SIZES
 from jitm.runs.run import load_run
 from jitm.types import Images, Texts
 from tests.importers import authors_checkpoints as theirs
+from tests.importers import joint_checkpoints as joint
 from tests.importers.test_torch_files import Canary
 from tests.importers.torch_pickles import Build, Call, Global, dense, state_dict, write_legacy, write_zip
 from tests.models.cross_attention_oracle import scan_score
@@ -127,15 +128,16 @@ def convert(system, path, out, *arguments) -> int:
     return main(['convert', '--from', system, path, '--out', str(out), *arguments])
 
 
-def scores_of(workdir, images) -> np.ndarray:
+def scores_of(workdir, images, captions=theirs.CAPTIONS) -> np.ndarray:
     run = load_run(workdir)
-    ids = np.zeros((len(theirs.CAPTIONS), max(map(len, theirs.CAPTIONS))), np.int32)
-    for row, caption in zip(ids, theirs.CAPTIONS, strict=True):
+    ids = np.zeros((len(captions), max(map(len, captions))), np.int32)
+    for row, caption in zip(ids, captions, strict=True):
         row[: len(caption)] = caption
-    lengths = np.array([len(caption) for caption in theirs.CAPTIONS], np.int32)
-    counts = np.full(len(images), images.shape[1], np.int32)
+    lengths = np.array([len(caption) for caption in captions], np.int32)
+    if not isinstance(images, Images):
+        images = Images(images, np.full(len(images), images.shape[1], np.int32))
     with jax.default_matmul_precision('highest'):
-        return np.asarray(run.model.apply(run.variables, Images(images, counts), Texts(ids, lengths)))
+        return np.asarray(run.model.apply(run.variables, images, Texts(ids, lengths)))
 
 
 @pytest.mark.parametrize('name', SYSTEMS)
@@ -190,6 +192,27 @@ def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path):
     assert (run.feature_size, run.data_hash, run.config['model']['text']['word_dim']) == (theirs.F, '', theirs.W)
 
 
+@pytest.mark.parametrize('name', SYSTEMS)
+def test_scores_of_files_of_torch_are_those_of_the_authors(tmp_path, vocabulary, name):
+    """Of both formats; those of the legacy one are compared by the parameters."""
+    system, modules, options, images, score = SYSTEMS[name]
+    checkpoint = {'model': modules, 'opt': argparse.Namespace(**options), 'best_rsum': np.float64(1)}
+    if system == 'dbl':
+        names = ('img_enc', 'txt_enc', 'sim_enc')
+        parts = zip(names, modules, strict=True)
+        checkpoint['model'] = {f'module.{part}.{k}': x for part, tensors in parts for k, x in tensors.items()}
+    paths = [str(tmp_path / name) for name in ('model_best.pth.tar', 'legacy.pth.tar')]
+    for path, legacy in zip(paths, (False, True), strict=True):
+        theirs.save_with_torch(path, checkpoint, legacy)
+    assert convert(system, paths[0], tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    want = theirs.score_all(score, modules, images)
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), want, atol=1e-5)
+    run = load_run(tmp_path / 'run')
+    chex.assert_trees_all_equal(
+        load_checkpoint(system, paths[1], vocabulary, run.config['model']).variables, run.variables
+    )
+
+
 @pytest.mark.parametrize('legacy', [False, True])
 def test_a_checkpoint_written_by_torch(tmp_path, vocabulary, legacy):
     torch = pytest.importorskip('torch')
@@ -223,6 +246,17 @@ def test_dbl_is_one_dict_with_an_average_beside_it(tmp_path, vocabulary):
     np.testing.assert_allclose(scores_of(tmp_path / 'run', images), theirs.score_all(score, modules, images), atol=1e-5)
 
 
+PIECES = (np.array([2, 5, 6, 3]), np.array([2, 9, 10, 7, 7, 3]), np.array([2, 3]))
+
+
+def score_with_bert(modules, regions, ids, pooling):
+    """VSE-infinity and ESA with the words of a BERT."""
+    images, texts = modules
+    states = joint.read(texts, joint.embed(texts, ids, np.zeros_like(ids), 'bert'), 'bert')
+    image = theirs.encode_pooled(images, regions, pooling, on_input=True)
+    return image @ theirs.oracle.l2norm(theirs.pool(texts, joint.dense(texts, 'linear', states), pooling))
+
+
 def test_texts_are_read_by_bert(tmp_path):
     pieces = tmp_path / 'vocab.txt'
     pieces.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdef']))
@@ -240,6 +274,9 @@ def test_texts_are_read_by_bert(tmp_path):
     chex.assert_trees_all_equal(run.variables['params']['text']['bert'], params)
     np.testing.assert_array_equal(run.variables['params']['text']['linear']['kernel'], texts['linear.weight'].T)
     assert run.config['model']['text']['size'] == 'tiny'
+    want = theirs.score_all(functools.partial(score_with_bert, pooling='esa'), [images, texts], REGIONS, PIECES)
+    assert np.std(want) > 1e-3
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS, PIECES), want, atol=1e-5)
 
 
 def test_a_model_with_bert_survives_both_directions(tmp_path):
