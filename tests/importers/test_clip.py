@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import json
+import pathlib
 
 import chex
 import jax
@@ -15,6 +16,7 @@ from jitm.importers import clip_config
 from jitm.importers.clip import load_clip
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
 from jitm.types import Images, Texts
+from tests.configs.settings import load as load_setting
 from tests.importers.torch_pickles import modules, write_zip
 
 E, WIDTH, HEADS, LAYERS, PATCH, SIZE, LENGTH = 12, 16, 2, 2, 8, 16, 10
@@ -209,6 +211,33 @@ def test_files_of_openai_need_no_config(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r'no merges\.txt, tokenizer\.json or bpe_.*gz: add one, or give --vocabulary'):
         load_clip(path)
     assert load_clip(path, str(tmp_path / 'merges')).vocabulary == got.vocabulary
+
+
+PUBLISHED = {  # width of the text encoder and D; blocks, and shapes of the tensors that state the image encoder's sizes
+    'b32': (512, 512, 12, {'conv1.weight': (768, 3, 32, 32), 'positional_embedding': (50, 768)}),
+    'b16': (512, 512, 12, {'conv1.weight': (768, 3, 16, 16), 'positional_embedding': (197, 768)}),
+    'l14': (768, 768, 24, {'conv1.weight': (1024, 3, 14, 14), 'positional_embedding': (257, 1024)}),
+    'l14_336': (768, 768, 24, {'conv1.weight': (1024, 3, 14, 14), 'positional_embedding': (577, 1024)}),
+    'rn50': (512, 1024, (3, 4, 6, 3), {'attnpool.positional_embedding': (50, 2048)}),
+    'rn101': (512, 512, (3, 4, 23, 3), {'attnpool.positional_embedding': (50, 2048)}),
+}
+
+
+@pytest.mark.parametrize('size', PUBLISHED)
+def test_published_sizes_of_openai_are_those_of_the_settings(size):
+    width, embed_dim, blocks, image = PUBLISHED[size]
+    shapes = {'positional_embedding': (77, width), 'text_projection': (width, embed_dim)}
+    shapes |= {f'transformer.resblocks.{n}.ln_1.weight': (width,) for n in range(12)}
+    shapes |= {f'visual.{name}': shape for name, shape in image.items()}
+    if isinstance(blocks, tuple):
+        layers = {
+            f'visual.layer{n}.{m}.conv1.weight': (64, 64, 1, 1) for n in range(1, 5) for m in range(blocks[n - 1])
+        }
+    else:
+        layers = {f'visual.transformer.resblocks.{n}.ln_1.weight': (width,) for n in range(blocks)}
+        layers['visual.proj'] = (image['conv1.weight'][0], embed_dim)
+    got = clip_config.read_openai(pathlib.Path('ViT.pt'), (shapes | layers).get, shapes | layers)
+    assert got == load_setting(f'clip:{size},softmax,f30k')['model']
 
 
 @pytest.mark.parametrize(
