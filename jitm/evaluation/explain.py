@@ -24,7 +24,8 @@ from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
 from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer
 from jitm.evaluation.scoring import DEFAULT_OPTIONS, ScoringOptions
-from jitm.models.matcher import CrossAttentionMatcher, has_heads
+from jitm.models.joint import has_heads
+from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jitm.errors import check_choice
 from jitm.layers import attention
-from jitm.models.matcher import CrossAttentionMatcher
+from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Elements
 
 

@@ -1,15 +1,123 @@
-"""The common part of models that read a caption and an image with one BERT."""
+"""Models that read a caption together with an image: their interface, and the common part of those that use a BERT."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import chex
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import check_choice
 from jitm.layers.transformer import BERT, SIZES
-from jitm.models.matcher import Encoding, JointEncoder
+from jitm.models import tiling
+from jitm.models.matcher import Encoding, Matcher, as_function
 from jitm.types import DTYPES, Elements, Images
+
+
+class JointEncoder(Matcher):
+    """Reads each pair with one transformer, whose states heads turn into a score and predictions for the words.
+
+    A model adds `read_pairs` and `floats_per_pair` and has an attribute `heads`, the names of its heads besides `rank`.
+    The parameters of head `x` are those of the module `x_head`.
+    """
+
+    head_sources = MappingProxyType({})  # head -> the head that it is initialized from
+
+    def read_pairs(
+        self, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
+    ) -> dict[str, chex.Array]:
+        """Reads image n together with text n, without tiling, and applies heads.
+
+        Args:
+          images: N encoded images.
+          texts: N encoded texts of L token positions.
+          heads: names of heads.
+          train: applies dropout.
+
+        Returns:
+          Head -> output. `rank`: scores [N]. `itm`: logits [N, 2], class 1 for a match. `mlm`: logits [N, L, V] of the
+          word at each position. `discriminate`: logits [N, L, 2], class 1 if the word matches the image. `correct`:
+          logits [N, L, V] of the word that matches the image.
+
+        Raises:
+          ValueError: if the model lacks one of the heads.
+        """
+        raise NotImplementedError
+
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores every image with every text: [I, T]."""
+        shape = tuple(len(jax.tree.leaves(side)[0]) for side in (images, texts))
+        rows, columns = jnp.indices(shape)
+        return self._score_in_tiles(images, texts, rows.ravel(), columns.ravel(), train).reshape(shape)
+
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n: [N]."""
+        index = jnp.arange(len(jax.tree.leaves(images)[0]))
+        return self._score_in_tiles(images, texts, index, index, train)
+
+    def score_pairs(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n without tiling: [N]."""
+        return self.read_pairs(images, texts, ('rank',), train)['rank']
+
+    def _score_in_tiles(
+        self, images: Encoding, texts: Encoding, rows: chex.Array, columns: chex.Array, train: bool
+    ) -> chex.Array:
+        """Scores image rows[n] with text columns[n], a tile of pairs at a time: [N]."""
+        score, variables = as_function(self, 'score_pairs', images, texts)
+        key = self.make_rng('dropout') if train else None
+
+        def tile(pairs: tuple[chex.Array, ...]) -> chex.Array:
+            number, row, column = pairs
+            rngs = {'dropout': jax.random.fold_in(key, number[0])} if train else {}
+            sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
+            return score(variables, *sides, train, rngs=rngs)
+
+        size = tiling.tile_edge(self.floats_per_pair(images, texts)) ** 2
+        return tiling.map_tiles(tile, (jnp.arange(len(rows)), rows, columns), size)
+
+    def is_head(self, path: Sequence[str]) -> bool:
+        """Whether a parameter, given by its path, belongs to a head."""
+        return path[0].endswith('_head')
+
+    def add_heads(self, params: Mapping[tuple[str, ...], chex.Array]) -> dict[tuple[str, ...], chex.Array]:
+        """Initializes the heads that trained parameters lack as copies, as `head_sources` states.
+
+        Args:
+          params: path of a parameter -> its value, of a model that may have fewer heads.
+
+        Returns:
+          The same with the copies.
+        """
+        known = {path[0] for path in params}
+        copies = {
+            (f'{head}_head', *path[1:]): value
+            for head, source in self.head_sources.items()
+            if head in self.heads and f'{head}_head' not in known
+            for path, value in params.items()
+            if path[0] == f'{source}_head'
+        }
+        return {**params, **copies}
+
+
+def has_heads(model: Matcher, heads: Sequence[str]) -> bool:
+    """Whether a model is a joint encoder with these heads."""
+    return isinstance(model, JointEncoder) and set(heads) <= {'rank', *model.heads}
+
+
+def read_pairs(
+    model: Matcher, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
+) -> dict[str, chex.Array]:
+    """Applies `JointEncoder.read_pairs`; the only head of any other model is `rank`, its pairwise similarity.
+
+    Raises:
+      ValueError: if the model lacks one of the heads.
+    """
+    if isinstance(model, JointEncoder):
+        return model.read_pairs(images, texts, heads, train)
+    if set(heads) != {'rank'}:
+        raise ValueError(f'{type(model).__name__} does not read words together with an image')
+    return {'rank': model.similarity_pairwise(images, texts, train)}
 
 
 class JointBERT(JointEncoder):

@@ -10,7 +10,8 @@ from flax import struct
 from jitm import parallel
 from jitm.layers import attention
 from jitm.models import tiling
-from jitm.models.matcher import UNPAIRED, CrossAttentionMatcher, as_block
+from jitm.models.matcher import UNPAIRED, as_block
+from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Elements
 
 STEP_SIZE = 0.7  # weight of a new threshold in the moving average

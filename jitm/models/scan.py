@@ -4,7 +4,7 @@ import chex
 
 from jitm.errors import check_choice
 from jitm.layers import attention
-from jitm.models.matcher import CrossAttentionMatcher
+from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Elements
 
 DIRECTIONS = ('t2i', 'i2t')

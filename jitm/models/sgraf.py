@@ -13,7 +13,8 @@ from jitm.errors import check_choice
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.linear import XavierLinear, product
-from jitm.models.matcher import UNPAIRED, CrossAttentionMatcher
+from jitm.models.matcher import UNPAIRED
+from jitm.models.tiled import CrossAttentionMatcher
 from jitm.models.tiling import longest_first
 from jitm.types import Elements, Images, Texts
 

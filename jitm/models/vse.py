@@ -9,7 +9,8 @@ from flax import linen as nn
 
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
-from jitm.models.matcher import DualEncoder, Matcher, TiledMatcher
+from jitm.models.matcher import DualEncoder, Matcher
+from jitm.models.tiled import TiledMatcher
 from jitm.types import Images, Texts
 
 

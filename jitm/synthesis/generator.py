@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jitm.models import tiling
-from jitm.models.matcher import Encoding, Matcher, read_pairs
+from jitm.models.joint import read_pairs
+from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis import refill
 from jitm.types import Batch, Elements, Texts
 

@@ -16,7 +16,9 @@ from jitm.errors import UserError
 from jitm.layers import alignment, clip_resnet, clip_text, text, vision, vit
 from jitm.losses import tokens
 from jitm.models import bfan, clip, naaf, oscar, scan, sgraf, uniter, vse, vsrn
-from jitm.models.matcher import CrossAttentionMatcher, DualEncoder, JointEncoder, has_heads, read_pairs
+from jitm.models.joint import JointEncoder, has_heads, read_pairs
+from jitm.models.matcher import DualEncoder
+from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Images, Texts
 
 VOCABULARY = 12

@@ -11,7 +11,7 @@ import pytest
 from jitm import parallel
 from jitm.losses import anchored, offline, ranking
 from jitm.models import tiling
-from jitm.models.matcher import TiledMatcher
+from jitm.models.tiled import TiledMatcher
 from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
 
 BATCH = 8

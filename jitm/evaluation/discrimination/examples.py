@@ -11,7 +11,7 @@ from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer
-from jitm.models.matcher import has_heads
+from jitm.models.joint import has_heads
 from jitm.runs.run import Run
 
 DECIMALS = 6  # of numbers in JSON

@@ -13,7 +13,7 @@ from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer, WordPredictions, word_mask
-from jitm.models.matcher import has_heads
+from jitm.models.joint import has_heads
 from jitm.runs.run import Run
 
 SECTIONS = (('of the originals', '_captions'), ('', ''), ('corrected', '_corrected'))  # of pseudo-perplexities

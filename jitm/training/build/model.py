@@ -13,7 +13,8 @@ from jitm.data.pipeline import check_images, check_lengths
 from jitm.data.vocabularies import Tokenizer, kind_of
 from jitm.errors import UserError, did_you_mean
 from jitm.importers.pretrained import Replacements, load_pretrained
-from jitm.models.matcher import JointEncoder, Matcher
+from jitm.models.joint import JointEncoder
+from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
 from jitm.training.build.data import Data
 from jitm.training.generated import HEADS, MASKED

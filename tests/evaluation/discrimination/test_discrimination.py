@@ -30,7 +30,7 @@ from jitm.evaluation.discrimination.report import check_perplexity, correct, eva
 from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.evaluation.scoring import ScoringOptions
 from jitm.layers.text import GRUEncoder
-from jitm.models.matcher import has_heads, read_pairs
+from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
 from jitm.runs.run import Run
 from jitm.synthesis.generator import Synthesis

@@ -1,0 +1,159 @@
+"""Models that score a tile of images and texts at a time, among them those with cross-attention."""
+
+import functools
+from collections.abc import Callable
+
+import chex
+import jax
+from flax import linen as nn
+
+from jitm.layers import attention
+from jitm.models import tiling
+from jitm.models.matcher import Encoding, Matcher, as_block
+from jitm.types import Elements, Images, Texts
+
+
+class TiledMatcher(Matcher):
+    """Scores a tile of images and texts at a time, which bounds the memory; a model adds `score_block`."""
+
+    def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
+        """Scores every image of a small block with every text of it, without tiling: float32 [I, T]."""
+        raise NotImplementedError
+
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores every image with every text: float32 [I, T]."""
+        return self.score_in_tiles('score_block', images, texts)
+
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+        """Scores image n with text n: float32 [N]."""
+        block, variables = as_block(self, 'score_block', images, texts)
+        size = tiling.pair_tile(self.floats_per_pair(images, texts), images, texts)
+        return tiling.map_tiles(lambda pairs: tiling.over_pairs(block)(variables, *pairs), (images, texts), size)
+
+    def prepare(self, images: Encoding, texts: Encoding) -> tuple[Encoding, Encoding]:
+        """Adds to encodings what `score_block` needs of every image or text for all of its pairs."""
+        return images, texts
+
+    def score_in_tiles(
+        self,
+        method: str,
+        images: Encoding,
+        texts: Encoding,
+        cut: bool = False,
+        known: Callable[[Encoding], chex.Array] | None = None,
+    ) -> chex.Array:
+        """Scores every image with every text, with a gradient that is sparse, see `tiling.with_sparse_gradient`.
+
+        Args:
+          method: `score_block`, or another method whose pairs do not depend on each other.
+          images, texts, cut: see `tiles`.
+          known: returns the scores if the texts have them, so that only the gradient is left to compute.
+
+        Returns:
+          float32 [I, T].
+        """
+        images, texts = self.prepare(images, texts)
+        block, variables = as_block(self, method, images, texts)
+        pairs = tiling.over_pairs(block)
+        scores = tiling.with_sparse_gradient(
+            self.tiles(block, images, texts, cut),
+            tiling.at_own_length(pairs) if cut else pairs,
+            tiling.pair_tile(self.floats_per_pair(images, texts), images, texts),
+            known and (lambda variables, images, texts: known(texts)),
+        )
+        return scores(variables, images, texts)
+
+    def in_tiles(self, method: str, images: Encoding, texts: Encoding, **options: bool) -> chex.ArrayTree:
+        """Applies a method such as `score_block` to every image with every text.
+
+        Args:
+          method: maps leaves [i, ...] and [t, ...] to leaves [i, t, ...].
+          images: leaves [I, ...].
+          texts: leaves [T, ...].
+          options: see `tiles`.
+
+        Returns:
+          Leaves [I, T, ...].
+        """
+        images, texts = self.prepare(images, texts)
+        block, variables = as_block(self, method, images, texts)
+        return self.tiles(block, images, texts, **options)(variables, images, texts)
+
+    def tiles(
+        self, block: tiling.Block, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
+    ) -> tiling.Block:
+        """Returns a block of all images and texts that applies a block to one tile after the other.
+
+        Args:
+          block: of a few images and texts.
+          images, texts: leaves [I, ...] and [T, ...], whose shapes decide the size of a tile; with `cut`, texts are
+            Elements sorted by length, the longest first.
+          cut: cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
+            of a batch; several lengths are compiled.
+          all_images: passes all images at once, with few texts.
+        """
+        floats = self.floats_per_pair(images, texts)
+        if cut:
+            block, floats = tiling.at_own_length(block), floats / 2  # half of the positions are padding
+        edge = tiling.tile_edge(floats)
+        image_tile = len(jax.tree.leaves(images)[0]) if all_images else edge
+        return functools.partial(tiling.map_pairs, block, image_tile=image_tile, text_tile=edge)
+
+
+class CrossAttentionMatcher(TiledMatcher):
+    """Compares regions and words, encoded as unit vectors; a model adds `score_block` and `attention_block`.
+
+    Attributes:
+      embed_dim: D.
+      image: encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
+      text: encodes texts as [T, L, D].
+    """
+
+    embed_dim: int
+    image: nn.Module
+    text: nn.Module
+
+    def encode_image(self, images: Images, train: bool = False) -> Elements:
+        """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
+        return attention.unit_elements(*self.image(images, train))
+
+    def encode_text(self, texts: Texts, train: bool = False) -> Elements:
+        """Encodes [T, L] words as unit vectors [T, L, D]."""
+        return attention.unit_elements(self.text(texts, train), texts.mask)
+
+    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
+        """Returns the number of similarities between regions and words."""
+        return images.mask.shape[1] * texts.mask.shape[1]
+
+    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+        """Adds the Gram matrix of the side that is attended to: by default that of the images."""
+        return images.replace(gram=attention.gram(images)), texts
+
+    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+        """Scores every image with every text: [I, T]."""
+        if not train:
+            return super().similarity(images, texts)
+        return self.score_by_length('score_block', images, texts)
+
+    def score_by_length(self, method: str, images: Elements, texts: Elements, **options: Callable) -> chex.Array:
+        """Scores every image with every text as `score_in_tiles` does, each tile of texts cut to its length: [I, T]."""
+        texts, order = tiling.longest_first(texts)
+        return self.score_in_tiles(method, images, texts, cut=True, **options)[:, order]
+
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """Returns the attention between the words and the regions of every pair of a small block.
+
+        Args:
+          images: I encoded images.
+          texts: T encoded texts.
+
+        Returns:
+          Name -> float32 [I, T, L, R], see `attention.word_by_region`: 't2i', the attention of each word to the
+          regions, 'i2t', that of each region to the words, or both, depending on the model.
+        """
+        raise NotImplementedError
+
+    def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
+        block, variables = as_block(self, 'attention_block', images, texts)
+        return tiling.over_pairs(block)(variables, images, texts)
