@@ -23,7 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
         dev_images=1000,  # longer dev splits are truncated to this many images, as is customary
     )
     config.vocabulary = dict(
-        path='',  # a published JSON vocabulary, or BERT's vocab.txt; '' builds one from the training captions
+        path='',  # a published vocabulary (JSON, .pkl), or BERT's vocab.txt; '' builds one from the training captions
         min_count=4,  # words with a lower count become <unk>
     )
 

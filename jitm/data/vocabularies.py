@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from jitm.data import vocabulary_pickles
 from jitm.data.bpe import BPE
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
@@ -14,7 +15,7 @@ BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of the
 
 
 def load_vocabulary(path: str) -> Tokenizer:
-    """Reads a vocabulary of words from a JSON file, the word pieces of a BERT from a `.txt`, or byte pairs.
+    """Reads a vocabulary of words from a JSON file or a `.pkl`, the word pieces of a BERT from a `.txt`, or byte pairs.
 
     Byte pairs are read from `merges.txt`, `tokenizer.json`, or a file that ends in `.gz`.
 
@@ -23,6 +24,8 @@ def load_vocabulary(path: str) -> Tokenizer:
     """
     if path.endswith(BYTE_PAIRS):
         return BPE.load(path)
+    if path.endswith('.pkl'):
+        return vocabulary_pickles.load(path)
     return WordPiece.load(path) if path.endswith('.txt') else Vocabulary.load(path)
 
 

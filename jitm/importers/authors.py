@@ -48,7 +48,7 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     Args:
       name: of the system, a key of `SYSTEMS`.
       path: of the checkpoint, or a folder with `model.safetensors`.
-      vocabulary: path of the JSON vocabulary or the vocab.txt that it was trained with; None for that in the
+      vocabulary: path of the vocabulary that it was trained with, see `load_vocabulary`; None for that in the
         folder.
       model: the config's `model`, for what the checkpoint does not state.
 
@@ -167,7 +167,7 @@ def _read_vocabulary(vocabulary: str | None, path: str, shapes: Shapes) -> Token
     """Reads the vocabulary of a checkpoint; `<mask>` is appended if the checkpoint has one word more."""
     if not vocabulary:
         raise UserError(
-            f'--vocabulary is missing: give the JSON file of the words of {path}, or the vocab.txt of its BERT'
+            f'--vocabulary is missing: give the file of the words of {path}, JSON or .pkl, or the vocab.txt of its BERT'
         )
     words, size = load_vocabulary(vocabulary), shapes(PIECES if PIECES in shapes else WORDS, 2)[0]
     if isinstance(words, Vocabulary) and size == len(words) + 1:

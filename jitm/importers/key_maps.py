@@ -185,7 +185,8 @@ VSRN = KeyMap(
         **_gru('region_gru', 'model.0.img_rnn'),
         'norm': 'model.0.bn',
         **_TEXTS,
-    }
+    },
+    unread=r'.*\.num_batches_tracked|model\.2\..*',  # the captioner, which the files of AOQ have
 )
 
 POOLED = KeyMap(  # VSE-infinity, ESA and RVSE++

@@ -300,7 +300,8 @@ def test_a_model_with_bert_survives_both_directions(tmp_path):
 
 
 def test_vsrn_has_no_captioner_and_no_term_for_it(tmp_path, vocabulary):
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', SYSTEMS['vsrn_f30k'][1])
+    captioner = {'decoder.weight': WIDE}  # which only the files of AOQ have
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', [*SYSTEMS['vsrn_f30k'][1], captioner])
     assert convert('vsrn', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     config = load_run(tmp_path / 'run').config
     assert (list(config['terms']), config['model']['caption']) == (['ranking'], False)
@@ -357,7 +358,7 @@ def test_both_names_of_a_tensor_are_refused(tmp_path, vocabulary, capsys):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ((), '--vocabulary is missing: give the JSON file'),
+        ((), '--vocabulary is missing: give the file of the words of'),
         (('--vocabulary', 'missing.json'), 'missing.json cannot be read'),
         (('--vocabulary', 'LONG'), 'has 14 words, but'),
         (('--vocabulary', 'x.txt'), 'x.txt'),
