@@ -37,14 +37,21 @@ class Experiment:
     """A setting to be trained.
 
     Attributes:
-      setting: file and words in configs/, without `f8k`.
+      setting: file and words in configs/, without that of the data.
       flags: key -> value of --config; `{name}` in a value is the run directory of that experiment and seed.
       first_stage: the experiment whose first stage is taken over, if it has the same.
+      data: the word of the data.
     """
 
     setting: str
     flags: Mapping[str, str | int] = field(default_factory=dict)
     first_stage: str = ''
+    data: str = 'f8k'
+
+    @property
+    def config(self) -> str:
+        """The argument of --config."""
+        return f'configs/{self.setting},{self.data}'
 
     def needs(self) -> set[str]:
         """Returns the experiments whose runs this one reads."""
@@ -110,6 +117,20 @@ GROUPS = {
         for size in (64, 256)
         for loss in ('sum_max', 'selhn', 'softmax')
     },
+    'photos': {  # docs/photos.md has the commands that encode crops once
+        **{
+            f'photo_{name}_{loss}': Experiment(f'vsepp.py:{system}{words}', data=data)
+            for system, loss in (('vse0', 'sum'), ('vsepp', 'max'))
+            for name, words, data in (
+                ('1c', '', 'f8k_1c'),
+                ('10c', '', 'f8k_10c'),
+                ('rc', ',squeezenet,frozen', 'f8k'),
+                ('finetuned', ',squeezenet,finetuned', 'f8k'),
+                ('scratch', ',squeezenet,scratch', 'f8k'),
+            )
+        },
+        'photo_clip': Experiment('clip.py:softmax'),
+    },
 }
 
 
@@ -130,7 +151,7 @@ def command(name: str, seed: int, folder: Path) -> list[str]:
     keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
     keys |= {'seed': seed, 'run.checkpoint_every': 2000}
     return [
-        *('train', '--config', f'configs/{experiment.setting},f8k', '--workdir', str(directory(folder, name, seed))),
+        *('train', '--config', experiment.config, '--workdir', str(directory(folder, name, seed))),
         *(f'--config.{key}={value}' for key, value in keys.items()),
     ]
 
@@ -145,7 +166,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def scored(workdir: Path, name: str) -> Path:
     """Returns the run directory whose scores are those of an experiment: the second of two stages."""
-    two_stages = load_config(f'configs/{experiments()[name].setting},f8k').stages
+    two_stages = load_config(experiments()[name].config).stages
     return workdir / 'stage2' if two_stages else workdir
 
 
@@ -186,8 +207,7 @@ def listing(seeds: Iterable[int], folder: Path) -> Iterator[Row]:
     for group, named in GROUPS.items():
         for name, experiment in named.items():
             have = ' '.join(str(seed) for seed in seeds if _row(name, seed, folder) in done)
-            setting = f'configs/{experiment.setting},f8k'
-            yield {'group': group, 'name': name, 'setting': setting, 'seeds with a row': have or 'none'}
+            yield {'group': group, 'name': name, 'setting': experiment.config, 'seeds with a row': have or 'none'}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -264,11 +264,11 @@ def test_scene_graphs_accuracy():
 
 def test_every_experiment_on_flickr8k_is_a_setting():
     for name, experiment in flickr8k.experiments().items():
-        config = config_lib.flatten(load_config(f'configs/{experiment.setting},f8k').to_dict())
+        config = config_lib.flatten(load_config(experiment.config).to_dict())
         assert experiment.flags.keys() <= config.keys(), name
         if experiment.first_stage:
-            other = load_config(f'configs/{flickr8k.experiments()[experiment.first_stage].setting},f8k')
-            assert load_config(f'configs/{experiment.setting},f8k').stages.first == other.stages.first
+            other = load_config(flickr8k.experiments()[experiment.first_stage].config)
+            assert load_config(experiment.config).stages.first == other.stages.first
 
 
 def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypatch):
