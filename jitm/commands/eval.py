@@ -118,7 +118,8 @@ def _describe_inputs(inputs: Mapping[str, Any]) -> str:
     sizes = {'regions': inputs['feature_size'], 'pixels': inputs['image_size']}
     fields = [f'{field} of {sizes[field]}' if sizes.get(field) else field for field in inputs['reads']]
     vocabulary = f'{inputs["vocabulary"]:,} words (vocabulary {inputs["vocabulary_hash"][:8]})'
-    known = f'{inputs["trained_on"]} (data {inputs["data_hash"][:8]})' if inputs['data_hash'] else 'data not known'
+    known = inputs['trained_on'] or 'data not known'
+    known += f' (data {inputs["data_hash"][:8]})' if inputs['data_hash'] else ''
     return f'reads {", ".join(fields)} and {vocabulary}; trained on {known}'
 
 

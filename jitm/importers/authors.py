@@ -30,6 +30,7 @@ from jitm.importers.tensors import Read, check_names, convert, open_tensors, to_
 from jitm.types import Images
 
 OPTIONS = 'opt'  # of the training script, in a checkpoint
+DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30k_precomp'
 # Other names of tensors, such as those of torch.nn.DataParallel and of weight normalization in torch 2.
 _RENAMED = (
     (r'(?<!\w)module\.', ''),
@@ -74,6 +75,8 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
         regions, features = (section.get('image_whole') or {}).get('slots', 1), shapes(FEATURES, 2)[1]
         data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
         images = Images(np.zeros((1, regions, features), np.float32), np.full(1, regions, np.int32))
+    if isinstance(options.get(DATA_NAME), str):
+        data['name'] = options[DATA_NAME]
     variables = _convert(path, system, tensors, shapes_of(section, len(words), images))
     return Published(section, variables, words, vocabulary, data, assumed)
 

@@ -33,6 +33,7 @@ class Run:
       feature_size: F, features per region in the training data; None without features.
       data_hash: hash of the training split, see `Split.identity`.
       image_size: H and W of the training pixels; None for models that do not read pixels.
+      data_name: what published weights call their training data; '' if unknown, and for runs that were trained here.
     """
 
     workdir: Path
@@ -45,6 +46,7 @@ class Run:
     feature_size: int | None
     data_hash: str
     image_size: tuple[int, int] | None = None
+    data_name: str = ''
 
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
@@ -71,7 +73,10 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     data = run['data']
     feature_size = data['regions'][2] if 'regions' in data else None
     image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
-    return Run(workdir, step, member, model, variables, vocabulary, config, feature_size, data['hash'], image_size)
+    data_hash, data_name = data['hash'], data.get('name', '')
+    return Run(
+        workdir, step, member, model, variables, vocabulary, config, feature_size, data_hash, image_size, data_name
+    )
 
 
 Found = tuple[int, str, dict[str, chex.ArrayTree], dict[str, Any]]  # step, member, its variables, the described run
@@ -111,7 +116,7 @@ def export_run(run: Run, folder: Path) -> None:
     Raises:
       UserError: if it cannot be written.
     """
-    data = {'hash': run.data_hash}
+    data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
     if run.feature_size is not None:
         data['regions'] = [0, 0, run.feature_size]
     if run.image_size is not None:
@@ -190,7 +195,7 @@ def describe_inputs(run: Run) -> dict[str, Any]:
     Returns:
       `reads`, the fields of `Images`; `feature_size` and `image_size`, None where not read; `vocabulary`, its number of
       words, and `vocabulary_hash`; `trained_on`, the folder or the source of the training data, and `data_hash`, '' for
-      converted weights, whose training data are not known.
+      converted weights, of whose training data at most the name is known.
     """
     data = run.config['data']
     return {
@@ -199,7 +204,7 @@ def describe_inputs(run: Run) -> dict[str, Any]:
         'image_size': None if run.image_size is None else list(run.image_size),
         'vocabulary': len(run.vocabulary),
         'vocabulary_hash': run.vocabulary.hash,
-        'trained_on': data.get('root', data['source']) if run.data_hash else None,
+        'trained_on': data.get('root', data['source']) if run.data_hash else run.data_name or None,
         'data_hash': run.data_hash,
     }
 

@@ -31,7 +31,7 @@ def runs(tmp_path_factory):
         _, texts = theirs.encoders(rng, bidirectional=name == 'scan')
         texts['embed.weight'] = theirs.random(rng, len(words), theirs.W)
         modules = [theirs.linear(rng, 'fc', theirs.D, REGION_FEATURES), texts]
-        path = theirs.write_checkpoint(folder / f'{name}.pth.tar', modules)
+        path = theirs.write_checkpoint(folder / f'{name}.pth.tar', modules, {'data_name': 'f30k_precomp'})
         made[name] = folder / name
         arguments = ['--vocabulary', vocabulary, '--out', str(made[name]), '--config', file, *DATA]
         assert main(['convert', '--from', name, path, *arguments]) == 0
@@ -43,10 +43,14 @@ def test_it_is_evaluated_explained_mined_and_scored(runs, tmp_path, capsys):
     assert main(['eval', '--workdir', workdir, '--split', 'test', '--explain', '1']) == 0
     report = json.loads((runs['scan'] / 'eval' / 'test' / 'metrics.json').read_text())
     assert report['metrics']['rsum'] > 0
-    assert 'rsum' in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert 'rsum' in output
+    assert 'trained on f30k_precomp\n' in output
     mine = ['mine', '--workdir', workdir, '--out', str(tmp_path / 'mined'), '--top_h_texts', '5', '--top_h_images', '3']
     assert main(mine) == 0
     assert np.load(tmp_path / 'mined' / 'i2t_train.npy').shape == (SIZES['train'], 5)
+    assert main(['convert', '--to', 'safetensors', workdir, '--out', str(tmp_path / 'hub')]) == 0
+    assert load_run(tmp_path / 'hub').data_name == 'f30k_precomp'
     run = jitm.load(workdir)
     data = run.load_data('test')
     scores = np.asarray(run.similarity(run.encode_image(data.images), run.encode_text(data.captions)))
