@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from jitm import ranges
 from jitm.commands import cli
@@ -18,7 +19,7 @@ from tests.conftest import ROOT
 README = ROOT / 'README.md'
 PAGES = [README, *sorted((ROOT / 'docs').glob('*.md'))]
 SHELL = {'bash', 'ln', 'make', 'pip'}  # what a page may call besides jitm and Python
-TINY = {  # what makes a command of README short; the keys that its config has are taken
+TINY = {  # what makes a command of README short; the keys that its config sets are taken
     'epochs': '1',
     'length_multiple': '32',  # one shape to compile
     'batch_size': '8',
@@ -29,6 +30,7 @@ TINY = {  # what makes a command of README short; the keys that its config has a
     'model.text.word_dim': '8',
     'initialize.word_vectors': '',
     'initialize.image': '',
+    'stages.first.initialize.image': '',
     'stages.first.epochs': '1',
     'stages.first.batch_size': '8',
     'stages.first.length_multiple': '32',
@@ -85,10 +87,11 @@ def shorten(arguments: list[str]) -> list[str]:
     path, _, words = short[short.index('--config') + 1].partition(':')
     module = importlib.import_module(path.removesuffix('.py').replace('/', '.'))
     config = module.get_config(words) if words else module.get_config()
+    flat = traverse_util.flatten_dict(config.to_dict(), sep='.')
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
             cli.check_key(config, key)
-            if not ranges.switch_of(config.to_dict(), key):
+            if flat[key] and not ranges.switch_of(config.to_dict(), key):
                 short.append(f'--config.{key}={value}')
     return short
 
