@@ -1,6 +1,6 @@
 """Measures time and memory of a training step with an anchor model (DBL's OAS, OSS and MSS) relative to one without.
 
-    python -m benchmarks members                                        # DBL's network and VSE(FC), batch 128
+    python -m benchmarks members                                        # DBL's network and VSE++, batch 128
     python -m benchmarks members --networks vsepp --data f8k --rounds 20 --data_root data/f8k_precomp
 
 The steps of all scenarios alternate in rounds on the same batch; times are medians of the ratios within a round. An

@@ -125,8 +125,8 @@ def training_scores(model: Matcher, images: Elements, texts: Elements) -> jax.Ar
     return model.similarity(images, texts, True)
 
 
-def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:
-    """Returns the gradient steps per second for a batch's max of hinges, and the mean length of its texts."""
+def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> float:
+    """Returns the gradient steps per second for a batch's max of hinges."""
     lengths = lengths[: args.batch]
     images = make_elements(args.batch, np.full(args.batch, args.regions), args.regions, args.dim, args.dtype)
     texts = make_elements(args.batch, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), args.dim, args.dtype)
@@ -147,7 +147,7 @@ def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     while time.perf_counter() - start < args.seconds:
         jax.block_until_ready(step(*arguments))
         steps += 1
-    return steps / (time.perf_counter() - start), float(lengths.mean())
+    return steps / (time.perf_counter() - start)
 
 
 def unit(args: argparse.Namespace) -> str:
@@ -159,14 +159,17 @@ def measure(args: argparse.Namespace, name: str) -> Row:
     """Measures our implementation, scoring with the devices that `jitm eval` uses."""
     if not args.train:
         parallel.use_all_cores()
+    lengths, model = caption_lengths(args.captions, args.texts), make_model(name, args.dim)
+    if args.train:
+        return {'model': name, 'steps/s': steps_per_second(args, model, lengths), 'MiB': _peak_mib()}
     gflops = matmul_gflops()
-    run = steps_per_second if args.train else pairs_per_second
-    speed, length = run(args, make_model(name, args.dim), caption_lengths(args.captions, args.texts))
-    row = {'model': name, unit(args): speed, 'MiB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-    if not args.train:
-        flops = speed * product_flops(name, args.regions, args.dim, length)
-        row['% of the product rate'] = 100 * flops / gflops / 1e9
-    return row
+    speed, length = pairs_per_second(args, model, lengths)
+    share = speed * product_flops(name, args.regions, args.dim, length) / gflops / 1e9
+    return {'model': name, 'pairs/s': speed, 'MiB': _peak_mib(), '% of the float32 product rate': 100 * share}
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure_in_process(args: argparse.Namespace, name: str, ours: bool) -> Row:
@@ -181,7 +184,7 @@ def measure_in_process(args: argparse.Namespace, name: str, ours: bool) -> Row:
         command = [python, '-m', 'benchmarks', benchmark, *flags, f'--json={file}']
         ran = subprocess.run(command, capture_output=True, text=True)
         if ran.returncode:
-            raise UserError(f'{" ".join(command)} failed: {ran.stderr.strip().splitlines()[-1]}')
+            raise UserError(f'{" ".join(command)} failed: {ran.stderr.strip()[-500:]}')
         [[row]] = results.read(file).values()
     return row
 
@@ -216,8 +219,8 @@ def compare(args: argparse.Namespace, name: str) -> Row:
         'jitm MiB': max(one['MiB'] for one in ours),
         'loop MiB': max(one['MiB'] for one in loops),
     }
-    shares = [one.get('% of the product rate') for one in ours]
-    return row if args.train else row | {'% of the product rate': statistics.median(shares)}
+    shares = [one.get('% of the float32 product rate') for one in ours]
+    return row if args.train else row | {'% of the float32 product rate': statistics.median(shares)}
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:

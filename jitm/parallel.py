@@ -1,4 +1,4 @@
-"""All that depends on devices and processes: pmap, collectives, transfers, multi-process start."""
+"""All that depends on devices and processes: pmap, shard_map, collectives, transfers, multi-process start."""
 
 import collections
 import concurrent.futures
@@ -17,8 +17,8 @@ from jitm.errors import UserError
 AXIS = 'batch'
 
 # Size of the largest array while a tile of pairs is scored, in floats; on a CPU it should fit into the cache.
-TILE_FLOATS = {'cpu': 2**20}
-TILE_FLOATS_ELSEWHERE = 2**26
+CPU_TILE_FLOATS = 2**20
+TILE_FLOATS = 2**26
 
 
 def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
@@ -52,7 +52,7 @@ def is_primary() -> bool:
 
 def tile_floats() -> int:
     """Returns the maximum size of the largest array while a tile of pairs is scored, in floats."""
-    return TILE_FLOATS.get(jax.default_backend(), TILE_FLOATS_ELSEWHERE)
+    return CPU_TILE_FLOATS if jax.default_backend() == 'cpu' else TILE_FLOATS
 
 
 def any_process(flag: bool) -> bool:

@@ -191,7 +191,7 @@ def test_the_loader_measures_each_kind_of_work(measured):
 
 @pytest.mark.slow
 def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, measured):
-    monkeypatch.setattr(parallel, 'TILE_FLOATS', dict(parallel.TILE_FLOATS))
+    monkeypatch.setattr(parallel, 'CPU_TILE_FLOATS', parallel.CPU_TILE_FLOATS)
     small, large = (
         measured('memory', '--settings', 'vsepp.py:vsepp,f30k', f'--batch_size={size}')[-1] for size in (4, 64)
     )

@@ -1,4 +1,4 @@
-"""Every compiled function lowers for GPUs and TPUs: without them, without callbacks to the host or dynamic shapes."""
+"""The compiled functions of training, encoding, scoring and mining export for GPUs and TPUs.
 
 import functools
 import re

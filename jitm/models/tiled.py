@@ -14,7 +14,10 @@ from jitm.types import Elements, Images, Texts
 
 
 class TiledMatcher(Matcher):
-    """Scores a tile of images and texts at a time, which bounds the memory; a model adds `score_block`."""
+    """Scores a tile of images and texts at a time, which bounds the memory.
+
+    A model adds `score_block` and `floats_per_pair`.
+    """
 
     def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
         """Scores every image of a small block with every text of it, without tiling: float32 [I, T]."""
@@ -63,21 +66,23 @@ class TiledMatcher(Matcher):
         )
         return scores(variables, images, texts)
 
-    def in_tiles(self, method: str, images: Encoding, texts: Encoding, **options: bool) -> chex.ArrayTree:
+    def in_tiles(
+        self, method: str, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
+    ) -> chex.ArrayTree:
         """Applies a method such as `score_block` to every image with every text.
 
         Args:
           method: maps leaves [i, ...] and [t, ...] to leaves [i, t, ...].
           images: leaves [I, ...].
           texts: leaves [T, ...].
-          options: see `tiles`.
+          cut, all_images: see `tiles`.
 
         Returns:
           Leaves [I, T, ...].
         """
         images, texts = self.prepare(images, texts)
         block, variables = as_block(self, method, images, texts)
-        return self.tiles(block, images, texts, **options)(variables, images, texts)
+        return self.tiles(block, images, texts, cut, all_images)(variables, images, texts)
 
     def tiles(
         self, block: tiling.Block, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
@@ -135,10 +140,12 @@ class CrossAttentionMatcher(TiledMatcher):
             return super().similarity(images, texts)
         return self.score_by_length('score_block', images, texts)
 
-    def score_by_length(self, method: str, images: Elements, texts: Elements, **options: Callable) -> chex.Array:
+    def score_by_length(
+        self, method: str, images: Elements, texts: Elements, known: Callable[[Elements], chex.Array] | None = None
+    ) -> chex.Array:
         """Scores every image with every text as `score_in_tiles` does, each tile of texts cut to its length: [I, T]."""
         texts, order = tiling.longest_first(texts)
-        return self.score_in_tiles(method, images, texts, cut=True, **options)[:, order]
+        return self.score_in_tiles(method, images, texts, cut=True, known=known)[:, order]
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between the words and the regions of every pair of a small block.

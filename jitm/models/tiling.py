@@ -20,7 +20,7 @@ Block = Callable[[Any, chex.ArrayTree, chex.ArrayTree], chex.ArrayTree]
 
 CUT_LENGTHS = (3 / 8, 4 / 8, 5 / 8, 1)  # lengths that texts of a tile are cut to, as fractions of the padded length
 LENGTH_MULTIPLE = 4  # cut lengths are rounded up to a multiple of this
-SPARSE = 1 / 8  # share of the pairs with a gradient up to which they are scored again one by one, not with all others
+SPARSE = 1 / 8  # if at most this share of the pairs has a gradient, only these are scored again
 
 
 def tile_edge(floats_per_pair: float) -> int:
@@ -145,7 +145,7 @@ def at_own_length(block: Block) -> Block:
 def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | None = None) -> Block:
     """Returns a function of all scores whose gradient scores again only the pairs that the loss depends on.
 
-    A hardest negative is one pair of its row. The gradient is exact if no score depends on another pair.
+    A hardest negative is one pair of its row. No score may depend on another pair, as through statistics of the batch.
 
     Args:
       scores: maps variables and leaves [I, ...] and [T, ...] to the scores [I, T].
@@ -175,8 +175,8 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
                 jax.tree.map(lambda total, x: total.at[column].add(x), sums[2], added[2]),
             )
 
-        zeros = jax.tree.map(lambda x: jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else None, args)
-        return lax.fori_loop(0, -(-count // size), add_tile, zeros)
+        sums = lax.fori_loop(0, -(-count // size), add_tile, jax.tree.map(_zeros_to_sum, args))
+        return jax.tree.map(lambda x, total: None if total is None else total.astype(x.dtype), args, sums)
 
     @jax.custom_vjp
     def call(*args: Any) -> chex.Array:
@@ -188,6 +188,13 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
 
     call.defvjp(lambda *args: (call(*args), args), backward)
     return call
+
+
+def _zeros_to_sum(x: chex.Array) -> chex.Array | None:
+    """Returns zeros in at least float32 like an array; None if it is not floating-point."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return None
+    return jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _max_sparse(cotangents: chex.Array) -> int:

@@ -46,7 +46,7 @@ def test_sparse_and_dense_gradients_agree(monkeypatch, name):
 
 
 def check_gradients(monkeypatch, name):
-    monkeypatch.setattr(parallel, 'TILE_FLOATS', {'cpu': 1000})  # several tiles
+    monkeypatch.setattr(parallel, 'CPU_TILE_FLOATS', 1000)  # several tiles
     model, (images, texts) = MATCHERS[name], make_inputs(BATCH, BATCH)
     variables = {'batch_stats': {}} | jax.tree.map(np.float64, random_variables(model, images, texts))
 
