@@ -1,4 +1,4 @@
-"""The compiled functions of training, encoding, scoring and mining export for GPUs and TPUs.
+"""Training, encoding, scoring and mining lower for GPUs and TPUs, without host callbacks or dynamic shapes."""
 
 import functools
 import re
