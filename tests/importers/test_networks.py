@@ -37,7 +37,7 @@ def random_network(kind):
     """Variables of a network, and the same ones under the names of torchvision."""
     shapes = jax.eval_shape(network(kind).init, jax.random.key(0), np.zeros((1, 64, 64, 3), np.float32))
     rng = np.random.default_rng(0)
-    variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), dict(shapes))
+    variables = jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), dict(shapes))
     tensors = {}
     for tree in variables.values():
         for path, value in traverse_util.flatten_dict(tree).items():
