@@ -315,7 +315,7 @@ def test_files_written_by_torch(tmp_path, legacy):
     assert (whole['opt'].margin, whole['best_rsum']) == (0.2, 281.5)
 
 
-@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+@pytest.mark.filterwarnings('ignore:.torch.jit')  # deprecated
 def test_torchscript_written_by_torch(tmp_path):
     torch = pytest.importorskip('torch')
     model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Linear(4, 5)).eval()
