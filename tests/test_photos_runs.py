@@ -124,11 +124,15 @@ def test_killed_run_on_photos_resumes_exactly(root, tmp_path, request, make, uni
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('devices', ['2', '4'])
-def test_devices_train_the_same_run_on_photos(root, finished, tmp_path, devices):
-    config = write_config(make_config(root), tmp_path / 'config.py')
+@pytest.mark.parametrize(
+    ('devices', 'make', 'single'),
+    [(2, make_config, 'finished'), (4, make_config, 'finished'), (4, make_clip, 'finished_clip')],
+)
+def test_devices_train_the_same_run_on_photos(root, tmp_path, request, devices, make, single):
+    finished = request.getfixturevalue(single)
+    config = write_config(make(root), tmp_path / 'config.py')
     command = '--config', config, '--workdir', tmp_path / 'run'
-    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES=devices)
+    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES=str(devices))
     assert result.returncode == 0, result.stderr
     assert_about_the_same_metrics(tmp_path / 'run', finished)
 
