@@ -1,6 +1,7 @@
-"""Atomic file writes, files of JSON lines and content hashes."""
+"""Atomic file writes, locks of folders, files of JSON lines and content hashes."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 
 from jitm.errors import UserError
 
+LOCK = '.lock'
 RESUMES = 'make room and repeat the command, which resumes the run'
 
 
@@ -73,6 +75,34 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             with contextlib.suppress(OSError):
                 partial.unlink()
             raise
+
+
+@contextlib.contextmanager
+def locked(folder: Path, message: str) -> Iterator[None]:
+    """Creates a folder and excludes other processes from it; leaves nothing if nothing is written there.
+
+    Args:
+      folder: it holds the file of the lock, which the end of the process releases.
+      message: of the error.
+
+    Raises:
+      UserError: if another process has locked the folder, or it cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((folder / LOCK).open('w'))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(message) from None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # it may have been removed meanwhile
+                if [entry.name for entry in folder.iterdir()] == [LOCK]:
+                    (folder / LOCK).unlink()
+                    folder.rmdir()
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import jitm
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import protocol
+from jitm.evaluation.encoding import compiled
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving import loaded_run
@@ -146,7 +147,7 @@ def test_score_has_an_axis_for_each_side_of_several(run, finished, data, sims):
 def test_repeated_calls_compile_nothing(run, data, monkeypatch):
     """Nor do calls with other numbers of images and captions of the same padded shape."""
     traced = []
-    for name in ('encode_image', 'encode_text', 'similarity', 'similarity_pairwise'):
+    for name in ('encode_image', 'encode_text', 'vectors', 'similarity_pairwise'):
         original = getattr(VSE, name)
 
         def method(self, *arguments, name=name, original=original, **keywords):
@@ -154,7 +155,7 @@ def test_repeated_calls_compile_nothing(run, data, monkeypatch):
             return original(self, *arguments, **keywords)
 
         monkeypatch.setattr(VSE, name, method)
-    loaded_run._compiled.cache_clear()
+    compiled.cache_clear()
 
     def use(run, count):
         images = run.encode_image(data.images[:count])
@@ -166,7 +167,7 @@ def test_repeated_calls_compile_nothing(run, data, monkeypatch):
 
     use(run, 4)
     first = list(traced)
-    assert {'encode_image', 'encode_text', 'similarity', 'similarity_pairwise'} <= set(first)
+    assert {'encode_image', 'encode_text', 'vectors', 'similarity_pairwise'} <= set(first)
     use(run, 4)
     use(run, 3)
     assert traced == first

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.evaluation import scoring
+from jitm.evaluation.encoding import compiled
 from jitm.mining import products, search
 from jitm.training.build.run import set_up
 from tests.golden import steps
@@ -47,11 +47,11 @@ def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
     variables, model = state.members[member].variables, setup.members[member].model
     encoded = []
     for method, rows in (('encode_image', batch.images), ('encode_text', batch.texts)):
-        encode = scoring._compiled(model, method, 'bfloat16')
-        assert export(encode, rows, (variables,)) == []
-        encoded.append(jax.eval_shape(encode, rows, (variables,)))
+        encode = compiled(model, method, 'bfloat16')
+        assert export(encode, (rows,), (variables,)) == []
+        encoded.append(jax.eval_shape(encode, (rows,), (variables,)))
     images, texts = encoded
-    assert export(scoring._compiled(model, 'similarity', 'bfloat16'), images, (variables, texts)) == []
+    assert export(compiled(model, 'similarity', 'bfloat16'), (images,), (variables, texts)) == []
     jax.clear_caches()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
+from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.errors import UserError
 from jitm.serving.app import check_installed, serve
@@ -50,6 +51,7 @@ def _check_address(host: str, port: int) -> None:
 def main(values: flags.FlagValues) -> None:
     """Encodes the split, and serves the page until it is stopped."""
     check_installed()
+    parallel.use_all_cores()
     _check_address(values.host, values.port)
     photos = Path(values.photos) if values.photos else None
     if photos is not None and not photos.is_dir():

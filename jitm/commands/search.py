@@ -17,6 +17,7 @@ from typing import Any
 import tqdm
 from absl import flags
 
+from jitm import parallel
 from jitm.analysis.results import format_score
 from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
@@ -123,6 +124,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the results."""
     caption = ' '.join(words)
     _check(values, caption)
+    parallel.use_all_cores()
     run = LoadedRun(load_run(values.workdir, values.step, values.member))
     run.check_vectors()
     second = LoadedRun(load_run(values.rerank)) if values.rerank else None

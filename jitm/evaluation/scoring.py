@@ -11,15 +11,15 @@ from typing import Any
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts, take_images
+from jitm.data.pipeline import bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.errors import UserError
 from jitm.evaluation.blocks import FinishedBlocks
+from jitm.evaluation.encoding import Encoder, fill
 from jitm.files import hash_arrays
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
@@ -28,7 +28,6 @@ from jitm.types import DTYPES, Images
 MAX_TEXTS = 128  # of a block
 MIN_TEXTS = 8
 MAX_PAIRS = 256  # per device and call, where only some pairs of a block are scored
-MAX_ENCODED_IMAGES = 64  # per device and call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +53,6 @@ def check_dtype(dtype: str) -> None:
         raise UserError(f"dtype is '{dtype}'; take 'float32' or 'bfloat16'")
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(model: Matcher, method: str, dtype: str) -> Callable:
-    """Returns `(rows, (variables, *others)) -> result`, with the rows split over the devices."""
-
-    def apply(rows: chex.ArrayTree, shared: tuple[chex.ArrayTree, ...]) -> chex.ArrayTree:
-        variables, *others = shared
-        result = model.apply(variables, rows, *others, method=method)
-        if method == 'similarity':
-            return result
-        return jax.tree.map(lambda x: x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x, result)
-
-    return parallel.map_rows(apply)
-
-
 @functools.lru_cache(maxsize=16)
 def _compiled_pairs(model: Matcher) -> Callable:
     """Returns `((images, (rows, columns)), (variables, texts)) -> scores`; the rows index the images of one device."""
@@ -78,11 +63,6 @@ def _compiled_pairs(model: Matcher) -> Callable:
         return model.apply(variables, *pairs, method='similarity_pairwise')
 
     return parallel.map_rows(apply)
-
-
-def _fill(index: np.ndarray, size: int) -> np.ndarray:
-    """Pads an index to a size with its first entry."""
-    return np.pad(index, (0, size - len(index)), constant_values=index[0])
 
 
 def _shapes(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:
@@ -125,17 +105,18 @@ class Scorer:
           UserError: if the smallest block does not fit, or the dtype is unknown.
         """
         check_dtype(options.dtype)
-        self._model, self._variables, self._options = model, parallel.put_state(variables), options
+        self._model, self._encoder, self._options = model, Encoder(model, variables, options.dtype), options
         self._split, self._tokens = split, tokens
         self._pairs = None if pairs is None or pairs.all() else pairs
         self._by_length = np.argsort(tokens.lengths, kind='stable')
         self._encoded: tuple[np.ndarray, Encoding] | None = None  # the images of the last block
-        longest = self._padded_length(tokens.lengths)
+        longest = self._encoder.padded_length(tokens.lengths)
         devices = parallel.num_local_devices()
         self._read = _shapes(self._take_images(np.array([0])), devices)
         self._padded = _shapes(pad_texts(tokens, self._by_length[-1:], longest), devices)
-        self._image = jax.eval_shape(self._function('encode_image'), self._read, (variables,))
-        self._text = jax.eval_shape(self._function('encode_text'), self._padded, (variables,))
+        encode_image, encode_text = map(self._encoder.function, ('encode_image', 'encode_text'))
+        self._image = jax.eval_shape(encode_image, (self._read,), (variables,))
+        self._text = jax.eval_shape(encode_text, (self._padded,), (variables,))
         self._choose_block_shape()
 
     def _choose_block_shape(self) -> None:
@@ -157,15 +138,12 @@ class Scorer:
                     'allow that much'
                 )
 
-    def _function(self, method: str) -> Callable:
-        return _compiled(self._model, method, self._options.dtype)
-
-    def _padded_length(self, lengths: np.ndarray) -> int:
-        return bucket(lengths.max(), LENGTH_MULTIPLE, self._model.text_format.max_length)
-
     @property
     def _images_per_call(self) -> int:
-        return min(self.images_per_block, MAX_ENCODED_IMAGES * parallel.num_local_devices())
+        """Images that are encoded at once: fewer if a block has fewer, or always as many for dual encoders."""
+        most = self._encoder.images_per_call
+        whole = self.images_per_block >= min(most, self._split.num_images)
+        return most if self._encoder.is_dual and whole else min(self.images_per_block, most)
 
     @property
     def _pairs_per_call(self) -> int:
@@ -179,20 +157,18 @@ class Scorer:
         """
         read = _shapes(self._read, self._images_per_call)
         images = _shapes(self._image, self.images_per_block)
-        padded, texts = _shapes((self._padded, self._text), self.texts_per_block)
-        encode_images = parallel.memory_of(self._function('encode_image'), read, (self._variables,))
-        encode_texts = parallel.memory_of(self._function('encode_text'), padded, (self._variables,))
+        texts, encoder = _shapes(self._text, self.texts_per_block), self._encoder
+        padded = _shapes(self._padded, encoder.texts_per_call if encoder.is_dual else self.texts_per_block)
+        encode_images = parallel.memory_of(encoder.function('encode_image'), (read,), (encoder.variables,))
+        encode_texts = parallel.memory_of(encoder.function('encode_text'), (padded,), (encoder.variables,))
         if self._pairs is None:
-            score = parallel.memory_of(self._function('similarity'), images, (self._variables, texts))
+            score = parallel.memory_of(encoder.function('similarity'), (images,), (encoder.variables, texts))
         else:
             index = jax.ShapeDtypeStruct((self._pairs_per_call * parallel.num_local_devices(),), np.int32)
             sides = images, (index, index)
-            score = parallel.memory_of(_compiled_pairs(self._model), sides, (self._variables, texts))
+            score = parallel.memory_of(_compiled_pairs(self._model), sides, (encoder.variables, texts))
         copies = 1 + parallel.num_local_devices()  # every device holds all texts of the block
         return 2 * _num_bytes((read, images)) + encode_images, copies * _num_bytes(texts) + max(encode_texts, score)
-
-    def _apply(self, method: str, rows: chex.ArrayTree) -> Encoding:
-        return jax.device_get(self._function(method)(parallel.put_rows(rows), (self._variables,)))
 
     def _take_images(self, index: np.ndarray) -> Images:
         return take_images(self._split, index, self._model.reads, self._tokens.tags)
@@ -209,33 +185,29 @@ class Scorer:
         encoded = jax.tree.map(lambda x: np.empty((len(index), *x.shape[1:]), x.dtype), self._image)
         for start in range(0, len(index), self._images_per_call):
             rows = index[start : start + self._images_per_call]
-            part = self._apply('encode_image', self._take_images(_fill(rows, self._images_per_call)))
+            part = self._encoder.apply('encode_image', self._take_images(fill(rows, self._images_per_call)))
             for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
                 whole[start : start + len(rows)] = leaf[: len(rows)]
         return encoded
 
     def _encode_texts(self, index: np.ndarray) -> Encoding:
         """Encodes the texts of a block, padded to the longest one."""
-        length = self._padded_length(self._tokens.lengths[index])
-        return self._apply('encode_text', pad_texts(self._tokens, index, length))
+        if self._encoder.is_dual:
+            return self._encoder.encode_texts(self._tokens, index)
+        length = self._encoder.padded_length(self._tokens.lengths[index])
+        return self._encoder.apply('encode_text', pad_texts(self._tokens, index, length))
 
     def encode_texts(self) -> Encoding:
-        """Encodes all texts; for models whose encodings have the same shape at any padded length.
+        """Encodes all texts, by a dual encoder.
 
         Returns:
           Leaves [T, ...] in host memory.
         """
-        encoded = jax.tree.map(lambda x: np.empty((self._split.num_texts, *x.shape[1:]), x.dtype), self._text)
-        for start in range(0, self._split.num_texts, self.texts_per_block):
-            index = self._by_length[start : start + self.texts_per_block]
-            part = self._encode_texts(_fill(index, self.texts_per_block))
-            for whole, leaf in zip(jax.tree.leaves(encoded), jax.tree.leaves(part), strict=True):
-                whole[index] = leaf[: len(index)]
-        return encoded
+        return self._encoder.encode_texts(self._tokens, np.arange(self._split.num_texts))
 
     def cache_key(self) -> dict[str, Any]:
         """Returns everything that the blocks depend on, as JSON: model, parameters, data, shapes and dtype."""
-        arrays = jax.tree.leaves(jax.device_get(self._variables))
+        arrays = jax.tree.leaves(jax.device_get(self._encoder.variables))
         arrays += [self._split.counts] if 'regions' in self._model.reads else []
         arrays += [self._tokens.ids, self._tokens.starts]
         arrays += [self._split.boxes] if 'locations' in self._model.reads else []
@@ -261,9 +233,9 @@ class Scorer:
     def _encode_block(self, rows: np.ndarray, columns: np.ndarray) -> tuple[Encoding, Encoding]:
         """Encodes a block, padded to its full size: the images on the devices, the texts in host memory."""
         if self._encoded is None or self._encoded[0] is not rows:
-            encoded = self.encode_images(_fill(rows, self.images_per_block))
+            encoded = self.encode_images(fill(rows, self.images_per_block))
             self._encoded = rows, parallel.put_rows(encoded)
-        return self._encoded[1], self._encode_texts(_fill(columns, self.texts_per_block))
+        return self._encoded[1], self._encode_texts(fill(columns, self.texts_per_block))
 
     def score_block(self, rows: np.ndarray, columns: np.ndarray) -> chex.Array:
         """Scores a block.
@@ -276,7 +248,7 @@ class Scorer:
           float32 [images_per_block, texts_per_block]; beyond N and M the first image and text are repeated.
         """
         images, texts = self._encode_block(rows, columns)
-        return self._function('similarity')(images, (self._variables, texts))
+        return self._encoder.function('similarity')((images,), (self._encoder.variables, texts))
 
     def _score_pairs(self, rows: np.ndarray, columns: np.ndarray, selected: np.ndarray) -> np.ndarray:
         """Scores the selected pairs of a block, bool [N, M]: float32 [N, M], -inf elsewhere."""
@@ -293,7 +265,7 @@ class Scorer:
             valid = (pairs < starts[1:, None]).ravel()
             pairs = np.where(valid, pairs.ravel(), 0)
             index = parallel.put_rows((row[pairs] % images_per_device, column[pairs]))
-            scores = _compiled_pairs(self._model)((images, index), (self._variables, texts))
+            scores = _compiled_pairs(self._model)((images, index), (self._encoder.variables, texts))
             block[row[pairs[valid]], column[pairs[valid]]] = jax.device_get(scores)[valid]
         return block
 

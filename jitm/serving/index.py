@@ -126,7 +126,7 @@ class Index:
 
     def check(self) -> None:
         """Raises a UserError unless the file of vectors has its checksum."""
-        if hash_file(self._file) != self._checksum:
+        if not self._file.is_file() or hash_file(self._file) != self._checksum:
             raise _damaged(self.folder)
 
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:

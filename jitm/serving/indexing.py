@@ -12,6 +12,7 @@ import numpy as np
 
 from jitm.data.pixels import num_threads
 from jitm.errors import UserError
+from jitm.files import locked
 from jitm.serving.index import MANIFEST, Entry, Index, Rows, write
 from jitm.serving.sources import Item, Source
 from jitm.types import Images
@@ -65,8 +66,45 @@ def update(
       The index, with the images in the order of the source.
 
     Raises:
-      UserError: if no image can be read, a vector is not finite, or the index cannot be written.
+      UserError: if no image can be read, a vector is not finite, the index cannot be written, or another process
+        writes it.
     """
+    if (index := _read_current(source, folder, model, batch_size)) is not None:
+        return index
+    with locked(folder, f'another process indexes images in {folder}; wait for it, or choose another folder'):
+        return _update(source, folder, model, encode, batch_size, report)
+
+
+def _read_current(source: Source, folder: Path, model: str, batch_size: int) -> Index | None:
+    """Returns an index that has nothing to update; None for one that has, that is damaged or that does not exist."""
+    try:
+        index = Index(folder)
+        index.check()
+    except UserError:
+        return None  # `_update` states why, unless another process is just replacing the index
+    names = [name for name in source.names if name not in index.unreadable]
+    if index.model != model or index.names != names or len(source.names) != len(index) + len(index.unreadable):
+        return None
+    entries = {entry.name: entry for entry in index.entries}
+    doubtful = [name for name in source.names if not _is_unchanged(source.stat(name), entries.get(name))]
+    if any(name in entries and source.stat(name) for name in doubtful):
+        return None
+    for items in _read_ahead(source.read, doubtful, batch_size):
+        for item in items:
+            known = index.unreadable.get(item.entry.name), entries.get(item.entry.name)
+            if known != ((item.problem, None) if item.problem else (None, item.entry)):
+                return None
+    return None if (folder / PARTS).exists() else index
+
+
+def _update(
+    source: Source,
+    folder: Path,
+    model: str,
+    encode: Encode,
+    batch_size: int,
+    report: Callable[[int, int], None] | None,
+) -> Index:
     known, complete = _read_known(folder, model)
     changed = [name for name in source.names if not _is_unchanged(source.stat(name), known.entries.get(name))]
     unreadable = _encode_changed(source, changed, known, folder / PARTS, model, encode, batch_size, report)

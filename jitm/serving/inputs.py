@@ -9,16 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from jitm.data.pipeline import bucket, pad_texts, take_images, tokenize_tags
+from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import Tokens, join
 from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.runs.run import Run
-from jitm.types import Images, Texts
+from jitm.types import Images
 
-LENGTH_MULTIPLE = 8  # captions are padded to a multiple of this
 REGION_MULTIPLE = 4
 CENTRE = {'crop': 'centre', 'min_area': 1.0, 'flip': False}  # only training samples crops
 
@@ -246,8 +245,8 @@ def pad_features(features: ImageFeatures, tags: Tokens | None, start: int, size:
     return images.replace(regions=pad(images.regions), locations=locations)
 
 
-def read_captions(captions: Sequence[str], run: Run) -> Texts:
-    """Checks and tokenizes captions: Texts [T, L].
+def read_captions(captions: Sequence[str], run: Run) -> Tokens:
+    """Checks and tokenizes T captions.
 
     Raises:
       UserError: if there are no captions, one is no string or empty, or one is longer than the model reads.
@@ -268,4 +267,4 @@ def read_captions(captions: Sequence[str], run: Run) -> Texts:
             f'caption {longest} has {tokens.lengths[longest]} tokens, special tokens included, but the model reads '
             f'at most {most}; shorten it'
         )
-    return pad_texts(tokens, np.arange(len(captions)), bucket(tokens.lengths.max(), LENGTH_MULTIPLE, most))
+    return tokens

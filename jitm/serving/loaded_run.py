@@ -2,62 +2,33 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from jitm import parallel
+from jitm.data.pipeline import pad_texts
 from jitm.errors import UserError
+from jitm.evaluation.encoding import Encoder, fill, first
 from jitm.files import hash_arrays
-from jitm.models.matcher import DualEncoder, Encoding, Matcher
+from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
 from jitm.serving.batches import concatenate, num_items, starts, take
+from jitm.serving.encodings import check, image_batches, shapes
 from jitm.serving.index import Index
 from jitm.serving.indexing import update
-from jitm.serving.inputs import (
-    Data,
-    check_features,
-    check_pixels,
-    check_tags,
-    data_of,
-    is_list,
-    pad_features,
-    read_captions,
-)
+from jitm.serving.inputs import Data, data_of, is_list, read_captions
 from jitm.serving.sources import Source, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
-from jitm.types import DTYPES, Images, Texts
+from jitm.types import Images
 
 # Shapes are padded to few sizes, so that calls with other numbers of items reuse what was compiled.
 MAX_ENCODED = 64  # images or captions encoded at a time
 MAX_SCORED = 256  # images and captions scored at a time
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(model: Matcher, method: str, dtype: str) -> Callable:
-    """Returns `(rows, (variables, *others)) -> result` of a method, compiled once for each shape of the arguments.
-
-    Args:
-      model: the model; equal models share what is compiled.
-      method: such as 'encode_image'.
-      dtype: of the encodings, a key of `DTYPES`; scores stay float32.
-    """
-
-    def cast(x: chex.Array) -> chex.Array:
-        return x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    def apply(rows: tuple[chex.ArrayTree, ...], shared: tuple[chex.ArrayTree, ...]) -> chex.ArrayTree:
-        variables, *others = shared
-        result = model.apply(variables, *rows, *others, method=method)
-        return jax.tree.map(cast, result) if method.startswith('encode') else result
-
-    return parallel.map_rows(apply)
 
 
 class LoadedRun:
@@ -72,17 +43,11 @@ class LoadedRun:
     def __init__(self, run: Run):
         """Moves the parameters of a run to the device."""
         self.run = run
-        self._variables = parallel.put_everywhere(run.variables)
+        self._encoder = Encoder(run.model, run.variables, run.config['evaluation']['dtype'])
 
     def __repr__(self) -> str:
         run = self.run
         return f'<{type(run.model).__name__} {run.member} of {run.workdir}, step {run.step}>'
-
-    def _apply(self, method: str, *rows: chex.ArrayTree, others: tuple[chex.ArrayTree, ...] = ()) -> chex.ArrayTree:
-        """Applies a method of the model to rows, which are split over the devices, and to others, which are not."""
-        function = _compiled(self.run.model, method, self.run.config['evaluation']['dtype'])
-        others = parallel.put_everywhere(others)
-        return jax.device_get(function(parallel.put_rows(rows), (self._variables, *others)))
 
     def load_data(self, split: str, data_root: str | None = None) -> Data:
         """Loads a split of the data set that the run was trained on.
@@ -117,33 +82,16 @@ class LoadedRun:
           UserError: if there are no images, or features, boxes or tags do not have these shapes or are not read by the
             model.
         """
-        for name, given, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
-            if given is not None and part not in self.run.model.reads:
-                raise UserError(f'{self.run.workdir} has a model that does not read {name}: leave them out')
-        if 'pixels' in self.run.model.reads:
-            batches = self._pixel_batches(images)
-        else:
-            batches = self._feature_batches(images, boxes, tags)
+        batches = image_batches(self.run, images, boxes, tags, MAX_ENCODED)
+        return concatenate([self._encode('encode_image', batch) for batch in batches])
+
+    def _encode(self, method: str, items: chex.ArrayTree) -> Encoding:
+        """Encodes images or texts, `MAX_ENCODED` at a time."""
         parts = []
-        for batch in batches:
-            padded, count = take(batch, 0, MAX_ENCODED)
-            parts.append(jax.tree.map(lambda x, count=count: x[:count], self._apply('encode_image', padded)))
+        for start in starts(items, MAX_ENCODED):
+            padded, count = take(items, start, MAX_ENCODED)
+            parts.append(first(self._encoder.apply(method, padded), count))
         return concatenate(parts)
-
-    def _pixel_batches(self, images: Any) -> Iterator[Images]:
-        pixels = check_pixels(images, self.run)
-        for start in range(0, len(pixels), MAX_ENCODED):
-            yield Images(pixels=np.asarray(pixels[start : start + MAX_ENCODED]))
-
-    def _feature_batches(self, images: Any, boxes: Any, tags: Any) -> Iterator[Images]:
-        features = check_features(images, boxes, self.run.feature_size)
-        if not len(features):
-            raise UserError('there are no images; give at least one')
-        if 'locations' in self.run.model.reads and features.boxes is None:
-            raise UserError(f'{self.run.workdir} has a model that reads the location of regions: give their boxes')
-        tag_tokens = check_tags(features.tags if tags is None else tags, self.run, len(features))
-        for start in range(0, len(features), MAX_ENCODED):
-            yield pad_features(features, tag_tokens, start, MAX_ENCODED, self.run.model.reads)
 
     def encode_text(self, captions: Sequence[str]) -> Encoding:
         """Tokenizes and encodes captions.
@@ -157,45 +105,15 @@ class LoadedRun:
         Raises:
           UserError: if there are no captions, one is no string or empty, or one is longer than the model reads.
         """
-        texts = read_captions(captions, self.run)
-        parts = []
-        for start in starts(texts, MAX_ENCODED):
-            padded, count = take(texts, start, MAX_ENCODED)
-            parts.append(jax.tree.map(lambda x, count=count: x[:count], self._apply('encode_text', padded)))
-        return concatenate(parts)
+        tokens = read_captions(captions, self.run)
+        index = np.arange(len(tokens.lengths))
+        if self._encoder.is_dual:
+            return self._encoder.encode_texts(tokens, index)
+        return self._encode('encode_text', pad_texts(tokens, index, self._encoder.padded_length(tokens.lengths)))
 
     @functools.cached_property
-    def _expected(self) -> dict[str, chex.ArrayTree]:
-        """The shapes of the encodings of one image and of one caption."""
-        model, size = self.run.model, self.run.feature_size
-        text = Texts(jnp.zeros((1, 2), jnp.int32), jnp.full(1, 2))
-        if 'pixels' in model.reads:
-            image = Images(pixels=jnp.zeros((1, *self.run.image_size, 3), jnp.uint8))
-        else:
-            locations = jnp.zeros((1, 1, 7)) if 'locations' in model.reads else None
-            tags = text if 'tags' in model.reads else None
-            image = Images(jnp.zeros((1, 1, size)), jnp.ones(1, jnp.int32), locations=locations, tags=tags)
-
-        def shapes(method: str, argument: chex.ArrayTree) -> chex.ArrayTree:
-            return jax.eval_shape(lambda v, x: model.apply(v, x, method=method), self._variables, argument)
-
-        return {'images': shapes('encode_image', image), 'captions': shapes('encode_text', text)}
-
-    def _check_encoding(self, encoding: Encoding, side: str) -> None:
-        """Raises a UserError unless a tree has the structure and the vector size of this run's encodings."""
-        expected = self._expected[side]
-
-        def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:
-            shape = getattr(leaf, 'shape', ())
-            floating = jnp.issubdtype(one.dtype, jnp.floating)
-            return len(shape) == len(one.shape) and (not floating or shape[1:][-1:] == one.shape[1:][-1:])
-
-        same = jax.tree.structure(encoding) == jax.tree.structure(expected)
-        if not same or not all(map(fits, jax.tree.leaves(encoding), jax.tree.leaves(expected))):
-            method = 'encode_image' if side == 'images' else 'encode_text'
-            raise UserError(f'{side} are no encodings of this run; make them with run.{method}')
-        if not num_items(encoding):
-            raise UserError(f'there are no {side}; give at least one')
+    def _shapes(self) -> dict[str, chex.ArrayTree]:
+        return shapes(self.run)
 
     def similarity(self, images: Encoding, captions: Encoding) -> np.ndarray:
         """Scores every image with every caption.
@@ -210,14 +128,14 @@ class LoadedRun:
         Raises:
           UserError: if one of them is not an encoding of this run.
         """
-        self._check_encoding(images, 'images')
-        self._check_encoding(captions, 'captions')
+        check(images, 'images', self._shapes)
+        check(captions, 'captions', self._shapes)
         sims = np.empty((num_items(images), num_items(captions)), np.float32)
         for row in starts(images, MAX_SCORED):
             rows, num_rows = take(images, row, MAX_SCORED)
             for column in starts(captions, MAX_SCORED):
                 columns, num_columns = take(captions, column, MAX_SCORED)
-                block = self._apply('similarity', rows, others=(columns,))[:num_rows, :num_columns]
+                block = self._encoder.apply('similarity', rows, others=(columns,))[:num_rows, :num_columns]
                 sims[row : row + num_rows, column : column + num_columns] = block
         return sims
 
@@ -234,8 +152,8 @@ class LoadedRun:
         Raises:
           UserError: if one of them is not an encoding of this run, or their numbers differ.
         """
-        self._check_encoding(images, 'images')
-        self._check_encoding(captions, 'captions')
+        check(images, 'images', self._shapes)
+        check(captions, 'captions', self._shapes)
         if num_items(images) != num_items(captions):
             raise UserError(
                 f'there are {num_items(images)} images and {num_items(captions)} captions; '
@@ -244,7 +162,7 @@ class LoadedRun:
         parts = []
         for start in starts(images, MAX_SCORED):
             (rows, count), (columns, _) = take(images, start, MAX_SCORED), take(captions, start, MAX_SCORED)
-            parts.append(self._apply('similarity_pairwise', rows, columns)[:count])
+            parts.append(self._encoder.apply('similarity_pairwise', rows, columns)[:count])
         return np.concatenate(parts).astype(np.float32)
 
     def search(
@@ -364,11 +282,11 @@ class LoadedRun:
         self.check_vectors()
         source = open_source(images, self.run)
         folder = self.index_folder(source) if folder is None else Path(folder)
-        size = MAX_ENCODED * parallel.num_local_devices()
+        size = self._encoder.images_per_call
         return update(source, folder, self.model_key, functools.partial(self._encode_vectors, size), size, report)
 
     def _encode_vectors(self, size: int, images: Images) -> np.ndarray:
         """Encodes up to `size` images, padded to this number, as vectors float32 [N, D]."""
         count = num_items(images)
-        padded = jax.tree.map(lambda x: x[np.resize(np.arange(count), size)], images)
-        return np.asarray(self.vectors(self._apply('encode_image', padded))[:count], np.float32)
+        padded = jax.tree.map(lambda x: x[fill(np.arange(count), size)], images)
+        return np.asarray(self.vectors(self._encoder.apply('encode_image', padded))[:count], np.float32)

@@ -1,4 +1,8 @@
-"""Exact search: the candidates with the highest scores, or the largest inner products with queries."""
+"""Exact search: the candidates with the highest scores, or the largest inner products with queries.
+
+A shortlist is selected by fast products, which are rounded otherwise than those of the evaluation, and ordered by
+`products`, as the evaluation scores it. It is longer than the result, so that rounding does not decide what is found.
+"""
 
 import functools
 from collections.abc import Callable
@@ -12,9 +16,12 @@ import numpy as np
 from jitm import parallel
 from jitm.data.pipeline import bucket
 from jitm.errors import UserError
+from jitm.evaluation.encoding import TILE, fill, products
 from jitm.layers.linear import product
 
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates
+MARGIN = 64  # candidates of a shortlist beyond those that are asked for
+COUNT_FACTOR = 4  # shortlists of several queries are padded to powers of this, times a tile
 PADDING = -1
 
 
@@ -50,16 +57,27 @@ def rank(scores: np.ndarray, top_k: int) -> list[Hit]:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(top_k: int) -> Callable:
+def _best(top_k: int) -> Callable:
     """Returns `((vectors [C, D], ids [C]), (queries [Q, D],)) -> scores and ids [Q, top_k]` of each device."""
 
     def best(rows: tuple[chex.Array, chex.Array], shared: tuple[chex.Array]) -> tuple[chex.Array, chex.Array]:
         (vectors, ids), (queries,) = rows, shared
-        scores = product('id,td->it', vectors, queries)  # as in `DualEncoder.similarity`
+        scores = product('id,td->it', vectors, queries)
         scores, positions = jax.lax.top_k(jnp.where(ids[:, None] == PADDING, -jnp.inf, scores).T, top_k)
         return scores, ids[positions]
 
     return parallel.map_rows(best)
+
+
+@functools.cache
+def _products() -> Callable:
+    """Returns `(vectors [C, D], queries [Q, D]) -> scores [C, Q]`, as the evaluation computes them."""
+
+    def scores(vectors: chex.Array, queries: chex.Array) -> chex.Array:
+        dtype = min((vectors.dtype, queries.dtype), key=lambda dtype: dtype.itemsize)  # an index is float32
+        return products(vectors, queries.astype(dtype))
+
+    return parallel.map_rows(scores)
 
 
 class VectorSearch:
@@ -67,9 +85,9 @@ class VectorSearch:
 
     def __init__(self, vectors: np.ndarray):
         """Moves the vectors [C, D] to the devices."""
-        self._count = len(vectors)
-        padding = -self._count % parallel.num_local_devices()
-        ids = np.pad(np.arange(self._count, dtype=np.int32), (0, padding), constant_values=PADDING)
+        self._vectors = vectors
+        padding = -len(vectors) % parallel.num_local_devices()
+        ids = np.pad(np.arange(len(vectors), dtype=np.int32), (0, padding), constant_values=PADDING)
         if padding:
             vectors = np.pad(vectors, [(0, padding), (0, 0)])
         self._rows = parallel.put_rows((vectors, ids))
@@ -88,18 +106,37 @@ class VectorSearch:
           UserError: if `top_k` is not positive.
         """
         check_top_k(top_k)
-        step = max(1, MAX_SCORES // self._count)
+        step = max(1, MAX_SCORES // len(self._vectors))
         return [
             hit for start in range(0, len(queries), step) for hit in self._top(queries[start : start + step], top_k)
         ]
 
     def _top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
-        devices, count = parallel.num_local_devices(), min(top_k, self._count)
-        of_device = min(count, bucket(self._count, devices) // devices)
-        found = jax.device_get(_compiled(of_device)(self._rows, (parallel.put_everywhere(queries),)))
-        # [devices Q, k] -> [Q, devices k]; a stable sort keeps equal scores in the order of the vectors.
-        scores, ids = (np.concatenate(np.split(part, devices), axis=1) for part in found)
+        count = bucket(top_k + MARGIN, TILE[0])
+        if count >= len(self._vectors):
+            scores = jax.device_get(_products()(self._rows[0], parallel.put_everywhere(queries)))
+            return [rank(row, top_k) for row in scores[: len(self._vectors)].T]
+        shortlists = self._shortlist(queries, count)
+        found, places = np.unique(shortlists, return_inverse=True)
+        scores = self._score(found, queries)
         return [
-            [Hit(int(one[n]), float(row[n])) for n in np.argsort(-row, kind='stable')[:count]]
-            for row, one in zip(scores, ids, strict=True)
+            [Hit(int(found[place[hit.index]]), hit.score) for hit in rank(scores[place, n], top_k)]
+            for n, place in enumerate(np.sort(places, axis=1))
         ]
+
+    def _shortlist(self, queries: np.ndarray, count: int) -> np.ndarray:
+        """Returns the numbers of `count` vectors with large products for each query: [Q, count], in no order."""
+        devices = parallel.num_local_devices()
+        of_device = min(count, len(self._rows[1]) // devices)
+        found = jax.device_get(_best(of_device)(self._rows, (parallel.put_everywhere(queries),)))
+        # [devices Q, k] -> [Q, devices k]
+        scores, ids = (np.concatenate(np.split(part, devices), axis=1) for part in found)
+        return np.take_along_axis(ids, np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
+
+    def _score(self, numbers: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        """Scores some vectors with all queries: float32 [N, Q]."""
+        size = TILE[0] * parallel.num_local_devices()
+        while size < len(numbers):
+            size *= COUNT_FACTOR
+        rows = parallel.put_rows(self._vectors[fill(numbers, size)])
+        return jax.device_get(_products()(rows, parallel.put_everywhere(queries)))[: len(numbers)]

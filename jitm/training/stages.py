@@ -15,12 +15,13 @@ from jitm import parallel, ranges
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 from jitm.evaluation.scoring import ScoringOptions
+from jitm.files import LOCK
 from jitm.mining.job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import Progress
 from jitm.runs.run import load_run
-from jitm.training.build.run import LOCK, Setup, check_workdir, lock, set_up
+from jitm.training.build.run import Setup, check_workdir, lock, set_up
 from jitm.training.loop import train_and_evaluate
 
 KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')

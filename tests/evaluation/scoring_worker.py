@@ -17,7 +17,7 @@ if processes:
 
 import warnings  # noqa: E402
 
-from jitm.evaluation import scoring  # noqa: E402
+from jitm.evaluation import encoding, scoring  # noqa: E402
 from tests.evaluation.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
 
 
@@ -30,8 +30,9 @@ def main() -> None:
         pairs = random_pairs(*results[str(number)].shape)
         results[f'{number}_pairs'] = make_scorer(problem, 8, shape[1], pairs=pairs).score()
     problem, options = make_problem(*CASES[0][0]), scoring.ScoringOptions('float32', 64)
-    scoring._compiled.cache_clear()
-    assert count_compilations(lambda: scoring.similarity_matrix(*problem, options)) == 3
+    encoding.compiled.cache_clear()
+    lengths = len(set(-(-problem[3].lengths // 4)))
+    assert count_compilations(lambda: scoring.similarity_matrix(*problem, options)) == 2 + lengths
     assert count_compilations(lambda: scoring.similarity_matrix(*problem, options)) == 0
     np.savez(out, **results)
     parallel.barrier('done')

@@ -22,7 +22,7 @@ from jitm.data.pipeline import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.evaluation import scoring
+from jitm.evaluation import encoding, scoring
 from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.scoring import Scorer, ScoringOptions
 from jitm.runs import progress
@@ -91,7 +91,7 @@ def test_block_shape_does_not_change_scores(name, shapes):
 
 
 def test_images_are_encoded_in_several_calls(vsepp, monkeypatch):
-    monkeypatch.setattr(scoring, 'MAX_ENCODED_IMAGES', 3)
+    monkeypatch.setattr(encoding, 'IMAGES_PER_CALL', 3)
     np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
 
 
@@ -409,12 +409,12 @@ def count_compilations(function):
 
 
 def test_measured_functions_are_not_compiled_again(vsepp):
-    scoring._compiled.cache_clear()
+    encoding.compiled.cache_clear()
 
     def score():
         scoring.similarity_matrix(*vsepp, ScoringOptions('float32', 64))
 
-    assert count_compilations(score) == 3  # images, texts and pairs
+    assert count_compilations(score) == 4  # images, texts of two padded lengths, and pairs
     assert count_compilations(score) == 0
 
 

@@ -139,8 +139,7 @@ def test_pages_escape_what_is_typed_and_read(site):
 
 
 def test_without_pictures_images_have_a_name_and_a_caption(site):
-    split = dataclasses.replace(site.data.split, pixels=None)
-    page = Site(site.runs, data_of(split)).home('a red ring')
+    page = without_pictures(site).home('a red ring')
     assert Page(page).texts['code'][0].startswith('1. test-')
     assert '<img' not in page
     assert all(f'{captions[0]}</small>' in page for captions in map(site.data.captions_of, range(10)))
@@ -266,6 +265,34 @@ def type_query(page, query):
     page.fill('input[name=q]', query)
     page.press('input[name=q]', 'Enter')
     page.wait_for_load_state()
+
+
+def without_pictures(site):
+    """The same runs on a split that has features only."""
+    split = dataclasses.replace(site.data.split, pixels=None)
+    return Site(site.runs, dataclasses.replace(site.data, split=split))
+
+
+def test_a_browser_shows_a_run_without_photos(browser, scan):
+    """Images have a name and a caption instead of a picture, and attention is a map without boxes."""
+    site = without_pictures(scan)
+    caption = site.data.captions[7]
+    with served(site) as port, contextlib.closing(browser.new_page()) as page:
+        page.set_default_timeout(600_000)
+        page.goto(f'http://127.0.0.1:{port}/')
+        type_query(page, caption)
+        names = [text.split('. ')[1] for text in page.locator('article code').all_inner_texts()]
+        assert names == [site.data.image_ids[hit.index] for hit in site.runs[0].rank_images(caption)]
+        assert page.locator('img').count() == 0
+        first = site.data.image_ids.index(names[0])
+        assert page.locator('article small').first.inner_text().endswith(site.data.captions_of(first)[0])
+        page.locator('article a').first.click()
+        page.wait_for_load_state()
+        assert page.locator('h2').first.inner_text() == names[0]
+        assert page.locator('ol > li').count() == pages.CAPTIONS
+        assert page.locator('img').count() == 1
+        figure = page.get_by_alt_text(f'Attention of the words of: {caption}')
+        assert figure.evaluate('image => image.naturalWidth') > 500
 
 
 def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished, capsys):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import jitm
+from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.evaluation import protocol
-from jitm.runs.run import load_run, read_split
+from jitm.files import LOCK, locked
+from jitm.runs.run import read_split
 from jitm.serving import indexing
 from jitm.serving.index import MANIFEST, Entry, Index
 from jitm.serving.sources import Item
@@ -64,7 +65,7 @@ def update(source, folder, encode, model='model', **keywords):
 
 
 def content(folder):
-    return {path.name: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+    return {path.name: path.read_bytes() for path in folder.rglob('*') if path.is_file() and path.name != LOCK}
 
 
 def test_an_index_has_the_vectors_of_its_images(tmp_path):
@@ -147,6 +148,19 @@ def test_images_that_cannot_be_read_are_named_and_left_out(tmp_path):
         update(Files({'a': b'damaged', 'b': b'damaged'}), tmp_path / 'other', Encoder())
 
 
+def test_processes_that_index_at_once_are_refused(tmp_path):
+    """One with nothing to update reads the index; its folder may be read-only."""
+    folder = tmp_path / 'index'
+    with locked(folder, 'busy'), pytest.raises(UserError, match='another process indexes images'):
+        update(Files(files(5)), folder, Encoder())
+    assert not folder.exists()
+    update(Files(files(5)), folder, Encoder())
+    with locked(folder, 'busy'):
+        assert len(update(Files(files(5)), folder, Encoder())) == 5
+        with pytest.raises(UserError, match='another process indexes images'):
+            update(Files(files(6)), folder, Encoder())
+
+
 def test_another_model_encodes_all_images_anew(tmp_path):
     update(Files(files(9)), tmp_path, Encoder())
     encoder = Encoder()
@@ -204,18 +218,24 @@ def run(finished):
     return jitm.load(finished)
 
 
-def test_an_index_ranks_as_the_evaluation_does(run, tmp_path):
+def test_an_index_ranks_exactly_as_the_evaluation_does(run, tmp_path):
+    """The same scores to the last bit, hence the same order; by the file that `jitm eval --save_sims` writes."""
     data = run.load_data('test')
     index = run.index(data)
     assert index.folder == run.run.workdir / 'index' / 'scenes_test'
     assert index.names == list(data.image_ids)
-    split = read_split([run.run], 'test')
-    sims = protocol.evaluate_runs([load_run(run.run.workdir)], split)[1]
+    flags = ['--workdir', str(run.run.workdir), '--split', 'test', '--save_sims', '--output', str(tmp_path / 'eval')]
+    assert cli.main(['eval', *flags]) == 0
+    sims = np.load(tmp_path / 'eval' / 'sims.npy')
     for query, hits in enumerate(run.search(data.captions, index, top_k=99)):
         assert [hit.index for hit in hits] == np.argsort(-sims[:, query], kind='stable').tolist()
-        np.testing.assert_allclose([hit.score for hit in hits], np.sort(sims[:, query])[::-1], rtol=1e-6)
+        assert [hit.score for hit in hits] == np.sort(sims[:, query])[::-1].tolist()
+    for query in (0, 7, 49):  # one caption alone
+        hits = run.search(data.captions[query], jitm.Index(index.folder), top_k=99)
+        assert [hit.score for hit in hits] == np.sort(sims[:, query])[::-1].tolist()
     assert repr(jitm.Index(index.folder)) == f'<Index of 10 images in {index.folder}>'
 
+    split = read_split([run.run], 'test')
     path = tmp_path / 'features.npy'
     np.save(path, split.regions)
     features = run.index(path, tmp_path / 'index')

@@ -28,23 +28,26 @@ def check(count, queries, top_k):
         assert [hit.score for hit in hits] == scores[[hit.index for hit in hits]].tolist()
 
 
-@pytest.mark.parametrize(('count', 'queries', 'top_k'), [(1, 1, 1), (50, 3, 7), (50, 3, 99), (7, 20, 7)])
+@pytest.mark.parametrize(
+    ('count', 'queries', 'top_k'), [(1, 1, 1), (50, 3, 7), (50, 3, 99), (7, 20, 7), (900, 3, 7), (900, 3, 200)]
+)
 def test_search_finds_the_largest_products(count, queries, top_k):
     check(count, queries, top_k)
 
 
 def test_blocks_of_queries_do_not_change_the_result(monkeypatch):
-    monkeypatch.setattr(vectors, 'MAX_SCORES', 100)
-    check(50, 7, 5)
+    monkeypatch.setattr(vectors, 'MAX_SCORES', 2000)
+    check(900, 7, 5)
 
 
 def test_several_devices_find_the_same():
+    cases = (50, 3, 7), (50, 3, 99), (2, 3, 1), (902, 3, 7)
     code = (
-        'from tests.serving.test_vectors import check; [check(*case) for case in ((50, 3, 7), (50, 3, 99), (2, 3, 1))]'
+        'import jax; assert jax.device_count() == 4; '
+        f'from tests.serving.test_vectors import check; [check(*case) for case in {cases}]'
     )
-    flags = '--xla_force_host_platform_device_count=4'
     result = subprocess.run(
-        [sys.executable, '-c', code], cwd=ROOT, env=environment(XLA_FLAGS=flags), capture_output=True, text=True
+        [sys.executable, '-c', code], cwd=ROOT, env=environment(JAX_NUM_CPU_DEVICES='4'), capture_output=True, text=True
     )
     assert (result.returncode, result.stderr) == (0, '')
 

@@ -2,10 +2,9 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
+from jitm.files import LOCK, locked
 from jitm.importers.pretrained import Replacements, replace
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
@@ -29,7 +29,6 @@ from jitm.training.optimizer import frozen_modules
 from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch
 
-LOCK = '.lock'
 READ_EARLY = {'relevance': 'source', 'offline': 'path', 'masking': 'num_views'}  # before their section is checked
 
 
@@ -171,22 +170,6 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-@contextlib.contextmanager
-def lock(workdir: Path) -> Iterator[None]:
-    """Creates the workdir and excludes other processes that train in it; leaves nothing if nothing is written there.
-
-    Raises:
-      UserError: if another process trains there.
-    """
-    workdir.mkdir(parents=True, exist_ok=True)
-    with (workdir / LOCK).open('w') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f'another process trains in {workdir}; wait for it, or choose a new workdir') from None
-        try:
-            yield
-        finally:
-            if [entry.name for entry in workdir.iterdir()] == [LOCK]:
-                (workdir / LOCK).unlink()
-                workdir.rmdir()
+def lock(workdir: Path) -> contextlib.AbstractContextManager[None]:
+    """Creates the workdir and excludes other processes that train in it, see `files.locked`."""
+    return locked(workdir, f'another process trains in {workdir}; wait for it, or choose a new workdir')

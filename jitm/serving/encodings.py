@@ -1,0 +1,76 @@
+"""What a run encodes, in batches, and the shapes of its encodings, against which given encodings are checked."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitm.errors import UserError
+from jitm.models.matcher import Encoding
+from jitm.runs.run import Run
+from jitm.serving.batches import num_items
+from jitm.serving.inputs import check_features, check_pixels, check_tags, pad_features
+from jitm.types import Images, Texts
+
+
+def image_batches(run: Run, images: Any, boxes: Any, tags: Any, size: int) -> Iterator[Images]:
+    """Yields images in batches of up to `size`; for the arguments and errors see `LoadedRun.encode_image`."""
+    reads = run.model.reads
+    for name, given, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
+        if given is not None and part not in reads:
+            raise UserError(f'{run.workdir} has a model that does not read {name}: leave them out')
+    if 'pixels' in reads:
+        pixels = check_pixels(images, run)
+        for start in range(0, len(pixels), size):
+            yield Images(pixels=np.asarray(pixels[start : start + size]))
+        return
+    features = check_features(images, boxes, run.feature_size)
+    if not len(features):
+        raise UserError('there are no images; give at least one')
+    if 'locations' in reads and features.boxes is None:
+        raise UserError(f'{run.workdir} has a model that reads the location of regions: give their boxes')
+    tag_tokens = check_tags(features.tags if tags is None else tags, run, len(features))
+    for start in range(0, len(features), size):
+        yield pad_features(features, tag_tokens, start, size, reads)
+
+
+def shapes(run: Run) -> dict[str, chex.ArrayTree]:
+    """Returns the shapes of the encodings of one of the 'images' and of one of the 'captions'."""
+    model = run.model
+    text = Texts(jnp.zeros((1, 2), jnp.int32), jnp.full(1, 2))
+    if 'pixels' in model.reads:
+        image = Images(pixels=jnp.zeros((1, *run.image_size, 3), jnp.uint8))
+    else:
+        locations = jnp.zeros((1, 1, 7)) if 'locations' in model.reads else None
+        tags = text if 'tags' in model.reads else None
+        image = Images(jnp.zeros((1, 1, run.feature_size)), jnp.ones(1, jnp.int32), locations=locations, tags=tags)
+
+    def of(method: str, argument: chex.ArrayTree) -> chex.ArrayTree:
+        return jax.eval_shape(lambda v, x: model.apply(v, x, method=method), run.variables, argument)
+
+    return {'images': of('encode_image', image), 'captions': of('encode_text', text)}
+
+
+def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) -> None:
+    """Raises a UserError unless a tree has the structure and the vector size of a run's encodings.
+
+    Args:
+      encoding: the tree.
+      side: 'images' or 'captions'.
+      expected: see `shapes`.
+    """
+
+    def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:
+        shape = getattr(leaf, 'shape', ())
+        floating = jnp.issubdtype(one.dtype, jnp.floating)
+        return len(shape) == len(one.shape) and (not floating or shape[1:][-1:] == one.shape[1:][-1:])
+
+    same = jax.tree.structure(encoding) == jax.tree.structure(expected[side])
+    if not same or not all(map(fits, jax.tree.leaves(encoding), jax.tree.leaves(expected[side]))):
+        method = 'encode_image' if side == 'images' else 'encode_text'
+        raise UserError(f'{side} are no encodings of this run; make them with run.{method}')
+    if not num_items(encoding):
+        raise UserError(f'there are no {side}; give at least one')
