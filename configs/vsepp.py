@@ -111,13 +111,24 @@ def _alone(system: str, network: str, tuning: str, data: str) -> ConfigDict:
         config.data = DATA[data]
     reduced = data.startswith('f8k')
     if reduced:
-        common.reduce(config)
-        if system == 'vsepp' and tuning != 'finetuned':
-            common.sum_first(config, epochs=1)
+        _reduce(
+            config,
+            photos=bool(NETWORK[network]) or data != 'f8k',
+            sum_first=system == 'vsepp' and tuning != 'finetuned',
+        )
     if tuning == 'finetuned':
         rate = config.optimizer.learning_rate / 10
         common.set_schedule(config, epochs=4 if reduced else 15, learning_rate=rate, decay_epochs=15)
     return config
+
+
+def _reduce(config: ConfigDict, photos: bool, sum_first: bool) -> None:
+    """Makes the reduced variant; of photos, one vector of a small network, the scores need more epochs to spread."""
+    common.reduce(config)
+    if photos:
+        config.model.embed_dim = 256
+    if sum_first:
+        common.sum_first(config, epochs=3 if photos else 1)
 
 
 def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> None:
