@@ -131,6 +131,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     photos = Path(values.photos) if values.photos else None
     data = run.load_data(values.split, values.data_root) if values.split else None
     source = open_source(values.images if data is None else data, run.run, photos)
+    if second is not None:
+        source.check(second.run)
     captions = None
     if values.find == 'captions':
         captions = read_lines(values.captions) if values.captions else data.captions

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jitm.analysis.markup import document
 from jitm.analysis.results import Result, cards, ranking
 from jitm.errors import UserError, did_you_mean
+from jitm.files import hash_file
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.sources import Source
@@ -70,9 +72,9 @@ def answer(
       UserError: if the query cannot be read, or the second run cannot read these images.
     """
     count = top_k if rerank is None else max(top_k, top_m)
-    vector = _vector(run, index, query)
+    row = find_row(index, query.image) if query.image else None
+    vector = _vector(run, index, query, row)
     if query.captions is None:
-        row = index.row(query.image) if query.image else None
         hits = index.top(vector, count + (row is not None))[0]
         hits = [hit for hit in hits if hit.index != row][:count]  # an image is no result for itself
         names = index.names
@@ -80,16 +82,25 @@ def answer(
         hits = VectorSearch(run.vectors(run.encode_text(query.captions))).top(vector, count)[0]
         names = query.captions
     if rerank is not None:
-        hits = _rerank(rerank, source, query, hits, names)
+        image = [query.image] if row is None else source.take([index.names[row]], rerank.run)
+        hits = _rerank(rerank, source, query, image, hits, names)
     results = [Result(names[hit.index], hit.score) for hit in hits[:top_k]]
     return Answer(query.image or query.caption, results, query.captions is None)
 
 
-def _vector(run: LoadedRun, index: Index, query: Query) -> np.ndarray:
-    """Returns the vector of a query: [1, D]."""
+def find_row(index: Index, image: str) -> int | None:
+    """Returns the position of an image, given by its name or as a file; None if it is not in the index."""
+    row = index.row(image)
+    if row is not None or not Path(image).is_file():
+        return row
+    checksum = hash_file(Path(image))
+    return next((row for row, entry in enumerate(index.entries) if entry.checksum == checksum), None)
+
+
+def _vector(run: LoadedRun, index: Index, query: Query, row: int | None) -> np.ndarray:
+    """Returns the vector of a query: [1, D]; `row` is the position of its image in the index, or None."""
     if not query.image:
         return run.vectors(run.encode_text([query.caption]))
-    row = index.row(query.image)
     if row is not None:
         return index.vectors[row : row + 1]
     if 'pixels' in run.run.model.reads and Path(query.image).is_file():
@@ -97,13 +108,15 @@ def _vector(run: LoadedRun, index: Index, query: Query) -> np.ndarray:
     raise UserError(f"the index has no image '{query.image}'{did_you_mean(query.image, index.names)}")
 
 
-def _rerank(run: LoadedRun, source: Source, query: Query, hits: Sequence[Hit], names: Sequence[str]) -> Sequence[Hit]:
-    """Orders hits by the scores of another run."""
+def _rerank(
+    run: LoadedRun, source: Source, query: Query, image: Any, hits: Sequence[Hit], names: Sequence[str]
+) -> Sequence[Hit]:
+    """Orders hits by the scores of another run; `image` is that of the query, as `LoadedRun.encode_image` reads it."""
     found = [names[hit.index] for hit in hits]
     if query.captions is None:
-        images, captions = run.encode_image(source.take(found)), run.encode_text([query.caption])
+        images, captions = run.encode_image(source.take(found, run.run)), run.encode_text([query.caption])
     else:
-        images, captions = run.encode_image(source.take([query.image])), run.encode_text(found)
+        images, captions = run.encode_image(image), run.encode_text(found)
     return [Hit(hits[one.index].index, one.score) for one in rank(run.similarity(images, captions).ravel(), len(hits))]
 
 

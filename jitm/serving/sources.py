@@ -62,8 +62,12 @@ class Source(Protocol):
         """Returns read images as those of a model."""
         ...
 
-    def take(self, names: Sequence[str]) -> Any:
-        """Returns some images in the form that `LoadedRun.encode_image` reads."""
+    def check(self, run: Run) -> None:
+        """Raises a UserError unless the model of a run can read these images."""
+        ...
+
+    def take(self, names: Sequence[str], run: Run) -> Any:
+        """Returns some images in the form that `LoadedRun.encode_image` of a run reads."""
         ...
 
     def pictures(self, names: Sequence[str]) -> dict[str, str]:
@@ -109,9 +113,13 @@ class PhotoFiles:
         """Returns decoded photos as pixels."""
         return Images(pixels=np.stack(images))
 
-    def take(self, names: Sequence[str]) -> Photos:
-        """Returns some photos, not decoded."""
-        return Photos([self._path(name) for name in names], self._photos.transform)
+    def check(self, run: Run) -> None:
+        """Raises a UserError unless the model of a run reads pixels."""
+        _check_reads_pixels(run, 'photos')
+
+    def take(self, names: Sequence[str], run: Run) -> list[str]:
+        """Returns the paths of some photos, which a run decodes as it does in evaluation."""
+        return [self._path(name) for name in names]
 
     def pictures(self, names: Sequence[str]) -> dict[str, str]:
         """Returns the pictures of some photos."""
@@ -133,9 +141,9 @@ class SplitImages:
         Raises:
           UserError: if it cannot.
         """
-        check_split(split, run)
         self.label = split.name.replace('/', '_') if label is None else label
         self.split, self._reads, self._photos = split, run.model.reads, photos
+        self.check(run)
         self._tags = tokenize_tags(split.tags, run.vocabulary) if 'tags' in self._reads else None
         self.names = unique_ids(split)
         self._row = {name: row for row, name in enumerate(self.names)}
@@ -153,9 +161,13 @@ class SplitImages:
         """Returns the features of some rows."""
         return take_images(self.split, np.array(images), self._reads, self._tags)
 
-    def take(self, names: Sequence[str]) -> Any:
+    def check(self, run: Run) -> None:
+        """Raises a UserError unless the split has the features, or pixels, that a run reads."""
+        check_split(self.split, run)
+
+    def take(self, names: Sequence[str], run: Run) -> Any:
         """Returns the features, or pixels, of some images."""
-        return images_of(self.split, self._reads)[np.array([self._row[name] for name in names])]
+        return images_of(self.split, run.model.reads)[np.array([self._row[name] for name in names])]
 
     def pictures(self, names: Sequence[str]) -> dict[str, str]:
         """Returns the pictures of some images."""
@@ -192,11 +204,7 @@ def read_folder(folder: Path, run: Run, label: str) -> PhotoFiles:
     Raises:
       UserError: if there are none, or the model of the run does not read pixels.
     """
-    if 'pixels' not in run.model.reads:
-        raise UserError(
-            f'{run.workdir} has a model of region features, which cannot read the photos of {folder}; give a file of '
-            'their features'
-        )
+    _check_reads_pixels(run, f'the photos of {folder}')
     names = []
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith('.')]
@@ -206,6 +214,13 @@ def read_folder(folder: Path, run: Run, label: str) -> PhotoFiles:
     if not names:
         raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
     return PhotoFiles(names, Photos([str(folder / name) for name in names], transform_of(run)), label)
+
+
+def _check_reads_pixels(run: Run, photos: str) -> None:
+    if 'pixels' not in run.model.reads:
+        raise UserError(
+            f'{run.workdir} has a model of region features, which cannot read {photos}; give a file of their features'
+        )
 
 
 def _is_photo(name: str) -> bool:

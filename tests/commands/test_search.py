@@ -1,16 +1,22 @@
 """`jitm search`: what it prints and writes, in the order of the evaluation, and what it refuses."""
 
+import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
 
 import jitm
 from jitm.commands import cli
+from jitm.data.pixels import Photos
 from jitm.data.scenes import load
+from jitm.errors import UserError
 from jitm.evaluation import protocol
 from jitm.runs.run import load_run, read_split
+from jitm.serving.inputs import data_of
 from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.sources import PhotoFiles, open_source
 from tests.commands.test_report import Page
 from tests.conftest import TINY
 
@@ -85,6 +91,18 @@ def test_a_second_run_orders_the_best_results(finished, split, sims, capsys, mon
     texts = np.argsort(-sims[4], kind='stable')[:4]
     found = names_of(search(capsys, *flags, '--top_k', 3, '--find', 'captions', '--image', split.image_ids[4]))
     assert found == [split.captions[text] for text in texts[::-1][:3]]
+
+
+def test_a_second_run_may_read_other_fields_of_the_split(finished, split, sims, capsys):
+    """Images that the first run reads as features, the second one as pixels of its own size."""
+    run = load_run(finished)
+    source = open_source(data_of(split), run)
+    reads_pixels = dataclasses.replace(run, model=types.SimpleNamespace(reads=('pixels',)))
+    np.testing.assert_array_equal(source.take(split.image_ids[2:4], reads_pixels), split.pixels[2:4])
+    source.check(reads_pixels)
+    photos = PhotoFiles(['a.jpg'], Photos(['folder/a.jpg'], None), 'photos')
+    with pytest.raises(UserError, match='has a model of region features, which cannot read photos; give a file'):
+        photos.check(run)
 
 
 def test_vectors_are_exported(finished, split, sims, capsys, tmp_path):

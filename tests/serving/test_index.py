@@ -13,6 +13,7 @@ from jitm.files import LOCK, locked
 from jitm.runs.run import read_split
 from jitm.serving import indexing
 from jitm.serving.index import MANIFEST, Entry, Index
+from jitm.serving.query import find_row
 from jitm.serving.sources import Item
 from jitm.types import Images
 
@@ -159,6 +160,15 @@ def test_processes_that_index_at_once_are_refused(tmp_path):
         assert len(update(Files(files(5)), folder, Encoder())) == 5
         with pytest.raises(UserError, match='another process indexes images'):
             update(Files(files(6)), folder, Encoder())
+
+
+def test_a_photo_of_the_index_is_found_by_its_file(tmp_path):
+    """Under any path; a search with it leaves it out as it does with its name."""
+    index = update(Files(files(5)), tmp_path / 'index', Encoder())
+    (tmp_path / 'copy.jpg').write_bytes(files(5)['003.jpg'])
+    (tmp_path / 'other.jpg').write_bytes(b'other')
+    rows = [find_row(index, name) for name in ('003.jpg', str(tmp_path / 'copy.jpg'), str(tmp_path / 'other.jpg'), 'x')]
+    assert rows == [3, 3, None, None]
 
 
 def test_another_model_encodes_all_images_anew(tmp_path):
