@@ -18,6 +18,7 @@ class Result:
       link: address of a page about it; '' for none.
       right: whether it matches the query; None if not known.
       note: shown below it.
+      rank: of an image; None for its position among those that are shown.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Result:
     link: str = ''
     right: bool | None = None
     note: str = ''
+    rank: int | None = None
 
 
 def format_score(score: float) -> str:
@@ -41,7 +43,9 @@ def cards(results: Sequence[Result], small: bool = False) -> str:
       small: whether the pictures are small, to be enlarged without interpolation.
     """
     kind = 'cards small-pixels' if small else 'cards'
-    items = '\n'.join(f'<article{_class(result)}>{_card(n, result)}</article>' for n, result in enumerate(results, 1))
+    items = '\n'.join(
+        f'<article{_class(result)}>{_card(result.rank or n, result)}</article>' for n, result in enumerate(results, 1)
+    )
     return f'<div class="{kind}">\n{items}\n</div>'
 
 

@@ -79,21 +79,24 @@ class Site:
         if not 0 <= image < len(self.data.image_ids):
             raise NotFound
         caption = check_caption(caption)
+        words = [self._words(run, image, caption) if caption else '' for run in self.runs]
+        alone = len(self.runs) == 1  # figures of several runs are too wide to be side by side
+        figures = [section(run.name, part) for run, part in zip(self.runs, words, strict=True) if part and not alone]
 
         def describe(run: Explored) -> str:
             hits = run.rank_captions(image)
             ranks = [f'{n:,}' for n, hit in enumerate(hits, 1) if self._is_own(image, hit.index)]
             own = f'<p class="soft">Its own captions are at the ranks {", ".join(ranks)}.</p>' if ranks else ''
             shown = ranking([self._caption_result(hit, image) for hit in hits[:CAPTIONS]])
-            return f'{self._words(run, image, caption) if caption else ""}\n<h3>Captions</h3>\n{own}{shown}'
+            return f'{words[0] if alone else ""}\n<h3>Captions</h3>\n{own}{shown}'
 
         items = ''.join(
             f'<li>{escape(self.data.captions[text])} <small><a href="/pair/{text}">hard negatives</a></small></li>'
             for text in np.flatnonzero(self.data.image_of_text == image)
         )
         name = escape(self.data.image_ids[image])
-        body = f'<h2>{name}</h2>\n{self._picture(image)}\n<ul>{items}</ul>\n{self._side_by_side(describe)}'
-        return self._document(caption, body)
+        parts = [f'<h2>{name}</h2>', self._picture(image), f'<ul>{items}</ul>', *figures, self._side_by_side(describe)]
+        return self._document(caption, '\n'.join(parts))
 
     def pair(self, text: int) -> str:
         """Returns the page of a caption and its image: the best images and captions that do not match.
@@ -107,15 +110,14 @@ class Site:
 
         def negatives(run: Explored) -> str:
             images = run.rank_images(caption)
-            score = next(hit.score for hit in images if hit.index == image)
+            rank, own = next((n, hit) for n, hit in enumerate(images, 1) if hit.index == image)
+            pair = dataclasses.replace(self._image_result(own, caption), right=True, rank=rank)
             harder = [hit for hit in images if hit.index != image][:NEGATIVES]
             captions = [hit for hit in run.rank_captions(image) if not self._is_own(image, hit.index)][:NEGATIVES]
             return '\n'.join(
                 [
                     '<h3>The pair</h3>',
-                    cards(
-                        [dataclasses.replace(self._image_result(Hit(image, score), caption), right=True)], self._small
-                    ),
+                    cards([pair], self._small),
                     '<h3>Hardest negative images of the caption</h3>',
                     cards([self._image_result(hit, caption) for hit in harder], self._small),
                     '<h3>Hardest negative captions of the image</h3>',

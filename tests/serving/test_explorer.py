@@ -99,6 +99,8 @@ def test_a_pair_shows_the_hardest_negatives(site):
     page = site.pair(7)
     names = in_order(page)[: 1 + pages.NEGATIVES]
     best = [site.data.image_ids[hit.index] for hit in site.runs[0].rank_images(site.data.captions[7])]
+    rank = best.index(site.data.image_ids[image]) + 1
+    assert Page(page).texts['code'][0] == f'{rank}. {site.data.image_ids[image]}'
     best.remove(site.data.image_ids[image])
     assert names == [site.data.image_ids[image], *best[: pages.NEGATIVES]]
     negatives = [hit.index for hit in site.runs[0].rank_captions(image) if site.data.image_of_text[hit.index] != image]
@@ -123,6 +125,7 @@ def test_mismatched_words_are_shown(site, monkeypatch):
     monkeypatch.setattr(site.runs[0], 'words', lambda image, caption: pair)
     page = site.image(2, 'red <b>')
     assert '<h3>Mismatched words</h3>' in page
+    assert page.index('<h3>Mismatched words</h3>') < page.index('<div class="pair">')  # in the full width
     assert '<ins>ring</ins>' in page
     assert '<b>' not in page.replace('<b style', '')
 
