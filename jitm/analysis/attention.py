@@ -12,6 +12,7 @@ TITLES = {
     'i2t': 'each region attends to words (i2t): its weights add up to 1 over the words',
 }
 COLUMNS = 7
+TITLE_WIDTH = 18  # characters of the title of a panel, of which there are as many as columns
 MAX_BOXES = 3  # per word
 MIN_RELATIVE_WEIGHT = 0.5  # of the word's largest weight, for the box of another region to be drawn
 
@@ -81,7 +82,7 @@ def _draw_retrieved(part: Any, retrieved: Sequence[Mapping[str, Any]], pixels: n
     for number, (panel, hit, image) in enumerate(zip(panels, retrieved, pixels, strict=False), 1):
         panel.set(xticks=[], yticks=[])
         panel.imshow(image)
-        panel.set_title(f'{number}. {hit["image_id"]}', fontsize=9, parse_math=False)
+        panel.set_title(textwrap.fill(f'{number}. {hit["image_id"]}', TITLE_WIDTH), fontsize=9, parse_math=False)
         panel.set_xlabel(f'{hit["score"]:.3g}', fontsize=7, color='gray')
         if hit['right']:
             for spine in panel.spines.values():

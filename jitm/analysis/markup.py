@@ -16,7 +16,7 @@ h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
 p { max-width: 46rem; margin: 0 0 .75rem; }
 ul { margin: 0 0 .75rem; padding-left: 1.25rem; }
 code { font: .875em ui-monospace, monospace; }
-li code, p code, footer code { overflow-wrap: anywhere; }
+article code, li code, p code, footer code { overflow-wrap: anywhere; }
 .soft, small { color: var(--soft); font-size: .85em; }
 .wide { overflow-x: auto; margin: 0 0 1rem; }
 .wide:focus-visible { outline: 2px solid #2563eb; }

@@ -271,9 +271,9 @@ def type_query(page, query):
 
 
 def without_pictures(site):
-    """The same runs on a split that has features only."""
-    split = dataclasses.replace(site.data.split, pixels=None)
-    return Site(site.runs, dataclasses.replace(site.data, split=split))
+    """The same runs on a split that has features only, and long names."""
+    names = tuple(f'{name}_{"0123456789" * 4}.jpg' for name in site.data.image_ids)
+    return Site(site.runs, data_of(dataclasses.replace(site.data.split, pixels=None, image_ids=names)))
 
 
 def test_a_browser_shows_a_run_without_photos(browser, scan):
@@ -287,6 +287,7 @@ def test_a_browser_shows_a_run_without_photos(browser, scan):
         names = [text.split('. ')[1] for text in page.locator('article code').all_inner_texts()]
         assert names == [site.data.image_ids[hit.index] for hit in site.runs[0].rank_images(caption)]
         assert page.locator('img').count() == 0
+        assert page.locator('article').evaluate_all('all => all.every(one => one.scrollWidth <= one.clientWidth)')
         first = site.data.image_ids.index(names[0])
         assert page.locator('article small').first.inner_text().endswith(site.data.captions_of(first)[0])
         page.locator('article a').first.click()
