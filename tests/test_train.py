@@ -23,7 +23,7 @@ from jitm.commands import cli
 from jitm.data import cider, scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
-from jitm.evaluation import scoring
+from jitm.evaluation import encoding, scoring
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.importers.bert import published_name
 from jitm.layers import transformer
@@ -678,7 +678,7 @@ def test_too_long_text_is_refused(bert_config, precomp_folder, tmp_path, split):
 def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, monkeypatch):
     bert_config |= {'batch_size': 40, 'length_multiple': 100}  # the batch holds every text
     bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
-    monkeypatch.setattr(scoring, 'LENGTH_MULTIPLE', 100)
+    monkeypatch.setattr(encoding, 'LENGTH_MULTIPLE', 100)
     for split in ('train', 'dev'):
         with_long_caption(precomp_folder, split, 510)
     setup = set_up(bert_config)
@@ -688,7 +688,7 @@ def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, 
     options = scoring.ScoringOptions('float32', 4096)
     scorer = scoring.Scorer(model, variables, setup.data.validation, setup.data.validation_tokens, options)
     read = []
-    monkeypatch.setattr(scorer, '_apply', lambda method, texts: read.append(texts.ids.shape))
+    monkeypatch.setattr(scorer._encoder, 'apply', lambda method, texts: read.append(texts.ids.shape))
     scorer._encode_texts(np.arange(20))
     assert read == [(20, 512)]
 
