@@ -212,7 +212,7 @@ def test_start_up_is_timed_without_and_with_compiled_programs(monkeypatch, measu
     none, cached = measured('start_up', '--settings', 'vsepp.py:vsepp,f30k')
     assert (none['programs'], none['ratio'], cached['programs']) == ('none', 1, 'cached')
     assert cached['ratio'] == pytest.approx(cached['CPU s'] / none['CPU s'])
-    assert 2 <= cached['compilations'] <= none['compilations'] <= 8  # as many as compiled functions, few more
+    assert 2 <= cached['compilations'] <= none['compilations'] <= 12  # one for each compiled function and padded length
 
 
 GOLD = """image_id,region_id,caption,scene_graph

@@ -39,7 +39,7 @@ def test_settings_are_the_product_of_the_values(tiny_config_file):
 @pytest.mark.parametrize(
     ('sweeps', 'sentence'),
     [
-        (['terms.ranking.margn=1,2'], "'terms.ranking.margn' is unknown, did you mean 'margin'?"),
+        (['terms.ranking.margn=1,2'], "'terms.ranking.margn' is unknown, did you mean 'terms.ranking.margin'?"),
         (['terms.ranking.margin=1,x'], "terms.ranking.margin=x: could not convert string to float: 'x'"),
         (['epochs=1.5'], 'epochs=1.5: invalid literal for int'),
         (['terms.ranking.margin'], "--sweep is 'terms.ranking.margin'; give key=value,value"),

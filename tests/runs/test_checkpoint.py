@@ -86,7 +86,7 @@ def test_best_checkpoint_is_never_replaced_by_another(tmp_path, caplog):
         with pytest.raises(UserError, match=r'checkpoints/2/.* is damaged, .* whole one with --step: 3, 4$'):
             checkpoints.read(checkpoints.best_step())
         with pytest.raises(
-            UserError, match=r'is damaged, and its checkpoint is the best one; restore it, or remove .*/2 to'
+            UserError, match=r'is damaged, and its checkpoint is the best one; restore it, or move .*/2 away'
         ):
             checkpoints.set_aside_damaged()
         assert checkpoints.steps() == [2, 3, 4]
