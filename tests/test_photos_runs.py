@@ -248,7 +248,8 @@ def write_shared_photos(folder):
 def page(tmp_path, monkeypatch):
     """The folder in which the commands of docs/photos.md run, with a few photos where they look for data.
 
-    In place of Flickr8k it has pictures of scenes unless the photos are at hand, and as published CLIP a tiny one.
+    Where the photos of Flickr8k are not available, pictures of scenes replace them. A tiny CLIP replaces the published
+    one.
     """
     (tmp_path / 'configs').symlink_to(ROOT / 'configs')
     monkeypatch.chdir(tmp_path)

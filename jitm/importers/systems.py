@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,6 +153,22 @@ _POOLED = {
     'normalize_images': True,
     'absolute': False,
 }
+
+
+def _pooled(
+    title: str, pooling: str, *, mlp: str, dropout: float = 0.0, fixed: Mapping[str, Any] = MappingProxyType({})
+) -> System:
+    """Returns a system with two pooled encoders, whose images have this MLP if the checkpoint has one."""
+    return System(
+        title,
+        'vse',
+        key_maps.POOLED,
+        fixed={**_POOLED, 'image_pooling': pooling, 'text_pooling': pooling, **fixed},
+        options={},
+        recognize=functools.partial(_recognize_pooled, mlp=mlp, dropout=dropout),
+    )
+
+
 _ALIGNED = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1, 'lambda_softmax': 9.0, 'normalize_attended': True}
 _ATTENTION = {'lambda_softmax': ('lambda_softmax', None), 'raw_feature_norm': ('raw_feature_norm', None)}
 SYSTEMS = {
@@ -230,28 +247,7 @@ SYSTEMS = {
         recognize=_recognize_vsrn,
         prepare=_fold_biases,
     ),
-    'vse_infinity': System(
-        'VSE-infinity',
-        'vse',
-        key_maps.POOLED,
-        fixed={**_POOLED, 'image.mlp': 'residual_on_input', 'image_pooling': 'gpo', 'text_pooling': 'gpo'},
-        options={},
-        recognize=functools.partial(_recognize_pooled, mlp='residual_on_input', dropout=0.0),
-    ),
-    'esa': System(
-        'ESA',
-        'vse',
-        key_maps.POOLED,
-        fixed={**_POOLED, 'image_pooling': 'esa', 'text_pooling': 'esa'},
-        options={},
-        recognize=functools.partial(_recognize_pooled, mlp='residual_on_input', dropout=0.1),
-    ),
-    'rvsepp': System(
-        'RVSE++',
-        'vse',
-        key_maps.POOLED,
-        fixed={**_POOLED, 'image_pooling': 'gpo', 'text_pooling': 'gpo'},
-        options={},
-        recognize=functools.partial(_recognize_pooled, mlp='residual', dropout=0.0),
-    ),
+    'vse_infinity': _pooled('VSE-infinity', 'gpo', mlp='residual_on_input', fixed={'image.mlp': 'residual_on_input'}),
+    'esa': _pooled('ESA', 'esa', mlp='residual_on_input', dropout=0.1),
+    'rvsepp': _pooled('RVSE++', 'gpo', mlp='residual'),
 }
