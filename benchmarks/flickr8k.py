@@ -3,8 +3,9 @@
     python -m benchmarks flickr8k                                 # lists the groups, their runs and what is done
     python -m benchmarks flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
 
-A finished run is skipped, an interrupted one resumes. A run whose row is in docs/flickr8k.jsonl is trained again only
-if another run reads it. With --jobs N, N runs share the device.
+A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
+reads it. With --jobs N, N runs share the device. With --small, dual encoders have half the dimensions and read captions
+as bags of words, which makes a run ten times as fast on a CPU; their rows are kept in docs/flickr8k_small.jsonl.
 """
 
 import argparse
@@ -26,9 +27,10 @@ from jitm.analysis.rows import read_rows, update_rows
 from jitm.analysis.settings import read_settings
 from jitm.errors import UserError
 
-ROWS = ROOT / 'docs' / 'flickr8k.jsonl'
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
+BAG = {'model.text.recurrent': False}  # captions are bags of words
+SMALL = {'model.embed_dim': 256, **BAG}
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
 
@@ -39,12 +41,12 @@ class Experiment:
     Attributes:
       setting: file and words in configs/, without that of the data.
       flags: key -> value of --config; `{name}` in a value is the run directory of that experiment and seed.
-      first_stage: the experiment whose first stage is taken over, if it has the same.
+      first_stage: the experiment whose first stage, or only one, is taken over, being the same.
       data: the word of the data.
     """
 
     setting: str
-    flags: Mapping[str, str | int] = field(default_factory=dict)
+    flags: Mapping[str, str | int | bool] = field(default_factory=dict)
     first_stage: str = ''
     data: str = 'f8k'
 
@@ -119,7 +121,12 @@ GROUPS = {
     },
     'photos': {  # docs/photos.md has the commands that encode crops once
         **{
-            f'photo_{name}_{loss}': Experiment(f'vsepp.py:{system}{words}', data=data)
+            f'photo_{name}_{loss}': Experiment(
+                f'vsepp.py:{system}{words}',
+                BAG,
+                first_stage=f'photo_rc_{loss}' if name == 'finetuned' else '',
+                data=data,
+            )
             for system, loss in (('vse0', 'sum'), ('vsepp', 'max'))
             for name, words, data in (
                 ('1c', '', 'f8k_1c'),
@@ -144,11 +151,13 @@ def directory(folder: Path, name: str, seed: int) -> Path:
     return folder / f'{name}_s{seed}'
 
 
-def command(name: str, seed: int, folder: Path) -> list[str]:
+def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:
     """Returns the arguments of `jitm train` for a run."""
     experiment = experiments()[name]
     runs = {needed: directory(folder, needed, seed) for needed in experiment.needs()}
-    keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
+    keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()} | (SMALL if small else {})
+    if two_stages(name):
+        keys |= {f'stages.first.{key}': value for key, value in keys.items() if key.startswith('model.')}
     keys |= {'seed': seed, 'run.checkpoint_every': 2000}
     return [
         *('train', '--config', experiment.config, '--workdir', str(directory(folder, name, seed))),
@@ -164,13 +173,17 @@ def in_order(names: Iterable[str]) -> list[str]:
     return list(ordered)
 
 
+def two_stages(name: str) -> bool:
+    """Whether an experiment has two stages."""
+    return bool(load_config(experiments()[name].config).stages)
+
+
 def scored(workdir: Path, name: str) -> Path:
     """Returns the run directory whose scores are those of an experiment: the second of two stages."""
-    two_stages = load_config(experiments()[name].config).stages
-    return workdir / 'stage2' if two_stages else workdir
+    return workdir / 'stage2' if two_stages(name) else workdir
 
 
-def train(name: str, seed: int, folder: Path) -> None:
+def train(name: str, seed: int, folder: Path, small: bool = False) -> None:
     """Trains a run, or resumes it, and saves its scores.
 
     Raises:
@@ -178,18 +191,22 @@ def train(name: str, seed: int, folder: Path) -> None:
     """
     workdir, first_stage = directory(folder, name, seed), experiments()[name].first_stage
     if first_stage and not workdir.exists():
-        for part in ('stage1', 'candidates'):
-            shutil.copytree(directory(folder, first_stage, seed) / part, workdir / part)
+        source = directory(folder, first_stage, seed)
+        if two_stages(first_stage):
+            for part in ('stage1', 'candidates'):
+                shutil.copytree(source / part, workdir / part)
+        else:
+            shutil.copytree(source, workdir / 'stage1')
     run = str(scored(workdir, name))
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f'{workdir.name}.log', 'a') as log:
-        for arguments in (command(name, seed, folder), ['eval', '--workdir', run, '--save_sims']):
+        for arguments in (command(name, seed, folder, small), ['eval', '--workdir', run, '--save_sims']):
             subprocess.run([sys.executable, '-m', 'jitm', *arguments], cwd=ROOT, stdout=log, stderr=log, check=True)
 
 
-def pending(names: Iterable[str], seeds: Iterable[int], folder: Path) -> list[tuple[str, int]]:
+def pending(names: Iterable[str], seeds: Iterable[int], folder: Path, rows: Path) -> list[tuple[str, int]]:
     """Returns the runs without a row, by seed, each after those that it reads."""
-    done = read_rows(ROWS) if ROWS.exists() else {}
+    done = read_rows(rows) if rows.exists() else {}
     return [
         run
         for seed in seeds
@@ -201,9 +218,9 @@ def _row(name: str, seed: int, folder: Path) -> str:
     return str(scored(directory(folder, name, seed), name))
 
 
-def listing(seeds: Iterable[int], folder: Path) -> Iterator[Row]:
+def listing(seeds: Iterable[int], folder: Path, rows: Path) -> Iterator[Row]:
     """Yields a row for each experiment of each group, with the seeds that have rows."""
-    done = read_rows(ROWS) if ROWS.exists() else {}
+    done = read_rows(rows) if rows.exists() else {}
     for group, named in GROUPS.items():
         for name, experiment in named.items():
             have = ' '.join(str(seed) for seed in seeds if _row(name, seed, folder) in done)
@@ -214,7 +231,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     parser.add_argument('names', nargs='*', metavar='NAME', help=f'{", ".join(GROUPS)}, or experiments')
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
-    parser.add_argument('--folder', type=Path, default=Path('runs/flickr8k'), help='of the run directories')
+    parser.add_argument(
+        '--folder', type=Path, help='of the run directories (default: runs/flickr8k, or flickr8k_small)'
+    )
+    parser.add_argument('--small', action='store_true', help='256 dimensions, and captions as bags of words')
     parser.add_argument('--jobs', type=int, default=1, help='runs at once')
 
 
@@ -224,8 +244,10 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     Raises:
       UserError: if a name is unknown, or a run fails; the others are trained.
     """
+    size = 'flickr8k_small' if args.small else 'flickr8k'
+    folder, rows = args.folder or Path('runs', size), ROOT / 'docs' / f'{size}.jsonl'
     if not args.names:
-        yield from listing(args.seeds, args.folder)
+        yield from listing(args.seeds, folder, rows)
         return
     if unknown := set(args.names) - GROUPS.keys() - experiments().keys():
         raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment; the command lists them')
@@ -238,16 +260,16 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         for needed in experiments()[name].needs():
             started[needed, seed].result()
         start = time.perf_counter()
-        train(name, seed, args.folder)
+        train(name, seed, folder, args.small)
         with writing:
-            update_rows(read_settings([scored(directory(args.folder, name, seed), name)]), ROWS)
+            update_rows(read_settings([scored(directory(folder, name, seed), name)]), rows)
         return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for name, seed in pending(names, args.seeds, args.folder):
+        for name, seed in pending(names, args.seeds, folder, rows):
             started[name, seed] = pool.submit(train_and_keep, name, seed)
         for future in concurrent.futures.as_completed(started.values()):
             if not future.exception():
                 yield future.result()
     if failed := [f'{name} seed {seed}' for (name, seed), future in started.items() if future.exception()]:
-        raise UserError(f'not finished: {", ".join(failed)}; see their output in {args.folder}/*.log')
+        raise UserError(f'not finished: {", ".join(failed)}; see their output in {folder}/*.log')

@@ -69,6 +69,7 @@ def get_config() -> ml_collections.ConfigDict:
             word_dim=300,
             bidirectional=False,
             dropout=0.0,  # of word embeddings
+            recurrent=True,  # False: a linear layer instead of the GRU, so that captions are bags of words
             word_init='uniform',  # of words without a vector: U(-0.1, 0.1), or 'normal', N(0, 1), as released for ESA
         ),
         image_pooling='mean',  # or 'max', 'last', 'gpo', 'esa', 'esa_uniform' (another initialization)

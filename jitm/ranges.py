@@ -246,6 +246,7 @@ RANGES: dict[str, Rule] = {
     '**.model.**.norm_padding': FLAG,
     '**.model.**.absolute': FLAG,
     '**.model.**.bidirectional': FLAG,
+    '**.model.**.recurrent': FLAG,
     '**.model.**.caption': FLAG,
     '**.model.**.smoothing': FLAG,
 }

@@ -268,18 +268,26 @@ def test_every_experiment_on_flickr8k_is_a_setting():
         assert experiment.flags.keys() <= config.keys(), name
         if experiment.first_stage:
             other = load_config(flickr8k.experiments()[experiment.first_stage].config)
-            assert load_config(experiment.config).stages.first == other.stages.first
+            first = load_config(experiment.config).stages.first.to_dict()
+            assert first == (other.stages.first if other.stages else other).to_dict()
 
 
 def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(flickr8k, 'ROWS', tmp_path / 'rows.jsonl')
-    runs = flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path)
+    rows = tmp_path / 'rows.jsonl'
+    runs = flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, rows)
     assert runs == [('mean_sum_max', 1), ('vsepp_rm_oas', 1), ('mean_sum', 1)]
     command = flickr8k.command('vsepp_rm_oas', 1, tmp_path)
     assert f'--config.members.anchor.init_from={tmp_path}/mean_sum_max_s1' in command
     monkeypatch.setattr(flickr8k, 'read_rows', lambda path: {str(tmp_path / 'mean_sum_s1'): {}})
-    flickr8k.ROWS.touch()
-    assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path) == runs[:2]
+    rows.touch()
+    assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, rows) == runs[:2]
+
+
+def test_small_experiments_are_small_in_both_stages(tmp_path):
+    small = {'model.embed_dim=256', 'model.text.recurrent=False'}
+    command = flickr8k.command('aoq_offtri', 0, tmp_path, small=True)
+    assert {f'--config.{prefix}{key}' for prefix in ('', 'stages.first.') for key in small} <= set(command)
+    assert not any(key in flag for flag in flickr8k.command('aoq_offtri', 0, tmp_path) for key in small)
 
 
 def test_flickr8k_lists_all_groups_and_refuses_other_names(tmp_path, measured, capsys):

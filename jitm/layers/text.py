@@ -17,6 +17,9 @@ WORD_INIT = {'uniform': symmetric_uniform(0.1), 'normal': nn.initializers.normal
 class GRUEncoder(nn.Module):
     """Embeds words and reads them with a uni- or bidirectional GRU (Faghri et al., 2018, section 3).
 
+    Without the GRU a linear layer maps each word, so that a pooled caption is a bag of words. Such models train several
+    times as fast on a CPU.
+
     Attributes:
       vocab_size: V.
       embed_dim: D, of the states.
@@ -25,6 +28,7 @@ class GRUEncoder(nn.Module):
       dropout: rate, of the word embeddings (0.1 in ESA, 0.4 in SGRAF).
       word_init: distribution of the initial embeddings of words without a given vector: 'uniform', U(-0.1, 0.1), or
         'normal', N(0, 1), as released for ESA.
+      recurrent: False replaces the GRU by a linear layer; `bidirectional` then has no effect.
     """
 
     vocab_size: int
@@ -33,6 +37,7 @@ class GRUEncoder(nn.Module):
     bidirectional: bool
     dropout: float
     word_init: str = 'uniform'
+    recurrent: bool = True
 
     text_format = TextFormat('words')
 
@@ -45,13 +50,15 @@ class GRUEncoder(nn.Module):
           train: applies dropout, from the stream 'dropout'.
 
         Returns:
-          The state after each word [T, L, D], zero where padded.
+          The state after each word, or what the linear layer maps it to, [T, L, D], zero where padded.
         """
         check_choice(self.word_init, WORD_INIT, 'word_init')
         init = WORD_INIT[self.word_init]
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=init, name='embedding')
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
-        return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
+        if self.recurrent:
+            return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
+        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts)
 
 
 class BERTEncoder(nn.Module):
@@ -94,5 +101,8 @@ class BERTEncoder(nn.Module):
         bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
-        mask = texts.mask
-        return jnp.where(einops.rearrange(mask, 't l -> t l 1'), words, 0)
+        return _zero_padding(words, texts)
+
+
+def _zero_padding(words: chex.Array, texts: Texts) -> chex.Array:
+    return jnp.where(einops.rearrange(texts.mask, 't l -> t l 1'), words, 0)

@@ -77,9 +77,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
       UserError: if a line has no step, or is not that of its checksum.
     """
     lines = read_json_lines(path)
-    for number, line in enumerate(lines, 1):
-        checksum = line.pop(CHECKSUM, None)
-        if not isinstance(line.get('step'), int) or checksum not in (None, _checksum(line)):
+    written = path.read_bytes().split(b'\n') if lines else []
+    for number, (line, data) in enumerate(zip(lines, written, strict=False), 1):
+        has_checksum = line.pop(CHECKSUM, None) is not None
+        # The bytes are compared, since two decimals can be the same float.
+        if not isinstance(line.get('step'), int) or (has_checksum and _encode(line) != data + b'\n'):
             raise UserError(f'{path} is damaged in line {number}; restore the file, or remove it')
     return lines
 

@@ -62,6 +62,16 @@ def test_gru_is_initialised_like_pytorch():
     assert params.keys() == {f'{part}_{gate}' for part in ('input', 'hidden') for gate in ('reset', 'update', 'new')}
 
 
+def test_without_the_gru_words_are_mapped_one_by_one():
+    encoder = GRUEncoder(vocab_size=11, embed_dim=7, word_dim=5, bidirectional=True, dropout=0.0, recurrent=False)
+    texts = Texts(np.array([[3, 1, 4, 1], [5, 9, 0, 0]], np.int32), np.array([4, 2], np.int32))
+    variables = encoder.init(jax.random.key(0), texts)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables['params'])
+    words = affine(params['linear'], params['embedding']['embedding'][texts.ids])
+    words[1, 2:] = 0
+    np.testing.assert_allclose(encoder.apply(variables, texts), words, atol=1e-6)
+
+
 WORD = Texts(jnp.zeros((1, 1), int), jnp.ones(1, int))
 
 
