@@ -138,6 +138,8 @@ def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> No
             f"the data '{data}' are features: take one of {', '.join(PHOTOS)} with the network '{network}'"
         )
     config.data = PHOTOS[data]
+    if data == 'f8k':
+        config.length_multiple = 12  # fewer lengths to compile
     config.model.image = dict(
         name='cnn.PixelEncoder',
         network=dict(

@@ -81,7 +81,7 @@ def check_same(out, one_device, devices):
         if name.endswith(WITHOUT_GRADIENT):
             continue
         scale = max(np.abs(one_device[name]).max(), 1e-3)
-        atol = 5e-5 if name.startswith('saf/') else 1e-5  # its chain of norms enlarges rounding errors
+        atol = 2e-5 if name.startswith('clip_resnet/') else 1e-6  # its networks compute in float32 in any case
         np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=atol, err_msg=name)
     assert got['vsepp/step'] == 1
 

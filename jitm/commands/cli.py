@@ -48,8 +48,9 @@ HELP = ('--help', '-h', '-help')
 
 
 def _one_line(error: Exception) -> str:
-    """Returns the message of an error on one line, without the dump of the whole config that ml_collections adds."""
+    """Returns the message of an error on one line, in words, without the config that ml_collections adds."""
     text = re.sub(r'Other fields present: .*?(?=Did you mean|\Z)', '', str(error), flags=re.DOTALL)
+    text = re.sub(r"\('Non-boolean argument to boolean flag', .*\)", 'neither true nor false', text)  # absl's tuple
     text = ' '.join(text.replace('\\n', ' ').split())
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in '\'"'
     return text[1:-1] if quoted else text

@@ -68,6 +68,7 @@ WRONG = {
         "did you mean 'optimizer.learning_rate'",
     ),
     'type of a key': (f'train {CONFIG} --workdir x --config.epochs=many', 'epochs'),
+    'no boolean': (f'train {CONFIG} --workdir x --config.drop_last=7', '--config.drop_last=7: neither true nor false'),
     'no words': (f'train --config {ROOT}/configs/default.py:f30k', "takes no words, but 'f30k' is given"),
     'some process flags': (f'train {CONFIG} --workdir x --num_processes 2', '--process_id go together; give all three'),
     'sweep of a sub-dict': (f'sweep {CONFIG} --workdir x --sweep model=1', "'model' is a sub-dict"),

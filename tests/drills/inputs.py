@@ -63,6 +63,7 @@ OPTIONAL = {  # arguments with a default
     'members.target.init_from',
     'members.target.learn_from',
     'members.target.rule',
+    'model.text.recurrent',
     'model.text.word_init',
 }
 
