@@ -341,3 +341,7 @@ def test_commands_of_the_docs_are_accepted():
     assert len(lines) > 10
     for name, *flags in map(str.split, lines):
         entry.make_parser(name).parse_args(flags)
+
+
+def test_small_experiments_keep_the_gru_where_words_are_not_averaged(tmp_path):
+    assert not any('recurrent' in flag for flag in flickr8k.command('fc_max', 0, tmp_path, small=True))
