@@ -136,6 +136,10 @@ GROUPS = {
                 ('scratch', ',squeezenet,scratch', 'f8k'),
             )
         },
+        'photo_rc_sum_longer': Experiment(  # as long as fine-tuning, with its rate
+            'vsepp.py:vse0,squeezenet,frozen',
+            {**BAG, 'epochs': 4, 'optimizer.learning_rate': 5e-5, **_from('photo_rc_sum', 'target')},
+        ),
         'photo_clip': Experiment('clip.py:softmax'),
     },
 }

@@ -66,7 +66,7 @@ LOSS = {
 PHOTOS = dict(image_size=224, short_side=224, interpolation='bicubic', min_area=0.9, flip=False)  # of open_clip
 DATA = {
     'f30k': common.photos('data/f30k_photos', **PHOTOS),
-    'coco': common.photos('data/coco_photos', **PHOTOS),
+    'coco': common.photos('data/coco_photos', max_captions=5, **PHOTOS),
     'f8k': common.photos('data/f8k_photos', **dict(PHOTOS, image_size=64, short_side=64, min_area=0.5, flip=True)),
     'scenes': common.SCENES,
 }

@@ -20,9 +20,9 @@ def photos(root: str, **changes: object) -> dict:
         interpolation='bilinear',  # or 'bicubic', as CLIP's
         crop='random',  # of training examples (RC); 'centre' (1C), as always in evaluation
         min_area=0.08,  # smallest share of a photo in a random crop; 0.9 in the training of open_clip
-        flip=True,  # mirrors every second training example
+        flip=True,  # mirrors each training example with probability 1/2
         restval=True,  # trains on COCO's restval too (rV)
-        max_captions=None,  # captions of each image, the first ones; None for all
+        max_captions=None,  # captions of each image, the first ones (COCO: 5, as is customary); None for all
         dev_images=1000,  # longer dev splits are truncated to this many images, as is customary
     )
     return dict(data, **changes)

@@ -38,9 +38,9 @@ DATA = {  # words that name photos where a network reads them (RC: random crops)
 }
 PHOTOS = {
     'f30k': common.photos('data/f30k_photos'),
-    'coco': common.photos('data/coco_photos', restval=False),
-    'coco_rv': common.photos('data/coco_photos'),
-    'f8k': common.photos('data/f8k_photos', image_size=112, short_side=112),
+    'coco': common.photos('data/coco_photos', restval=False, max_captions=5),
+    'coco_rv': common.photos('data/coco_photos', max_captions=5),
+    'f8k': common.photos('data/f8k_photos', image_size=112, short_side=112, min_area=0.5),  # photos of 112 x 112
 }
 
 BACKBONE = {'vgg19': 'VGG19', 'resnet152': 'ResNet152'}

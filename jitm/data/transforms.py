@@ -123,7 +123,7 @@ class Transform:
       interpolation: 'bilinear' (VSE++) or 'bicubic' (CLIP).
       crop: of training examples: 'centre', as in evaluation, or 'random', see `sample_box`.
       min_area: smallest share of the photo in a random crop.
-      flip: mirrors every second training example.
+      flip: mirrors each training example with probability 1/2.
     """
 
     image_size: int
