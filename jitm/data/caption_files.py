@@ -13,10 +13,15 @@ from typing import Any, NamedTuple
 
 from jitm.errors import UserError, did_you_mean
 
-DEV = ('dev', 'val')  # two names of the same split
+DEV = ('dev', 'val', 'validation', 'valid')  # names of the same split
+ID = (int, float, str)  # types of COCO's ids
 RESTVAL = 'restval'  # of COCO: images of its validation set that most published systems train on
 CAPTION_KEYS = ('captions', 'caption', 'text')
-
+KAGGLE_LINES = (  # of captions.txt: the name in quotes; a name with commas; any other name
+    re.compile(r'\s*(?P<name>"(?:[^"]|"")*")\s*,(?P<caption>.*)'),
+    re.compile(r'(?P<name>.*?\.(?:jpe?g|png|gif|bmp|webp|tiff?))\s*,(?P<caption>.*)', re.IGNORECASE),
+    re.compile(r'(?P<name>[^,]*),(?P<caption>.*)'),
+)
 
 Names = tuple[str, ...]  # of a split: as it was asked for, then other names of it
 
@@ -40,7 +45,7 @@ class Listing(NamedTuple):
 
     Attributes:
       images: in their order; an image may be listed several times.
-      folders: where the image files may be; the first of these that has the first file.
+      folders: where the image files may be; the first that has the first file is preferred.
     """
 
     images: list[Listed]
@@ -86,12 +91,16 @@ def _get(item: dict, key: str, kinds: type | tuple[type, ...], where: str) -> An
 
 def metadata(root: Path, names: Names) -> Listing | None:
     """Hugging Face's imagefolder: `{split}/metadata.jsonl` or `.csv`, with file_name and captions, caption or text."""
-    for name in names:
-        for path in (root / name / 'metadata.jsonl', root / name / 'metadata.csv'):
-            if path.exists():
-                rows = _json_rows(path) if path.suffix == '.jsonl' else _csv_rows(path)
-                return Listing([_listed(row, where) for where, row in rows], [path.parent])
-    return None
+    asked, *others = (_metadata_of(root / name) for name in names)
+    path = asked or _one(root, [path for path in others if path])
+    if path is None:
+        return None
+    rows = _json_rows(path) if path.suffix == '.jsonl' else _csv_rows(path)
+    return Listing([_listed(row, where) for where, row in rows], [path.parent])
+
+
+def _metadata_of(folder: Path) -> Path | None:
+    return next((path for path in (folder / 'metadata.jsonl', folder / 'metadata.csv') if path.exists()), None)
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict]]:
@@ -107,7 +116,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict]]:
     try:
         for row in reader:
             where = f'{path}, line {reader.line_num}'
-            numbered = sorted(key for key in row if key and re.fullmatch(r'caption_\d+', key))
+            if None in row:
+                raise UserError(f'{where} has more fields than the header: put quotes around a caption with a comma')
+            numbered = sorted((key for key in row if re.fullmatch(r'caption_\d+', key)), key=lambda key: int(key[8:]))
             captions = [row.pop(key) for key in numbered]
             yield where, row | ({'captions': [one for one in captions if one]} if numbered else {})
     except csv.Error as error:
@@ -127,7 +138,7 @@ def _listed(row: dict, where: str) -> Listed:
 
 def karpathy(root: Path, names: Names) -> Listing | None:
     """Karpathy's `dataset_*.json`: Flickr8k, Flickr30k and COCO; the split `restval` is part of train for COCO."""
-    path = _only(root, 'dataset*.json')
+    path = _one(root, _find(root, 'dataset*.json'))
     if path is None:
         return None
     listed, known = [], set()
@@ -149,16 +160,17 @@ def _karpathy_name(image: dict, where: str) -> str:
 
 def coco(root: Path, names: Names) -> Listing | None:
     """COCO's `captions_{split}*.json`, such as `captions_train2017.json`, with the images in `train2017`."""
-    found = [path for name in names for path in _find(root, f'captions_{name}*.json')]
-    if not found:
+    path = _one(root, {path: None for name in names for path in _find(root, f'captions_{name}*.json')})
+    if path is None:
         return None
-    if len(found) > 1:
-        raise UserError(f'{root} has {" and ".join(p.name for p in found)}: leave one of them in the folder')
-    path, tree = found[0], _parse(found[0], _read_text(found[0]))
-    files = {item.get('id'): _get(item, 'file_name', str, where) for where, item in _entries(path, tree, 'images')}
-    listed = {}
+    tree = _parse(path, _read_text(path))
+    files, listed = {}, {}
+    for where, item in _entries(path, tree, 'images'):
+        name, number = _get(item, 'file_name', str, where), _get(item, 'id', ID, where)
+        if files.setdefault(number, name) != name:
+            raise UserError(f'{where} has the id {number} of another image: give each image an id of its own')
     for where, item in _entries(path, tree, 'annotations'):
-        image = item.get('image_id')
+        image = _get(item, 'image_id', ID, where)
         if image not in files:
             raise UserError(f'{where} has the image_id {image}, which is no id of its images: add the image')
         caption = _get(item, 'caption', str, where)
@@ -168,29 +180,45 @@ def coco(root: Path, names: Names) -> Listing | None:
 
 def flickr(root: Path, names: Names) -> Listing | None:
     """Flickr's `captions.txt` (image,caption) or `*.token` files, with the images of a split in `*{split}*.txt`."""
-    path = _only(root, 'captions.txt') or _only(root, '*.token') or _only(root, '*.token.txt')
+    kaggle = _one(root, _find(root, 'captions.txt'))
+    path = kaggle or _token_file(root)
     if path is None:
         return None
     wanted = _split_list(root, names)
-    separator = ',' if path.name == 'captions.txt' else '\t'
-    listed = []
-    for where, line in _lines(path):
-        name, found, caption = line.partition(separator)
-        if not found:
-            raise UserError(f'{where} has no {"comma" if separator == "," else "tab"} after the name of the image')
-        name = name.strip().partition('#')[0]
-        if name in wanted:
-            listed.append(Listed(name, [_unquote(caption.strip())], where))
+    parse = _kaggle_line if kaggle else _token_line
+    rows = [Listed(*parse(line, where), where) for where, line in _lines(path)]
+    listed = [row for row in rows if row.name in wanted]
     if missing := wanted.keys() - {one.name for one in listed}:
         first = min(missing, key=wanted.get)
         raise UserError(f"{path} has no caption of {first}, an image of the split '{names[0]}': add one")
     return Listing(listed, _folders(root))
 
 
-def _unquote(caption: str) -> str:
-    """Removes the quotes of CSV; Kaggle's file has them around some captions with commas only."""
-    quoted = len(caption) > 1 and caption[0] == caption[-1] == '"'
-    return caption[1:-1].replace('""', '"') if quoted else caption
+def _token_file(root: Path) -> Path | None:
+    """Returns the `*.token` file; Flickr8k has another one with lemmatized captions."""
+    paths = [*_find(root, '*.token'), *_find(root, '*.token.txt')]
+    return _one(root, [path for path in paths if '.lemma.' not in path.name] or paths)
+
+
+def _token_line(line: str, where: str) -> tuple[str, list[str]]:
+    name, tab, caption = line.partition('\t')
+    if not tab:
+        raise UserError(f'{where} has no tab after the name of the image')
+    return re.sub(r'#\d+$', '', name.strip()), [_unquote(caption)]
+
+
+def _kaggle_line(line: str, where: str) -> tuple[str, list[str]]:
+    found = next((match for pattern in KAGGLE_LINES if (match := pattern.fullmatch(line))), None)
+    if not found:
+        raise UserError(f'{where} has no comma after the name of the image')
+    return _unquote(found['name']), [_unquote(found['caption'])]
+
+
+def _unquote(field: str) -> str:
+    """Removes blanks around a field and the quotes of CSV; Kaggle's file has them around captions with commas only."""
+    field = field.strip()
+    quoted = len(field) > 1 and field[0] == field[-1] == '"'
+    return field[1:-1].replace('""', '"') if quoted else field
 
 
 def _split_list(root: Path, names: Names) -> dict[str, int]:
@@ -216,11 +244,13 @@ def _find(root: Path, pattern: str) -> list[Path]:
     return sorted([*root.glob(pattern), *root.glob(f'annotations/{pattern}')])
 
 
-def _only(root: Path, pattern: str) -> Path | None:
-    paths = _find(root, pattern)
-    if len(paths) > 1:
-        raise UserError(f'{root} has {" and ".join(p.name for p in paths)}: leave one of them in the folder')
-    return paths[0] if paths else None
+def _one(root: Path, paths: Iterable[Path]) -> Path | None:
+    """Returns the only path, or None if there are none."""
+    first, *others = [*paths] or [None]
+    if others:
+        names = ' and '.join(str(path.relative_to(root)) for path in (first, *others))
+        raise UserError(f'{root} has {names}: leave one of them in the folder')
+    return first
 
 
 def _folders(root: Path, *names: str) -> list[Path]:
@@ -242,7 +272,7 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
 
     Args:
       root: the folder.
-      split: such as 'train'; 'dev' and 'val' are the same.
+      split: such as 'train'; the names in `DEV` are the same.
       restval: whether 'train' includes COCO's `restval`.
 
     Raises:

@@ -35,7 +35,7 @@ def load(
     """Opens one split of a folder of image files with captions, and checks all of it.
 
     Args:
-      split: such as `train`, `dev` or `test`; `val` is the same as `dev`.
+      split: such as `train`, `dev` or `test`; `val`, `valid` and `validation` are the same as `dev`.
       root: the folder; for the formats of captions see `jitm.data.caption_files`.
       image_size: H and W of the pixels.
       short_side, interpolation, crop, min_area, flip: see `jitm.data.transforms.Transform`.
@@ -54,10 +54,9 @@ def load(
     captions = caption_files.merge(listing.images)
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
-    folder = _folder_of(listing)
     kept = list(captions)[: dev_images if split in caption_files.DEV else None]
     texts = {name: captions[name][:max_captions] for name in kept}
-    files = [str(folder / name) for name in kept]
+    files = _find_files(listing, kept)
     check_files(files)
     counts = [len(of_image) for of_image in texts.values()]
     return Split(
@@ -91,11 +90,28 @@ def write(split: Split, root: str | Path) -> None:
         file.write(''.join(rows).encode())
 
 
+def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[str]:
+    """Returns the path of each image file.
+
+    They are in the first folder that has the first of them. Files that it lacks are searched in the other folders,
+    except in those with files of the same names, such as smaller copies or another split.
+    """
+    main = _folder_of(listing)
+    found: dict[str, str] = {}
+    for folder in (main, *listing.folders):
+        if len(found) == len(names):
+            break
+        paths = {name: path for name in names if os.path.exists(path := os.path.join(folder, name))}
+        if found.keys().isdisjoint(paths):
+            found |= paths
+    return [found.get(name, os.path.join(main, name)) for name in names]
+
+
 def _folder_of(listing: caption_files.Listing) -> Path:
     """Returns the first folder that has the first image file."""
     first = listing.images[0]
     for folder in listing.folders:
-        if (folder / first.name).exists():
+        if os.path.exists(os.path.join(folder, first.name)):  # no error if the name is too long
             return folder
     raise UserError(f'{first.where} names {first.name}, which is not in {listing.folders[0]}: add the file')
 
@@ -110,8 +126,9 @@ def check_files(files: Sequence[str]) -> None:
     for path in files:
         try:
             stat = os.stat(path)
-        except OSError as error:
-            raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from None
+        except (OSError, ValueError) as error:  # a ValueError if no file can have that name
+            reason = getattr(error, 'strerror', None) or error
+            raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
         digest.update(f'{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}\n'.encode())
     checked = cache_home() / 'checked_photos' / digest.hexdigest()
     if checked.exists():

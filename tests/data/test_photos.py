@@ -151,6 +151,7 @@ def token(root):
     draw(root / 'Flicker8k_Dataset')
     lines = ['b.png#0\ta dog', 'b.png#1\ttwo dogs, running', 'c.png#0\tnot of train', 'a.png#0\ta "red" cat']
     (root / 'Flickr8k.token.txt').write_text('\n'.join(lines) + '\n')
+    (root / 'Flickr8k.lemma.token.txt').write_text('b.png#0\ta dog be run .\na.png#0\ta cat be red .\n')
     (root / 'Flickr_8k.trainImages.txt').write_text('b.png\na.png\n')
 
 
@@ -192,6 +193,90 @@ def test_every_format_gives_the_same_images_and_captions(write, tmp_path):
     assert split.captions == (*CAPTIONS['b.png'], *CAPTIONS['a.png'])
     assert split.image_of_text.tolist() == [0, 0, 1]
     assert load(root, max_captions=1).captions == ('a dog', 'a "red" cat')
+
+
+def test_numbered_captions_are_in_the_order_of_their_numbers(tmp_path):
+    draw(tmp_path / 'train', ['a.png'])
+    header = ','.join(['caption_10', 'file_name', *(f'caption_{n}' for n in range(10))])
+    row = ','.join(['dog 10', 'a.png', *(f'dog {n}' for n in range(10))])
+    (tmp_path / 'train' / 'metadata.csv').write_text(f'{header}\n{row}\n')
+    assert load(tmp_path).captions == tuple(f'dog {n}' for n in range(11))
+    assert load(tmp_path, max_captions=3).captions == ('dog 0', 'dog 1', 'dog 2')
+
+
+@pytest.mark.parametrize('name', ['val', 'valid', 'validation'])
+def test_other_names_of_dev(name, root):
+    (root / 'dev').rename(root / name)
+    assert load(root, 'dev').captions == load(root, name).captions
+    assert load(root, name, dev_images=2).num_images == 2
+
+
+def test_the_folder_of_dev_that_was_asked_for_is_read(root):
+    shutil.copytree(root / 'train', root / 'val')
+    assert load(root, 'dev').num_images == 3
+    assert load(root, 'val').num_images == 6
+    (root / 'dev').rename(root / 'valid')
+    with pytest.raises(UserError, match=r'has val/metadata.jsonl and valid/metadata.jsonl: leave one of them'):
+        load(root, 'dev')
+
+
+def test_coco_file_of_validation_is_found_once(tmp_path):
+    coco(tmp_path)
+    (tmp_path / 'annotations' / 'captions_train2017.json').rename(tmp_path / 'captions_validation.json')
+    assert (
+        load(tmp_path, 'dev').captions == load(tmp_path, 'validation').captions == (*CAPTIONS['b.png'], 'a "red" cat')
+    )
+
+
+def test_lemmatized_captions_are_read_if_there_are_no_others(tmp_path):
+    token(tmp_path)
+    (tmp_path / 'Flickr8k.token.txt').unlink()
+    assert load(tmp_path).captions == ('a dog be run .', 'a cat be red .')
+
+
+LINES = {  # of captions.txt -> name and caption
+    'a,b.jpg,a dog, running': ('a,b.jpg', 'a dog, running'),
+    '"a,b.jpg","a dog, running"': ('a,b.jpg', 'a dog, running'),
+    '"a ""b"".png",a dog': ('a "b".png', 'a dog'),
+    'a#b.JPEG,a dog': ('a#b.JPEG', 'a dog'),
+    'a#0.png , not b.png, a dog': ('a#0.png', 'not b.png, a dog'),
+    '"a" b.png,a dog': ('"a" b.png', 'a dog'),
+    'a.ppm,a dog, running': ('a.ppm', 'a dog, running'),
+}
+
+
+@pytest.mark.parametrize('line', LINES)
+def test_names_with_commas_and_number_signs(line, tmp_path):
+    name, caption = LINES[line]
+    draw(tmp_path / 'Images', [name])
+    (tmp_path / 'captions.txt').write_text(f'image,caption\n{line}\n')
+    (tmp_path / 'train.txt').write_text(name)
+    split = load(tmp_path)
+    assert (split.image_ids, split.captions) == ((name,), (caption,))
+
+
+def test_only_the_number_of_the_caption_is_cut_off_in_token_files(tmp_path):
+    draw(tmp_path / 'Images', ['a#b.png'])
+    (tmp_path / 'x.token').write_text('a#b.png#0\ta dog\na#b.png#1\ttwo dogs\n')
+    (tmp_path / 'train.txt').write_text('a#b.png')
+    assert load(tmp_path).captions == ('a dog', 'two dogs')
+
+
+def test_photos_of_a_split_may_be_in_two_folders(tmp_path):
+    kaggle(tmp_path)
+    (tmp_path / 'More').mkdir()
+    (tmp_path / 'Images' / 'a.png').rename(tmp_path / 'More' / 'a.png')
+    split = load(tmp_path)
+    assert split.image_ids == ('b.png', 'a.png')
+    assert split.pixels[:][:, 0, 0, 0].tolist() == [0, 50]
+
+
+def test_missing_photos_are_not_replaced_by_copies(tmp_path):
+    kaggle(tmp_path)
+    shutil.copytree(tmp_path / 'Images', tmp_path / 'Other')
+    (tmp_path / 'Images' / 'a.png').unlink()
+    with pytest.raises(UserError, match=r'Images/a.png cannot be read'):
+        load(tmp_path)
 
 
 def test_restval_is_part_of_train_and_val_is_dev(tmp_path):

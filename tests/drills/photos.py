@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,6 +89,10 @@ CAPTIONS = {
     'a blank caption': (_rows_of(lambda rows: rows[2].update(captions=['a', ' \t'])), 'line 3 has a blank caption'),
     'an unknown file': (_rows_of(lambda rows: rows[2].update(file_name='x.jpg')), 'x.jpg cannot be read'),
     'all unknown': (lambda data: data.replace(b'.jpg', b'.gif'), 'names 0.gif, which is not in'),
+    'a long name': (_rows_of(lambda rows: rows[0].update(file_name='x' * 300)), 'x, which is not in .*: add the file'),
+    'a long name later': (_rows_of(lambda rows: rows[2].update(file_name='x' * 300)), 'cannot be read .File name too'),
+    'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'cannot be read .embedded null'),
+    'half a surrogate': (_rows_of(lambda rows: rows[2].update(file_name='\ud800.jpg')), 'cannot be read'),
     'a folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'cannot be read'),
     'few captions': (_rows_of(lambda rows: rows.__delitem__(slice(3, None))), 'fewer than batch_size'),
 }
@@ -109,15 +114,34 @@ def _karpathy(**image: object) -> str:
     return json.dumps({'images': [whole]})
 
 
-def _coco(**annotation: object) -> str:
+def _coco(*images: dict, **annotation: object) -> str:
     whole = {'image_id': 1, 'caption': 'a dog'} | annotation
-    return json.dumps({'images': [{'id': 1, 'file_name': '0.jpg'}], 'annotations': [whole]})
+    return json.dumps({'images': images or [{'id': 1, 'file_name': '0.jpg'}], 'annotations': [whole]})
+
+
+def _move_dev(*names: str) -> Callable[[Path], None]:
+    """Returns a function that copies the folder of dev to other names and removes it."""
+
+    def spoil(folder: Path) -> None:
+        for name in names:
+            shutil.copytree(folder / 'photos' / 'dev', folder / 'photos' / name)
+        shutil.rmtree(folder / 'photos' / 'dev')
+
+    return spoil
 
 
 LIST = 'train.txt', '0.jpg\n'
 OTHER_FILES = {
     'CSV without captions': (_instead('train/metadata.csv', 'file_name\n0.jpg\n'), 'line 2 has no captions'),
     'CSV with an open quote': (_instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'), 'is no CSV'),
+    'CSV with a comma': (
+        _instead('train/metadata.csv', 'file_name,text\n0.jpg,a dog\n1.jpg,a dog, running\n'),
+        'metadata.csv, line 3 has more fields than the header: put quotes around a caption with a comma',
+    ),
+    'two folders of dev': (
+        _move_dev('val', 'validation'),
+        'has val/metadata.jsonl and validation/metadata.jsonl: leave one of them',
+    ),
     'karpathy: no images': (_instead('dataset_x.json', '[]'), "has no list 'images'"),
     'karpathy: no split': (_instead('dataset_x.json', _karpathy(split=None)), "no valid 'split'"),
     'karpathy: other split': (_instead('dataset_x.json', _karpathy(split='tarin')), "no images of the split 'train'"),
@@ -127,6 +151,23 @@ OTHER_FILES = {
     'coco: no annotations': (_instead('captions_train2017.json', '{"images": []}'), "has no list 'annotations'"),
     'coco: another image': (_instead('captions_train2017.json', _coco(image_id=2)), 'image_id 2'),
     'coco: no caption': (_instead('captions_train2017.json', _coco(caption=None)), "no valid 'caption'"),
+    'coco: a list as id': (
+        _instead('captions_train2017.json', _coco({'id': [1], 'file_name': '0.jpg'})),
+        r"images.0. has no valid 'id'",
+    ),
+    'coco: no id': (_instead('captions_train2017.json', _coco({'file_name': '0.jpg'})), "no valid 'id'"),
+    'coco: an id twice': (
+        _instead('captions_train2017.json', _coco(*({'id': 1, 'file_name': f'{n}.jpg'} for n in range(2)))),
+        r'images.1. has the id 1 of another image',
+    ),
+    'coco: a list as image_id': (
+        _instead('captions_train2017.json', _coco(image_id=[1])),
+        r"annotations.0. has no valid 'image_id'",
+    ),
+    'coco: no ids': (
+        _instead('captions_train2017.json', _coco({'file_name': '0.jpg'}, image_id=None)),
+        "no valid 'id'",
+    ),
     'flickr: no list': (_instead('captions.txt', 'image,caption\n0.jpg,a\n'), 'has 0 files that list the images'),
     'flickr: no comma': (_instead('captions.txt', '0.jpg a dog\n', LIST), 'has no comma'),
     'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), 'has no tab'),
