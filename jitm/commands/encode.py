@@ -8,17 +8,20 @@ The network is that of a trained run, or of a config with its initial weights, s
 output has the layout of data.source precomp.load: one vector for each image, or the cells of the last map as regions.
 A CLIP has cells, before the projection: the patches of a vision transformer after the last normalization, or the last
 map of a residual network. Vectors of its joint space: `jitm eval --save_vectors`.
-A stopped job resumes with the split that it has not finished.
+A stopped job resumes with the split that it has not finished. All splits of a folder have the features of one network.
 """
 
+import logging
 from pathlib import Path
 
 import jax
+import tqdm
 from absl import flags
 
 from jitm import ranges
 from jitm.commands import flags as shared
 from jitm.config import load_split
+from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import features
 from jitm.runs.interrupt import interruptible
@@ -54,13 +57,25 @@ def _read_network(values: flags.FlagValues) -> tuple[features.Network, dict]:
     return features.Network(model, variables, values.crops, values.precision), config['data']
 
 
+def _encode(network: features.Network, split: Split, name: str, folder: Path) -> bool:
+    """Encodes a split with a progress bar; returns whether it was written, see `features.write`."""
+    bar = tqdm.tqdm(
+        desc=split.name, total=split.num_images, unit=' images', disable=None, dynamic_ncols=True, leave=False
+    )
+    with bar:
+        return features.write(network, split, name, folder, bar.update)
+
+
 def main(values: flags.FlagValues) -> None:
-    """Encodes each split, and prints what was written."""
+    """Checks all splits, encodes each, and prints what was written."""
     folder = Path(values.out)
     network, data = _read_network(values)
     with interruptible(folder):
-        for name in values.split:
-            split = load_split(data, name, values.data_root)
-            written = features.write(network, split, name, folder)
+        splits = {name: load_split(data, name, values.data_root) for name in values.split}
+        warnings = [warning for split in splits.values() for warning in features.check(network, split)]
+        for warning in dict.fromkeys(warnings):  # each of them once
+            logging.warning(warning)
+        for name, split in splits.items():
+            written = _encode(network, split, name, folder)
             print(f'{split.name}: {split.num_images} images {"encoded" if written else "had been encoded"}')
     print(f"\nwritten to {folder}; train with config key 'data' dict(source='precomp.load', root='{folder}')")

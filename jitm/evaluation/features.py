@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +18,14 @@ from jitm.data.pipeline import check_images
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.files import hash_arrays, replacing
+from jitm.files import hash_arrays, replacing, writing
 from jitm.layers.normalization import l2_normalize
 from jitm.models.matcher import Matcher
 from jitm.types import Images
 
 MANIFEST = 'encoded.json'
+FEATURES = '_ims.npy'
+OF_SPLIT = ('images', 'data')  # what a split has of its own in the manifest; the splits of a folder share the rest
 CROPS = (1, 10)
 IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
 
@@ -51,8 +54,19 @@ class Network:
         return {'network': network[0], 'parameters': network[1], 'crops': self.crops, 'dtype': self.dtype}
 
 
-def check(network: Network, split: Split) -> None:
-    """Raises a UserError unless a network can encode the images of a split."""
+def check(network: Network, split: Split) -> list[str]:
+    """Checks that a network can encode the images of a split.
+
+    Args:
+      network: the network.
+      split: the images.
+
+    Returns:
+      A warning if the ten crops of a square photo are only the image and its mirror image.
+
+    Raises:
+      UserError: if the network has no features of pixels, or cannot read these images.
+    """
     model = network.model
     if 'pixels' not in model.reads or not hasattr(getattr(model, 'image', None), 'features'):
         raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: take a model with one')
@@ -63,6 +77,18 @@ def check(network: Network, split: Split) -> None:
         raise UserError(f'{split.name} has no files of which ten crops could be cut: take --crops 1')
     if network.crops > 1 and (regions := _num_regions(network, split)) > 1:
         raise UserError(f'the network returns {regions} cells, which lie elsewhere in each crop: take --crops 1')
+    return _crops_alike(network, split)
+
+
+def _crops_alike(network: Network, split: Split) -> list[str]:
+    """Returns a warning if nothing is left of a square photo around a crop."""
+    if network.crops == 1 or split.pixels.transform.short_side > split.pixels.transform.image_size:
+        return []
+    return [
+        f'the {network.crops} crops of a square photo are only the image and its mirror image, since config keys '
+        f"'data.short_side' and 'data.image_size' are both {split.pixels.transform.image_size}: give a larger "
+        '--config.data.short_side, or take --crops 1'
+    ]
 
 
 def _num_regions(network: Network, split: Split) -> int:
@@ -119,28 +145,78 @@ def grid_boxes(regions: int) -> np.ndarray | None:
     return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)
 
 
-def write(network: Network, split: Split, split_name: str, folder: Path) -> bool:
+def _describe(network: Network, split: Split) -> dict[str, Any]:
+    """Returns everything that the features of a split depend on, as JSON: the entry of the split in the manifest."""
+    transform = getattr(split.pixels, 'transform', None)  # an array of pixels has none
+    resizing = {key: getattr(transform, key, None) for key in ('short_side', 'interpolation')}
+    pixels = {'image_size': list(split.pixels.shape[1:3]), **resizing}
+    return {**network.identity, **pixels, 'images': _hash_images(split), 'data': split.identity}
+
+
+def _hash_images(split: Split) -> str:
+    """Returns the SHA-256 of all pixels, or of the names and sizes of all photo files, which is fast, as hex.
+
+    The times of the files are left out: copies have other ones.
+    """
+    if not isinstance(split.pixels, Photos):
+        return hash_arrays([split.pixels])
+    sizes = [Path(file).stat().st_size for file in split.pixels.files]
+    return hashlib.sha256(json.dumps([split.image_ids, sizes]).encode()).hexdigest()
+
+
+def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
+    """Raises a UserError unless the features of a file are those that are wanted.
+
+    Args:
+      path: the file.
+      known: the entry of its split in the manifest, if it has one.
+      wanted: the values that the entry must have.
+    """
+    if known is None:
+        raise UserError(f'{path} was not written by jitm encode: choose another folder, or remove the file')
+    if wanted.keys() - known.keys():
+        raise UserError(
+            f'{path} was encoded by an earlier version, which did not record all that the features depend on: choose '
+            'another folder, or remove the file'
+        )
+    if differing := [key for key, value in wanted.items() if known[key] != value]:
+        raise UserError(
+            f'{path} has other features than these ({", ".join(differing)}): choose another folder, or remove the file'
+        )
+
+
+def write(
+    network: Network, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
+) -> bool:
     """Writes the features, captions and names of a split, unless they have been written before.
+
+    All splits of a folder have the features of one network.
 
     Args:
       network: the network.
       split: its images; the texts are written sorted by image.
       split_name: in the names of the files.
       folder: the output; `encoded.json` in it says what its features depend on.
+      report: called with the number of images, each time that some have been encoded.
 
     Returns:
       Whether they were written.
 
     Raises:
-      UserError: if the network cannot read the images, the features are not finite, or the folder has other features.
+      UserError: if the network cannot read the images, the features are not finite, or the folder has other features,
+        of this split or of another.
     """
     check(network, split)
-    wanted, known = {**network.identity, 'data': split.identity}, _read_manifest(folder)
-    path = folder / f'{split_name}_ims.npy'
-    if path.exists():
-        if known.get(split_name) == wanted:
-            return False
-        raise UserError(f'{path} has other features than these: choose another folder, or remove the file')
+    wanted, known = _describe(network, split), _read_manifest(folder)
+    shared = {key: value for key, value in wanted.items() if key not in OF_SPLIT}
+    path, present = folder / f'{split_name}{FEATURES}', sorted(folder.glob(f'*{FEATURES}'))
+    for other in present:
+        _check_same(other, known.get(other.name.removesuffix(FEATURES)), wanted if other == path else shared)
+    if path in present:
+        return False
+    _remove(folder / f'{split_name}_image_of_text.npy')  # of features that were removed, or never completed
+    if not present:
+        _remove(folder / 'boxes.npy')
     texts, starts = split.texts_of_image
     counts = np.diff(starts)
     with replacing(folder / MANIFEST) as file:
@@ -151,12 +227,12 @@ def write(network: Network, split: Split, split_name: str, folder: Path) -> bool
         _save(folder / f'{split_name}_image_of_text.npy', split.image_of_text[texts])
     if split.dataset:
         _write_lines(folder / 'dataset.txt', [split.dataset])
-    _write_features(network, split, path)  # the last one: with it the split is complete
+    _write_features(network, split, path, report or (lambda count: None))  # the last one: with it the split is complete
     return True
 
 
-def _write_features(network: Network, split: Split, path: Path) -> None:
-    """Writes the features of a split, a single region as a vector, and the boxes of a grid."""
+def _write_features(network: Network, split: Split, path: Path, report: Callable[[int], Any]) -> None:
+    """Writes the boxes of a grid, and then the features of a split, a single region as a vector."""
     dtype, written = np.dtype(network.dtype), 0
     with replacing(path) as file:
         for features in encode(network, split):
@@ -171,8 +247,9 @@ def _write_features(network: Network, split: Split, path: Path) -> None:
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(features.tobytes())
             written += len(features)
-    if (boxes := grid_boxes(regions)) is not None:
-        _save(path.with_name('boxes.npy'), boxes)
+            report(len(features))
+        if (boxes := grid_boxes(regions)) is not None:
+            _save(path.with_name('boxes.npy'), boxes)
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
@@ -181,7 +258,7 @@ def _read_manifest(folder: Path) -> Mapping[str, Any]:
         known = json.loads(path.read_text()) if path.exists() else {}
     except (OSError, ValueError):
         known = None
-    if not isinstance(known, dict):
+    if not isinstance(known, dict) or not all(isinstance(entry, dict) for entry in known.values()):
         raise UserError(f'{path} is damaged: remove the folder, and encode again')
     return known
 
@@ -194,3 +271,8 @@ def _write_lines(path: Path, lines: list[str] | tuple[str, ...]) -> None:
 def _save(path: Path, array: np.ndarray) -> None:
     with replacing(path) as file:
         np.save(file, array)
+
+
+def _remove(path: Path) -> None:
+    with writing(path):
+        path.unlink(missing_ok=True)

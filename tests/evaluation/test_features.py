@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
+import shutil
+import types
 
 import numpy as np
 import pytest
 from flax import linen as nn
+from PIL import Image
 
+from jitm.commands import encode
 from jitm.data import photos, precomp, scenes
 from jitm.errors import UserError
 from jitm.evaluation import features
@@ -42,12 +46,22 @@ def make_network(edge=2, normalize=False, crops=1, dtype='float32', factor=2.0):
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp('photos') / 'drawn'
     photos.write(scenes.load('dev', dev_images=5), folder)
+    photos.write(scenes.load('train', train_images=3), folder)
     return folder
+
+
+def load(root, name='dev', **changes):
+    return photos.load(name, root=str(root), **{'image_size': 16, 'short_side': 20} | changes)
 
 
 @pytest.fixture(scope='module')
 def split(root):
-    return photos.load('dev', root=str(root), image_size=16, short_side=20)
+    return load(root)
+
+
+def contents(folder):
+    """The bytes of each file of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def cells(pixels, edge=2):
@@ -116,6 +130,104 @@ def test_what_is_encoded_is_not_encoded_again(split, tmp_path, monkeypatch):
             features.write(other, split, 'dev', tmp_path)
 
 
+OTHERS = [
+    ({'edge': 4}, {}, 'network'),
+    ({'factor': 3.0}, {}, 'parameters'),
+    ({'edge': 1, 'crops': 10}, {}, 'network, crops'),
+    ({'dtype': 'float16'}, {}, 'dtype'),
+    ({}, {'image_size': 32, 'short_side': 32}, 'image_size, short_side'),
+    ({}, {'short_side': 24}, 'short_side'),
+    ({}, {'interpolation': 'bicubic'}, 'interpolation'),
+]
+
+
+@pytest.mark.parametrize(('changes', 'data', 'differing'), OTHERS, ids=[differing for *_, differing in OTHERS])
+def test_a_folder_has_the_features_of_one_network(root, split, tmp_path, changes, data, differing):
+    features.write(make_network(), load(root, 'train'), 'train', tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=rf'train_ims.npy has other features than these \({differing}\): choose'):
+        features.write(make_network(**changes), load(root, **data), 'dev', tmp_path)
+    assert contents(tmp_path) == before
+    assert features.write(make_network(), split, 'dev', tmp_path)
+    assert precomp.load('train', root=str(tmp_path)).regions.shape == (3, 4, 3)
+
+
+def test_features_of_other_programs_are_not_mixed_with_these(split, tmp_path):
+    np.save(tmp_path / 'train_ims.npy', np.ones((3, 4, 3), np.float32))
+    with pytest.raises(UserError, match=r'train_ims.npy was not written by jitm encode: choose another folder'):
+        features.write(make_network(), split, 'dev', tmp_path)
+    assert list(contents(tmp_path)) == ['train_ims.npy']
+
+
+def test_a_folder_without_its_features_takes_another_network(split, tmp_path):
+    ragged = dataclasses.replace(split, image_of_text=np.sort(np.arange(25) % 7 % 5).astype(np.int32))
+    features.write(make_network(), ragged, 'dev', tmp_path)
+    (tmp_path / 'dev_ims.npy').unlink()
+    assert features.write(make_network(edge=1), split, 'dev', tmp_path)
+    read = precomp.load('dev', root=str(tmp_path))
+    assert (read.regions.shape, read.boxes) == ((5, 1, 3), None)
+    np.testing.assert_array_equal(read.image_of_text, split.image_of_text)
+
+
+def test_a_photo_that_changed_is_noticed_among_many(tmp_path):
+    """The identity of a split has the pixels of 64 images only: of 130 images, not those of the second."""
+    train = tmp_path / 'many' / 'train'
+    train.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for n in range(130):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(train / f'{n}.png')
+    rows = [json.dumps({'file_name': f'{n}.png', 'captions': ['a dog']}) for n in range(130)]
+    (train / 'metadata.jsonl').write_text('\n'.join(rows))
+    before, copied = load(train.parent, 'train'), tmp_path / 'copied'
+    assert features.write(make_network(), before, 'train', tmp_path / 'out')
+    shutil.copytree(train.parent, copied / 'many', copy_function=shutil.copyfile)  # with other times of change
+    assert not features.write(make_network(), load(copied / 'many', 'train'), 'train', tmp_path / 'out')
+    Image.new('RGB', (16, 16)).save(train / '1.png')
+    after = load(train.parent, 'train')
+    assert after.identity == before.identity
+    with pytest.raises(UserError, match=r'train_ims.npy has other features than these \(images\): choose'):
+        features.write(make_network(), after, 'train', tmp_path / 'out')
+
+
+def test_an_array_that_changed_is_noticed_among_many(tmp_path):
+    before = scenes.load('train', train_images=130)
+    before = dataclasses.replace(before, regions=None, counts=None, boxes=None, pixels=before.pixels[:, :16, :16])
+    assert features.write(make_network(), before, 'train', tmp_path)
+    assert not features.write(make_network(), before, 'train', tmp_path)
+    after = dataclasses.replace(before, pixels=before.pixels.copy())
+    after.pixels[1] = 0
+    assert after.identity == before.identity
+    with pytest.raises(UserError, match=r'has other features than these \(images\): choose'):
+        features.write(make_network(), after, 'train', tmp_path)
+
+
+@pytest.mark.parametrize('name', ['train', 'dev'])
+def test_a_folder_of_an_earlier_version_is_refused(root, tmp_path, name):
+    """Its `encoded.json` has neither the files of the photos nor how they were resized."""
+    features.write(make_network(), load(root, 'train'), 'train', tmp_path)
+    path = tmp_path / 'encoded.json'
+    entry = json.loads(path.read_text())['train']
+    old = {key: entry[key] for key in ('network', 'parameters', 'crops', 'dtype', 'data')}
+    path.write_text(json.dumps({'train': old}))
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r'train_ims.npy was encoded by an earlier version.*: choose another folder'):
+        features.write(make_network(), load(root, name), name, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_split_is_complete_only_with_its_boxes(split, tmp_path, monkeypatch):
+    def killed(regions):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(features, 'grid_boxes', killed)
+        with pytest.raises(KeyboardInterrupt):
+            features.write(make_network(), split, 'dev', tmp_path)
+    assert not (tmp_path / 'dev_ims.npy').exists()
+    assert features.write(make_network(), split, 'dev', tmp_path)
+    assert precomp.load('dev', root=str(tmp_path)).boxes.shape == (5, 4, 4)
+
+
 def test_a_killed_job_encodes_its_split_again(split, tmp_path, monkeypatch):
     def killed(network, split):
         yield np.zeros((2, 4, 3), np.float32)
@@ -153,7 +265,67 @@ def test_models_and_images_without_pixels_are_refused(split):
         features.check(make_network(crops=5), split)
 
 
-def test_a_damaged_description_is_named(split, tmp_path):
-    (tmp_path / 'encoded.json').write_text('[')
+@pytest.mark.parametrize('content', ['[', '[]', '{"dev": 1}'])
+def test_a_damaged_description_is_named(split, tmp_path, content):
+    (tmp_path / 'encoded.json').write_text(content)
     with pytest.raises(UserError, match=r'encoded.json is damaged'):
         features.write(make_network(), split, 'dev', tmp_path)
+
+
+def test_encoded_images_are_counted(split, tmp_path, monkeypatch):
+    monkeypatch.setattr(features, 'IMAGES_PER_CALL', 2)
+    counts = []
+    features.write(make_network(), split, 'dev', tmp_path, counts.append)
+    assert len(counts) > 1
+    assert sum(counts) == 5
+
+
+class Bar:
+    """Notes what a progress bar shows."""
+
+    def __init__(self, desc, total, **_):
+        self.shown = [desc, total, 0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def update(self, count):
+        self.shown[2] += count
+
+
+def run_command(monkeypatch, root, out, network, splits=('train', 'dev'), **data):
+    """Runs the command with a network, and returns its progress bars."""
+    bars = []
+    monkeypatch.setattr(encode.tqdm, 'tqdm', lambda *args, **keywords: bars.append(Bar(*args, **keywords)) or bars[-1])
+    data = {'source': 'photos.load', 'root': str(root), 'image_size': 16, 'short_side': 20} | data
+    monkeypatch.setattr(encode, '_read_network', lambda values: (network, data))
+    encode.main(types.SimpleNamespace(out=str(out), split=splits, data_root=None))
+    return [bar.shown for bar in bars]
+
+
+def test_the_command_shows_its_progress(root, tmp_path, monkeypatch, capsys):
+    bars = run_command(monkeypatch, root, tmp_path, make_network())
+    assert bars == [['drawn/train', 3, 3], ['drawn/dev', 5, 5]]
+    assert 'drawn/dev: 5 images encoded' in capsys.readouterr().out
+    assert [done for *_, done in run_command(monkeypatch, root, tmp_path, make_network())] == [0, 0]
+    assert 'drawn/dev: 5 images had been encoded' in capsys.readouterr().out
+
+
+def test_the_command_checks_all_splits_before_it_encodes_one(root, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="has no captions of the split 'tset'"):
+        run_command(monkeypatch, root, tmp_path, make_network(), ('train', 'tset'))
+    assert not contents(tmp_path)
+
+
+def test_the_command_warns_once_of_ten_crops_that_are_alike(root, tmp_path, monkeypatch, caplog):
+    run_command(monkeypatch, root, tmp_path / 'larger', make_network(edge=1, crops=10))
+    run_command(monkeypatch, root, tmp_path / 'one', make_network(edge=1), short_side=16)
+    assert not caplog.messages
+    run_command(monkeypatch, root, tmp_path / 'alike', make_network(edge=1, crops=10), short_side=16)
+    (message,) = caplog.messages
+    assert "'data.short_side' and 'data.image_size' are both 16: give a larger --config.data.short_side" in message
+    alike = load(root, short_side=16).pixels.crops(np.arange(1))[0]
+    assert len(np.unique(alike, axis=0)) == 2
