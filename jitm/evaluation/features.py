@@ -25,7 +25,7 @@ from jitm.types import Images
 
 MANIFEST = 'encoded.json'
 FEATURES = '_ims.npy'
-OF_SPLIT = ('images', 'data')  # what a split has of its own in the manifest; the splits of a folder share the rest
+OF_SPLIT = ('images', 'data')  # entries of the manifest in which the splits of a folder differ
 CROPS = (1, 10)
 IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
 

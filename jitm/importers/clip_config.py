@@ -57,13 +57,27 @@ _OPEN_CLIP_TEXT = {
     'layers': 12,
     'mlp_ratio': 4.0,
 }
+# Keys of the preprocessing, besides the sizes -> the values of CLIP; a missing key has the first one.
+_HUGGING_FACE_PIXELS = {
+    'do_resize': (True,),
+    'resample': (3,),  # bicubic
+    'do_center_crop': (True,),
+    'do_rescale': (True,),
+    'rescale_factor': (1 / 255,),
+    'do_normalize': (True,),
+}
+_OPEN_CLIP_PIXELS = {
+    'mode': ('RGB',),
+    'interpolation': ('bicubic', 'random'),  # which is random in training only
+    'resize_mode': ('shortest',),
+}
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP, from its `config.json` or `open_clip_config.json`.
 
     Raises:
-      UserError: if the file is damaged, or the model is of another kind.
+      UserError: if the file is damaged, the model is of another kind, or its pixels are made in another way.
     """
     return (_hugging_face if path.name == 'config.json' else _open_clip)(path)
 
@@ -87,7 +101,11 @@ def _hugging_face(path: Path) -> dict[str, Any]:
             f'{path} has eos_token_id {text["eos_token_id"]}, but the tokenizer of CLIP ends texts with '
             f'{text["vocab_size"] - 1}: give another model'
         )
-    mean, deviation = _preprocessing(path.with_name('preprocessor_config.json'), 'image_mean', 'image_std')
+    file, size = path.with_name('preprocessor_config.json'), image['image_size']
+    pixels = _read_json(file) if file.is_file() else {}
+    sizes = {'size': ({'shortest_edge': size}, size), 'crop_size': ({'height': size, 'width': size}, size)}
+    _check_pixels(file, pixels, _HUGGING_FACE_PIXELS | sizes)
+    mean, deviation = _normalization(pixels, 'image_mean', 'image_std')
     return _section(
         _vit(image['image_size'], image['patch_size'], _hugging_face_tower(image), mean, deviation),
         {'max_length': text['max_position_embeddings'], **_hugging_face_tower(text)},
@@ -115,9 +133,12 @@ def _hugging_face_tower(sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a `CLIP` of open_clip."""
-    content = _read_json(path).get('model_cfg', {})
-    mean, deviation = _preprocessing(path, 'mean', 'std', section='preprocess_cfg')
-    return _of_open_clip(path, content, mean, deviation)
+    content = _read_json(path)
+    pixels = content.get('preprocess_cfg', {})
+    model = _of_open_clip(path, content.get('model_cfg', {}), *_normalization(pixels, 'mean', 'std'))
+    size = model['image']['image_size']
+    _check_pixels(path, pixels, _OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
+    return model
 
 
 def read_openai(path: Path, shape_of: Callable[[str], tuple[int, ...]], names: Collection[str]) -> dict[str, Any]:
@@ -203,11 +224,21 @@ def _vit(image_size: int, patch_size: int, tower: Mapping[str, Any], mean: Numbe
     return {'name': 'vit.ViT', **sizes, **tower, 'dtype': 'float32', 'mean': mean, 'deviation': deviation}
 
 
-def _preprocessing(path: Path, mean: str, deviation: str, section: str = '') -> tuple[Numbers, Numbers]:
-    """Returns the mean and the deviation of the pixels; those of CLIP if there is no such file or key."""
-    content = _read_json(path) if path.is_file() else {}
-    content = content.get(section, {}) if section else content
+def _normalization(content: Mapping[str, Any], mean: str, deviation: str) -> tuple[Numbers, Numbers]:
+    """Returns the mean and the deviation of the pixels; those of CLIP if there is no such key."""
     return tuple(content.get(mean, CLIP_MEAN)), tuple(content.get(deviation, CLIP_DEVIATION))
+
+
+def _check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tuple]) -> None:
+    """Raises a UserError unless photos become pixels as in OpenAI's CLIP.
+
+    The shorter side is resized to the size of the image encoder, of which the middle is cut out.
+    """
+    for key, values in known.items():
+        if (value := content.get(key)) is not None and value not in values:
+            raise UserError(
+                f"{path} sets '{key}' to {value!r}, but a CLIP is converted with {values[0]!r} only: give another model"
+            )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

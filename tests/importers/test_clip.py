@@ -2,6 +2,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import re
 
 import chex
 import jax
@@ -180,6 +181,72 @@ def test_the_activation_and_the_pixels_are_read(tmp_path):
     model = load_clip(folder).model
     assert (model['text']['activation'], model['image']['activation']) == ('gelu', 'quick_gelu')
     assert (model['image']['mean'], model['image']['deviation']) == ((0.5, 0.5, 0.5), (0.25, 0.5, 1))
+
+
+PROCESSOR = {  # of transformers
+    'do_resize': True,
+    'size': {'shortest_edge': SIZE},
+    'resample': 3,
+    'do_center_crop': True,
+    'crop_size': {'height': SIZE, 'width': SIZE},
+    'do_rescale': True,
+    'rescale_factor': 1 / 255,
+    'do_normalize': True,
+}
+
+
+def read_with_processor(folder, **changes):
+    """The model of a config of Hugging Face with the processor of its pixels."""
+    (folder / 'config.json').write_text(json.dumps(hugging_face_config()))
+    (folder / 'preprocessor_config.json').write_text(json.dumps(PROCESSOR | changes))
+    return clip_config.read_config(folder / 'config.json')
+
+
+def read_with_preprocessing(folder, **changes):
+    """The model of a config of open_clip with this `preprocess_cfg`."""
+    path = folder / 'open_clip_config.json'
+    path.write_text(json.dumps(open_clip_config() | {'preprocess_cfg': changes}))
+    return clip_config.read_config(path)
+
+
+@pytest.mark.parametrize(
+    ('read', 'changes'),
+    [
+        (read_with_processor, {}),
+        (read_with_processor, {'size': SIZE, 'crop_size': SIZE, 'resample': None}),  # as of 2021
+        (read_with_preprocessing, {}),
+        (read_with_preprocessing, {'size': SIZE, 'mode': 'RGB', 'interpolation': 'bicubic', 'resize_mode': 'shortest'}),
+        (read_with_preprocessing, {'size': [SIZE, SIZE], 'interpolation': 'random', 'resize_mode': None}),
+    ],
+)
+def test_the_preprocessing_of_clip_is_read(tmp_path, read, changes):
+    assert read(tmp_path, **changes)['image']['mean'] == CLIP_MEAN
+
+
+@pytest.mark.parametrize(
+    ('read', 'key', 'value', 'wanted'),
+    [
+        (read_with_processor, 'resample', 2, '3'),
+        (read_with_processor, 'size', 20, "{'shortest_edge': 16}"),
+        (read_with_processor, 'size', {'height': SIZE, 'width': SIZE}, "{'shortest_edge': 16}"),
+        (read_with_processor, 'crop_size', {'height': 20, 'width': SIZE}, "{'height': 16, 'width': 16}"),
+        (read_with_processor, 'do_resize', False, 'True'),
+        (read_with_processor, 'do_center_crop', False, 'True'),
+        (read_with_processor, 'do_rescale', False, 'True'),
+        (read_with_processor, 'rescale_factor', 1 / 127.5, '0.00392156862745098'),
+        (read_with_processor, 'do_normalize', False, 'True'),
+        (read_with_preprocessing, 'resize_mode', 'squash', "'shortest'"),
+        (read_with_preprocessing, 'resize_mode', 'longest', "'shortest'"),
+        (read_with_preprocessing, 'interpolation', 'bilinear', "'bicubic'"),
+        (read_with_preprocessing, 'size', [20, 20], '16'),
+        (read_with_preprocessing, 'mode', 'L', "'RGB'"),
+    ],
+)
+def test_another_preprocessing_is_refused(tmp_path, read, key, value, wanted):
+    file = {read_with_processor: 'preprocessor_config', read_with_preprocessing: 'open_clip_config'}[read]
+    message = f"{file}.json sets '{key}' to {value!r}, but a CLIP is converted with {wanted} only: give another model"
+    with pytest.raises(UserError, match=re.escape(message) + '$'):
+        read(tmp_path, **{key: value})
 
 
 NUMBERS = {  # that OpenAI's files hold beside the weights

@@ -10,12 +10,15 @@ import numpy as np
 import optax
 import pytest
 
+from jitm import parallel, ranges
 from jitm.commands import cli
+from jitm.commands.convert import write_run
 from jitm.data import scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
+from jitm.importers.published import Published
 from jitm.losses import anchored, distillation, ranking
 from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
@@ -24,7 +27,8 @@ from jitm.training.build.objective import make_terms
 from jitm.training.candidates import InBatch
 from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, Outcome, init_members
 from jitm.training.step import TrainState, TrainStep
-from tests.conftest import UNCHANGED
+from tests.configs.settings import load as load_setting
+from tests.conftest import TINY, UNCHANGED
 from tests.test_train import assert_same_run, remove_checkpoints
 from tests.training.models import small_vse
 from tests.training.test_objective import TERM
@@ -303,6 +307,66 @@ def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
     assert sizes == {'anchor': 16, 'target': 12}
     _, metrics = setup.train_step(state, setup.make_batch(0))
     assert np.isfinite(metrics['target/terms/boost'])
+
+
+def tiny_clip(setting):
+    """A setting of `configs/dbl.py` for CLIP on Flickr8k, with tiny encoders and drawn pictures: four steps."""
+    config = load_setting(f'dbl:clip,{setting},f8k')
+    config |= {'data': TINY['data'], 'epochs': 2, 'batch_size': 40, 'length_multiple': 32}
+    config['model'] |= {'embed_dim': 8}
+    for encoder in ('image', 'text'):
+        config['model'][encoder] |= {'hidden_dim': 8, 'num_layers': 1, 'num_heads': 2, 'mlp_dim': 12}
+    return ranges.check(config)
+
+
+@pytest.fixture(scope='module')
+def clip_alone(tmp_path_factory):
+    """The run of a CLIP without an anchor, before its first step."""
+    config, folder = tiny_clip('max,alone'), tmp_path_factory.mktemp('clip') / 'alone'
+    setup = loop.set_up(config)
+    variables = setup.initial_state().members['target'].variables
+    data = setup.data
+    write_run(Published(config['model'], variables, data.vocabulary, '', data.train.identity), config, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('loss', 'scenario'), [('relative_max', 'oas'), ('absolute_max', 'oss'), ('relative_max', 'mss')]
+)
+def test_clip_learns_from_an_anchor(clip_alone, loss, scenario):
+    config = tiny_clip(f'{loss[0]}m,{scenario}')
+    if scenario == 'oas':
+        for member in config['members'].values():
+            member['init_from'] = str(clip_alone)
+    if scenario == 'mss':
+        config['members']['anchor']['momentum'] = 0.5  # of the setting: 0.999
+    setup = loop.set_up(config)
+    assert setup.total_steps == 4
+    state = parallel.put_state(setup.initial_state())
+    members, metrics = [jax.device_get(state.members)], []
+    for n in range(2):
+        state, logged = setup.train_step(state, setup.make_batch(n))
+        members.append(jax.device_get(state.members))
+        metrics.append(jax.device_get(logged))
+    anchors, targets = ([after[name].params for after in members] for name in ('anchor', 'target'))
+    for n in range(2):
+        assert metrics[n]['finite']
+        assert metrics[n][f'target/terms/{loss}'] > 0
+        assert f'anchor/terms/{loss}' not in metrics[n]
+        assert_changed(targets[n], targets[n + 1])
+    if scenario == 'oas':
+        assert_equal(anchors[0], load_run(clip_alone).variables['params'])
+        assert_equal(anchors[0], targets[0])
+        assert_equal(anchors[0], anchors[2])
+    elif scenario == 'oss':
+        assert_changed(anchors[0], targets[0])
+        assert_changed(anchors[0], anchors[1])
+        assert metrics[0]['anchor/terms/ranking'] > 0
+    else:
+        assert_equal(anchors[0], targets[0])
+        half = jax.tree.map(lambda one, other: (one + other) / 2, anchors[0], targets[1])
+        chex.assert_trees_all_close(anchors[1], half, rtol=1e-5)
+        assert_changed(anchors[1], anchors[2])
 
 
 def test_average_is_initialized_as_its_target(tiny_config, finished):
