@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import tqdm
 from PIL import Image
 
 from jitm.data import caption_files, precomp
@@ -117,7 +118,9 @@ def _folder_of(listing: caption_files.Listing) -> Path:
 
 
 def check_files(files: Sequence[str]) -> None:
-    """Decodes every image file once; files that have been checked before and have not changed are not read again.
+    """Decodes every image file once, on a terminal with a progress bar.
+
+    Files that have been checked before and have not changed are not read again.
 
     Raises:
       UserError: if a file is missing, or no image.
@@ -133,7 +136,10 @@ def check_files(files: Sequence[str]) -> None:
     checked = cache_home() / 'checked_photos' / digest.hexdigest()
     if checked.exists():
         return
-    in_threads(lambda n: check_image(files[n]), len(files))
+    with tqdm.tqdm(
+        desc='checking', total=len(files), unit=' photos', disable=None, dynamic_ncols=True, leave=False
+    ) as bar:
+        in_threads(lambda n: (check_image(files[n]), bar.update()), len(files))
     with contextlib.suppress(OSError):  # without a cache they are checked again
         checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         checked.touch()
