@@ -112,6 +112,9 @@ GROUPS = {
             )
             for loss in ('max', 'selhn')
         },
+        'scan_selhn_sum': Experiment(  # gradients are clipped as with max of hinges
+            'scan.py:t2i,avg,selhn', {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}
+        ),
         'dbl_network': Experiment('dbl.py:baseline,max,alone'),
     },
     'batch_sizes': {
