@@ -215,15 +215,21 @@ def test_a_folder_of_an_earlier_version_is_refused(root, tmp_path, name):
     assert contents(tmp_path) == before
 
 
+def write_killed(monkeypatch, split, folder, **replaced):
+    """Encodes a split with functions that are killed, and checks that its features are not there."""
+    with monkeypatch.context() as patch:
+        for name, function in replaced.items():
+            patch.setattr(features, name, function)
+        with pytest.raises(KeyboardInterrupt):
+            features.write(make_network(), split, 'dev', folder)
+    assert not (folder / 'dev_ims.npy').exists()
+
+
 def test_a_split_is_complete_only_with_its_boxes(split, tmp_path, monkeypatch):
     def killed(regions):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(features, 'grid_boxes', killed)
-        with pytest.raises(KeyboardInterrupt):
-            features.write(make_network(), split, 'dev', tmp_path)
-    assert not (tmp_path / 'dev_ims.npy').exists()
+    write_killed(monkeypatch, split, tmp_path, grid_boxes=killed)
     assert features.write(make_network(), split, 'dev', tmp_path)
     assert precomp.load('dev', root=str(tmp_path)).boxes.shape == (5, 4, 4)
 
@@ -233,11 +239,7 @@ def test_a_killed_job_encodes_its_split_again(split, tmp_path, monkeypatch):
         yield np.zeros((2, 4, 3), np.float32)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(features, 'encode', killed)
-        with pytest.raises(KeyboardInterrupt):
-            features.write(make_network(), split, 'dev', tmp_path)
-    assert not (tmp_path / 'dev_ims.npy').exists()
+    write_killed(monkeypatch, split, tmp_path, encode=killed)
     assert features.write(make_network(), split, 'dev', tmp_path)
     assert precomp.load('dev', root=str(tmp_path)).num_images == 5
     assert sorted(json.loads((tmp_path / 'encoded.json').read_text())) == ['dev']
