@@ -31,6 +31,7 @@ from jitm.errors import UserError
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
 BAG = {'model.text.recurrent': False}  # captions are bags of words
+SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
 
@@ -68,7 +69,10 @@ def _from(run: str, *members: str) -> dict[str, str]:
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse.py:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse.py:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
 GROUPS = {
-    'losses': LOSS_GROUP,
+    'losses': {
+        **LOSS_GROUP,
+        **{f'{model}_selhn_sum': Experiment(f'vse.py:{model},selhn', SUMMED) for model in MODELS},
+    },
     'boosting': {
         **{
             f'vsepp_{loss}_{scenario}': Experiment(f'dbl.py:vsepp,{loss},{scenario}')
@@ -82,6 +86,7 @@ GROUPS = {
             for loss in ('rm', 'am', 'dr', 'rkd')
         },
         **LONGER,
+        f'{VSEPP}_doubled': Experiment('vse.py:mean,sum_max', {'terms.ranking.weight': 2.0}),
     },
     'offline': {
         'aoq_offtri': Experiment('aoq.py:vsepp,offtri'),
@@ -112,9 +117,10 @@ GROUPS = {
             )
             for loss in ('max', 'selhn')
         },
-        'scan_selhn_sum': Experiment(  # gradients are clipped as with max of hinges
-            'scan.py:t2i,avg,selhn', {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}
-        ),
+        **{
+            f'{name}_selhn_sum': Experiment(f'{words},selhn', SUMMED)
+            for name, words in (('scan', 'scan.py:t2i,avg'), ('saf', 'sgraf.py:saf'))
+        },
         'dbl_network': Experiment('dbl.py:baseline,max,alone'),
     },
     'batch_sizes': {

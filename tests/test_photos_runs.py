@@ -138,6 +138,17 @@ def test_devices_train_the_same_run_on_photos(root, tmp_path, request, devices, 
 
 
 @pytest.mark.slow
+def test_devices_score_photos_alike(finished, tmp_path):
+    for devices in (1, 2, 4):
+        flags = '--workdir', finished, '--split', 'test', '--output', tmp_path / str(devices), '--save_sims'
+        result = run_script('eval.py', *flags, JAX_NUM_CPU_DEVICES=str(devices))
+        assert result.returncode == 0, result.stderr
+    one, two, four = (np.load(tmp_path / str(devices) / 'sims.npy') for devices in (1, 2, 4))
+    np.testing.assert_allclose(two, one, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(four, one, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
 def test_photos_that_changed_are_other_data(root, finished, tmp_path, capsys):
     copy = tmp_path / 'copy'
     for name, images in SIZES.items():

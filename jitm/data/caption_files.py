@@ -5,6 +5,7 @@ Each format is a function `(root, names of the split) -> listed images, or None 
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ RESTVAL = 'restval'  # of COCO: images of its validation set that most published
 CAPTION_KEYS = ('captions', 'caption', 'text')
 KAGGLE_LINES = (  # of captions.txt: the name in quotes; a name with commas; any other name
     re.compile(r'\s*(?P<name>"(?:[^"]|"")*")\s*,(?P<caption>.*)'),
-    re.compile(r'(?P<name>.*?\.(?:jpe?g|png|gif|bmp|webp|tiff?))\s*,(?P<caption>.*)', re.IGNORECASE),
+    re.compile(r'(?P<name>.*?\.(?:jpe?g|png|gif|bmp|webp|tiff?)(?:#\d+)?)\s*,(?P<caption>.*)', re.IGNORECASE),
     re.compile(r'(?P<name>[^,]*),(?P<caption>.*)'),
 )
 
@@ -91,16 +92,12 @@ def _get(item: dict, key: str, kinds: type | tuple[type, ...], where: str) -> An
 
 def metadata(root: Path, names: Names) -> Listing | None:
     """Hugging Face's imagefolder: `{split}/metadata.jsonl` or `.csv`, with file_name and captions, caption or text."""
-    asked, *others = (_metadata_of(root / name) for name in names)
-    path = asked or _one(root, [path for path in others if path])
+    asked, *others = ([*(root / name).glob('metadata.jsonl'), *(root / name).glob('metadata.csv')] for name in names)
+    path = _one(root, asked or itertools.chain(*others))
     if path is None:
         return None
     rows = _json_rows(path) if path.suffix == '.jsonl' else _csv_rows(path)
     return Listing([_listed(row, where) for where, row in rows], [path.parent])
-
-
-def _metadata_of(folder: Path) -> Path | None:
-    return next((path for path in (folder / 'metadata.jsonl', folder / 'metadata.csv') if path.exists()), None)
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict]]:
@@ -186,7 +183,10 @@ def flickr(root: Path, names: Names) -> Listing | None:
         return None
     wanted = _split_list(root, names)
     parse = _kaggle_line if kaggle else _token_line
-    rows = [Listed(*parse(line, where), where) for where, line in _lines(path)]
+    rows = []
+    for where, line in _lines(path):
+        name, caption = parse(line, where)
+        rows.append(Listed(re.sub(r'#\d+$', '', name), [_unquote(caption)], where))
     listed = [row for row in rows if row.name in wanted]
     if missing := wanted.keys() - {one.name for one in listed}:
         first = min(missing, key=wanted.get)
@@ -200,18 +200,18 @@ def _token_file(root: Path) -> Path | None:
     return _one(root, [path for path in paths if '.lemma.' not in path.name] or paths)
 
 
-def _token_line(line: str, where: str) -> tuple[str, list[str]]:
+def _token_line(line: str, where: str) -> tuple[str, str]:
     name, tab, caption = line.partition('\t')
     if not tab:
         raise UserError(f'{where} has no tab after the name of the image')
-    return re.sub(r'#\d+$', '', name.strip()), [_unquote(caption)]
+    return name.strip(), caption
 
 
-def _kaggle_line(line: str, where: str) -> tuple[str, list[str]]:
+def _kaggle_line(line: str, where: str) -> tuple[str, str]:
     found = next((match for pattern in KAGGLE_LINES if (match := pattern.fullmatch(line))), None)
     if not found:
         raise UserError(f'{where} has no comma after the name of the image')
-    return _unquote(found['name']), [_unquote(found['caption'])]
+    return _unquote(found['name']), found['caption']
 
 
 def _unquote(field: str) -> str:

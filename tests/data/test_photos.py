@@ -220,6 +220,12 @@ def test_the_folder_of_dev_that_was_asked_for_is_read(root):
         load(root, 'dev')
 
 
+def test_two_files_of_metadata_are_refused(root):
+    (root / 'train' / 'metadata.csv').write_text('file_name,text\na.png,a cat\n')
+    with pytest.raises(UserError, match=r'has train/metadata.jsonl and train/metadata.csv: leave one of them'):
+        load(root)
+
+
 def test_coco_file_of_validation_is_found_once(tmp_path):
     coco(tmp_path)
     (tmp_path / 'annotations' / 'captions_train2017.json').rename(tmp_path / 'captions_validation.json')
@@ -242,6 +248,7 @@ LINES = {  # of captions.txt -> name and caption
     'a#0.png , not b.png, a dog': ('a#0.png', 'not b.png, a dog'),
     '"a" b.png,a dog': ('"a" b.png', 'a dog'),
     'a.ppm,a dog, running': ('a.ppm', 'a dog, running'),
+    'a,b.jpg#4,a dog #1, running #2': ('a,b.jpg', 'a dog #1, running #2'),
 }
 
 
