@@ -30,6 +30,7 @@ from jitm.errors import UserError
 
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
+ATTENTION = {'scan': 'scan.py:t2i,avg', 'bfan': 'bfan.py:equal', 'sgr': 'sgraf.py:sgr', 'saf': 'sgraf.py:saf'}
 BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
@@ -72,6 +73,7 @@ GROUPS = {
     'losses': {
         **LOSS_GROUP,
         **{f'{model}_selhn_sum': Experiment(f'vse.py:{model},selhn', SUMMED) for model in MODELS},
+        'rvsepp_selhn': Experiment('vse.py:rvsepp,selhn'),
     },
     'boosting': {
         **{
@@ -84,6 +86,10 @@ GROUPS = {
         **{
             f'vsepp_{loss}_oas': Experiment(f'dbl.py:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target'))
             for loss in ('rm', 'am', 'dr', 'rkd')
+        },
+        **{  # an average over the last 100 steps
+            f'vsepp_{loss}_mss_100': Experiment(f'dbl.py:vsepp,{loss},mss', {'members.anchor.momentum': 0.99})
+            for loss in ('rm', 'am')
         },
         **LONGER,
         f'{VSEPP}_doubled': Experiment('vse.py:mean,sum_max', {'terms.ranking.weight': 2.0}),
@@ -111,16 +117,10 @@ GROUPS = {
     'attention': {
         **{
             f'{name}_{loss}': Experiment(f'{words},{loss}')
-            for name, words in (
-                *(('scan', 'scan.py:t2i,avg'), ('bfan', 'bfan.py:equal')),
-                *(('sgr', 'sgraf.py:sgr'), ('saf', 'sgraf.py:saf')),
-            )
+            for name, words in ATTENTION.items()
             for loss in ('max', 'selhn')
         },
-        **{
-            f'{name}_selhn_sum': Experiment(f'{words},selhn', SUMMED)
-            for name, words in (('scan', 'scan.py:t2i,avg'), ('saf', 'sgraf.py:saf'))
-        },
+        **{f'{name}_selhn_sum': Experiment(f'{words},selhn', SUMMED) for name, words in ATTENTION.items()},
         'dbl_network': Experiment('dbl.py:baseline,max,alone'),
     },
     'batch_sizes': {
@@ -145,10 +145,19 @@ GROUPS = {
                 ('scratch', ',squeezenet,scratch', 'f8k'),
             )
         },
-        'photo_rc_sum_longer': Experiment(  # as long as fine-tuning, with its rate
-            'vsepp.py:vse0,squeezenet,frozen',
-            {**BAG, 'epochs': 4, 'optimizer.learning_rate': 5e-5, **_from('photo_rc_sum', 'target')},
-        ),
+        **{
+            f'photo_rc_{loss}_longer': Experiment(  # as long as fine-tuning, with its rate
+                'vsepp.py:vse0,squeezenet,frozen',
+                {
+                    **BAG,
+                    **_from(f'photo_rc_{loss}', 'target'),
+                    'epochs': 4,
+                    'optimizer.learning_rate': 5e-5,
+                    'terms.ranking.loss': f'ranking.{loss}_of_hinges',
+                },
+            )
+            for loss in ('sum', 'max')
+        },
         'photo_clip': Experiment('clip.py:softmax'),
     },
 }

@@ -115,8 +115,9 @@ def sum_first(config: ConfigDict, epochs: int) -> None:
     """Trains with the sum of hinges for this many epochs before the ranking loss."""
     terms = config.terms.to_dict()
     ranking = terms.pop('ranking')
+    sums = dict(loss='ranking.sum_of_hinges', margin=ranking['margin'])
     config.terms = dict(
-        warm_up=dict(ranking, loss='ranking.sum_of_hinges', end_epoch=epochs),
+        warm_up=dict(sums, weight=1.0, start_epoch=0, end_epoch=epochs, reduction='sum'),
         ranking=dict(ranking, start_epoch=epochs),
         **terms,
     )
@@ -157,7 +158,7 @@ def reduce(config: ConfigDict) -> None:
         text.bidirectional, text.word_init = True, 'uniform'
     if text.get('name') == 'text.BERTEncoder':
         config.initialize.bert = ''
-        text.size = 'tiny'
+        text.size, text.dropout = 'tiny', 0.0
         config.optimizer.factors = dict()
 
 

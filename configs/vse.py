@@ -78,4 +78,6 @@ def get_config(setting: str = 'fc,selhn,f30k') -> ConfigDict:
         common.set_schedule(config, epochs=30, learning_rate=5e-4, decay_epochs=15)
     if data == 'f8k':
         common.reduce(config)
+        if model == 'rvsepp':  # SelHN does not train a BERT from random parameters
+            common.sum_first(config, epochs=1)
     return config
