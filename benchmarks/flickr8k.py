@@ -106,7 +106,9 @@ GROUPS = {
         f'recipe_{words.replace(",", "_")}': Experiment(f'recipe.py:{words}')
         for words in (
             'mean,selhn,oss',
+            'mean,softmax,oss',
             'mean,selhn,offline',
+            'mean,selhn,oss,offline',
             'fc,selhn,oss',
             'rvse,selhn,oss',
             'rvse,selhn,offline',
@@ -121,6 +123,7 @@ GROUPS = {
             for loss in ('max', 'selhn')
         },
         **{f'{name}_selhn_sum': Experiment(f'{words},selhn', SUMMED) for name, words in ATTENTION.items()},
+        'scan_rm_oss': Experiment('dbl.py:scan,rm,oss'),
         'dbl_network': Experiment('dbl.py:baseline,max,alone'),
     },
     'batch_sizes': {
@@ -154,9 +157,16 @@ GROUPS = {
                     'epochs': 4,
                     'optimizer.learning_rate': 5e-5,
                     'terms.ranking.loss': f'ranking.{loss}_of_hinges',
+                    'model.normalize_images': loss == 'max',
                 },
             )
             for loss in ('sum', 'max')
+        },
+        **{  # VSE0 does not normalize image vectors, VSE++ does
+            f'photo_{data}_sum_normalized': Experiment(
+                'vsepp.py:vse0', {**BAG, 'model.normalize_images': True}, data=f'f8k_{data}'
+            )
+            for data in ('1c', '10c')
         },
         'photo_clip': Experiment('clip.py:softmax'),
     },

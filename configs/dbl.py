@@ -7,7 +7,7 @@ Example: --config configs/dbl.py:sgr,am,oss,f30k --config.optimizer.learning_rat
 
 from ml_collections import ConfigDict
 
-from configs import bfan, clip, common, naaf, sgraf, vse_infinity, vsepp, vsrn
+from configs import bfan, clip, common, naaf, scan, sgraf, vse_infinity, vsepp, vsrn
 
 NETWORK = {  # the file and its words
     'baseline': (sgraf, 'sgr'),  # changed as in section IV-A: see _baseline
@@ -19,6 +19,7 @@ NETWORK = {  # the file and its words
     'esa': (vse_infinity, 'esa,gru'),
     'gpo': (vse_infinity, 'vse_infinity,gru'),  # without warm-up, as in section IV-B
     'vsepp': (vsepp, 'vsepp'),  # not in the paper
+    'scan': (scan, 't2i,avg'),  # not in the paper
     'clip': (clip, 'softmax'),  # of L/14@336px
 }
 LOSS = {
@@ -114,6 +115,7 @@ SETTINGS = {
     'gpo,am,oss,f30k': (('GPO + AM', 'f30k', 'DBL section IV-B'),),
     **{f'baseline,{words},f8k': () for words in (*PUBLISHED, 'sp,oas')},
     **{f'{network},{loss},oss,f8k': () for network in (*TABLE_I, 'gpo') for loss in ('rm', 'am')},
+    **{f'scan,{loss},oss,f8k': () for loss in ('rm', 'am')},
     'gpo,max,alone,f8k': (),
     'clip,max,alone,f8k': (),
     **{f'clip,{loss},{scenario},f8k': () for loss in ('rm', 'am') for scenario in ('oas', 'oss', 'mss')},

@@ -207,11 +207,12 @@ def test_a_clip_encodes_the_cells_of_photos(root, finished_clip, tmp_path, capsy
     assert not (tmp_path / 'ten').exists()
 
 
-def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, capsys):
+def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, capsys, caplog):
     config = make_config(root)
     config['model']['image']['network'] = NETWORK | {'pooled': False}
     path = write_config(config, tmp_path / 'config.py')
     assert encode('--config', path, '--out', tmp_path / 'one') == 0, capsys.readouterr().err
+    assert 'the network has random parameters: set initialize.image, or give --workdir' in caplog.messages
     split = precomp.load('dev', root=str(tmp_path / 'one'))
     assert split.regions.shape[2] == 512
     assert split.captions == photos.load('dev', root=str(root), image_size=32, short_side=36).captions

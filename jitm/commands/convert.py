@@ -166,6 +166,12 @@ def make_config(config: Mapping[str, Any], published: Published) -> dict[str, An
         )
     if kind == 'pixels' and data.get('image_size') != (size := published.data['pixels'][1]):
         data |= {key: size for key in ('image_size', 'short_side') if key in data}
+    pixels = data.get('interpolation', 'bicubic'), data.get('short_side') == data.get('image_size')
+    if published.model['name'] == 'clip.CLIP' and pixels != ('bicubic', True):
+        raise UserError(
+            "a CLIP reads photos whose shorter side is resized to data.image_size with data.interpolation 'bicubic': "
+            'give a config of configs/clip.py'
+        )
     vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
     terms = dict(config['terms'])
     if not published.model.get('caption', True):

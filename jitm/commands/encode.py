@@ -53,8 +53,10 @@ def _read_network(values: flags.FlagValues) -> tuple[features.Network, dict]:
     if member not in setup.members:
         raise UserError(f"the config has no member '{member}'; it has {', '.join(setup.members)}")
     variables = jax.device_get(setup.initial_state().members[member].variables)
-    model = setup.members[member].model
-    return features.Network(model, variables, values.crops, values.precision), config['data']
+    network = features.Network(setup.members[member].model, variables, values.crops, values.precision)
+    if not config['initialize']['image'] and not config['members'][member]['init_from']:
+        logging.warning('the network has random parameters: set initialize.image, or give --workdir')
+    return network, config['data']
 
 
 def _encode(network: features.Network, split: Split, name: str, folder: Path) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import html
 import itertools
 import json
+import zlib
 from collections.abc import Iterable
 
 import numpy as np
@@ -52,7 +53,7 @@ class BPE:
         """
         try:
             merges = _from_json(path) if path.endswith('.json') else _from_text(path)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): give the path of the merges of a CLIP') from error
         except (ValueError, KeyError, TypeError) as error:

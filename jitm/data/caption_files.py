@@ -161,17 +161,16 @@ def coco(root: Path, names: Names) -> Listing | None:
     if path is None:
         return None
     tree = _parse(path, _read_text(path))
-    files, listed = {}, {}
+    listed: dict[int | float | str, Listed] = {}
     for where, item in _entries(path, tree, 'images'):
         name, number = _get(item, 'file_name', str, where), _get(item, 'id', ID, where)
-        if files.setdefault(number, name) != name:
+        if listed.setdefault(number, Listed(name, [], where)).name != name:
             raise UserError(f'{where} has the id {number} of another image: give each image an id of its own')
     for where, item in _entries(path, tree, 'annotations'):
         image = _get(item, 'image_id', ID, where)
-        if image not in files:
+        if image not in listed:
             raise UserError(f'{where} has the image_id {image}, which is no id of its images: add the image')
-        caption = _get(item, 'caption', str, where)
-        listed.setdefault(image, Listed(files[image], [], where)).captions.append(caption)
+        listed[image].captions.append(_get(item, 'caption', str, where))
     return Listing(list(listed.values()), _folders(root, path.stem.removeprefix('captions_')))
 
 
@@ -273,7 +272,7 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
     Args:
       root: the folder.
       split: such as 'train'; the names in `DEV` are the same.
-      restval: whether 'train' includes COCO's `restval`.
+      restval: whether 'train' includes COCO's `restval` in Karpathy's format.
 
     Raises:
       UserError: if there is none of a known format, or it is damaged.
@@ -281,10 +280,9 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
     if not root.is_dir():
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
-    if split == 'train' and restval:
-        names = (*names, RESTVAL)
     for read_format in FORMATS.values():
-        if (listing := read_format(root, names)) is not None:
+        more = (RESTVAL,) if read_format is karpathy and split == 'train' and restval else ()
+        if (listing := read_format(root, (*names, *more))) is not None:
             return listing
     formats = '; '.join(name.replace('{split}', split) for name in FORMATS)
     raise UserError(f"{root} has no captions of the split '{split}': add one of {formats}")

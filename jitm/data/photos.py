@@ -40,7 +40,7 @@ def load(
       root: the folder; for the formats of captions see `jitm.data.caption_files`.
       image_size: H and W of the pixels.
       short_side, interpolation, crop, min_area, flip: see `jitm.data.transforms.Transform`.
-      restval: whether `train` includes COCO's `restval` ("RC+rV" of VSE++).
+      restval: whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
       max_captions: number of captions to keep of each image, the first ones; None for all.
       dev_images: number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
 

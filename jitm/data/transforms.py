@@ -34,7 +34,7 @@ def open_image(path: str) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data))
     except Exception:  # Pillow raises many kinds of errors for damaged headers
-        raise UserError(f'{path} is no image that Pillow can read: replace the file, or leave it out') from None
+        raise UserError(f'{path} is no image that Pillow can read: convert it to JPEG, or leave it out') from None
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise UserError(f'{path} has {width} x {height} pixels: shrink it to at most {MAX_PIXELS} pixels')

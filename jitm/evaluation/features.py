@@ -240,7 +240,10 @@ def _write_features(network: Network, split: Split, path: Path, report: Callable
                 features, (regions, size) = features.astype(dtype), features.shape[1:]
             if not np.isfinite(features).all():
                 row = written + int(np.argmin(np.isfinite(features).all(axis=(1, 2))))
-                raise UserError(f'{split.image_ids[row]} of {split.name} has features that are not finite in {dtype}')
+                raise UserError(
+                    f'{split.image_ids[row]} of {split.name} has features that are not finite in {dtype}: '
+                    + ('take --precision float32' if dtype == np.float16 else 'check the weights of the network')
+                )
             if not written:
                 shape = (split.num_images, size) if regions == 1 else (split.num_images, regions, size)
                 header = {'descr': dtype.str, 'fortran_order': False, 'shape': shape}

@@ -40,7 +40,7 @@ _IMAGE_SIZES = {
     'layer_norm_eps': EPSILON,
 }
 _LEGACY_END = 2  # of released configs; the end of a text is then its largest id, which is that of our end
-_OPEN_CLIP = {'embed_dim': None, 'vision_cfg': None, 'text_cfg': None, 'quick_gelu': False}
+_OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # none has 0 dimensions
 _OPEN_CLIP_IMAGE = {
     'image_size': 224,
     'layers': 12,
@@ -88,7 +88,7 @@ def _hugging_face(path: Path) -> dict[str, Any]:
     if content.get('model_type') != 'clip':
         raise UserError(f"{path} has the model_type '{content.get('model_type')}': give a model of the type 'clip'")
     text, image = (
-        {key: _part(path, content, part).get(key, default) for key, default in sizes.items()}
+        _values(path, _part(path, content, part), sizes)
         for part, sizes in (('text', _TEXT_SIZES), ('vision', _IMAGE_SIZES))
     )
     for part in (text, image):
@@ -105,11 +105,11 @@ def _hugging_face(path: Path) -> dict[str, Any]:
     pixels = _read_json(file) if file.is_file() else {}
     sizes = {'size': ({'shortest_edge': size}, size), 'crop_size': ({'height': size, 'width': size}, size)}
     _check_pixels(file, pixels, _HUGGING_FACE_PIXELS | sizes)
-    mean, deviation = _normalization(pixels, 'image_mean', 'image_std')
+    mean, deviation = _normalization(file, pixels, 'image_mean', 'image_std')
     return _section(
         _vit(image['image_size'], image['patch_size'], _hugging_face_tower(image), mean, deviation),
         {'max_length': text['max_position_embeddings'], **_hugging_face_tower(text)},
-        content.get('projection_dim', 512),
+        _values(path, content, {'projection_dim': 512})['projection_dim'],
     )
 
 
@@ -134,8 +134,9 @@ def _hugging_face_tower(sizes: Mapping[str, Any]) -> dict[str, Any]:
 def _open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a `CLIP` of open_clip."""
     content = _read_json(path)
-    pixels = content.get('preprocess_cfg', {})
-    model = _of_open_clip(path, content.get('model_cfg', {}), *_normalization(pixels, 'mean', 'std'))
+    sections = _values(path, content, {'model_cfg': {}, 'preprocess_cfg': {}})
+    pixels = sections['preprocess_cfg']
+    model = _of_open_clip(path, sections['model_cfg'], *_normalization(path, pixels, 'mean', 'std'))
     size = model['image']['image_size']
     _check_pixels(path, pixels, _OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
     return model
@@ -182,19 +183,21 @@ def read_openai(path: Path, shape_of: Callable[[str], tuple[int, ...]], names: C
 def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviation: Numbers) -> dict[str, Any]:
     """Returns the config's `model` of the `model_cfg` of open_clip."""
     model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale',))
-    if not all(isinstance(model[key], dict) for key in ('vision_cfg', 'text_cfg')):
+    if not model['vision_cfg'] or not model['text_cfg']:
         raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give that of a CLIP of open_clip')
-    image, text = (
-        _given(path, model[part], sizes)
-        for part, sizes in (('vision_cfg', _OPEN_CLIP_IMAGE), ('text_cfg', _OPEN_CLIP_TEXT))
-    )
+    text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
+    blocks = model['vision_cfg'].get('layers')
+    blocks = blocks if isinstance(blocks, list) else []  # of the four stages of a residual network
+    image = _given(path, model['vision_cfg'], _OPEN_CLIP_IMAGE | ({'layers': blocks} if blocks else {}))
     activation = 'quick_gelu' if model['quick_gelu'] else 'gelu'
     heads = image['width'] // image['head_width']
-    if isinstance(image['layers'], list):
+    if not heads:
+        raise UserError(f"{path} has a 'head_width' above the 'width': download the file again")
+    if blocks:
         encoder = {
             'name': 'clip_resnet.ModifiedResNet',
             'image_size': image['image_size'],
-            'blocks': tuple(image['layers']),
+            'blocks': tuple(blocks),
             'stem_dim': image['width'],
             'num_heads': RESNET_CHANNELS * image['width'] // image['head_width'],
             'train_norm': False,
@@ -224,9 +227,43 @@ def _vit(image_size: int, patch_size: int, tower: Mapping[str, Any], mean: Numbe
     return {'name': 'vit.ViT', **sizes, **tower, 'dtype': 'float32', 'mean': mean, 'deviation': deviation}
 
 
-def _normalization(content: Mapping[str, Any], mean: str, deviation: str) -> tuple[Numbers, Numbers]:
+def _normalization(path: Path, content: Mapping[str, Any], mean: str, deviation: str) -> list[Numbers]:
     """Returns the mean and the deviation of the pixels; those of CLIP if there is no such key."""
-    return tuple(content.get(mean, CLIP_MEAN)), tuple(content.get(deviation, CLIP_DEVIATION))
+    found = []
+    for key, default in ((mean, CLIP_MEAN), (deviation, CLIP_DEVIATION)):
+        value = content.get(key) or default
+        if not isinstance(value, (list, tuple)) or len(value) != 3 or not all(map(_is_positive, value)):
+            raise UserError(f"{path} sets '{key}' to {value!r}: it must be three numbers above 0")
+        found.append(tuple(value))
+    return found
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # of a default: what a value must be
+    int: ('a whole number above 0', lambda value: type(value) is int and value > 0),
+    float: ('a number above 0', _is_positive),
+    str: ('a text', lambda value: isinstance(value, str)),
+    bool: ('true or false', lambda value: isinstance(value, bool)),
+    dict: ('a JSON object', lambda value: isinstance(value, dict)),
+    list: ('four whole numbers above 0', lambda value: len(value) == 4 and all(map(_KINDS[int][1], value))),
+}
+
+
+def _values(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the known keys, by default the given ones.
+
+    Raises:
+      UserError: if a value is of another kind than the default.
+    """
+    values = {key: section.get(key, default) for key, default in known.items()}
+    for key, default in known.items():
+        kind, is_right = _KINDS[type(default)]
+        if not is_right(values[key]):
+            raise UserError(f"{path} has '{key}' {values[key]!r}; it must be {kind}: download the file again")
+    return values
 
 
 def _check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tuple]) -> None:
@@ -252,7 +289,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ignored: Collection[str] = ()) -> dict:
-    """Returns the values of the known keys, by default the given ones.
+    """Returns the values of the known keys, see `_values`.
 
     Raises:
       UserError: if there is another key with a value, which would change the model.
@@ -260,7 +297,7 @@ def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ign
     for key, value in section.items():
         if key not in known and key not in ignored and value not in (None, False, ''):
             raise UserError(f"{path} sets '{key}' to {value!r}, which this CLIP does not have: give another model")
-    return {key: section.get(key, default) for key, default in known.items()}
+    return _values(path, section, known)
 
 
 def _section(image: dict[str, Any], text: dict[str, Any], embed_dim: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import math
 import pathlib
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import chex
@@ -166,6 +167,6 @@ def _open_npz(file: pathlib.Path) -> tuple[list[str], Read]:
     try:
         with file.open('rb') as opened, np.load(opened) as archive:
             tensors = dict(archive)
-    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f'{file} is not a complete NumPy archive ({error}): download it again') from error
     return list(tensors), tensors.__getitem__

@@ -2,6 +2,7 @@
 
 import dataclasses
 import zipfile
+import zlib
 from pathlib import Path
 
 import jax
@@ -58,7 +59,7 @@ class MiningState:
                     return None
                 lists = [(file[f'{name}_0'], file[f'{name}_1']) for name in ('i2t', 't2i')]
                 return cls(int(file['done']), *lists, file['positives'])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
     def join(self, other: 'MiningState') -> 'MiningState':

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +65,7 @@ class Rows:
                 if str(file['model']) != model:
                     return None
                 return cls([Entry(*entry) for entry in json.loads(str(file['entries']))], file['vectors'])
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
 

@@ -98,6 +98,10 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
             ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'configs/scan.py'],
             'the model reads pixels, which the',
         ),
+        (
+            ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'configs/vsepp.py:vsepp,squeezenet,frozen,f8k'],
+            "with data.interpolation 'bicubic': give a config of configs/clip.py",
+        ),
         (['--from', 'clip', 'PATH', '--out', 'RUN'], 'exists and is not empty'),
         (['--from', 'clip', 'missing', '--out', 'NEW'], 'missing does not exist'),
         (['--from', 'clip', 'PATH', '--out', 'NEW', '--vocabulary', 'x.gz'], 'x.gz cannot be read'),

@@ -90,6 +90,14 @@ def test_damaged_files_are_refused(tmp_path, name, content, message):
         load_vocabulary(str(tmp_path / name))
 
 
+def test_a_damaged_archive_is_refused(tmp_path):
+    whole = bytearray(gzip.compress(HEADER.encode()))
+    whole[10] = 0xFF  # no kind of block
+    (tmp_path / 'x.gz').write_bytes(whole)
+    with pytest.raises(UserError, match='cannot be read'):
+        load_vocabulary(str(tmp_path / 'x.gz'))
+
+
 def test_a_run_keeps_the_pieces(pieces):
     restored = restore_vocabulary(json.loads(json.dumps(describe_vocabulary(pieces))))
     assert restored == pieces

@@ -158,7 +158,7 @@ def token(root):
 def coco(root):
     draw(root / 'train2017')
     (root / 'annotations').mkdir()
-    tree = {'images': [{'id': 7, 'file_name': 'a.png'}, {'id': 3, 'file_name': 'b.png'}], 'annotations': []}
+    tree = {'images': [{'id': 3, 'file_name': 'b.png'}, {'id': 7, 'file_name': 'a.png'}], 'annotations': []}
     for image, caption in ((3, 'a dog'), (7, 'a "red" cat'), (3, 'two dogs, running')):
         tree['annotations'].append({'image_id': image, 'caption': caption})
     (root / 'annotations' / 'captions_train2017.json').write_text(json.dumps(tree))

@@ -160,6 +160,10 @@ OTHER_FILES = {
         _instead('captions_train2017.json', _coco(*({'id': 1, 'file_name': f'{n}.jpg'} for n in range(2)))),
         r'images.1. has the id 1 of another image',
     ),
+    'coco: an image without captions': (
+        _instead('captions_train2017.json', _coco(*({'id': n, 'file_name': f'{n}.jpg'} for n in range(2)))),
+        r'images.0. has no captions: add one, or remove the image',
+    ),
     'coco: a list as image_id': (
         _instead('captions_train2017.json', _coco(image_id=[1])),
         r"annotations.0. has no valid 'image_id'",

@@ -249,6 +249,42 @@ def test_another_preprocessing_is_refused(tmp_path, read, key, value, wanted):
         read(tmp_path, **{key: value})
 
 
+@pytest.mark.parametrize(
+    ('section', 'key', 'value', 'wanted'),
+    [
+        (None, 'model_cfg', [], 'a JSON object'),
+        (None, 'preprocess_cfg', None, 'a JSON object'),
+        ('model_cfg', 'embed_dim', None, 'a whole number above 0'),
+        ('model_cfg', 'vision_cfg', 1, 'a JSON object'),
+        ('model_cfg', 'quick_gelu', 'yes', 'true or false'),
+        ('vision_cfg', 'width', '12', 'a whole number above 0'),
+        ('vision_cfg', 'head_width', 0, 'a whole number above 0'),
+        ('vision_cfg', 'image_size', [16, 16], 'a whole number above 0'),
+        ('vision_cfg', 'layers', [1, 2], 'four whole numbers above 0'),
+        ('text_cfg', 'mlp_ratio', None, 'a number above 0'),
+        ('preprocess_cfg', 'mean', 0.5, 'three numbers above 0'),
+        ('preprocess_cfg', 'std', [1, 1, 0], 'three numbers above 0'),
+    ],
+)
+def test_damaged_configs_of_open_clip_are_refused(tmp_path, section, key, value, wanted):
+    content = open_clip_config() | {'preprocess_cfg': {}}
+    model = content['model_cfg']
+    {None: content, 'model_cfg': model, **model, **content}[section][key] = value
+    path = tmp_path / 'open_clip_config.json'
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=rf"open_clip_config.json (has|sets) '{key}' .* must be {wanted}"):
+        clip_config.read_config(path)
+
+
+@pytest.mark.parametrize('value', [None, [224], '224', 0, -1, 1.5, True])
+def test_damaged_configs_of_hugging_face_are_refused(tmp_path, value):
+    content = hugging_face_config()
+    content['vision_config']['image_size'] = value
+    (tmp_path / 'config.json').write_text(json.dumps(content))
+    with pytest.raises(UserError, match=rf"config.json has 'image_size' {re.escape(repr(value))}; it must be a whole"):
+        clip_config.read_config(tmp_path / 'config.json')
+
+
 NUMBERS = {  # that OpenAI's files hold beside the weights
     'input_resolution': np.array(SIZE),
     'context_length': np.array(LENGTH),
@@ -363,7 +399,7 @@ def test_other_models_of_open_clip_are_refused(tmp_path):
     vision = open_clip_config()['model_cfg']['vision_cfg'] | {'timm_model_name': 'vit'}
     with pytest.raises(UserError, match="sets 'timm_model_name' to 'vit'"):
         load_clip(write(tmp_path / 'timm', tensors, open_clip_config(vision_cfg=vision), 'open_clip'))
-    with pytest.raises(UserError, match='no model_cfg with vision_cfg'):
+    with pytest.raises(UserError, match="has 'vision_cfg' None; it must be a JSON object"):
         load_clip(write(tmp_path / 'none', tensors, open_clip_config(vision_cfg=None), 'open_clip'))
 
 
