@@ -41,7 +41,7 @@ _IMAGE_SIZES = {
 }
 _LEGACY_END = 2  # of released configs; the end of a text is then its largest id, which is that of our end
 _OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # none has 0 dimensions
-_OPEN_CLIP_IMAGE = {
+_OPEN_CLIP_VIT = {
     'image_size': 224,
     'layers': 12,
     'width': 768,
@@ -49,6 +49,7 @@ _OPEN_CLIP_IMAGE = {
     'head_width': 64,
     'mlp_ratio': 4.0,
 }
+_OPEN_CLIP_RESNET = {'image_size': 224, 'layers': [3, 4, 6, 3], 'width': 64, 'head_width': 64}
 _OPEN_CLIP_TEXT = {
     'context_length': 77,
     'vocab_size': 49408,
@@ -174,8 +175,8 @@ def read_openai(path: Path, shape_of: Callable[[str], tuple[int, ...]], names: C
         width, edge = sizes('visual.layer1.0.conv1.weight', 4)[0], RESNET_STRIDE
         layers = [count(rf'visual\.layer{layer}\.(\d+)\.') for layer in (1, 2, 3, 4)]
         cells, _ = sizes('visual.attnpool.positional_embedding', 2)
-    image = {'image_size': edge * math.isqrt(cells - 1), 'patch_size': edge, 'layers': layers}  # position 0 is no cell
-    image |= {'width': width, 'head_width': min(width, HEAD_SIZE)}
+    image = {'image_size': edge * math.isqrt(cells - 1), 'layers': layers, 'width': width}  # position 0 is no cell
+    image |= {'head_width': min(width, HEAD_SIZE), 'patch_size': None if isinstance(layers, list) else edge}
     content = {'embed_dim': sizes('text_projection', 2)[1], 'quick_gelu': True, 'vision_cfg': image, 'text_cfg': text}
     return _of_open_clip(path, content, CLIP_MEAN, CLIP_DEVIATION)
 
@@ -186,14 +187,11 @@ def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviati
     if not model['vision_cfg'] or not model['text_cfg']:
         raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give that of a CLIP of open_clip')
     text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
-    blocks = model['vision_cfg'].get('layers')
-    blocks = blocks if isinstance(blocks, list) else []  # of the four stages of a residual network
-    image = _given(path, model['vision_cfg'], _OPEN_CLIP_IMAGE | ({'layers': blocks} if blocks else {}))
+    blocks = model['vision_cfg'].get('layers')  # a list: of the four stages of a residual network
+    residual = isinstance(blocks, list)
+    image = _given(path, model['vision_cfg'], _OPEN_CLIP_RESNET if residual else _OPEN_CLIP_VIT)
     activation = 'quick_gelu' if model['quick_gelu'] else 'gelu'
-    heads = image['width'] // image['head_width']
-    if not heads:
-        raise UserError(f"{path} has a 'head_width' above the 'width': download the file again")
-    if blocks:
+    if residual:
         encoder = {
             'name': 'clip_resnet.ModifiedResNet',
             'image_size': image['image_size'],
@@ -206,6 +204,9 @@ def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviati
             'deviation': deviation,
         }
     else:
+        heads = image['width'] // image['head_width']
+        if not heads:
+            raise UserError(f"{path} has a 'head_width' above the 'width': download the file again")
         tower = _open_clip_tower(image, heads, activation)
         encoder = _vit(image['image_size'], image['patch_size'], tower, mean, deviation)
     words = {'max_length': text['context_length'], **_open_clip_tower(text, text['heads'], activation)}

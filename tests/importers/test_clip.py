@@ -260,7 +260,7 @@ def test_another_preprocessing_is_refused(tmp_path, read, key, value, wanted):
         ('vision_cfg', 'width', '12', 'a whole number above 0'),
         ('vision_cfg', 'head_width', 0, 'a whole number above 0'),
         ('vision_cfg', 'image_size', [16, 16], 'a whole number above 0'),
-        ('vision_cfg', 'layers', [1, 2], 'four whole numbers above 0'),
+        ('vision_cfg', 'layers', None, 'a whole number above 0'),
         ('text_cfg', 'mlp_ratio', None, 'a number above 0'),
         ('preprocess_cfg', 'mean', 0.5, 'three numbers above 0'),
         ('preprocess_cfg', 'std', [1, 1, 0], 'three numbers above 0'),
@@ -274,6 +274,21 @@ def test_damaged_configs_of_open_clip_are_refused(tmp_path, section, key, value,
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=rf"open_clip_config.json (has|sets) '{key}' .* must be {wanted}"):
         clip_config.read_config(path)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'layers': [1, 2], 'patch_size': None}, r"has 'layers' \[1, 2\]; it must be four whole numbers above 0"),
+        ({'head_width': 64}, "has a 'head_width' above the 'width'"),
+    ],
+)
+def test_impossible_sizes_of_open_clip_are_refused(tmp_path, changes, message):
+    content = open_clip_config()
+    content['model_cfg']['vision_cfg'] |= changes
+    (tmp_path / 'open_clip_config.json').write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        clip_config.read_config(tmp_path / 'open_clip_config.json')
 
 
 @pytest.mark.parametrize('value', [None, [224], '224', 0, -1, 1.5, True])
