@@ -40,7 +40,7 @@ _IMAGE_SIZES = {
     'layer_norm_eps': EPSILON,
 }
 _LEGACY_END = 2  # of released configs; the end of a text is then its largest id, which is that of our end
-_OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # none has 0 dimensions
+_OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # embed_dim has no default
 _OPEN_CLIP_VIT = {
     'image_size': 224,
     'layers': 12,
@@ -231,16 +231,23 @@ def _vit(image_size: int, patch_size: int, tower: Mapping[str, Any], mean: Numbe
 def _normalization(path: Path, content: Mapping[str, Any], mean: str, deviation: str) -> list[Numbers]:
     """Returns the mean and the deviation of the pixels; those of CLIP if there is no such key."""
     found = []
-    for key, default in ((mean, CLIP_MEAN), (deviation, CLIP_DEVIATION)):
-        value = content.get(key) or default
-        if not isinstance(value, (list, tuple)) or len(value) != 3 or not all(map(_is_positive, value)):
-            raise UserError(f"{path} sets '{key}' to {value!r}: it must be three numbers above 0")
+    for key, default, wanted, is_right in (
+        (mean, CLIP_MEAN, 'three numbers', _is_number),
+        (deviation, CLIP_DEVIATION, 'three numbers above 0', _is_positive),
+    ):
+        value = default if content.get(key) is None else content[key]
+        if not isinstance(value, (list, tuple)) or len(value) != 3 or not all(map(is_right, value)):
+            raise UserError(f"{path} sets '{key}' to {value!r}: it must be {wanted}")
         found.append(tuple(value))
     return found
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < math.inf
+    return _is_number(value) and value > 0
 
 
 _KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # of a default: what a value must be

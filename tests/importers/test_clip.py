@@ -216,6 +216,7 @@ def read_with_preprocessing(folder, **changes):
         (read_with_processor, {'size': SIZE, 'crop_size': SIZE, 'resample': None}),  # as of 2021
         (read_with_preprocessing, {}),
         (read_with_preprocessing, {'size': SIZE, 'mode': 'RGB', 'interpolation': 'bicubic', 'resize_mode': 'shortest'}),
+        (read_with_preprocessing, {'mean': None, 'std': [1, 1, 1]}),
         (read_with_preprocessing, {'size': [SIZE, SIZE], 'interpolation': 'random', 'resize_mode': None}),
     ],
 )
@@ -262,7 +263,8 @@ def test_another_preprocessing_is_refused(tmp_path, read, key, value, wanted):
         ('vision_cfg', 'image_size', [16, 16], 'a whole number above 0'),
         ('vision_cfg', 'layers', None, 'a whole number above 0'),
         ('text_cfg', 'mlp_ratio', None, 'a number above 0'),
-        ('preprocess_cfg', 'mean', 0.5, 'three numbers above 0'),
+        ('preprocess_cfg', 'mean', 0.5, 'three numbers'),
+        ('preprocess_cfg', 'mean', [], 'three numbers'),
         ('preprocess_cfg', 'std', [1, 1, 0], 'three numbers above 0'),
     ],
 )
