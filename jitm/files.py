@@ -1,4 +1,4 @@
-"""Atomic file writes, locks of folders, files of JSON lines and content hashes."""
+"""Atomic writes, output folders and files that belong to jitm, locks, files of JSON lines and content hashes."""
 
 import contextlib
 import fcntl
@@ -15,6 +15,10 @@ import numpy as np
 from jitm.errors import UserError
 
 LOCK = '.lock'
+PARTIAL = '.jitm_partial'
+OWNED = '.jitm'  # in an output folder: its kind, and the files that jitm wrote to it
+MARK = b'written by jitm'  # near the start of a single output file
+MARK_WITHIN = 4096  # bytes
 RESUMES = 'make room and repeat the command, which resumes the run'
 
 
@@ -55,6 +59,8 @@ def writing(path: Path, remedy: str = 'make room, or choose another folder') -> 
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces the one at a path when the block ends without an error.
 
+    Processes that replace the same file take turns. What a killed one left is overwritten.
+
     Args:
       path: the file; its folder is created if needed.
 
@@ -64,17 +70,163 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises:
       UserError: if it cannot be written, for example on a full disk; the old file is then left unchanged.
     """
-    partial = path.with_name(f'{path.name}.partial')
+    partial = path.with_name(f'.{path.name}{PARTIAL}')
     with writing(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open('wb') as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _open_locked(partial) as file:
+            try:
                 yield file
-            partial.replace(path)
-        except Exception:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
+                file.truncate()  # a process that was killed may have written more
+                partial.replace(path)
+            except Exception:
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+                raise
+
+
+def _open_locked(path: Path) -> IO[bytes]:
+    """Opens a file that no other process or thread has open by this function, and waits for the others."""
+    while True:
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), 'wb')
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):  # it was renamed or removed meanwhile
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        file.close()
+
+
+class OutputFolder:
+    """A folder that belongs to jitm: a file in it names what was written there.
+
+    It is new, empty, or was taken before for output of the same kind. Files that it does not name are somebody else's
+    and are neither replaced nor removed.
+
+    Attributes:
+      path: where it lies.
+    """
+
+    def __init__(self, path: Path, kind: str):
+        """Checks that the folder may be taken; the first file that is written takes it.
+
+        Args:
+          path: the folder, which need not exist.
+          kind: what it holds, with its article, such as 'an index'.
+
+        Raises:
+          UserError: if it has files of somebody else, or output of another kind.
+        """
+        self.path, self._kind = path, kind
+        self._read()
+
+    def _read(self) -> list[str]:
+        """Returns the names of the files, as `names`, of a folder that may be taken."""
+        try:
+            owned = json.loads((self.path / OWNED).read_bytes())
+            kind, names = str(owned['kind']), list(map(str, owned['files']))
+        except FileNotFoundError:
+            kind, names = self._kind, []
+            if any(name != LOCK and not name.endswith(PARTIAL) for name in _names_in(self.path)):
+                raise UserError(
+                    f'{self.path} is not empty and is not {kind} of jitm; choose a new or empty folder'
+                ) from None
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = 'is no folder' if isinstance(error, NotADirectoryError) else f'has a damaged file {OWNED}'
+            raise UserError(f'{self.path} {reason}; choose a new or empty folder') from None
+        if kind != self._kind:
+            raise UserError(f'{self.path} is {kind} of jitm, not {self._kind}; choose another folder')
+        return names
+
+    @property
+    def names(self) -> list[str]:
+        """The files that jitm wrote, or was about to write, relative to the folder."""
+        return self._read()
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[list[str]]:
+        """Yields the names of the files, which the block may change, while other processes wait."""
+        with writing(self.path), contextlib.ExitStack() as stack:
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY)
+            stack.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            names = self._read()
+            yield names
+            with replacing(self.path / OWNED) as file:
+                file.write((json.dumps({'kind': self._kind, 'files': names}) + '\n').encode())
+
+    def claim(self, names: Iterable[str]) -> None:
+        """Registers files before they are written.
+
+        Args:
+          names: the files, relative to the folder.
+
+        Raises:
+          UserError: if one exists that jitm did not write, or the folder cannot be written.
+        """
+        with self._changing() as known:
+            new = sorted(set(names) - set(known))
+            for name in new:
+                if os.path.lexists(self.path / name):
+                    raise UserError(f'{self.path / name} was not written by jitm; move it, or choose another folder')
+            known += new
+
+    @contextlib.contextmanager
+    def replacing(self, name: str) -> Iterator[IO[bytes]]:
+        """Claims a file and replaces it as `replacing` does."""
+        self.claim([name])
+        with replacing(self.path / name) as file:
+            yield file
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes those of some files that jitm wrote, and the folders within this one that they leave empty.
+
+        Args:
+          names: the files, relative to the folder.
+
+        Raises:
+          UserError: if the folder cannot be written.
+        """
+        if not (removed := set(names).intersection(self.names)):
+            return
+        with self._changing() as known:
+            for name in removed:
+                (self.path / name).unlink(missing_ok=True)
+            folders = {str(parent) for name in removed for parent in Path(name).parents[:-1]}
+            for folder in sorted(folders, reverse=True):  # inner ones first
+                with contextlib.suppress(OSError):  # it is not empty, or gone
+                    (self.path / folder).rmdir()
+            known[:] = [name for name in known if name not in removed]
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+@contextlib.contextmanager
+def replacing_own(path: Path) -> Iterator[IO[bytes]]:
+    """Replaces a file as `replacing` does, if it has MARK near its start or does not exist.
+
+    Raises:
+      UserError: if the file was written by somebody else, or cannot be written.
+    """
+    check_own(path)
+    with replacing(path) as file:
+        yield file
+
+
+def check_own(path: Path) -> None:
+    """Raises a UserError if a file exists without MARK near its start."""
+    if not os.path.lexists(path):
+        return
+    with writing(path):
+        if path.is_file():
+            with path.open('rb') as file:
+                if MARK in file.read(MARK_WITHIN):
+                    return
+    raise UserError(f'{path} exists and was not written by jitm; choose another file, or remove it')
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
 """Files that are there whole or not at all."""
 
 import errno
+import json
+import threading
 
 import pytest
 
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import MARK, OWNED, OutputFolder, replacing, replacing_own
 
 
 def test_a_file_is_replaced_when_it_is_complete(tmp_path):
@@ -24,3 +26,119 @@ def test_full_disk_keeps_the_old_file(tmp_path):
         raise OSError(errno.ENOSPC, 'No space left on device')
     assert path.read_bytes() == b'before'
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_overwritten(tmp_path):
+    (tmp_path / '.file.jitm_partial').write_bytes(b'longer than what follows')
+    with replacing(tmp_path / 'file') as file:
+        file.write(b'short')
+    assert (tmp_path / 'file').read_bytes() == b'short'
+    assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+def test_threads_that_replace_one_file_take_turns(tmp_path):
+    path, errors = tmp_path / 'file', []
+
+    def write(letter):
+        try:
+            for _ in range(20):
+                with replacing(path) as file:
+                    for _ in range(10):
+                        file.write(letter * 1000)
+                        file.flush()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in (b'a', b'b', b'c')]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert path.read_bytes() in {letter * 10_000 for letter in (b'a', b'b', b'c')}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_persons_partial_file_is_left_alone(tmp_path):
+    (tmp_path / 'file.partial').write_bytes(b'mine')
+    with replacing(tmp_path / 'file') as file:
+        file.write(b'new')
+    assert (tmp_path / 'file.partial').read_bytes() == b'mine'
+
+
+def test_an_output_folder_is_taken_by_its_first_file(tmp_path):
+    folder = OutputFolder(tmp_path / 'out', 'an index')
+    assert not folder.path.exists()
+    with folder.replacing('parts/0.npz') as file:
+        file.write(b'x')
+    assert folder.names == ['parts/0.npz']
+    assert OutputFolder(folder.path, 'an index').names == ['parts/0.npz']
+    with pytest.raises(UserError, match='out is an index of jitm, not an evaluation; choose another folder'):
+        OutputFolder(folder.path, 'an evaluation')
+
+
+@pytest.mark.parametrize('name', ['manifest.json', 'parts', '.hidden', f'{OWNED}x'])
+def test_a_folder_of_somebody_else_is_not_taken(tmp_path, name):
+    (tmp_path / name).write_bytes(b'mine')
+    with pytest.raises(UserError, match='is not empty and is not an index of jitm; choose a new or empty folder'):
+        OutputFolder(tmp_path, 'an index')
+
+
+def test_a_file_in_place_of_a_folder_and_a_damaged_list_are_named(tmp_path):
+    (tmp_path / 'file').write_bytes(b'mine')
+    with pytest.raises(UserError, match='file is no folder'):
+        OutputFolder(tmp_path / 'file', 'an index')
+    for content in (b'', b'[]', b'{"kind": "an index"}', b'\xff', b'[' * 100_000):
+        (tmp_path / OWNED).write_bytes(content)
+        with pytest.raises(UserError, match=f'has a damaged file {OWNED}'):
+            OutputFolder(tmp_path, 'an index')
+
+
+def test_files_that_jitm_did_not_write_stay_in_an_output_folder(tmp_path):
+    folder = OutputFolder(tmp_path, 'an index')
+    with folder.replacing('parts/0.npz') as file:
+        file.write(b'x')
+    for name in ('parts/mine.txt', 'vectors.npy'):
+        (tmp_path / name).write_bytes(b'mine')
+    with (
+        pytest.raises(UserError, match=r'vectors\.npy was not written by jitm; move it'),
+        folder.replacing('vectors.npy'),
+    ):
+        pass
+    folder.remove(['parts/0.npz', 'parts/mine.txt', 'vectors.npy'])
+    assert not folder.names
+    assert sorted(path.name for path in tmp_path.rglob('*')) == [OWNED, 'mine.txt', 'parts', 'vectors.npy']
+    assert (tmp_path / 'vectors.npy').read_bytes() == b'mine'
+
+
+def test_removing_all_files_of_a_folder_removes_the_folders_within(tmp_path):
+    folder = OutputFolder(tmp_path, 'an index')
+    folder.claim(['a/b/0', 'a/b/1'])
+    (tmp_path / 'a/b').mkdir(parents=True)
+    (tmp_path / 'a/b/0').write_bytes(b'x')  # the second one was never written
+    folder.remove(['a/b/0', 'a/b/1'])
+    assert [path.name for path in tmp_path.iterdir()] == [OWNED]
+
+
+def test_two_processes_may_write_to_an_output_folder(tmp_path):
+    first, second = (OutputFolder(tmp_path, 'an evaluation') for _ in range(2))
+    first.claim(['a'])
+    second.claim(['b'])
+    first.remove(['a'])
+    assert json.loads((tmp_path / OWNED).read_bytes()) == {'kind': 'an evaluation', 'files': ['b']}
+
+
+def test_a_single_file_is_replaced_only_if_jitm_wrote_it(tmp_path):
+    path = tmp_path / 'report.html'
+    for text in (b'first', b'second'):
+        with replacing_own(path) as file:
+            file.write(MARK + text)
+        assert path.read_bytes() == MARK + text
+    path.write_bytes(b'mine')
+    with pytest.raises(UserError, match=r'report\.html exists and was not written by jitm'), replacing_own(path):
+        pass
+    assert path.read_bytes() == b'mine'
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match=r'report\.html exists and was not written by jitm'), replacing_own(path):
+        pass

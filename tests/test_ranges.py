@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny_config, tmp_path, 
 def test_a_disk_that_fills_up_at_the_start_leaves_nothing(tiny_config, tmp_path):
     workdir = tmp_path / 'run'
     workdir.mkdir()
-    (workdir / 'config.json.partial').symlink_to('/dev/full')
+    (workdir / '.config.json.jitm_partial').symlink_to('/dev/full')
     with pytest.raises(UserError, match=r'run/config.json cannot be written: No space left on device; make room'):
         train_and_evaluate(tiny_config, workdir)
     assert not workdir.exists()

@@ -366,7 +366,7 @@ def test_config_file_that_is_not_of_the_checkpoints_is_not_reported(finished, tm
 
 
 def test_partial_config_file_does_not_block_a_start(tiny_config, tmp_path):
-    (tmp_path / 'config.json.partial').write_text('{"half')
+    (tmp_path / '.config.json.jitm_partial').write_text('{"half')
     loop.check_workdir(tmp_path, tiny_config)
 
 

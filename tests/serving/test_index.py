@@ -92,7 +92,7 @@ def test_killed_twenty_times_the_index_is_the_same(tmp_path, monkeypatch):
                 patch.setattr('jitm.serving.index.np.savez', _killed)
             with pytest.raises(Killed):
                 update(Files(files(300)), killed, encoder)
-        (killed / 'parts' / '999.npz.partial').write_bytes(b'half')
+        (killed / 'parts' / '.999.npz.jitm_partial').write_bytes(b'half')
         encoded += encoder.count
     monkeypatch.setattr('jitm.serving.index.json.dumps', _killed_at_manifest())
     encoder = Encoder()

@@ -15,7 +15,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
-from jitm.files import LOCK, locked
+from jitm.files import LOCK, PARTIAL, locked
 from jitm.importers.pretrained import Replacements, replace
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
@@ -148,7 +148,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
     """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints."""
     path = workdir / 'config.json'
     if not path.exists():
-        started = {'config.json.partial', 'processes', LOCK}  # left by a start that was killed at once
+        started = {f'.config.json{PARTIAL}', 'processes', LOCK}  # left by a start that was killed at once
         if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - started):
             raise UserError(f'workdir {workdir} exists and is not a run of jitm; choose an empty or a new one')
         return
