@@ -91,9 +91,10 @@ class JitmPrecomp(tfds.core.GeneratorBasedBuilder):
         return split
 
     def _generate_examples(self, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
-        captions = np.split(np.array(split.captions, object), np.flatnonzero(np.diff(split.image_of_text)) + 1)
+        texts, starts = split.texts_of_image
         for image, image_id in enumerate(split.image_ids):
-            record = {'image_id': image_id, 'regions': split.regions[image], 'captions': list(captions[image])}
+            captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
+            record = {'image_id': image_id, 'regions': split.regions[image], 'captions': captions}
             if self.builder_config.boxes:
                 record['boxes'] = split.boxes[image]
             yield image, record

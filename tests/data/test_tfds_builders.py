@@ -61,6 +61,15 @@ def test_published_features_have_no_boxes(tmp_path, config):
     assert_same(builder.as_data_source(split='dev'), precomp.load('dev', root=str(root)))
 
 
+def test_captions_may_be_in_any_order_of_images(tmp_path):
+    root = tmp_path / 'f8k_precomp'
+    write(root, 'train')
+    image_of_text = np.arange(15) * 2 % 3
+    np.save(root / 'train_image_of_text.npy', image_of_text)
+    records = prepare(tmp_path, 'f8k').as_data_source(split='train')
+    assert_same(records, precomp.load('train', root=str(root)))
+
+
 def test_dev_is_whole(tmp_path, monkeypatch):
     seen = []
     load = precomp.load
