@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import numpy as np
@@ -34,6 +34,26 @@ def cache_home() -> Path:
     """Returns the folder of what is kept between runs: `jitm` in XDG_CACHE_HOME, by default `~/.cache`."""
     home = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
     return Path(home) / 'jitm'
+
+
+def leads_out(name: str) -> bool:
+    """Returns whether a name in a file of data is no path within its folder: empty, absolute, or with `..` or NUL.
+
+    Links in the folder may lead anywhere: they are its owner's, and not in the data.
+    """
+    path = PurePosixPath(name)
+    return not path.parts or path.is_absolute() or '..' in path.parts or '\0' in name
+
+
+def check_within(name: str, where: str) -> None:
+    """Raises a UserError if a name leads out of its folder.
+
+    Args:
+      name: see `leads_out`.
+      where: the file and the line or entry with the name, for the message.
+    """
+    if leads_out(name):
+        raise UserError(f'{where} names {name!r}, which is no path within its folder: put the file there, or link it')
 
 
 @contextlib.contextmanager
@@ -123,6 +143,8 @@ class OutputFolder:
         try:
             owned = json.loads((self.path / OWNED).read_bytes())
             kind, names = str(owned['kind']), list(map(str, owned['files']))
+            if any(map(leads_out, names)):
+                raise ValueError('a file lies outside of the folder')
         except FileNotFoundError:
             kind, names = self._kind, []
             if any(name != LOCK and not name.endswith(PARTIAL) for name in _names_in(self.path)):

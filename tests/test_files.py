@@ -142,3 +142,13 @@ def test_a_single_file_is_replaced_only_if_jitm_wrote_it(tmp_path):
     path.mkdir()
     with pytest.raises(UserError, match=r'report\.html exists and was not written by jitm'), replacing_own(path):
         pass
+
+
+def test_output_folder_names_no_file_outside(tmp_path):
+    folder, other = tmp_path / 'folder', tmp_path / 'other'
+    other.write_bytes(b'mine')
+    OutputFolder(folder, 'an index').claim(['a'])
+    (folder / OWNED).write_text(json.dumps({'kind': 'an index', 'files': ['../other']}))
+    with pytest.raises(UserError, match=r'has a damaged file \.jitm'):
+        OutputFolder(folder, 'an index')
+    assert other.read_bytes() == b'mine'

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jitm.errors import UserError, did_you_mean
+from jitm.files import check_within
 
 DEV = ('dev', 'val', 'validation', 'valid')  # names of the same split
 ID = (int, float, str)  # types of COCO's ids
@@ -275,7 +276,7 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
       restval: whether 'train' includes COCO's `restval` in Karpathy's format.
 
     Raises:
-      UserError: if there is none of a known format, or it is damaged.
+      UserError: if there is none of a known format, it is damaged, or an image lies outside of the folder.
     """
     if not root.is_dir():
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
@@ -283,6 +284,8 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
     for read_format in FORMATS.values():
         more = (RESTVAL,) if read_format is karpathy and split == 'train' and restval else ()
         if (listing := read_format(root, (*names, *more))) is not None:
+            for image in listing.images:
+                check_within(image.name, image.where)
             return listing
     formats = '; '.join(name.replace('{split}', split) for name in FORMATS)
     raise UserError(f"{root} has no captions of the split '{split}': add one of {formats}")

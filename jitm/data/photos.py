@@ -16,7 +16,7 @@ from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, check_image
 from jitm.errors import UserError
-from jitm.files import cache_home, replacing
+from jitm.files import cache_home, check_within, replacing
 
 
 def load(
@@ -48,7 +48,7 @@ def load(
       A split with `pixels` and without features.
 
     Raises:
-      UserError: if captions or image files are missing or damaged.
+      UserError: if captions or image files are missing or damaged, or an image lies outside of the folder.
     """
     transform = Transform(image_size, short_side, interpolation, crop, min_area, flip)
     listing = caption_files.read(Path(root), split, restval)
@@ -84,6 +84,7 @@ def write(split: Split, root: str | Path) -> None:
     texts, starts = split.texts_of_image
     rows = []
     for image, name in enumerate(split.image_ids):
+        check_within(name, split.name)
         Image.fromarray(split.pixels[image]).save(folder / f'{name}.png')
         captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
         rows.append(json.dumps({'file_name': f'{name}.png', 'captions': captions}) + '\n')

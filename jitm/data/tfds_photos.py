@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import check_within, replacing
 
 CAPTIONS = 'dataset_coco.json'
 FEATURES = {'image', 'image/filename', 'captions'}
@@ -23,7 +23,7 @@ def write(prepared: str | Path, root: str | Path) -> None:
       root: the output folder; photos of a split are in a folder with its name.
 
     Raises:
-      UserError: if it is not this data set in array_record.
+      UserError: if it is not this data set in array_record, or the name of a photo leads out of the folder.
     """
     root, images = Path(root), []
     for split, records in _read(prepared).items():
@@ -53,6 +53,8 @@ def _write_split(records: Any, split: str, root: Path) -> Iterator[dict[str, Any
     """Writes the photos of a split, and yields their entries of Karpathy's file."""
     for record in records:
         name = record['image/filename'].decode()
+        for part in (split, name):
+            check_within(part, f"a record of '{split}'")
         with replacing(root / split / name) as file:
             file.write(record['image'])
         texts = [text.decode() for text in record['captions']['text']]

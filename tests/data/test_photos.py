@@ -294,6 +294,33 @@ def test_restval_is_part_of_train_and_val_is_dev(tmp_path):
         load(tmp_path, 'test')
 
 
+@pytest.mark.parametrize('write', FORMATS)
+def test_names_in_captions_lead_to_no_other_folder(write, tmp_path):
+    root = tmp_path / 'mine'
+    write(root)
+    draw(root, ['a.png'])
+    draw(tmp_path, ['a.png'])
+    for path in root.rglob('*.*'):
+        if path.suffix != '.png' and path.is_file():
+            path.write_text(path.read_text().replace('a.png', '../a.png'))
+    with pytest.raises(UserError, match=r"names '.*\.\./a.png', which is no path within its folder: "):
+        load(root)
+
+
+@pytest.mark.parametrize('name', ['/tmp/a.png', '', '.', '\0.png', 'x/../a.png'])
+def test_absolute_and_empty_names_are_refused(name, tmp_path):
+    draw(tmp_path / 'train', ['a.png'])
+    (tmp_path / 'train' / 'metadata.jsonl').write_text(json.dumps({'file_name': name, 'text': 'a dog'}))
+    with pytest.raises(UserError, match=r'metadata.jsonl, line 1 names .*, which is no path within its folder'):
+        load(tmp_path)
+
+
+def test_linked_folders_are_read(root):
+    (root / 'train').rename(root.parent / 'elsewhere')
+    (root / 'train').symlink_to(root.parent / 'elsewhere')
+    assert load(root).num_images == 6
+
+
 def test_dev_images_shorten_only_dev(root):
     assert load(root, 'dev', dev_images=2).num_images == 2
     assert load(root, 'dev', dev_images=2).num_texts == 10

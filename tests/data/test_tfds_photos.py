@@ -57,3 +57,12 @@ def test_a_prepared_data_set_becomes_a_folder_of_photos(tmp_path, monkeypatch):
 def test_other_folders_are_refused(tmp_path):
     with pytest.raises(UserError, match='is no prepared coco_captions'):
         tfds_photos.write(tmp_path, tmp_path / 'out')
+
+
+@pytest.mark.parametrize('name', ['../evil.jpg', '/tmp/jitm_evil.jpg', '', 'a/../../evil.jpg', '\0'])
+def test_names_of_records_lead_to_no_other_folder(name, tmp_path, monkeypatch):
+    record = {'image/filename': name.encode(), 'image': b'', 'captions': {'text': []}}
+    monkeypatch.setattr(tfds_photos, '_read', lambda prepared: {'train': [record]})
+    with pytest.raises(UserError, match=r"'train' names .*, which is no path within its folder"):
+        tfds_photos.write('prepared', tmp_path / 'coco' / 'photos')
+    assert not list(tmp_path.rglob('*'))

@@ -91,9 +91,12 @@ CAPTIONS = {
     'all unknown': (lambda data: data.replace(b'.jpg', b'.gif'), 'names 0.gif, which is not in'),
     'a long name': (_rows_of(lambda rows: rows[0].update(file_name='x' * 300)), 'x, which is not in .*: add the file'),
     'a long name later': (_rows_of(lambda rows: rows[2].update(file_name='x' * 300)), 'cannot be read .File name too'),
-    'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'cannot be read .embedded null'),
+    'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'is no path within its folder'),
     'half a surrogate': (_rows_of(lambda rows: rows[2].update(file_name='\ud800.jpg')), 'cannot be read'),
-    'a folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'cannot be read'),
+    'its folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'no path within its folder'),
+    'a file above': (_rows_of(lambda rows: rows[2].update(file_name='../dev/0.jpg')), 'no path within its folder'),
+    'an absolute path': (_rows_of(lambda rows: rows[2].update(file_name='/etc/x.jpg')), 'no path within its folder'),
+    'an empty name': (_rows_of(lambda rows: rows[2].update(file_name='')), 'no path within its folder'),
     'few captions': (_rows_of(lambda rows: rows.__delitem__(slice(3, None))), 'fewer than batch_size'),
 }
 
