@@ -21,6 +21,7 @@ from jitm import config as config_lib
 from jitm import ranges
 from jitm.commands import cli
 from jitm.data import cider, scenes
+from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation import encoding, scoring
@@ -500,6 +501,29 @@ def test_resuming_with_moved_or_changed_data(tiny_config, precomp_folder, tmp_pa
     np.save(moved / 'train_ims.npy', features)
     with pytest.raises(UserError, match='was started with other data'):
         loop.train_and_evaluate(tiny_config, workdir)
+
+
+@pytest.mark.parametrize('changed', ['content', 'validation.content'])
+def test_resuming_with_one_changed_image_of_many(finished, tiny_config, tmp_path, monkeypatch, changed):
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    split, hashed = ('train', 'dev')['.' in changed], Split.content_hash.func
+    another = property(lambda self: 'another' if self.name.endswith(split) else hashed(self))
+    monkeypatch.setattr(Split, 'content_hash', another)
+    with pytest.raises(UserError, match=rf'started with other data \(data.{changed}: \w{{64}} -> another\)'):
+        loop.train_and_evaluate(tiny_config, workdir)
+
+
+def test_run_without_a_hash_of_all_images_resumes(finished, tiny_config, tmp_path, monkeypatch):
+    """Runs of earlier versions have none."""
+    restore = Checkpoints.restore_latest
+
+    def restore_earlier(*arguments):
+        state, saved = restore(*arguments)
+        del saved['data']['content'], saved['data']['validation']
+        return state, saved
+
+    monkeypatch.setattr(Checkpoints, 'restore_latest', restore_earlier)
+    loop.train_and_evaluate(tiny_config, shutil.copytree(finished, tmp_path / 'run'))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.splits import Split
+from jitm.data.splits import Split, as_recorded
 from jitm.errors import UserError
 from jitm.files import hash_arrays, replacing
 
@@ -61,7 +61,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         return None
     except ValueError:
         manifest = None
-    if not isinstance(manifest, dict) or 'data' not in manifest:
+    if not isinstance(manifest, dict) or not isinstance(manifest.get('data'), dict):
         raise UserError(f'{folder / MANIFEST} is damaged; mine again')
     return manifest
 
@@ -99,7 +99,7 @@ def load(folder: str | Path, split: Split) -> Candidates:
     if not folder.is_dir():
         raise UserError(f'folder {folder} of mined negatives does not exist; make it with `jitm mine`')
     manifest = read_manifest(folder)
-    if manifest is not None and manifest['data'] != split.identity:
+    if manifest is not None and manifest['data'] != as_recorded(split.identity, manifest['data']):
         raise UserError(f'the negatives in {folder} were mined from other data than {split.name}; mine them again')
     i2t = _read_list(folder, 'i2t_*.npy', split.num_images, split.num_texts, 'texts')
     t2i = _read_list(folder, 't2i_*.npy', split.num_texts, split.num_images, 'images')

@@ -16,7 +16,7 @@ from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, check_image
 from jitm.errors import UserError
-from jitm.files import cache_home, check_within, replacing
+from jitm.files import cache_home, check_within, hash_file, replacing
 
 
 def load(
@@ -58,7 +58,7 @@ def load(
     kept = list(captions)[: dev_images if split in caption_files.DEV else None]
     texts = {name: captions[name][:max_captions] for name in kept}
     files = _find_files(listing, kept)
-    check_files(files)
+    content_hash = check_files(files)
     counts = [len(of_image) for of_image in texts.values()]
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
@@ -67,7 +67,7 @@ def load(
         captions=tuple(caption for of_image in texts.values() for caption in of_image),
         image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
         image_ids=tuple(kept),
-        pixels=Photos(files, transform),
+        pixels=Photos(files, transform, content_hash),
         dataset=precomp.read_dataset(root),
     )
 
@@ -118,10 +118,13 @@ def _folder_of(listing: caption_files.Listing) -> Path:
     raise UserError(f'{first.where} names {first.name}, which is not in {listing.folders[0]}: add the file')
 
 
-def check_files(files: Sequence[str]) -> None:
+def check_files(files: Sequence[str]) -> str:
     """Decodes every image file once, on a terminal with a progress bar.
 
-    Files that have been checked before and have not changed are not read again.
+    Files that have been checked before, and whose sizes and times have not changed, are not read again.
+
+    Returns:
+      SHA-256 of the bytes of all files, as hex.
 
     Raises:
       UserError: if a file is missing, or no image.
@@ -135,12 +138,16 @@ def check_files(files: Sequence[str]) -> None:
             raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
         digest.update(f'{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}\n'.encode())
     checked = cache_home() / 'checked_photos' / digest.hexdigest()
-    if checked.exists():
-        return
+    with contextlib.suppress(OSError):
+        if content_hash := checked.read_text():
+            return content_hash
     with tqdm.tqdm(
         desc='checking', total=len(files), unit=' photos', disable=None, dynamic_ncols=True, leave=False
     ) as bar:
-        in_threads(lambda n: (check_image(files[n]), bar.update()), len(files))
-    with contextlib.suppress(OSError):  # without a cache they are checked again
+        hashes = in_threads(lambda n: (check_image(files[n]), hash_file(Path(files[n])), bar.update())[1], len(files))
+    content_hash = hashlib.sha256(''.join(hashes).encode()).hexdigest()
+    with contextlib.suppress(OSError, UserError):  # without a cache they are checked again
         checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        checked.touch()
+        with replacing(checked) as file:
+            file.write(content_hash.encode())
+    return content_hash

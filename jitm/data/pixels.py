@@ -35,10 +35,12 @@ class Photos:
     Attributes:
       files: I paths.
       transform: how a photo becomes pixels.
+      content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
     """
 
     files: Sequence[str]
     transform: Transform
+    content_hash: str = ''
 
     dtype = np.dtype(np.uint8)
 

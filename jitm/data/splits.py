@@ -4,10 +4,22 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from jitm.files import hash_arrays, hash_rows
+
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
+
+
+LATER = ('content', 'validation')  # of the identity of a run's data, which earlier versions did not record
+
+
+def as_recorded(identity: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an identity without what a recorded one lacks because an earlier version wrote it."""
+    return {key: value for key, value in identity.items() if key in recorded or key not in LATER}
 
 
 def are_boxes(boxes: np.ndarray) -> bool:
@@ -51,16 +63,24 @@ class Split:
 
     @property
     def identity(self) -> dict[str, object]:
-        """Identifies the split: shape and dtype of its regions (of its pixels without features), and a hash.
+        """Identifies the split: shape and dtype of its regions (of its pixels without features), and two hashes.
 
-        The hash is of the captions, their images, and the regions or pixels of 64 evenly spaced images.
+        `hash` is of the captions, their images, and the regions or pixels of 64 evenly spaced images; `content` is
+        `content_hash`.
         """
         field, array = ('pixels', self.pixels) if self.regions is None else ('regions', self.regions)
         rows = np.unique(np.linspace(0, self.num_images - 1, 64).astype(int))
         content = np.ascontiguousarray(array[rows]).tobytes()
         text = json.dumps([self.captions, self.image_of_text.tolist()]).encode()
         digest = hashlib.sha256(text + content).hexdigest()
-        return {field: list(array.shape), 'dtype': str(array.dtype), 'hash': digest}
+        return {field: list(array.shape), 'dtype': str(array.dtype), 'hash': digest, 'content': self.content_hash}
+
+    @functools.cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of all regions with their numbers, or without features of all pixels or photo files, as hex."""
+        if self.regions is not None:
+            return hashlib.sha256((hash_rows(self.regions) + hash_arrays([self.counts])).encode()).hexdigest()
+        return getattr(self.pixels, 'content_hash', None) or hash_rows(self.pixels)
 
     @property
     def feature_size(self) -> int | None:

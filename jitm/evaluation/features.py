@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ import chex
 import jax
 import numpy as np
 
+from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import check_images
 from jitm.data.pixels import Photos
@@ -25,7 +25,7 @@ from jitm.types import Images
 
 MANIFEST = 'encoded.json'
 FEATURES = '_ims.npy'
-OF_SPLIT = ('images', 'data')  # entries of the manifest in which the splits of a folder differ
+OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 CROPS = (1, 10)
 IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
 
@@ -150,18 +150,7 @@ def _describe(network: Network, split: Split) -> dict[str, Any]:
     transform = getattr(split.pixels, 'transform', None)  # an array of pixels has none
     resizing = {key: getattr(transform, key, None) for key in ('short_side', 'interpolation')}
     pixels = {'image_size': list(split.pixels.shape[1:3]), **resizing}
-    return {**network.identity, **pixels, 'images': _hash_images(split), 'data': split.identity}
-
-
-def _hash_images(split: Split) -> str:
-    """Returns the SHA-256 of all pixels, or of the names and sizes of all photo files, which is fast, as hex.
-
-    The times of the files are left out: copies have other ones.
-    """
-    if not isinstance(split.pixels, Photos):
-        return hash_arrays([split.pixels])
-    sizes = [Path(file).stat().st_size for file in split.pixels.files]
-    return hashlib.sha256(json.dumps([split.image_ids, sizes]).encode()).hexdigest()
+    return {**network.identity, **pixels, OF_SPLIT: split.identity}
 
 
 def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
@@ -174,6 +163,7 @@ def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str
     """
     if known is None:
         raise UserError(f'{path} was not written by jitm encode: choose another folder, or remove the file')
+    wanted, known = config_lib.flatten(wanted), config_lib.flatten(known)
     if wanted.keys() - known.keys():
         raise UserError(
             f'{path} was encoded by an earlier version, which did not record all that the features depend on: choose '
@@ -208,7 +198,7 @@ def write(
     """
     check(network, split)
     wanted, known = _describe(network, split), _read_manifest(folder)
-    shared = {key: value for key, value in wanted.items() if key not in OF_SPLIT}
+    shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
     path, present = folder / f'{split_name}{FEATURES}', sorted(folder.glob(f'*{FEATURES}'))
     for other in present:
         _check_same(other, known.get(other.name.removesuffix(FEATURES)), wanted if other == path else shared)

@@ -11,6 +11,7 @@ import jax
 
 from jitm import config as config_lib
 from jitm import metrics, parallel, ranges
+from jitm.data.splits import as_recorded
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.scoring import ScoringOptions, similarity_matrix
@@ -75,7 +76,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
         'config': setup.config,
         'vocabulary': describe_vocabulary(setup.data.vocabulary),
         'vocabulary_hash': setup.data.vocabulary.hash,
-        'data': setup.pipeline.identity,
+        'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
     }
     checkpoints.set_aside_damaged()
     restored = checkpoints.restore_latest(jax.eval_shape(setup.random_state))
@@ -83,7 +84,8 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
         return parallel.put_state(setup.initial_state()), run, None
     state, saved = restored
     compared = ('vocabulary_hash', 'data')
-    changed = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
+    now = {**run, 'data': as_recorded(run['data'], saved['data'])}
+    changed = config_lib.differences({key: saved[key] for key in compared}, {key: now[key] for key in compared})
     if changed:
         raise UserError(
             f'the run in {workdir} was started with other data ({"; ".join(changed)}); '

@@ -13,6 +13,7 @@ import jax
 from jitm import config as config_lib
 from jitm import parallel, ranges
 from jitm.data.candidates import read_manifest
+from jitm.data.splits import as_recorded
 from jitm.errors import UserError
 from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import LOCK
@@ -142,6 +143,7 @@ def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
     run, folder = load_run(workdir / 'stage1'), workdir / 'candidates'
     split = config_lib.load_split(stages.first['data'], 'train')
     manifest, wanted = read_manifest(folder) or {}, describe([run], split, **stages.top_h)
+    wanted['data'] = as_recorded(wanted['data'], manifest.get('data', {}))
     if not parallel.any_process(any(manifest.get(key) != value for key, value in wanted.items())):
         return
     if manifest and (workdir / 'stage2' / 'config.json').exists():

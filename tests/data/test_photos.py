@@ -15,6 +15,7 @@ from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.pixels import Photos
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
+from jitm.files import hash_file
 from tests.conftest import UNCHANGED
 
 SIZES = {'image_size': 16, 'short_side': 20}
@@ -337,6 +338,34 @@ def test_files_are_checked_once_until_one_changes(root, monkeypatch):
     os.utime(root / 'train' / 'train-000003.png', (1, 1))
     load(root)
     assert len(checked) == 12
+
+
+def test_identity_notices_what_the_crop_leaves_out(root):
+    before = load(root).identity
+    path = root / 'train' / 'train-000003.png'
+    with Image.open(path) as image:
+        wide = Image.new('RGB', (80, 64))
+        wide.paste(image, (8, 0))
+    wide.save(path)
+    framed = load(root, short_side=16).identity
+    wide.putpixel((0, 0), (9, 9, 9))
+    wide.save(path)
+    after = load(root, short_side=16).identity
+    assert load(root).identity != before
+    assert {key for key in after if framed[key] != after[key]} == {'content'}
+
+
+def test_identity_of_files_is_remembered_until_one_changes(root, monkeypatch):
+    before = load(root).identity
+    read = []
+    monkeypatch.setattr(photos, 'hash_file', lambda path: read.append(path) or hash_file(path))
+    assert load(root).identity == before
+    assert not read
+    for path in (root.parent / 'cache').rglob('*'):
+        if path.is_file():
+            path.write_bytes(b'')  # of an earlier version, or cut off
+    assert load(root).identity == before
+    assert len(read) == 6
 
 
 def test_files_are_checked_each_time_without_a_cache(root, monkeypatch):

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from jitm import files
 from jitm.data import precomp
 from jitm.errors import UserError
 from tests.conftest import SHARED
@@ -151,6 +152,28 @@ def test_dev_keeps_a_thousand_images_by_default(root):
 def test_ids_stand_once_per_image_or_once_per_caption(root, ids, repeats):
     write(root, ims=np.repeat(features(3), repeats, axis=0), ids=ids)
     assert precomp.load('train', root=str(root)).image_ids == ('x', 'y', 'z')
+
+
+@pytest.mark.parametrize('changed', ['ims', 'counts'])
+def test_identity_notices_one_changed_image_of_many(root, changed):
+    arrays = {'ims': features(200), 'counts': np.full(200, 3, np.int32)}
+    write(root, ims=arrays['ims'], captions=['a dog'] * 200)
+    np.save(root / 'train_counts.npy', arrays['counts'])
+    before = precomp.load('train', root=str(root)).identity
+    assert precomp.load('train', root=str(root)).identity == before
+    arrays[changed][1] = 2
+    np.save(root / f'train_{changed}.npy', arrays[changed])
+    after = precomp.load('train', root=str(root)).identity
+    assert {key for key in before if before[key] != after[key]} == {'content'}
+
+
+def test_identity_is_that_of_the_features_however_they_are_stored(root, monkeypatch):
+    monkeypatch.setattr(files, 'PART_BYTES', 50)
+    ims, captions = features(7), [f'caption {n}' for n in range(14)]
+    write(root, ims=ims, captions=captions)
+    write(root, 'repeated', ims=np.repeat(ims, 2, axis=0), captions=captions)
+    once, repeated = (precomp.load(split, root=str(root)).identity for split in ('train', 'repeated'))
+    assert once == repeated
 
 
 def test_boxes_of_the_split_come_before_common_ones(root):
