@@ -18,7 +18,7 @@ from jitm.errors import UserError
 LOCK = '.lock'
 PARTIAL = '.jitm_partial'
 OWNED = '.jitm'  # in an output folder: its kind, and the files that jitm wrote to it
-MARK = b'written by jitm'  # near the start of a single output file
+MARK = b'written by jitm, which may replace this file'  # near an end of a single output file
 MARK_WITHIN = 4096  # bytes
 PART_BYTES = 16 * 2**20  # of a large array
 RESUMES = 'make room and repeat the command, which resumes the run'
@@ -188,11 +188,19 @@ class OutputFolder:
           UserError: if one exists that jitm did not write, or the folder cannot be written.
         """
         with self._changing() as known:
-            new = sorted(set(names) - set(known))
-            for name in new:
-                if os.path.lexists(self.path / name):
-                    raise UserError(f'{self.path / name} was not written by jitm; move it, or choose another folder')
-            known += new
+            known += self._unknown(names, known)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raises a UserError if one of some files exists that jitm did not write; writes nothing."""
+        self._unknown(names, self.names)
+
+    def _unknown(self, names: Iterable[str], known: Iterable[str]) -> list[str]:
+        """Returns the names that are not known, none of which may exist."""
+        new = sorted(set(names) - set(known))
+        for name in new:
+            if os.path.lexists(self.path / name):
+                raise UserError(f'{self.path / name} was not written by jitm; move it, or choose another folder')
+        return new
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[IO[bytes]]:
@@ -231,7 +239,7 @@ def _names_in(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def replacing_own(path: Path) -> Iterator[IO[bytes]]:
-    """Replaces a file as `replacing` does, if it has MARK near its start or does not exist.
+    """Replaces a file as `replacing` does, if it has MARK near an end or does not exist.
 
     Raises:
       UserError: if the file was written by somebody else, or cannot be written.
@@ -242,13 +250,15 @@ def replacing_own(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_own(path: Path) -> None:
-    """Raises a UserError if a file exists without MARK near its start."""
+    """Raises a UserError if a file exists without MARK near an end."""
     if not os.path.lexists(path):
         return
     with writing(path):
         if path.is_file():
             with path.open('rb') as file:
-                if MARK in file.read(MARK_WITHIN):
+                start = file.read(MARK_WITHIN)
+                file.seek(max(0, path.stat().st_size - MARK_WITHIN))
+                if MARK in start or MARK in file.read():
                     return
     raise UserError(f'{path} exists and was not written by jitm; choose another file, or remove it')
 

@@ -152,3 +152,10 @@ def test_output_folder_names_no_file_outside(tmp_path):
     with pytest.raises(UserError, match=r'has a damaged file \.jitm'):
         OutputFolder(folder, 'an index')
     assert other.read_bytes() == b'mine'
+
+
+def test_the_mark_may_stand_at_the_end(tmp_path):
+    path = tmp_path / 'figure.pdf'
+    for first in (b'first' * 10_000, b'second' * 10_000):
+        with replacing_own(path) as file:
+            file.write(first + MARK)

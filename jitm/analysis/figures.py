@@ -10,6 +10,14 @@ from typing import Any
 
 from jitm.analysis.settings import Setting
 from jitm.errors import UserError
+from jitm.files import MARK, check_own, replacing_own
+
+# Suffix of a figure -> the arguments of `savefig` that write MARK into the file.
+FORMATS = {
+    'png': {'metadata': {'Software': MARK.decode()}},
+    **{suffix: {'pil_kwargs': {'comment': MARK}} for suffix in ('jpg', 'jpeg')},
+    **{suffix: {'metadata': {'Creator': MARK.decode()}} for suffix in ('svg', 'pdf', 'eps', 'ps')},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,14 +121,26 @@ def to_png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
+def check_output(output: Path) -> None:
+    """Raises a UserError if a figure cannot have the file's suffix, or the file was written by somebody else."""
+    if _format(output) not in FORMATS:
+        raise UserError(f'{output} has the suffix {output.suffix}; give --output one of {", ".join(FORMATS)}')
+    check_own(output)
+
+
+def _format(output: Path) -> str:
+    return output.suffix[1:].lower() or 'png'
+
+
 def save(figure: Any, output: Path) -> None:
     """Saves a matplotlib figure in the format of the file's suffix, PNG without one.
 
     Raises:
-      UserError: if it cannot be written.
+      UserError: if the file was written by somebody else, or cannot be written.
     """
+    check_output(output)
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, format=output.suffix[1:] or 'png')
-    except (OSError, ValueError) as error:
-        raise UserError(f'the figure cannot be written to {output} ({error}); choose another --output') from None
+        with replacing_own(output) as file:
+            figure.savefig(file, format=_format(output), **FORMATS[_format(output)])
+    except ValueError as error:  # of a figure that is too large
+        raise UserError(f'{output} cannot be drawn ({error}); compare fewer files') from None

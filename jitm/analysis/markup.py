@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from html import escape
 
+from jitm.files import MARK
+
 STYLE = """
 :root { color-scheme: light; --line: #d4d4d8; --soft: #5b5b66; --right: #17692f; --wrong: #a3201c; }
 * { box-sizing: border-box; }
@@ -95,6 +97,7 @@ def document(title: str, body: str) -> str:
     """
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="generator" content="{MARK.decode()}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
         f'<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n'
     )

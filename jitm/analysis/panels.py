@@ -9,11 +9,13 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm.analysis.matrices import Matrix, names_of
+from jitm.analysis.pictures import png
 from jitm.analysis.retrieval import Retrieved, retrieve
 from jitm.analysis.settings import read_run_log
 from jitm.analysis.tables import table
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.files import MARK, OutputFolder, replacing_own
 
 TOP_TEXTS = 5
 TOP_IMAGES = 3
@@ -77,6 +79,9 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
         for index in indices:
             if not 0 <= index < total:
                 raise UserError(f'{split.name} has no {kind} {index}; give indices from 0 to {total - 1}')
+    folder = None
+    if split.pixels is not None:
+        folder = OutputFolder(output.parent / f'{output.stem}_images', 'a folder of pictures')
     texts_of = {
         image: [retrieve(matrix.sims[image], split.image_of_text == image, TOP_TEXTS) for matrix in matrices]
         for image in images
@@ -88,23 +93,21 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
         ]
         for text in texts
     }
-    folder = output.parent / f'{output.stem}_images'
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(markdown(names_of(matrices), split, texts_of, images_of, folder.name), encoding='utf-8')
-        if split.pixels is not None:
-            retrieved = {image for row in images_of.values() for one in row for image in one.top}
-            _write_pictures(split.pixels, retrieved.union(images), folder)
-    except OSError as error:
-        raise UserError(f'{output} cannot be written ({error}); choose another --output') from None
+    if folder is not None:
+        retrieved = {image for row in images_of.values() for one in row for image in one.top}
+        _write_pictures(split.pixels, retrieved.union(images), folder)
+    with replacing_own(output) as file:
+        file.write(markdown(names_of(matrices), split, texts_of, images_of, f'{output.stem}_images').encode())
 
 
-def _write_pictures(pixels: np.ndarray, images: set[int], folder: Path) -> None:
-    from matplotlib.image import imsave
-
-    folder.mkdir(exist_ok=True)
-    for image in images:
-        imsave(folder / f'{image}.png', pixels[image])
+def _write_pictures(pixels: np.ndarray, images: set[int], folder: OutputFolder) -> None:
+    """Writes `IMAGE.png` of some images, and removes those of older panels."""
+    pictures = {f'{image}.png': image for image in sorted(images)}
+    folder.claim(pictures)
+    for name, image in pictures.items():
+        with folder.replacing(name) as file:
+            file.write(png(pixels[image]))
+    folder.remove(set(folder.names) - pictures.keys())
 
 
 def markdown(
@@ -133,7 +136,8 @@ def markdown(
             return f'{name}<br>![{name}]({folder}/{image}.png)'
         return f'{name}<br>*{show_text(int(np.argmax(split.image_of_text == image)))}*'
 
-    parts = [f'# Retrieval results on {_escape(split.name)}', f'## The best {TOP_TEXTS} texts of an image']
+    parts = [f'<!-- {MARK.decode()} -->', f'# Retrieval results on {_escape(split.name)}']
+    parts.append(f'## The best {TOP_TEXTS} texts of an image')
     for image, retrieved in texts_of.items():
         parts += [f'Image {image}: {show_image(image)}', _table(names, retrieved, show_text)]
     parts.append(f'## The best {TOP_IMAGES} images of a text')

@@ -35,15 +35,16 @@ from absl import flags
 from jitm.analysis import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.analysis.bootstrap import mean_rsums
 from jitm.analysis.examples import read_examples
+from jitm.analysis.figures import check_output
 from jitm.analysis.matrices import read_evaluated, read_matrices
 from jitm.analysis.page import page
 from jitm.analysis.retrieval import evenly_spaced
-from jitm.analysis.rows import read_runs, update_rows
+from jitm.analysis.rows import read_rows, read_runs, update_rows
 from jitm.analysis.settings import group_runs, read_settings
 from jitm.analysis.summary import summary
 from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean
-from jitm.files import replacing
+from jitm.files import check_own, replacing_own
 
 ARGUMENTS = '[KIND] FILE...'
 
@@ -133,8 +134,11 @@ def _write_panels(files: Sequence[Path], output: Path, values: flags.FlagValues)
     panels.write(matrices, split, images, texts, output)
 
 
-def _write_page(workdirs: Sequence[Path], values: flags.FlagValues) -> None:
+def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues) -> None:
     """Writes the page and the rows; nothing before all of it is known."""
+    check_own(output)
+    if values.rows and Path(values.rows).exists():
+        read_rows(Path(values.rows))
     settings = read_settings(workdirs)
     for run in (run for setting in settings for run in setting.runs):
         if not values.unfinished:
@@ -146,11 +150,10 @@ def _write_page(workdirs: Sequence[Path], values: flags.FlagValues) -> None:
         settings, evaluated, rsums, values.split, values.queries, data_root=values.data_root, photos=photos
     )
     text = page(settings, rsums, values.split, examples)
-    output = Path(values.output or 'report.html')
     if values.rows:
         update_rows(settings, Path(values.rows))
         print(f'rows written to {values.rows}')
-    with replacing(output) as file:
+    with replacing_own(output) as file:
         file.write(text.encode())
     print(f'written to {output}')
 
@@ -168,13 +171,14 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     _check(kind, values)
     if not files:
         raise UserError(f'jitm report {kind} needs at least one file; jitm report --help says which')
-    output = Path(values.output or (f'{kind}.md' if kind == 'panels' else f'{kind}.png'))
-    if kind is None:
-        _write_page(files, values)
-        return
     if kind == 'summary':
         print(summary(group_runs(read_runs(files, values.select))))
         return
+    output = Path(values.output or {None: 'report.html', 'panels': 'panels.md'}.get(kind, f'{kind}.png'))
+    if kind is None:
+        _write_page(files, output, values)
+        return
+    (check_own if kind == 'panels' else check_output)(output)
     if kind == 'map':
         feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs, output)
     elif kind == 'panels':

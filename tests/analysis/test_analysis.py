@@ -453,8 +453,12 @@ def test_zero_gradients_can_be_drawn(tmp_path, monkeypatch):
 
 def test_unwritable_figure_is_a_user_error(tmp_path):
     settings = read_settings([write_training(tmp_path / 'run', loss=[8, 8])])
-    for output in (tmp_path, tmp_path / 'figure.xyz', tmp_path / 'run' / 'config.json' / 'figure.png'):
-        with pytest.raises(UserError, match='the figure cannot be written to'):
+    for output, message in (
+        (tmp_path, 'exists and was not written by jitm'),
+        (tmp_path / 'figure.xyz', r'figure\.xyz has the suffix \.xyz; give --output one of png, '),
+        (tmp_path / 'run' / 'config.json' / 'figure.png', r'figure\.png cannot be written: '),
+    ):
+        with pytest.raises(UserError, match=message):
             draw(settings, output)
 
 

@@ -11,6 +11,7 @@ from jitm.analysis.retrieval import Retrieved, retrieve
 from jitm.commands import cli
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.files import MARK, OWNED
 
 # Two texts per image: pairs that are best, behind another image, behind another text, behind a tie.
 SIMS = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)
@@ -119,6 +120,7 @@ def test_panels_by_hand(tmp_path, split):
     matrices = read_matrices([write(tmp_path / 'a', runs=['a_0']), write(tmp_path / 'b', -SIMS, runs=['b'])])
     panels.write(matrices, split, [0], [3], tmp_path / 'new' / 'panels.md')
     assert (tmp_path / 'new' / 'panels.md').read_text(encoding='utf-8') == (
+        f'<!-- {MARK.decode()} -->\n\n'
         '# Retrieval results on tiny/dev\n\n'
         '## The best 5 texts of an image\n\n'
         'Image 0: dog\\_1.jpg<br>*a dog*\n\n'
@@ -145,7 +147,7 @@ def test_panels_with_pixels_have_images(tmp_path, split):
     matrices = read_matrices([write(tmp_path / 'a')])
     panels.write(matrices, dataclasses.replace(split, pixels=pixels), [1], [], tmp_path / 'panels.md')
     assert 'Image 1: cats<br>![cats](panels_images/1.png)' in (tmp_path / 'panels.md').read_text(encoding='utf-8')
-    assert [path.name for path in (tmp_path / 'panels_images').iterdir()] == ['1.png']
+    assert {path.name for path in (tmp_path / 'panels_images').iterdir()} == {OWNED, '1.png'}
     panels.write(matrices, dataclasses.replace(split, pixels=pixels), [], [0], tmp_path / 'panels.md')
     for n in range(2):
         read = imread(tmp_path / 'panels_images' / f'{n}.png')[..., :3]
@@ -175,7 +177,7 @@ def test_command_writes_panels(tmp_path, precomp_folder, capsys):
         ([str(sims)], 'is not a folder'),
         ([str(sims), '--data_root', str(moved), '--images', '4'], 'moved/dev has no image 4'),
         ([str(sims), '--data_root', str(moved), '--texts', '-1'], 'moved/dev has no text -1'),
-        ([str(sims), '--data_root', str(moved), '--output', str(tmp_path)], 'cannot be written'),
+        ([str(sims), '--data_root', str(moved), '--output', str(tmp_path)], 'was not written by jitm'),
         ([str(write(tmp_path / 'alone'))], 'has no metrics.json beside it'),
         ([str(write(tmp_path / 'small', runs=[run])), '--data_root', str(moved)], 'has 4 images and 20 texts, but'),
         ([str(write(tmp_path / 'gone', runs=['nowhere']))], 'nowhere is not a run directory'),

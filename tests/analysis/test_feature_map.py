@@ -99,7 +99,7 @@ def test_user_errors(tmp_path, capsys):
         ([tmp_path / 'empty.npz'], 'empty.npz was not written by jitm eval --save_vectors'),
         ([tmp_path / 'none.npz'], 'none.npz was not written by jitm eval --save_vectors'),
         ([one, '--pairs', '1'], '--pairs is 1; give 2 or more'),
-        ([one, '--output', tmp_path], 'the figure cannot be written to'),
+        ([one, '--output', tmp_path], 'exists and was not written by jitm'),
     ):
         assert cli.main(['report', 'map', *map(str, arguments)]) == 2
         error = capsys.readouterr().err

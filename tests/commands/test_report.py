@@ -9,13 +9,16 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from jitm.analysis.bootstrap import resample, rsum_by_image
+from jitm.analysis.figures import FORMATS, save
 from jitm.analysis.markup import Column, breakable, section, table
 from jitm.analysis.rows import read_rows
 from jitm.commands import cli
 from jitm.data import scenes
+from jitm.files import OWNED
 from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
@@ -291,7 +294,7 @@ def test_missing_data_can_be_left_out(make_run, tmp_path, capsys):
         ('{run} --pairs 3', 'the page of jitm report does not read --pairs; leave it out'),
         ('summary {run} --rows x', 'jitm report summary does not read --rows; leave it out'),
         ('{run} --rows {run}/config.json', 'is not a row of jitm report --rows'),
-        ('{run} --output {run}', 'cannot be written'),
+        ('{run} --output {run}', 'exists and was not written by jitm'),
         ('summary {run} --select x', "no run is named 'x'"),
     ],
 )
@@ -305,6 +308,57 @@ def test_bad_words_and_flags_are_one_sentence(make_run, tmp_path, monkeypatch, c
     assert len(error.splitlines()) == 1
     assert sentence in error
     assert sorted(tmp_path.rglob('*')) == before
+
+
+DEFAULTS = {
+    '': 'report.html',
+    'panels': 'panels.md',
+    'map': 'map.png',
+    **{name: f'{name}.png' for name in ('training', 'validation', 'difficulty', 'cross_retrieval', 'distributions')},
+}
+
+
+@pytest.mark.parametrize('kind', DEFAULTS)
+def test_a_file_of_somebody_else_is_refused_before_anything_is_read(make_run, tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    mine, words = tmp_path / DEFAULTS[kind], [kind, 'absent'] if kind else [make_run('a')]
+    mine.write_text('mine')
+    assert report(*words) == 2
+    sentence = f'{mine.name} exists and was not written by jitm; choose another file, or remove it\n'
+    assert capsys.readouterr().err == f'error: {sentence}'
+    assert mine.read_text() == 'mine'
+
+
+@pytest.mark.parametrize('suffix', FORMATS)
+def test_figures_of_each_format_replace_their_own(tmp_path, suffix):
+    output = tmp_path / f'figure.{suffix}'
+    for _ in range(2):
+        figure = Figure(figsize=(2, 2))
+        panels = figure.subplots(4, 4)
+        for panel in panels.flat:  # a large table of objects at the end of a PDF
+            panel.plot([1, 2], 'o-')
+        save(figure, output)
+    assert [path.name for path in tmp_path.iterdir()] == [output.name]
+
+
+def test_formats_that_cannot_be_marked_are_refused(make_run, tmp_path, capsys):
+    assert report('training', make_run('a'), '--output', tmp_path / 'a.webp') == 2
+    assert 'a.webp has the suffix .webp; give --output one of png, ' in capsys.readouterr().err
+
+
+def test_panels_replace_only_their_own_pictures(four_runs, tmp_path, capsys):
+    sims = four_runs[0] / 'eval' / 'dev' / 'sims.npy'
+    output, pictures = tmp_path / 'panels.md', tmp_path / 'panels_images'
+    pictures.mkdir()
+    (pictures / '3.png').write_text('mine')
+    assert report('panels', sims, '--output', output) == 2
+    assert 'panels_images is not empty and is not a folder of pictures of jitm' in capsys.readouterr().err
+    assert (pictures / '3.png').read_text() == 'mine'
+    assert not output.exists()
+    (pictures / '3.png').unlink()
+    for image in (3, 4):
+        assert report('panels', sims, '--images', image, '--texts', '', '--output', output) == 0
+        assert {path.name for path in pictures.iterdir()} == {OWNED, f'{image}.png'}
 
 
 def test_tables_group_their_headers():
