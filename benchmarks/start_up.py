@@ -22,7 +22,7 @@ from benchmarks.memory import with_files, write_files
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.config import flatten
-from jitm.ranges import switch_of
+from jitm.ranges import unread
 
 SETTINGS = ('vsepp.py:vsepp,f30k', 'sgraf.py:sgr,f30k', 'tags.py:tags_dc_single,base,f30k')
 SMALL = {  # sizes that decide how long something runs, not what is compiled
@@ -39,7 +39,7 @@ def arguments(setting: str, folder: Path, batch_size: int) -> list[str]:
     sections = with_files(setting, folder, batch_size)
     config = flatten(sections)
     keys = {key: config[key] for key in ('data.root', 'vocabulary.path', 'batch_size')}
-    keys |= {key: value for key, value in SMALL.items() if config.get(key) and not switch_of(sections, key)}
+    keys |= {key: value for key, value in SMALL.items() if config.get(key) and not unread(sections, key)}
     return ['--config', f'configs/{setting}', *(f'--config.{key}={value}' for key, value in keys.items())]
 
 

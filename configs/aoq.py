@@ -87,7 +87,7 @@ def get_config(setting: str = 'vsrn,adapoffquin,f30k') -> ConfigDict:
         fine_tune = loss == 'finetune'
         if fine_tune and data == 'f8k':
             common.rank_with(config, config.terms.ranking.to_dict() | dict(start_epoch=0))
-        config.stages = dict(first=first.to_dict(), top_h_texts=300, top_h_images=60, fine_tune=fine_tune)
+        config.stages = dict(first=common.first_stage(first), top_h_texts=300, top_h_images=60, fine_tune=fine_tune)
     return config
 
 

@@ -169,6 +169,12 @@ def reduce_attention(config: ConfigDict) -> None:
     config.model.embed_dim = 256
 
 
+def first_stage(config: ConfigDict) -> dict:
+    """Returns `config.stages.first` of a config: without the keys that both stages share."""
+    shared = ('data', 'seed', 'run', 'stages')
+    return {key: value for key, value in config.to_dict().items() if key not in shared}
+
+
 def run_of(file: str, setting: str) -> str:
     """Returns the run directory of a setting: its words joined by underscores, after the stem of its file.
 

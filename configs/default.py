@@ -48,9 +48,9 @@ def get_config() -> ml_collections.ConfigDict:
         redraw=True,  # samples again if the two negatives match each other, as in the paper; not in the released code
     )
     # Two training stages: another config is trained first, with this one's data, seed and `run`, and mines the
-    # negatives of this one. dict() for one stage, or dict(first=a config, top_h_texts=mined for each image,
-    # top_h_images=mined for each caption, both 0 to mine none, fine_tune=False to train from scratch in the second
-    # stage, instead of from the best checkpoint of the first).
+    # negatives of this one. dict() for one stage, or dict(first=a config without the keys data, seed, run and stages,
+    # top_h_texts=mined for each image, top_h_images=mined for each caption, both 0 to mine none, fine_tune=False to
+    # train from scratch in the second stage, instead of from the best checkpoint of the first).
     config.stages = dict()
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
@@ -140,7 +140,7 @@ def get_config() -> ml_collections.ConfigDict:
         name='adamw',
         learning_rate=2e-4,
         weight_decay=0.0,  # decoupled; 0 is Adam
-        factors=dict(),  # module name -> factor of its learning rate; 0 freezes the module
+        factors=dict(),  # module name -> factor of its learning rate; 0 freezes its parameters, not its batch statistics
         decay_epochs=15,  # the rate is multiplied by decay_factor after each period of this many epochs
         decay_factor=0.1,
         clip_norm=2.0,  # global norm of a member's gradient

@@ -38,7 +38,6 @@ MASKING = {  # masked views per caption, and the phrases that are masked
     ('pretrain', 'coco'): (1, ''),
     ('pretrain', 'scenes'): (4, 'scene_graphs.gold'),
     ('pretrain', 'f8k'): (2, 'scene_graphs.rules'),
-    ('uniter', 'f8k'): (0, 'scene_graphs.rules'),
 }
 REDUCED = ('scenes', 'f8k')
 

@@ -90,7 +90,7 @@ def get_config(setting: str = 'vsepp,f30k') -> ConfigDict:
     config = _alone(system, network, tuning, data)
     if tuning == 'finetuned':
         first = _alone(system, network, 'frozen', data)
-        config.stages = dict(first=first.to_dict(), top_h_texts=0, top_h_images=0, fine_tune=True)
+        config.stages = dict(first=common.first_stage(first), top_h_texts=0, top_h_images=0, fine_tune=True)
     return config
 
 
@@ -150,7 +150,6 @@ def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> No
         normalize_features=True,  # features of the network have unit length
         regions=config.model.image.to_dict(),
     )
-    if tuning != 'scratch':
-        config.initialize.image = WEIGHTS[network]
     if tuning == 'frozen':
+        config.initialize.image = WEIGHTS[network]
         config.optimizer.factors = dict(network=0.0)

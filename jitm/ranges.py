@@ -252,11 +252,21 @@ RANGES: dict[str, Rule] = {
 }
 SWITCHES = {  # pattern -> keys; nothing reads what fits the pattern unless one of these is set
     'masking.*': ('masking.num_views',),
-    'offline.*': ('offline.path', 'stages'),
+    'offline.*': ('offline.path', 'stages.top_h_texts', 'stages.top_h_images'),
     'synthesis.*': ('synthesis.generator',),
     'augmentation.keep_special_tokens': ('augmentation.change_words',),
     'candidates.margin_temperature': ('relevance.source',),
 }
+READ_WITH = {  # pattern -> a key of the same section, and its values with which what fits the pattern is read
+    'vocabulary.min_count': ('path', ('',)),
+    'data.min_area': ('crop', ('random',)),
+    '**.model.**.norm_padding': ('mlp', ('plain', 'residual', 'residual_on_input')),
+    '**.model.**.output_norm': ('mlp', ('plain', 'residual', 'residual_on_input')),
+    '**.model.**.lambda_lse': ('aggregation', ('LogSumExp',)),
+    '**.model.**.bidirectional': ('recurrent', (True,)),
+}
+FIRST = 'stages.first.'
+SHARED = ('data', 'seed', 'run', 'stages')  # keys of a config that `stages.first` lacks, since the stages share them
 EXACT = ('vocabulary', 'evaluation', 'run')  # sections that configure no function or class, which would know its keys
 
 
@@ -265,20 +275,37 @@ def _expression(pattern: str) -> str:
     return ''.join(names).removesuffix(r'\.')
 
 
+def _fits(pattern: str, key: str) -> bool:
+    return re.fullmatch(_expression(pattern), key) is not None
+
+
 @functools.cache
 def rule_of(key: str) -> Rule | None:
     """Returns the rule of a dotted key, None if it has none; `stages.first` has the keys of a config."""
-    key = key.removeprefix('stages.first.')
-    return next((rule for pattern, rule in RANGES.items() if re.fullmatch(_expression(pattern), key)), None)
+    key = key.removeprefix(FIRST)
+    return next((rule for pattern, rule in RANGES.items() if _fits(pattern, key)), None)
 
 
-def switch_of(config: Mapping[str, Any], key: str) -> str | None:
-    """Returns the key that has to be set in a config so that a dotted key is read; None if it is read."""
+def unread(config: Mapping[str, Any], key: str) -> str | None:
+    """Returns why nothing reads a dotted key of a config and what to do, for a message; None if it is read."""
+    if key.startswith(FIRST):
+        return unread(config['stages']['first'], key.removeprefix(FIRST))
     values = dict(nodes(config))
     for pattern, switches in SWITCHES.items():
-        if re.fullmatch(_expression(pattern), key) and key not in switches and not any(map(values.get, switches)):
-            return switches[0]
+        if _fits(pattern, key) and key not in switches and not any(map(values.get, switches)):
+            return f"is not read unless '{switches[0]}' is set: set both, or leave it out"
+    for pattern, (name, readers) in READ_WITH.items():
+        other = '.'.join((*key.split('.')[:-1], name))
+        if _fits(pattern, key) and values.get(other, readers[0]) not in readers:
+            return f"is not read where '{other}' is {values[other]!r}: change that, or leave it out"
     return None
+
+
+def check_shared(key: str) -> None:
+    """Raises a UserError if a dotted key is one that both stages share."""
+    section = key.removeprefix(FIRST).partition('.')[0]
+    if key.startswith(FIRST) and section in SHARED:
+        raise UserError(f"config key '{key}' does not exist: both stages have '{section}' of the config; leave it out")
 
 
 def nodes(tree: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
@@ -302,8 +329,10 @@ def _check(config: Mapping[str, Any], prefix: str = '') -> None:
         rule = rule_of(key)
         if rule and (remedy := rule.refuse(value)):
             raise UserError(f"config key '{key}' is {reprlib.repr(value)}; {remedy}")
-    config_lib.check_keys(config, _keys(''), where=prefix.removesuffix('.'))
-    for section in EXACT:
+        check_shared(key)
+    known = [key for key in _keys('') if not prefix or key not in SHARED]
+    config_lib.check_keys(config, known, where=prefix.removesuffix('.'))
+    for section in (section for section in EXACT if section in known):
         config_lib.check_keys(config[section], _keys(section), where=f'{prefix}{section}')
 
 
@@ -323,5 +352,5 @@ def check(config: Mapping[str, Any]) -> dict[str, Any]:
     config = config_lib.to_json(config)
     _check(config)
     if 'first' in config['stages']:
-        _check(config['stages']['first'], 'stages.first.')
+        _check(config['stages']['first'], FIRST)
     return config

@@ -187,12 +187,27 @@ COMMAND_LINE = [
     ('--config.augmentation.keep_special_tokens=True', "is not read unless 'augmentation.change_words' is set"),
     ('--config.terms.ranking.weight=-1', "'terms.ranking.weight' is -1.0; it must be at least 0"),
     ('--config.batch_size=1', "'batch_size' is 1; it must be at least 2"),
+    (
+        '--config.vocabulary.min_count=1 --config.vocabulary.path=words.json',
+        "'vocabulary.min_count' is not read where 'vocabulary.path' is 'words.json': change that, or leave it out",
+    ),
+    ('--config.model.image.norm_padding=True', "is not read where 'model.image.mlp' is 'none'"),
+    ('--config.model.image.output_norm=True', "is not read where 'model.image.mlp' is 'none'"),
+    (
+        '--config.model.text.bidirectional=True --config.model.text.recurrent=False',
+        "'model.text.bidirectional' is not read where 'model.text.recurrent' is False",
+    ),
+    ('--config.scene_graphs.source=scene_graphs.rules', "'scene_graphs.source' is set but unused: add masked captions"),
+    (
+        '--config.initialize.word_vectors=x --config.members.target.init_from=runs/a',
+        "'initialize.word_vectors' is set but unused: 'members.target' is initialized from runs/a; set it to ''",
+    ),
 ]
 
 
 @pytest.mark.parametrize(('argument', 'sentence'), COMMAND_LINE)
 def test_bad_values_on_the_command_line(tiny_config_file, tmp_path, capsys, argument, sentence):
-    command = ['train', '--config', str(tiny_config_file), '--workdir', str(tmp_path / 'run'), argument]
+    command = ['train', '--config', str(tiny_config_file), '--workdir', str(tmp_path / 'run'), *argument.split()]
     assert cli.main(command) == 2
     error = capsys.readouterr().err
     assert sentence in error

@@ -91,7 +91,7 @@ def shorten(arguments: list[str]) -> list[str]:
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
             cli.check_key(config, key)
-            if flat[key] and not ranges.switch_of(config.to_dict(), key):
+            if flat[key] and not ranges.unread(config.to_dict(), key):
                 short.append(f'--config.{key}={value}')
     return short
 

@@ -75,6 +75,7 @@ def check_key(config: ConfigDict, key: str) -> None:
     """Raises a UserError with the nearest key unless a config has a dotted key."""
     from jitm import ranges  # imports jax, which not every command needs
 
+    ranges.check_shared(key)
     node = config
     for part in key.split('.'):
         if not isinstance(node, ConfigDict) or part not in node:
@@ -125,8 +126,8 @@ def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
     from jitm import ranges  # imports jax, which not every command needs
 
     for key in keys:
-        if switch := ranges.switch_of(config.to_dict(), key):
-            raise UserError(f"config key '{key}' is not read unless '{switch}' is set: set both, or leave it out")
+        if reason := ranges.unread(config.to_dict(), key):
+            raise UserError(f"config key '{key}' {reason}")
 
 
 def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:

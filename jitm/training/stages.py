@@ -14,7 +14,7 @@ from jitm import config as config_lib
 from jitm import parallel, ranges
 from jitm.data.candidates import read_manifest
 from jitm.data.splits import as_recorded
-from jitm.errors import UserError
+from jitm.errors import UserError, did_you_mean
 from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import LOCK
 from jitm.mining.job import check_top_h, describe, mine
@@ -22,11 +22,11 @@ from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import Progress
 from jitm.runs.run import load_run
+from jitm.training.build.model import check_initialize
 from jitm.training.build.run import Setup, check_workdir, lock, set_up
 from jitm.training.loop import train_and_evaluate
 
 KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')
-SHARED = ('data', 'seed', 'run')  # sections that the second stage shares with the first
 FOLDERS = {'stage1', 'stage2', 'candidates', 'processes', LOCK}
 
 Report = Callable[[Progress], None]
@@ -61,18 +61,28 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
       workdir: gets `stage1`, `stage2` and the mined `candidates`.
 
     Raises:
-      UserError: if `stages` lacks a key or has others.
+      UserError: if `stages` lacks a key or has others, or the config names a file that the first stage replaces.
     """
-    stages = config['stages']
+    stages, second = config['stages'], {**config, 'stages': {}}
     config_lib.check_keys(stages, KEYS, where='stages')
-    first = {**stages['first'], **{key: config[key] for key in SHARED}}
+    first = {**stages['first'], **{key: second[key] for key in ranges.SHARED}}
     top_h = {key: stages[key] for key in ('top_h_texts', 'top_h_images')}
-    second = {**config, 'stages': {}}
     if any(top_h.values()):
+        _check_empty('offline.path', config['offline']['path'], 'the negatives that the first stage mines')
         second |= {'offline': {**config['offline'], 'path': str(workdir / 'candidates')}}
     if stages['fine_tune']:
+        name, members = config['evaluation']['member'], config['members']
+        if name not in members:
+            raise UserError(f"config key 'evaluation.member' is '{name}', no member{did_you_mean(name, members)}")
+        trained = 'the model that the first stage trains'
+        _check_empty(f'members.{name}.init_from', members[name].get('init_from'), trained)
         second = _initialized_from(second, str(workdir / 'stage1'))
     return Stages(first, second, top_h, stages['fine_tune'])
+
+
+def _check_empty(key: str, value: str | None, replaced_by: str) -> None:
+    if value:
+        raise UserError(f"config key '{key}' is '{value}', but the second stage takes {replaced_by}: set it to ''")
 
 
 def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:
@@ -91,6 +101,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
         raise UserError(
             f'workdir {workdir} exists and does not hold two stages of this version; choose an empty or a new one'
         )
+    check_initialize(stages.second)
     # There is no first stage to be initialized from yet.
     second = _initialized_from(stages.second, '') if stages.fine_tune else stages.second
     setups = []

@@ -5,6 +5,7 @@ import pytest
 
 from configs import clip, common
 from jitm import config as config_lib
+from jitm.training import stages
 from jitm.training.build.model import make_members
 from jitm.training.build.objective import make_objective, make_optimizer
 from tests.configs.settings import FILES, SETTINGS, load, module_of
@@ -22,7 +23,7 @@ def test_setting_builds_its_parts(setting):
     assert config.keys() == load('default').keys()
     assert config['scene_graphs']['source'] != 'scene_graphs.gold' or config['data']['source'] == 'scenes.load'
     if config['stages']:
-        build(config['stages']['first'])
+        build(stages.split_stages(config, ROOT).first)
         if config['stages']['top_h_texts']:
             config['offline']['path'] = 'the folder that the first stage mines'
     build(config)

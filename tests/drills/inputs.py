@@ -12,7 +12,7 @@ import numpy as np
 from jitm.commands import cli
 from jitm.errors import EXIT_USER_ERROR
 from jitm.runs.checkpoint import Checkpoints
-from tests.drills import runs
+from tests.drills import kills, runs
 
 
 class Row(NamedTuple):
@@ -120,6 +120,31 @@ def range_rows() -> Iterator[Row]:
     for key, values in RANGES.items():
         for value in values:
             yield Row(f'{key} is {value}', NEW, _configured(runs.changed(config, key, value)))
+
+
+def ignored_rows() -> Iterator[Row]:
+    """Yields keys that nothing would read, since another one replaces them."""
+    config = kills.two_stages()
+    for key, value in {
+        'offline.path': 'absent',
+        'stages.first.seed': 77,
+        'stages.first.data': config['data'],
+        'stages.first.run': config['run'],
+    }.items():
+        yield Row(f'{key} with two stages', NEW, _configured(runs.changed(config, key, value)), key)
+    tuned = runs.changed(kills.two_stages(), 'stages.fine_tune', True) | {'terms': runs.make_config()['terms']}
+    tuned['stages'] |= {'top_h_texts': 0, 'top_h_images': 0}
+    for key in ('members.target.init_from', 'initialize.word_vectors'):
+        yield Row(f'{key} with fine-tuning', NEW, _configured(runs.changed(tuned, key, 'absent')), key)
+    for given in (
+        ('vocabulary.min_count=1', 'vocabulary.path=config.py'),
+        ('model.image.norm_padding=True',),
+        ('model.image.output_norm=True',),
+        ('scene_graphs.source=scene_graphs.rules',),
+        ('initialize.word_vectors=absent', 'members.target.init_from=run'),
+    ):
+        flags = [f'--config.{assignment}' for assignment in given]
+        yield Row(' '.join(flags), (*NEW, *flags), None, given[0].partition('=')[0])
 
 
 CONFIG_TEXTS = {
@@ -358,7 +383,15 @@ def run_rows(base: Path) -> Iterator[Row]:
 def rows(base: Path) -> list[Row]:
     """Returns the whole table."""
     arguments = [Row(' '.join(argv), argv, None, sentence) for argv, sentence in ARGUMENTS]
-    generated = config_rows(), range_rows(), config_file_rows(), data_rows(), flag_rows(), run_rows(base)
+    generated = (
+        config_rows(),
+        range_rows(),
+        ignored_rows(),
+        config_file_rows(),
+        data_rows(),
+        flag_rows(),
+        run_rows(base),
+    )
     return [row for table in (*generated, arguments) for row in table]
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jitm import ranges
 from tests.drills import runs
 from tests.test_train import assert_same_run
 from tests.training.models import tiny_tags_dc
@@ -35,8 +36,8 @@ def boosted(anchor: dict[str, Any]) -> dict[str, Any]:
 
 
 def two_stages() -> dict[str, Any]:
-    first = runs.make_config()
-    second = copy.deepcopy(first) | {'terms': {'ranking': OFFLINE}}
+    second = runs.make_config() | {'terms': {'ranking': OFFLINE}}
+    first = {key: value for key, value in runs.make_config().items() if key not in ranges.SHARED}
     second['offline'] |= {'top_h_texts': 6, 'top_h_images': 3}
     return second | {'stages': {'first': first, 'top_h_texts': 10, 'top_h_images': 5, 'fine_tune': False}}
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from jitm import ranges
 from jitm.commands import cli
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
@@ -19,6 +20,7 @@ from jitm.runs.run import load_run
 from jitm.training import stages
 from jitm.training.build import run as build
 from tests.configs.settings import load
+from tests.conftest import ROOT
 from tests.importers.test_cnn import published
 from tests.mining.test_mining import make_lists, make_split, save_lists
 from tests.test_parallel import run_processes
@@ -107,10 +109,15 @@ def test_negatives_of_a_batch_are_reproducible():
     assert pipeline.identity['candidates'] == pipeline.offline.candidates.hash
 
 
+def first_of(config):
+    """The config without what the first stage shares with the second."""
+    return {key: value for key, value in config.items() if key not in ranges.SHARED}
+
+
 @pytest.fixture
 def two_stages(tiny_config, tmp_path):
     """A config of two stages on scenes."""
-    first = {**tiny_config, 'epochs': 1}
+    first = first_of(tiny_config) | {'epochs': 1}
     second = copy.deepcopy(tiny_config) | {'epochs': 1, 'terms': {'ranking': dict(QUINTUPLET)}}
     second['offline'] |= {'top_h_texts': 9, 'top_h_images': 4}
     return second | {'stages': {'first': first, 'top_h_texts': 20, 'top_h_images': 5, 'fine_tune': False}}
@@ -261,7 +268,7 @@ def test_offline_loss_without_negatives_is_refused(two_stages):
 
 
 def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, finished):
-    config = copy.deepcopy(two_stages['stages']['first'])
+    config = copy.deepcopy(stages.split_stages(two_stages, tmp_path).first)
     config['members']['target']['init_from'] = str(finished)
     member, run = build.set_up(config).initial_state().members['target'], load_run(finished)
     jax.tree.map(np.testing.assert_array_equal, member.params, run.variables['params'])
@@ -279,6 +286,52 @@ def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, f
     assert second['members']['target']['init_from'] == str(tmp_path / 'stage1')
 
 
+FINE_TUNED = {'fine_tune': True, 'top_h_texts': 0, 'top_h_images': 0}
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'options', 'sentence'),
+    [
+        ('offline.path', '/no/such/candidates', {}, 'takes the negatives that the first stage mines: set it'),
+        ('members.target.init_from', '/no/such/run', FINE_TUNED, 'takes the model that the first stage trains'),
+        ('stages.first.seed', 77, {}, "does not exist: both stages have 'seed' of the config; leave it out"),
+        ('stages.first.data', {'source': 'scenes.load'}, {}, "both stages have 'data' of the config"),
+        ('stages.first.run', {'log_every': 3}, {}, "both stages have 'run' of the config"),
+        ('stages.first.stages', {}, {}, "both stages have 'stages' of the config"),
+        ('initialize.image', 'vgg.pth', FINE_TUNED, "'members.target' is initialized from .*/stage1; set it to ''"),
+        ('evaluation.member', 'targte', FINE_TUNED, "is 'targte', no member, did you mean 'target'"),
+    ],
+)
+def test_what_a_stage_replaces_is_refused(two_stages, tmp_path, key, value, options, sentence):
+    two_stages['stages'] |= options
+    if options:
+        two_stages['terms'] = two_stages['stages']['first']['terms']
+    *sections, last = key.split('.')
+    node = two_stages
+    for name in sections:
+        node = node[name]
+    node[last] = value
+    for start in (stages.check, stages.train):
+        with pytest.raises(UserError, match=f"config key '{key}.*{sentence}"):
+            start(two_stages, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
+def test_keys_that_a_stage_replaces_are_refused_as_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    for words, key, sentence in (
+        ('vsepp,adapoffquin,f8k', 'stages.first.seed=7', "both stages have 'seed' of the config"),
+        ('vsepp,adapoffquin,f8k', 'stages.first.data.root=x', "both stages have 'data' of the config"),
+        ('vsepp,adapoffquin,f8k', 'stages.first.masking.rate=.3', "not read unless 'masking.num_views' is set"),
+        ('vsepp,adapoffquin,f8k', 'stages.first.offline.redraw=False', "not read unless 'offline.path' is set"),
+    ):
+        command = ['train', f'--config=configs/aoq.py:{words}', f'--workdir={tmp_path}/run', f'--config.{key}']
+        assert cli.main(command) == EXIT_USER_ERROR
+        output = capsys.readouterr()
+        assert sentence in output.err
+        assert len(output.err.splitlines()) == 1
+
+
 @pytest.mark.slow
 def test_network_is_frozen_then_fine_tuned(tiny_config, tmp_path):
     """As VSE++ on photos: one command, nothing is mined."""
@@ -286,8 +339,8 @@ def test_network_is_frozen_then_fine_tuned(tiny_config, tmp_path):
     vsepp = load('vsepp:squeezenet,finetuned,f8k')
     config = copy.deepcopy(tiny_config) | {'epochs': 1}
     config['model']['image'] = vsepp['model']['image']
-    config['initialize'] |= {'image': str(tmp_path / 'squeezenet.npz')}
-    first = copy.deepcopy(config)
+    first = first_of(copy.deepcopy(config))
+    first['initialize'] |= {'image': str(tmp_path / 'squeezenet.npz')}
     first['optimizer'] |= {'factors': vsepp['stages']['first']['optimizer']['factors']}
     none = {key: vsepp['stages'][key] for key in ('top_h_texts', 'top_h_images', 'fine_tune')}
     workdir = tmp_path / 'run'

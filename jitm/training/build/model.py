@@ -171,6 +171,19 @@ def check_epochs(name: str, terms: Collection[Term], epochs: int) -> None:
             )
 
 
+def check_initialize(config: Mapping[str, Any]) -> None:
+    """Raises a UserError if a config names published weights that no member is initialized with."""
+    members = config['members']
+    runs = {name: member['init_from'] for name, member in members.items() if member.get('init_from')}
+    unread = [key for key, path in config['initialize'].items() if path]
+    if unread and all(name in runs or member.get('of') for name, member in members.items()):
+        name, run = next(iter(runs.items()))
+        raise UserError(
+            f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
+            "it to ''"
+        )
+
+
 def load_weights(
     config: Mapping[str, Any],
     members: Mapping[str, Member],

@@ -238,6 +238,7 @@ def check_options(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
         'offline.path': (any(name.startswith('offline') for name in inputs), 'a term of mined negatives'),
         'synthesis.generator': (not predictions.isdisjoint(HEADS) or GENERATED in inputs, 'a term of these captions'),
         'masking.num_views': (generator or MASKED in predictions, 'a term of masked words'),
+        'scene_graphs.source': (config['masking']['num_views'], 'masked captions (masking.num_views)'),
     }
     for key, (is_read, reader) in readers.items():
         section, name = key.split('.')

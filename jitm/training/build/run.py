@@ -21,7 +21,7 @@ from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
-from jitm.training.build.model import check_members, load_weights, make_members, make_models
+from jitm.training.build.model import check_initialize, check_members, load_weights, make_members, make_models
 from jitm.training.build.objective import make_objective, make_optimizer, unreached_terms
 from jitm.training.candidates import InBatch
 from jitm.training.members import Member, copy_members, init_members
@@ -109,6 +109,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
     members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
     check_members(config, members, terms, pipeline.one_pair())
+    check_initialize(config)
     step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
     init = jax.jit(functools.partial(init_members, members, config['seed']))
     warnings = *data.warnings, *unreached_terms(terms, config['epochs'])
