@@ -140,7 +140,7 @@ def get_config() -> ml_collections.ConfigDict:
         name='adamw',
         learning_rate=2e-4,
         weight_decay=0.0,  # decoupled; 0 is Adam
-        factors=dict(),  # module name -> factor of its learning rate; 0 freezes its parameters, not its batch statistics
+        factors=dict(),  # module -> factor of its learning rate; 0 freezes its parameters, not its batch statistics
         decay_epochs=15,  # the rate is multiplied by decay_factor after each period of this many epochs
         decay_factor=0.1,
         clip_norm=2.0,  # global norm of a member's gradient

@@ -15,7 +15,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges
+from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges, prepare
 
 
 def _hinge(scores: chex.Array, positives: chex.Array, extra: chex.Array, margin: float) -> chex.Array:
@@ -108,7 +108,7 @@ def adaptive_offline_quintuplet(
       offline_pair_scores: [Q].
       online_margin: in score units.
       offline_margin: in score units, of both offline hinges.
-      alpha: in score units.
+      alpha: in score units, above 0.
       beta: the weight at s_off = s_on.
       weigh_by_positive: replaces s_off by p in the weight ("w/o OfflineAdap" of table 3).
       detach: stops the gradient through the weight; published with it (eq. 6).
@@ -116,9 +116,13 @@ def adaptive_offline_quintuplet(
 
     Returns:
       [Q].
+
+    Raises:
+      ValueError: if alpha is not above 0.
     """
-    negatives = ~positives if negatives is None else negatives
-    chex.assert_equal_shape([scores, positives, negatives])
+    if isinstance(alpha, int | float) and alpha <= 0:
+        raise ValueError(f'alpha is {alpha}; it must be above 0')
+    negatives, _ = prepare(scores, positives, negatives)
     upper = hardest_positive(scores, positives) if weigh_by_positive else offline_scores
     weight = beta - (upper - hardest_negative(scores, negatives)) / alpha
     weight = jnp.maximum(weight, 0) if clamp else weight
@@ -159,8 +163,8 @@ def online_quintuplet(
     Returns:
       [Q].
     """
-    negatives = ~positives if negatives is None else negatives
-    chex.assert_shape([scores, positives, negatives], (len(scores), len(scores)))
+    negatives, _ = prepare(scores, positives, negatives)
+    chex.assert_shape(scores, (len(scores), len(scores)))
     triplet = offline_triplet(
         scores,
         positives,

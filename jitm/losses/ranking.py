@@ -47,8 +47,9 @@ def hardest_negative(scores: chex.Array, negatives: chex.Array, values: chex.Arr
 
 
 def prepare(scores: chex.Array, positives: chex.Array, negatives: chex.Array | None) -> tuple[chex.Array, chex.Array]:
-    """Checks the shapes; returns the negatives and a mask [Q] of the queries with a positive and a negative."""
+    """Checks shapes and types; returns the negatives and a mask [Q] of the queries with a positive and a negative."""
     chex.assert_rank(scores, 2)
+    chex.assert_type([positives] if negatives is None else [positives, negatives], bool)
     negatives = ~positives if negatives is None else negatives
     chex.assert_equal_shape([scores, positives, negatives])
     return negatives, positives.any(axis=1) & negatives.any(axis=1)

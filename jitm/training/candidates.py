@@ -128,6 +128,15 @@ def _check_pairs(config: Mapping[str, Any], source: str, supplied: Collection[st
         )
 
 
+def _check_unchanged(config: Mapping[str, Any], source: str) -> None:
+    """Refuses augmentation, which would tell the pairs of a batch from the negatives that the source adds to it."""
+    for key in ('drop_regions', 'change_words'):
+        if config['augmentation'][key]:
+            raise UserError(
+                f"config key 'augmentation.{key}' must be 0: 'candidates.source' '{source}' does not change its negatives"
+            )
+
+
 class ListScores(struct.PyTreeNode):
     """Scores of queries with their positive and with a list of negatives.
 
@@ -169,8 +178,10 @@ class Shortlist(Source):
         return self.num_extra
 
     def check(self, config: Mapping[str, Any], num_texts: int) -> None:
-        """Refuses too few candidates, and sections of the config that only `InBatch` uses."""
+        """Refuses too few candidates, augmentation, and sections of the config that only `InBatch` uses."""
         _check_pairs(config, 'shortlist')
+        if self.num_extra:
+            _check_unchanged(config, 'shortlist')
         if self.num_extra > num_texts:
             raise UserError(
                 f"config key 'candidates.num_extra' is {self.num_extra}, but there are {num_texts} texts for training"
@@ -252,15 +263,10 @@ class Sampled(Source):
         return _IN_BATCH.supplies(config) & {'anchor_scores'}
 
     def check(self, config: Mapping[str, Any], num_texts: int) -> None:
-        """Refuses augmentation, which would tell matching pairs from others, and what only `InBatch` uses."""
+        """Refuses augmentation, and sections of the config that only `InBatch` uses."""
         del num_texts
         _check_pairs(config, 'sampled', {'anchor_scores'})
-        for key in ('drop_regions', 'change_words'):
-            if config['augmentation'][key]:
-                raise UserError(
-                    f"config key 'augmentation.{key}' must be 0: 'candidates.source' 'sampled' does not change its "
-                    'negatives'
-                )
+        _check_unchanged(config, 'sampled')
 
     def score(self, matcher: Matcher, inputs: Inputs) -> tuple[dict[str, ListScores], dict[str, chex.Array]]:
         """Scores this device's pairs and their mismatched pairs at once: direction -> ListScores of one negative."""

@@ -1,6 +1,5 @@
 """SIGKILL at random moments: the restarted command ends with the same bytes as an uninterrupted one."""
 
-import copy
 import functools
 import multiprocessing
 import os

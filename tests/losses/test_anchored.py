@@ -287,6 +287,9 @@ class LossesTest(chex.TestCase):
             for wrong in (value[:, 1:], value[:1], value[0]):
                 with pytest.raises(AssertionError):
                     jax.eval_shape(loss_of(name), *case[:place], wrong, *case[place + 1 :])
+        for place in (1, 2):
+            with pytest.raises(AssertionError, match='has type float32 but expected .*bool'):
+                jax.eval_shape(loss_of(name), *case[:place], case[place].astype(np.float32), *case[place + 1 :])
 
 
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])

@@ -182,6 +182,15 @@ class LossesTest(chex.TestCase):
             wrong = value[:, None] if value.ndim == 1 else value[:, 1:]
             with pytest.raises(AssertionError):
                 loss_of(name)(*case[:place], wrong, *case[place + 1 :])
+        for place in (1, 2):
+            with pytest.raises(AssertionError, match='has type float32 but expected .*bool'):
+                loss_of(name)(*case[:place], case[place].astype(jnp.float32), *case[place + 1 :])
+
+
+def test_alpha_divides():
+    for alpha in (0, 0.0, -1):
+        with pytest.raises(ValueError, match=f'alpha is {alpha}; it must be above 0'):
+            offline.adaptive_offline_quintuplet(SCORES, EYE, offline_scores=OFF, offline_pair_scores=PAIR, alpha=alpha)
 
 
 def test_a_weight_is_a_number_or_one_per_query():

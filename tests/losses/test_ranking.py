@@ -257,6 +257,16 @@ def test_shape_is_checked(name):
         loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 7), bool), jnp.zeros((7, 1), bool))
 
 
+def test_type_of_the_masks_is_checked(name):
+    scores, *masks = random_case(0)
+    for place in (0, 1):
+        for negatives in (masks[1], None)[: 2 - place]:
+            wrong = [masks[0], negatives]
+            wrong[place] = wrong[place].astype(np.float32)
+            with pytest.raises(AssertionError, match='has type float32 but expected .*bool'):
+                loss_of(name)(jnp.asarray(scores, jnp.float32), *wrong)
+
+
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
 EYE = jnp.eye(3, dtype=bool)
 BY_HAND = {

@@ -267,6 +267,19 @@ def test_sampled_negatives_refuse_other_inputs(changes, message):
         Sampled().check(config, 100)
 
 
+@pytest.mark.parametrize('key', ['drop_regions', 'change_words'])
+def test_extra_pairs_refuse_augmentation(key):
+    """The extra pairs are not augmented, so that augmentation would tell the negatives among them from positives."""
+    config = load('uniter:uniter,f8k')
+    Shortlist(num_extra=EXTRA, num_hard=HARD).check(config, 100)
+    config['augmentation'][key] = 0.2
+    Shortlist(num_extra=0, num_hard=HARD).check(config, 100)
+    with pytest.raises(
+        UserError, match=f"'augmentation.{key}' must be 0: .* 'shortlist' does not change its negatives"
+    ):
+        Shortlist(num_extra=EXTRA, num_hard=HARD).check(config, 100)
+
+
 def test_only_anchor_scores_are_supplied_with_sampled_negatives():
     assert Sampled().supplies(load('oscar:f8k')) == set()
     assert Sampled().supplies(load('oscar:rm,f8k')) == {'anchor_scores'}

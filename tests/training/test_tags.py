@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import shutil
+import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -115,6 +117,30 @@ def set_up_with(config, **changes):
 def test_conflicting_sections_are_refused(tags_dc, changes, message):
     with pytest.raises(UserError, match=message):
         set_up_with(tags_dc, **changes)()
+
+
+@pytest.mark.parametrize('copied', [False, True])
+def test_frozen_generator_without_its_head_is_refused(stage_1, monkeypatch, copied):
+    """The run of another member, or of the member it copies, lacks 'mlm', whose random words would fill captions."""
+    stage_1['members']['generator'] = {'rule': 'frozen', **({'of': 'target'} if copied else {'init_from': 'run'})}
+    stage_1['members']['target']['init_from'] = 'run' if copied else ''
+    stage_1['synthesis']['generator'] = 'generator'
+    setup = loop.set_up(stage_1, resuming=True)
+    state = jax.eval_shape(setup.random_state)
+
+    def load(*heads):
+        trained = jax.tree.map(lambda x: np.zeros(x.shape), state.members['generator'].variables)
+        trained['params'] = {k: v for k, v in trained['params'].items() if k not in {'mlm_head', 'itm_head'} - {*heads}}
+        old = {'model': stage_1['model'] | {'heads': [head.removesuffix('_head') for head in heads]}}
+        run = types.SimpleNamespace(vocabulary=setup.data.vocabulary, variables=trained, member='target')
+        run.config = stage_1 | {'members': {'target': {}}} | old
+        monkeypatch.setattr(build_model, 'load_run', lambda workdir: run)
+        return build_model.load_weights(stage_1, setup.members, state.members, setup.data.vocabulary)
+
+    assert load('mlm_head').keys() == ({'target'} if copied else {'generator', 'target'})
+    member = 'target' if copied else 'generator'
+    with pytest.raises(UserError, match=f"does not train and .* 'mlm': set members.{member}.init_from to a run whose"):
+        load('itm_head')
 
 
 def test_word_terms_without_synthetic_captions_are_refused(tags_dc):

@@ -18,7 +18,7 @@ from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
 from jitm.training.build.data import Data
 from jitm.training.generated import HEADS, MASKED
-from jitm.training.members import RULES, Member, MemberState
+from jitm.training.members import RULES, Frozen, Member, MemberState
 from jitm.training.objective import RankingTerm, Term, token_terms
 from jitm.training.step import terms_of
 from jitm.types import Batch
@@ -211,7 +211,26 @@ def load_weights(
             weights[name] = load_from_run(name, member, states[name], config, vocabulary)
         elif member.trains:
             weights[name] = load(states[name].variables, vocabulary.words)
+    check_generator(config['synthesis']['generator'], members, states, weights)
     return weights
+
+
+def check_generator(
+    name: str,
+    members: Mapping[str, Member],
+    states: Mapping[str, MemberState],
+    weights: Mapping[str, Mapping[str, Replacements]],
+) -> None:
+    """Raises a UserError if the generator, called `name`, is frozen with a head of random parameters."""
+    if not name or not isinstance(members[name].rule, Frozen):
+        return
+    source = members[name].copy_of or name
+    head = {path for path in traverse_util.flatten_dict(states[source].params) if path[0] == 'mlm_head'}
+    if not head <= weights[source]['params'].keys():
+        raise UserError(
+            f"config key 'synthesis.generator' is '{name}', which does not train and has no weights for its head "
+            f"'mlm': set members.{source}.init_from to a run whose model.heads have it"
+        )
 
 
 def load_from_run(

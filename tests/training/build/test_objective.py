@@ -89,6 +89,9 @@ def test_wrong_arguments_are_refused_when_built():
         make_terms(boost, supplied=('anchor_scores',))
     with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments"):
         make_terms(term(margin='wide'))
+    quintuplet = term(loss='offline.adaptive_offline_quintuplet', margin='absent', alpha=0.0)
+    with pytest.raises(UserError, match=r"'terms.ranking.alpha' is 0.0; it must be above 0"):
+        make_terms(quintuplet, supplied=('offline_scores', 'offline_pair_scores'))
 
 
 def test_token_term_checks_and_passes_its_arguments():
