@@ -133,7 +133,8 @@ def _check_unchanged(config: Mapping[str, Any], source: str) -> None:
     for key in ('drop_regions', 'change_words'):
         if config['augmentation'][key]:
             raise UserError(
-                f"config key 'augmentation.{key}' must be 0: 'candidates.source' '{source}' does not change its negatives"
+                f"config key 'augmentation.{key}' must be 0: 'candidates.source' '{source}' does not change its "
+                'negatives'
             )
 
 

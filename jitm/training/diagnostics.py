@@ -93,7 +93,8 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
     Returns:
       active_hinges: share of queries with a loss above 0.
       ranking_loss: sum of the ranking terms.
-      collapsed_loss: its value for constant scores, 2 x batch x margin for max of hinges.
+      collapsed_loss: its value for constant scores, all equal to their mean: 2 x batch x margin for max of hinges,
+        log 2 for `matching_cross_entropy` of probabilities around 1/2.
     """
     terms = ranking_terms(terms)
     losses = [
@@ -110,9 +111,11 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
 
 
 def _constant_scores(ranking: Ranking) -> dict[str, chex.Array]:
-    """Returns all scores of a ranking replaced by 0."""
+    """Returns all scores of a ranking replaced by their mean, which a collapsed model gives to every pair."""
+    candidates = ranking.positives | ranking.negatives
+    mean = jnp.sum(jnp.where(candidates, ranking.scores, 0)) / jnp.maximum(jnp.sum(candidates), 1)
     scores = {name: getattr(ranking, name) for name in ('scores', 'offline_scores', 'offline_pair_scores')}
-    return {name: jnp.zeros_like(values) for name, values in scores.items() if values is not None}
+    return {name: jnp.full_like(values, mean) for name, values in scores.items() if values is not None}
 
 
 def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:

@@ -390,6 +390,11 @@ def test_members_without_a_fitting_term_are_refused(tiny_config, tmp_path):
     config['members']['target']['learn_from'] = []
     with pytest.raises(UserError, match=r"'terms.boost' needs anchor_scores: add an anchor model"):
         loop.set_up(config)
+    config['terms'].pop('boost')
+    config['members']['anchor'] = {'rule': 'frozen', 'init_from': 'run'}
+    with pytest.raises(UserError, match=r"'members.anchor' is set but unused: it does not train, no member learns fro"):
+        loop.set_up(config)
+    config['terms']['boost'] = boost
     config = boosted(config, 'oas', str(tmp_path / 'nowhere'))
     with pytest.raises(UserError, match=r'nowhere is not a run directory'):
         loop.set_up(config)

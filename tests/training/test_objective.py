@@ -14,6 +14,7 @@ from jitm.losses import ranking
 from jitm.training.build.objective import make_terms
 from jitm.training.candidates import InBatch
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, ranking_metrics
+from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, Outcome, init_members
 from jitm.training.objective import objective, token_terms
 from jitm.training.step import TrainState, TrainStep
@@ -209,6 +210,30 @@ def test_diagnostics_equal_their_definition(parts):
     np.testing.assert_allclose(metrics['target/active_hinges'], np.mean(active))
     np.testing.assert_allclose(metrics['target/absolute_gap'], np.mean(np.abs(gaps)), atol=1e-6)
     np.testing.assert_allclose(metrics['target/hard_share'], np.mean(np.abs(gaps) > 0.01))
+
+
+def collapse_of(scores, **term):
+    """The loss of scores, and its value for constant scores."""
+    keys = {'weight': 0.5, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
+    terms = make_terms({'ranking': term | keys})
+    metrics = collapse_metrics(rank_in_batch(range(5), jnp.asarray(scores, jnp.float32)), terms, 0)
+    return float(metrics['ranking_loss']), float(metrics['collapsed_loss'])
+
+
+def test_collapse_of_probabilities_is_warned_of():
+    """Of a model that gives every pair the same probability, such as a UNITER or an OSCAR that does not train."""
+    loss = {'loss': 'ranking.matching_cross_entropy'}
+    for probability in (0.5, 0.3):
+        constant, collapsed = collapse_of(np.full((5, 5), probability), **loss)
+        np.testing.assert_allclose(constant, -(np.log(probability) + np.log(1 - probability)) / 2, rtol=1e-5)
+        np.testing.assert_allclose(collapsed, constant, rtol=1e-6)
+    trained, collapsed = collapse_of(np.where(np.eye(5), 0.9, 0.1), **loss)
+    assert trained < 0.2 < np.log(2) <= collapsed
+    noise = np.random.default_rng(0).normal(scale=0.01, size=(5, 5))
+    loss, collapsed = collapse_of(0.45 + noise, **loss)
+    monitor = CollapseMonitor('target')
+    lines = ({'step': n, 'target/ranking_loss': loss, 'target/collapsed_loss': collapsed} for n in range(1, 600))
+    assert len(list(filter(None, map(monitor.update, lines)))) == 1
 
 
 def test_gradient_norm_of_the_image_fc_layer():

@@ -148,6 +148,12 @@ def check_members(
             raise UserError(
                 f"'members.{name}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
             )
+    read = {config['synthesis']['generator']}.union(*(member.learn_from for member in members.values()))
+    for name in (name for name, member in members.items() if isinstance(member.rule, Frozen) and name not in read):
+        raise UserError(
+            f"config key 'members.{name}' is set but unused: it does not train, no member learns from it and it "
+            'generates no captions; leave it out'
+        )
     for name, member in trained.items():
         check_epochs(name, terms_of(member, terms).values(), config['epochs'])
     for name, term in token_terms(terms).items():
