@@ -32,7 +32,7 @@ def safe_sqrt(x: chex.Array) -> chex.Array:
 def masked_moments(
     x: chex.Array, mask: chex.Array, axes: Sequence[int] | None = None
 ) -> tuple[chex.Array, chex.Array, chex.Array]:
-    """Returns the mean and the biased variance over the rows of all devices.
+    """Returns the mean and the biased variance over the rows of all devices, in float32 at least.
 
     Args:
       x: [..., D].
@@ -43,7 +43,7 @@ def masked_moments(
       Mean, variance and number of valid values, each with the shape of x without the axes; 0 without valid values.
     """
     axes = tuple(range(x.ndim - 1)) if axes is None else tuple(axes)
-    mask = jnp.broadcast_to(mask, x.shape)
+    mask, x = jnp.broadcast_to(mask, x.shape), x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
     def total(values):
         return parallel.sum_over_devices(jnp.sum(values, axes, keepdims=True))
@@ -57,7 +57,8 @@ def masked_moments(
 class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + 1e-5) * scale + bias over all rows of all devices, as `torch.nn.BatchNorm1d`.
 
-    Training normalizes with the biased variance of the batch and averages the unbiased one, unlike Flax.
+    Training normalizes with the biased variance of the batch and averages the unbiased one, unlike Flax. A batch of one
+    row, which has no unbiased variance and which PyTorch refuses, leaves the running statistics as they are.
 
     Attributes:
       scale_init: initializer of the scale.
@@ -93,5 +94,5 @@ class BatchNorm(nn.Module):
                 unbiased = variance * count / jnp.maximum(count - 1, 1)
                 for running, new in ((running_mean, mean), (running_variance, unbiased)):
                     updated = self.momentum * running.value + (1 - self.momentum) * new
-                    running.value = jnp.where(count > 0, updated, running.value)
+                    running.value = jnp.where(count > 1, updated, running.value)
         return (x - mean) * (scale / jnp.sqrt(variance + self.epsilon)) + bias

@@ -20,8 +20,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def _handling(handler) -> Iterator[None]:
-    """Installs a handler of both signals within the block."""
-    old = {number: signal.signal(number, handler) for number in SIGNALS}
+    """Installs a handler of both signals within the block; in a thread, where Python allows none, it does nothing."""
+    in_thread = threading.current_thread() is not threading.main_thread()
+    old = {} if in_thread else {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +47,7 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
     split = setup.data.train
     report = {
         'step': step,
-        'metrics': jax.tree.map(float, jax.device_get(values)),
+        'metrics': {name: _as_json(float(value)) for name, value in jax.device_get(values).items()},
         'texts': texts.tolist(),
         'captions': [split.captions[t] for t in texts],
         'images': [split.image_ids[i] for i in split.image_of_text[texts]],
@@ -57,6 +58,11 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
     return NotFiniteError(
         f'the loss or a gradient was not finite at step {step}: the state before it is saved, the batch is in {path}'
     )
+
+
+def _as_json(value: float) -> float | str:
+    """Returns a number that JSON has, and otherwise its name, such as 'nan'."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _write_config(config: Mapping[str, Any], workdir: Path) -> None:

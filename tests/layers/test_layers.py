@@ -156,6 +156,27 @@ def test_mlp_counts_padding_up_to_the_longest_image(norm_padding):
     np.testing.assert_allclose(changed['batch_stats']['norm']['variance'], 0.9 + 0.1 * unbiased, rtol=1e-5)
 
 
+def test_statistics_of_half_precision_are_those_of_float32():
+    x = jnp.asarray(np.random.default_rng(0).normal(1, 0.1, size=(1000, 3)), jnp.bfloat16)
+    norm = BatchNorm()
+    variables = norm.init(jax.random.key(0), x)
+    whole, half = (norm.apply(variables, y, train=True, mutable=['batch_stats'])[1] for y in (jnp.float32(x), x))
+    chex.assert_trees_all_equal(whole, half)
+
+
+@pytest.mark.parametrize('masked', [True, False])
+def test_one_row_leaves_the_running_statistics(masked):
+    """It has no unbiased variance, as the last batch of an epoch with one pair."""
+    x = jnp.asarray([[1.0, 2.0], [5.0, 6.0]])
+    rows = x if masked else x[:1]
+    norm = BatchNorm()
+    variables = norm.init(jax.random.key(0), x)
+    mask = jnp.asarray([[True], [False]]) if masked else None
+    got, changed = norm.apply(variables, rows, mask, train=True, mutable=['batch_stats'])
+    chex.assert_trees_all_equal(changed['batch_stats'], variables['batch_stats'])
+    np.testing.assert_array_equal(got[0], 0)
+
+
 def test_what_is_not_counted_does_not_change_the_statistics():
     x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
     mask = np.array([[True] * 4, [True, True, False, False]])[..., None]

@@ -1,10 +1,13 @@
+import concurrent.futures
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from jitm.errors import EXIT_INTERRUPTED
+from jitm.runs import interrupt
 from tests.conftest import ROOT, environment
 
 # Waits in C code, where no handler of Python runs, as if XLA compiled.
@@ -52,3 +55,18 @@ def test_first_signal_is_answered_and_the_second_ends_the_program():
     _, error = worker.communicate()
     assert worker.returncode == EXIT_INTERRUPTED
     assert error == 'stopped at once; the same command resumes from the last checkpoint\n'
+
+
+@pytest.mark.parametrize('make', [interrupt.StopRequest, lambda: interrupt.interruptible(Path('blocks'))])
+def test_threads_have_no_handlers(make):
+    """The Python API trains and mines in a thread, too; signals then have the effect that the main thread gives them."""
+
+    def use():
+        with make():
+            return signal.getsignal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        assert threads.submit(use).result() == before
+    assert use() != before
+    assert signal.getsignal(signal.SIGTERM) == before
