@@ -288,7 +288,7 @@ class LossesTest(chex.TestCase):
                 with pytest.raises(AssertionError):
                     jax.eval_shape(loss_of(name), *case[:place], wrong, *case[place + 1 :])
         for place in (1, 2):
-            with pytest.raises(AssertionError, match='has type float32 but expected .*bool'):
+            with pytest.raises(AssertionError, match=r'has type float32 but expected .*bool'):
                 jax.eval_shape(loss_of(name), *case[:place], case[place].astype(np.float32), *case[place + 1 :])
 
 

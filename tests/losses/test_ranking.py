@@ -263,7 +263,7 @@ def test_type_of_the_masks_is_checked(name):
         for negatives in (masks[1], None)[: 2 - place]:
             wrong = [masks[0], negatives]
             wrong[place] = wrong[place].astype(np.float32)
-            with pytest.raises(AssertionError, match='has type float32 but expected .*bool'):
+            with pytest.raises(AssertionError, match=r'has type float32 but expected .*bool'):
                 loss_of(name)(jnp.asarray(scores, jnp.float32), *wrong)
 
 

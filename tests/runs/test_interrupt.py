@@ -59,7 +59,7 @@ def test_first_signal_is_answered_and_the_second_ends_the_program():
 
 @pytest.mark.parametrize('make', [interrupt.StopRequest, lambda: interrupt.interruptible(Path('blocks'))])
 def test_threads_have_no_handlers(make):
-    """The Python API trains and mines in a thread, too; signals then have the effect that the main thread gives them."""
+    """The Python API trains in a thread, too; signals then have the effect that the main thread gives them."""
 
     def use():
         with make():
