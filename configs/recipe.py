@@ -34,7 +34,7 @@ def get_config(setting: str = 'mean,selhn,alone,in_batch,f8k') -> ConfigDict:
         setting, MODEL, LOSS, ANCHOR, NEGATIVES, sorted(common.DATA, key='f8k'.__ne__)
     )
     config = vse.get_config(f'{model},{loss},{data}')
-    first = config.to_dict()
+    first = common.first_stage(config)
     if anchor == 'oss':
         dbl.boost(config, 'rm', 'oss', data)
     if negatives == 'offline':
