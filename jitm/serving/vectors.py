@@ -125,13 +125,16 @@ class VectorSearch:
         ]
 
     def _shortlist(self, queries: np.ndarray, count: int) -> np.ndarray:
-        """Returns the numbers of `count` vectors with large products for each query: [Q, count], in no order."""
+        """Returns the numbers of the `count` vectors with the largest products for each query: [Q, count].
+
+        Of equal products those of lower numbers are taken.
+        """
         devices = parallel.num_local_devices()
         of_device = min(count, len(self._rows[1]) // devices)
         found = jax.device_get(_best(of_device)(self._rows, (parallel.put_everywhere(queries),)))
         # [devices Q, k] -> [Q, devices k]
         scores, ids = (np.concatenate(np.split(part, devices), axis=1) for part in found)
-        return np.take_along_axis(ids, np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
+        return np.take_along_axis(ids, np.lexsort((ids, -scores))[:, :count], axis=1)
 
     def _score(self, numbers: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Scores some vectors with all queries: float32 [N, Q]."""

@@ -40,11 +40,19 @@ def test_blocks_of_queries_do_not_change_the_result(monkeypatch):
     check(900, 7, 5)
 
 
+def check_equal_vectors(count):
+    """A third of the vectors is the same one: more equal scores than a shortlist has places."""
+    candidates = np.random.default_rng(0).random((count, 3), np.float32)
+    candidates[2::3] = 1
+    (hits,) = VectorSearch(candidates).top(np.ones((1, 3), np.float32), 5)
+    assert [hit.index for hit in hits] == [2, 5, 8, 11, 14]
+
+
 def test_several_devices_find_the_same():
     cases = (50, 3, 7), (50, 3, 99), (2, 3, 1), (902, 3, 7)
     code = (
-        'import jax; assert jax.device_count() == 4; '
-        f'from tests.serving.test_vectors import check; [check(*case) for case in {cases}]'
+        'import jax; assert jax.device_count() == 4; from tests.serving.test_vectors import *; '
+        f'[check(*case) for case in {cases}]; check_equal_vectors(3001)'
     )
     result = subprocess.run(
         [sys.executable, '-c', code], cwd=ROOT, env=environment(JAX_NUM_CPU_DEVICES='4'), capture_output=True, text=True
