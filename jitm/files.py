@@ -1,6 +1,7 @@
 """Atomic writes, output folders and files that belong to jitm, locks, files of JSON lines and content hashes."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -143,7 +144,7 @@ class OutputFolder:
     def _read(self) -> list[str]:
         """Returns the names of the files, as `names`, of a folder that may be taken."""
         try:
-            owned = json.loads((self.path / OWNED).read_bytes())
+            owned = parse_json((self.path / OWNED).read_bytes())
             kind, names = str(owned['kind']), list(map(str, owned['files']))
             if any(map(leads_out, names)):
                 raise ValueError('a file lies outside of the folder')
@@ -153,7 +154,7 @@ class OutputFolder:
                 raise UserError(
                     f'{self.path} is not empty and is not {kind} of jitm; choose a new or empty folder'
                 ) from None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             reason = 'is no folder' if isinstance(error, NotADirectoryError) else f'has a damaged file {OWNED}'
             raise UserError(f'{self.path} {reason}; choose a new or empty folder') from None
         if kind != self._kind:
@@ -291,6 +292,25 @@ def locked(folder: Path, message: str) -> Iterator[None]:
                     folder.rmdir()
 
 
+def open_file(path: str | Path, mode: str = 'rb', **options: Any) -> IO:
+    """Opens a file as `open` does.
+
+    Raises:
+      OSError: if it cannot be opened, or is a pipe or a device, whose reading may never end.
+    """
+    if not (os.path.isfile(path) or os.path.isdir(path)) and os.path.exists(path):
+        raise OSError(errno.EINVAL, 'it is no regular file', str(path))
+    return open(path, mode, **options)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parses JSON as `json.loads` does; deeply nested brackets are a ValueError too."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError('it is nested too deeply') from None
+
+
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Reads a JSONL file of objects.
 
@@ -305,9 +325,10 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         return []
     lines = []
     try:
-        for line in path.read_bytes().split(b'\n')[:-1]:
-            lines.append(dict(json.loads(line)))
-    except (OSError, ValueError, TypeError, RecursionError):  # the last of nested brackets
+        with open_file(path) as file:
+            for line in file.read().split(b'\n')[:-1]:
+                lines.append(dict(parse_json(line)))
+    except (OSError, ValueError, TypeError):
         raise UserError(f'{path} is damaged in line {len(lines) + 1}; restore the file, or remove it') from None
     return lines
 
@@ -331,7 +352,7 @@ def hash_rows(array: np.ndarray) -> str:
     return hashlib.sha256(''.join(digests).encode()).hexdigest()
 
 
-def hash_file(path: Path) -> str:
+def hash_file(path: str | Path) -> str:
     """Returns the SHA-256 of a file, as hex."""
-    with path.open('rb') as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()

@@ -2,12 +2,31 @@
 
 import errno
 import json
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from jitm.errors import UserError
-from jitm.files import MARK, OWNED, OutputFolder, replacing, replacing_own
+from jitm.files import MARK, OWNED, OutputFolder, open_file, parse_json, replacing, replacing_own
+
+
+def test_pipes_and_devices_are_not_opened(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    for path in (tmp_path / 'pipe', Path('/dev/zero')):
+        with pytest.raises(OSError, match='it is no regular file'):
+            open_file(path)
+    with pytest.raises(IsADirectoryError):
+        open_file(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_file(tmp_path / 'none')
+
+
+def test_nested_brackets_are_no_json():
+    assert parse_json(b'{"a": [1]}') == {'a': [1]}
+    with pytest.raises(ValueError, match='nested too deeply'):
+        parse_json('[' * 10**5)
 
 
 def test_a_file_is_replaced_when_it_is_complete(tmp_path):

@@ -1,7 +1,6 @@
 """Saved files of `jitm eval` and their names in reports; similarity matrices as `--save_sims` writes them."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from jitm.analysis.settings import RunLog, Setting
 from jitm.data import precomp
 from jitm.errors import UserError
+from jitm.files import parse_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ def read_protocol(path: Path) -> dict[str, Any]:
     """
     report = path.parent / 'metrics.json'
     try:
-        return json.loads(report.read_text())['protocol'] if report.exists() else {}
-    except (OSError, ValueError, KeyError) as error:
+        return dict(parse_json(report.read_bytes())['protocol']) if report.exists() else {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f'{report} is not a report of jitm eval ({error!r}); write it again, or remove it') from None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jitm.analysis.settings import RunLog, Setting, read_origins, read_run_log
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import open_file, parse_json, replacing
 from jitm.runs.log import read_lines
 
 LOGGED = ('step', 'epoch', 'part')  # keys of a logged line that are not metrics
@@ -84,13 +84,14 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
       UserError: if the file cannot be read, or a line is not a row.
     """
     try:
-        lines = path.read_text(encoding='utf-8').splitlines()
+        with open_file(path, 'r', encoding='utf-8') as file:
+            lines = list(file)  # not splitlines, which also splits at U+2028, which a path may have
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f'{path} cannot be read ({error}); give a file of jitm report --rows') from None
     rows = {}
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             run_of(row)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(

@@ -11,6 +11,7 @@ from typing import Any
 from jitm.config import check_format, differences, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
+from jitm.files import parse_json
 from jitm.runs.log import read_description, read_metrics, warn_of_lost_lines
 
 ABSENT = object()
@@ -97,9 +98,9 @@ def read_run_log(workdir: Path) -> RunLog:
     """
     path = workdir / 'metrics.jsonl'
     try:
-        config = json.loads((workdir / 'config.json').read_text())
+        config = parse_json((workdir / 'config.json').read_text())
         path.stat()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     check_format(config, workdir)
     description = read_description(workdir)
@@ -138,7 +139,7 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
     origins = {}
     for path, (kind, *workdirs) in runs.items():
         with contextlib.suppress(OSError, ValueError):
-            configs = [json.loads((Path(workdir) / 'config.json').read_text()) for workdir in workdirs]
+            configs = [parse_json((Path(workdir) / 'config.json').read_text()) for workdir in workdirs]
             settings = [setting_keys(replace_run_paths(one, read_origins(one))) for one in configs]
             if settings:
                 text = json.dumps([kind, settings], sort_keys=True)

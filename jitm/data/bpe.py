@@ -5,6 +5,7 @@ import functools
 import gzip
 import hashlib
 import html
+import io
 import itertools
 import json
 import zlib
@@ -15,6 +16,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from jitm.errors import UserError
+from jitm.files import open_file, parse_json
 
 START, END = '<|startoftext|>', '<|endoftext|>'
 MAX_IDS = 77  # of a caption; longer ones are cut, as in CLIP
@@ -140,8 +142,8 @@ def _byte_pieces() -> tuple[str, ...]:
 
 
 def _from_text(path: str) -> tuple[str, ...]:
-    with (gzip.open if path.endswith('.gz') else open)(path, 'rt', encoding='utf-8') as file:
-        lines = (line.rstrip('\n') for line in itertools.islice(file, 1, 1 + MAX_MERGES))
+    with open_file(path) as file, io.TextIOWrapper(gzip.open(file) if path.endswith('.gz') else file, 'utf-8') as text:
+        lines = (line.rstrip('\n') for line in itertools.islice(text, 1, 1 + MAX_MERGES))
         merges = tuple(line for line in lines if line)
     if not merges:
         raise ValueError(path)
@@ -149,6 +151,6 @@ def _from_text(path: str) -> tuple[str, ...]:
 
 
 def _from_json(path: str) -> tuple[str, ...]:
-    with open(path, encoding='utf-8') as file:
-        merges = json.load(file)['model']['merges']
+    with open_file(path) as file:
+        merges = parse_json(file.read())['model']['merges']
     return tuple(merge if isinstance(merge, str) else ' '.join(merge) for merge in merges)

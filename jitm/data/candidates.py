@@ -10,7 +10,7 @@ import numpy as np
 
 from jitm.data.splits import Split, as_recorded
 from jitm.errors import UserError
-from jitm.files import hash_arrays, replacing
+from jitm.files import hash_arrays, open_file, parse_json, replacing
 
 MANIFEST = 'manifest.json'
 MAX_SAMPLES = 16  # of both negatives of a pair, until they do not correspond; after that the last ones are taken
@@ -56,10 +56,11 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
       UserError: if it is damaged.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        with open_file(folder / MANIFEST) as file:
+            manifest = parse_json(file.read())
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (OSError, ValueError):
         manifest = None
     if not isinstance(manifest, dict) or not isinstance(manifest.get('data'), dict):
         raise UserError(f'{folder / MANIFEST} is damaged; mine again')
@@ -71,7 +72,8 @@ def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> 
     if len(paths) != 1:
         raise UserError(f'{folder} has {len(paths)} files {pattern}; it must hold one, as `jitm mine` writes it')
     try:
-        array = np.load(paths[0])
+        with open_file(paths[0]) as file:
+            array = np.load(file)
     except (OSError, ValueError, EOFError):
         array = None
     if not isinstance(array, np.ndarray):

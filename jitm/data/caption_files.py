@@ -6,14 +6,13 @@ Each format is a function `(root, names of the split) -> listed images, or None 
 import csv
 import io
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jitm.errors import UserError, did_you_mean
-from jitm.files import check_within
+from jitm.files import check_within, open_file, parse_json
 
 DEV = ('dev', 'val', 'validation', 'valid')  # names of the same split
 ID = (int, float, str)  # types of COCO's ids
@@ -56,7 +55,8 @@ class Listing(NamedTuple):
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode('utf-8-sig')  # a byte order mark would become part of the first name
+        with open_file(path) as file:
+            return file.read().decode('utf-8-sig')  # a byte order mark would become part of the first name
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
     except UnicodeDecodeError as error:
@@ -65,8 +65,8 @@ def _read_text(path: Path) -> str:
 
 def _parse(path: Path, text: str, where: str = '') -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         raise UserError(f'{path}{where} is no JSON: write it again') from None
 
 

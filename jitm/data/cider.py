@@ -1,7 +1,6 @@
 """Caption metrics of texts for images: CIDEr, computed from the captions, or any metric read from a file."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ from jitm.data.precomp import open_npy
 from jitm.data.splits import Split
 from jitm.data.text import tokenize
 from jitm.errors import UserError
+from jitm.files import hash_file
 
 MAX_N = 4
 SCALE = 10  # as in the released code; the values in the paper are a tenth
@@ -126,5 +126,4 @@ def from_file(split: Split, *, path: str) -> Relevance:
             )
         return values
 
-    with open(path, 'rb') as file:
-        return Relevance(phi, hashlib.file_digest(file, 'sha256').hexdigest())
+    return Relevance(phi, hash_file(path))

@@ -144,7 +144,7 @@ def check_files(files: Sequence[str]) -> str:
     with tqdm.tqdm(
         desc='checking', total=len(files), unit=' photos', disable=None, dynamic_ncols=True, leave=False
     ) as bar:
-        hashes = in_threads(lambda n: (check_image(files[n]), hash_file(Path(files[n])), bar.update())[1], len(files))
+        hashes = in_threads(lambda n: (check_image(files[n]), hash_file(files[n]), bar.update())[1], len(files))
     content_hash = hashlib.sha256(''.join(hashes).encode()).hexdigest()
     with contextlib.suppress(OSError, UserError):  # without a cache they are checked again
         checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

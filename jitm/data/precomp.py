@@ -9,7 +9,6 @@ images of published results.
 """
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import numpy as np
 
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
+from jitm.files import open_file, parse_json
 
 _CHUNK_BYTES = 64 * 2**20
 _FEATURES = '_ims.npy'
@@ -102,7 +102,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
 def read_lines(path: str) -> tuple[str, ...]:
     """Reads the stripped lines of a UTF-8 file; raises a UserError if it cannot be read or has a blank line."""
     try:
-        with open(path, 'rb') as file:
+        with open_file(path) as file:
             data = file.read()
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
@@ -157,7 +157,7 @@ def _read_image_of_text(path: str, images: int, texts: int) -> np.ndarray | None
 def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.memmap:
     """Memory-maps an array of one of some dtypes; only the header is parsed, and nothing is unpickled."""
     try:
-        with open(path, 'rb') as file:
+        with open_file(path) as file:
             shape, dtype = _read_header(file)
             missing = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
     except OSError as error:
@@ -287,7 +287,7 @@ def _read_tags(path: str, rows: int, min_score: float) -> tuple[str, ...] | None
     tags = []
     for number, line in enumerate(lines, 1):
         try:
-            scored = [(str(name), float(score)) for name, score in json.loads(line)]
+            scored = [(str(name), float(score)) for name, score in parse_json(line)]
         except (ValueError, TypeError) as error:
             raise UserError(
                 f'{path}, line {number} is not a list of tags with their scores, [["dog", 0.9], ...]: write it anew'

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.files import open_file, parse_json
 
 PAD, START, END, UNK = range(4)
 MASK = '<mask>'
@@ -127,7 +128,7 @@ class Vocabulary:
           UserError: if the file is missing or damaged.
         """
         try:
-            with open(path, encoding='utf-8') as file:
+            with open_file(path, 'r', encoding='utf-8') as file:
                 text = file.read()
         except OSError as error:
             raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocabulary') from error
@@ -151,7 +152,7 @@ class Vocabulary:
             3.
         """
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             ids = {word: int(number) for word, number in fields['word2idx'].items()}
             words_of_ids = {int(number): word for number, word in fields['idx2word'].items()}
             size = int(fields['idx'])

@@ -6,6 +6,7 @@ from typing import Any
 
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
+from jitm.files import open_file
 
 CLASSES = (('__main__', 'Vocabulary'), ('vocab', 'Vocabulary'))  # module and name, as the authors' scripts have them
 FIELDS = ('word2idx', 'idx2word', 'idx')
@@ -42,7 +43,7 @@ def load(path: str) -> Vocabulary:
       UserError: if the file is missing or damaged, or has anything else.
     """
     try:
-        with open(path, 'rb') as file:
+        with open_file(path) as file:
             fields = vars(_Unpickler(file, path).load())
         text = json.dumps({name: fields[name] for name in FIELDS})
     except OSError as error:

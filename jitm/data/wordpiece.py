@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from jitm.errors import UserError
+from jitm.files import open_file
 
 MASK = '[MASK]'
 PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
@@ -42,7 +43,7 @@ class WordPiece:
           UserError: if the file cannot be read, has duplicates, lacks a special piece, or `[PAD]` is not the first.
         """
         try:
-            with open(path, encoding='utf-8') as file:
+            with open_file(path, 'r', encoding='utf-8') as file:
                 words = tuple(line.rstrip('\n') for line in file)
         except OSError as error:
             raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocab.txt') from error

@@ -18,7 +18,7 @@ from jitm.data.pipeline import check_images
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.files import hash_arrays, replacing, writing
+from jitm.files import hash_arrays, parse_json, replacing, writing
 from jitm.layers.normalization import l2_normalize
 from jitm.models.matcher import Matcher
 from jitm.types import Images
@@ -248,7 +248,7 @@ def _write_features(network: Network, split: Split, path: Path, report: Callable
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST
     try:
-        known = json.loads(path.read_text()) if path.exists() else {}
+        known = parse_json(path.read_text()) if path.exists() else {}
     except (OSError, ValueError):
         known = None
     if not isinstance(known, dict) or not all(isinstance(entry, dict) for entry in known.values()):

@@ -5,7 +5,6 @@ has the options as JSON.
 """
 
 import functools
-import json
 import re
 import types
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from jitm import config as config_lib
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.errors import UserError
+from jitm.files import parse_json
 from jitm.importers import key_maps, networks, torch_files
 from jitm.importers.cnn import as_matrix
 from jitm.importers.key_maps import Tensors
@@ -118,7 +118,7 @@ def _read_options(path: Path) -> dict[str, Any]:
         with safetensors.safe_open(path, framework='numpy') as file:
             text = (file.metadata() or {}).get(OPTIONS, '{}')
         try:
-            return dict(json.loads(text))
+            return dict(parse_json(text))
         except (ValueError, TypeError) as error:
             raise UserError(f"{path} has metadata '{OPTIONS}' that are no JSON object: write it again") from error
     content = {} if path.suffix == '.npz' else torch_files.load(path)

@@ -1,6 +1,5 @@
 """The configs of published CLIP models, of Hugging Face, open_clip or OpenAI, as the config's `model`."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
+from jitm.files import open_file, parse_json
 from jitm.layers.transformer import ACTIVATIONS
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 
@@ -288,7 +288,8 @@ def _check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tu
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding='utf-8'))
+        with open_file(path) as file:
+            content = parse_json(file.read())
     except (OSError, ValueError) as error:
         raise UserError(f'{path} cannot be read as JSON ({error}): download it again') from error
     if not isinstance(content, dict):

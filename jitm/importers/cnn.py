@@ -1,6 +1,5 @@
 """Converts published ImageNet weights to the variables of the networks in `jitm.layers.cnn`."""
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from flax import traverse_util
 
 from jitm.errors import UserError
+from jitm.files import hash_file
 from jitm.importers.tensors import LEAVES, Read, convert, open_tensors
 
 # Other names of tensors -> those of torchvision, one rule after the other.
@@ -72,8 +72,7 @@ def _check_digest(path: str) -> None:
     """Raises a UserError if a file's name ends in the first digits of its SHA-256, as torchvision's, and it differs."""
     match = re.search(r'-([0-9a-f]{8})\.pth$', path)
     if match and Path(path).is_file():
-        with open(path, 'rb') as file:
-            digest = hashlib.file_digest(file, 'sha256').hexdigest()
+        digest = hash_file(path)
         if not digest.startswith(match[1]):
             raise UserError(f'{path} is damaged, its SHA-256 starts with {digest[:8]}: download it again')
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import open_file, parse_json, replacing
 from jitm.importers import torch_files
 from jitm.models.oscar import BOX_NUMBERS
 
@@ -70,7 +70,7 @@ def _read_captions(path: Path) -> dict[str, list[str]]:
     """Returns the captions of each image; some files have them as JSON."""
     content = torch_files.load(path)
     try:
-        captions = {str(key): json.loads(x) if isinstance(x, str) else list(x) for key, x in content.items()}
+        captions = {str(key): parse_json(x) if isinstance(x, str) else list(x) for key, x in content.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(f'{path} maps no image ids to lists of captions: download it again') from error
     if not captions or not all(captions.values()):
@@ -80,7 +80,8 @@ def _read_captions(path: Path) -> dict[str, list[str]]:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding='utf-8').rstrip('\n').split('\n')
+        with open_file(path, 'r', encoding='utf-8') as file:
+            return file.read().rstrip('\n').split('\n')
     except (OSError, ValueError) as error:
         raise UserError(f'{path} cannot be read ({error}): add the file') from error
 
@@ -89,7 +90,7 @@ def _find_rows(path: Path) -> dict[str, _Row]:
     """Returns the line of each image."""
     rows, offset = {}, 0
     try:
-        with path.open('rb') as file:
+        with open_file(path) as file:
             for line in file:
                 name, regions, _ = line.split(b'\t', 2)
                 rows[name.decode()] = _Row(offset, int(regions))
@@ -104,7 +105,7 @@ def _find_rows(path: Path) -> dict[str, _Row]:
 def _read_tags(released: Path, name: str, line: str) -> list[tuple[str, float]]:
     """Returns the object tags of an image with their scores."""
     try:
-        content: Any = json.loads(line)
+        content: Any = parse_json(line)
         objects: Sequence[Mapping] = content['objects'] if isinstance(content, dict) else content
         return [(str(found['class']), float(found['conf'])) for found in objects]
     except (KeyError, TypeError, ValueError) as error:
@@ -114,7 +115,7 @@ def _read_tags(released: Path, name: str, line: str) -> list[tuple[str, float]]:
 def _write_features(path: Path, rows: Sequence[_Row], root: Path, split: str) -> None:
     """Writes the features and boxes, padded with zeros to the largest number of regions."""
     most, boxes = max(row.regions for row in rows), []
-    with path.open('rb') as file, replacing(root / f'{split}_ims.npy') as output:
+    with open_file(path) as file, replacing(root / f'{split}_ims.npy') as output:
         for row in rows:
             file.seek(row.offset)
             regions, box = _read_regions(path, file.readline(), row.regions)

@@ -160,7 +160,17 @@ def _open_safetensors(file: pathlib.Path) -> tuple[list[str], Read]:
         tensors = safetensors.safe_open(file, framework='numpy')
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f'{file} is not a complete safetensors file ({error}): download it again') from error
-    return list(tensors.keys()), tensors.get_tensor
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return tensors.get_tensor(name)
+        except (AttributeError, TypeError, safetensors.SafetensorError):  # numpy has no such type
+            dtype = tensors.get_slice(name).get_dtype()
+            raise UserError(
+                f"{file} has the tensor '{name}' in {dtype}, which is not read: convert it to float16 or float32"
+            ) from None
+
+    return list(tensors.keys()), read
 
 
 def _open_npz(file: pathlib.Path) -> tuple[list[str], Read]:

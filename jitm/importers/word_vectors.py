@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.files import open_file
 
 
 def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
@@ -33,7 +34,7 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
     vectors = np.full((len(words), dim), np.nan, np.float32)
     priority = np.full(len(words), 2)
     try:
-        with open(path, encoding='utf-8', errors='replace') as file, np.errstate(over='ignore'):
+        with open_file(path, 'r', encoding='utf-8', errors='replace') as file, np.errstate(over='ignore'):
             first = file.readline()
             lines = file if len(first.split()) == 2 else itertools.chain([first], file)
             for number, line in enumerate(lines, 1):

@@ -28,7 +28,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 
 from jitm import parallel
 from jitm.errors import UserError
-from jitm.files import RESUMES, replacing, writing
+from jitm.files import RESUMES, parse_json, replacing, writing
 from jitm.runs.log import DESCRIPTION, MANIFEST
 
 SELECTED_BY = 'rsum'
@@ -54,7 +54,7 @@ def _digests(folder: Path) -> dict[str, str]:
 def damaged_file(folder: Path) -> Path | None:
     """Returns the first file of a checkpoint that differs from its manifest, or the manifest; None if it is whole."""
     try:
-        manifest = dict(json.loads((folder / MANIFEST).read_text()))
+        manifest = dict(parse_json((folder / MANIFEST).read_text()))
     except (OSError, ValueError, TypeError):
         return folder / MANIFEST
     try:
@@ -247,7 +247,7 @@ class Checkpoints:
 
     def metrics(self, step: int) -> dict[str, float]:
         """Returns the metrics of a validated checkpoint."""
-        return json.loads((self.folder / str(step) / 'metrics' / 'metrics').read_text())
+        return parse_json((self.folder / str(step) / 'metrics' / 'metrics').read_text())
 
     def validations(self) -> dict[int, dict[str, float]]:
         """Returns the metrics of every validated checkpoint by its step."""
@@ -271,7 +271,7 @@ class Checkpoints:
         elif file := damaged_file(folder):
             problem = f'{file} is damaged, so checkpoint {folder.name} cannot be trusted'
         else:
-            run = json.loads((folder / DESCRIPTION).read_text())
+            run = parse_json((folder / DESCRIPTION).read_text())
             if run.pop('format', None) == FORMAT:
                 return run
             raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.files import RESUMES, read_json_lines, replacing, writing
+from jitm.files import RESUMES, parse_json, read_json_lines, replacing, writing
 
 NAME = 'metrics.jsonl'
 CHECKSUM = 'crc32'  # the last key of a line: of its JSON without this key
@@ -101,8 +101,8 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
         folder = workdir / 'checkpoints' / step
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = (folder / DESCRIPTION).read_bytes()
-            if json.loads((folder / MANIFEST).read_bytes())[str(DESCRIPTION)] == hashlib.sha256(data).hexdigest():
-                return json.loads(data)
+            if parse_json((folder / MANIFEST).read_bytes())[str(DESCRIPTION)] == hashlib.sha256(data).hexdigest():
+                return parse_json(data)
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.files import hash_file, replacing
+from jitm.files import hash_file, parse_json, replacing
 from jitm.serving.vectors import Hit, VectorSearch
 
 FORMAT = 1
@@ -64,7 +64,7 @@ class Rows:
             with path.open('rb') as whole, np.load(whole) as file:
                 if str(file['model']) != model:
                     return None
-                return cls([Entry(*entry) for entry in json.loads(str(file['entries']))], file['vectors'])
+                return cls([Entry(*entry) for entry in parse_json(str(file['entries']))], file['vectors'])
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
@@ -94,7 +94,7 @@ class Index:
         if not path.is_file():
             raise UserError(f'{folder} is not an index: it has no {MANIFEST}; jitm search makes one')
         try:
-            manifest = json.loads(path.read_bytes())
+            manifest = parse_json(path.read_bytes())
             _check_format(manifest, path)
             self.model, self.unreadable = str(manifest['model']), dict(manifest['unreadable'])
             self.entries = [Entry(*entry) for entry in manifest['images']]

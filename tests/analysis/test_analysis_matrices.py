@@ -53,7 +53,7 @@ def test_invalid_matrices_are_refused(tmp_path, sims, message):
 
 def test_damaged_reports_and_missing_files_are_refused(tmp_path, capsys):
     sims = write(tmp_path / 'a')
-    for text in ('{}', '{"prot'):
+    for text in ('{}', '{"prot', '[]', '{"protocol": 3}', '[' * 10**5):
         (tmp_path / 'a' / 'metrics.json').write_text(text)
         with pytest.raises(UserError, match=r'metrics.json is not a report of jitm eval'):
             read_matrices([sims])

@@ -138,6 +138,14 @@ def test_damaged_rows_are_refused_and_kept(tmp_path):
         row_of(settings[0].runs[0])
 
 
+@pytest.mark.parametrize('name', ['a\u2028b', 'a\x85b', 'a\x0bb'])
+def test_runs_with_line_separators_in_their_names(workplace, name):
+    write_run(workplace / name)
+    rows = workplace / 'rows.jsonl'
+    update_rows(read_settings([workplace / name]), rows)
+    assert [*read_rows(rows)] == [str(workplace / name)]
+
+
 def test_patterns_without_a_run_and_repeated_runs_are_refused(tmp_path):
     run = write_run(tmp_path / 'a')
     with pytest.raises(UserError, match=r"no run is named 'b\*'; the names are such as .*a"):

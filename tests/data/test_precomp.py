@@ -442,6 +442,12 @@ def test_tags_of_a_high_score_are_kept_and_at_least_one(root, score, tags):
     assert precomp.load('train', root=str(root), min_tag_score=score).tags == tags
 
 
+def test_tags_nested_too_deeply(root):
+    write(root)
+    (root / 'train_tags.jsonl').write_text('[]\n' + '[' * 10**5 + '\n[]\n')
+    assert message(root).startswith(f'{root / "train_tags.jsonl"}, line 2 is not a list of tags')
+
+
 def test_tags_are_stored_as_often_as_images_and_cut_with_them(root):
     write(root, split='dev', ims=np.repeat(features(3), 2, axis=0))
     (root / 'dev_tags.jsonl').write_text(''.join(line * 2 for line in TAGS.splitlines(keepends=True)))

@@ -1,6 +1,7 @@
 """Wrong inputs: each ends with exit code 2 and one line on stderr, and changes no file."""
 
 import math
+import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -237,6 +238,19 @@ def edit(name: str, change: Callable[[bytes], bytes] | None) -> Callable[[Path],
     return spoil
 
 
+def make_pipe(name: str) -> Callable[[Path], None]:
+    """Returns a function that puts a pipe in place of a file, from which reading never ends."""
+
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return spoil
+
+
+PIPES = 'ims.npy', 'caps.txt', 'ids.txt', 'counts.npy', 'image_of_text.npy', 'boxes.npy', 'tags.jsonl'
+
+
 def data_rows() -> Iterator[Row]:
     """Yields damaged files of a data set."""
     for name, (change, sentence) in ARRAYS.items():
@@ -249,6 +263,10 @@ def data_rows() -> Iterator[Row]:
                 yield Row(f'{file}: {name}', NEW, edit(file, change), sentence)
                 if split == 'dev' and change is not None:
                     yield Row(f'{file}: {name}, evaluated', runs.EVALUATE, edit(file, change), sentence)
+    for suffix in PIPES:
+        yield Row(f'data/train_{suffix}: a pipe', NEW, make_pipe(f'data/train_{suffix}'), 'it is no regular file')
+    deep = 'data/dev_tags.jsonl', '[]\n' * 7 + '[' * 10**5
+    yield Row('tags nested too deeply', NEW, lambda folder: (folder / deep[0]).write_text(deep[1]), 'line 8 is not')
 
 
 COMMANDS = {  # a correct command of each

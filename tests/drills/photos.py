@@ -12,7 +12,7 @@ from PIL import Image
 
 from configs import common
 from tests.drills import runs
-from tests.drills.inputs import NEW, Row, edit
+from tests.drills.inputs import NEW, Row, edit, make_pipe
 
 METADATA = 'photos/train/metadata.jsonl'
 PHOTO = 'photos/train/3.jpg'
@@ -200,4 +200,5 @@ def rows() -> Iterator[Row]:
         yield Row(name, NEW, spoil, sentence)
     for key, sentence in KEYS.items():
         yield Row(f'data.{key}', (*NEW, f'--config.data.{key}'), None, sentence)
+    yield Row(f'{METADATA}: a pipe', NEW, make_pipe(METADATA), 'it is no regular file')
     yield Row('a model of regions', NEW, None, 'has pixels and no region features')

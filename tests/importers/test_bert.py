@@ -1,4 +1,6 @@
+import json
 import re
+import struct
 import sys
 
 import chex
@@ -9,6 +11,7 @@ from safetensors.numpy import save_file
 
 from jitm.errors import UserError
 from jitm.importers.bert import load_bert
+from jitm.importers.tensors import open_tensors
 from jitm.layers.transformer import BERT, BERTSize
 from jitm.types import Texts
 from tests.importers.torch_pickles import state_dict, write_zip
@@ -173,6 +176,16 @@ def test_damaged_safetensors(tmp_path):
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(UserError, match=re.escape(f'{path} is not a complete safetensors file (')):
         load_bert(str(path), PARAMS)
+
+
+@pytest.mark.parametrize('dtype', ['F8_E4M3', 'F8_E5M2'])
+def test_safetensors_of_a_type_that_is_not_read(tmp_path, dtype):
+    header = json.dumps({'w': {'dtype': dtype, 'shape': [4], 'data_offsets': [0, 4]}}).encode()
+    path = tmp_path / 'model.safetensors'
+    path.write_bytes(struct.pack('<Q', len(header)) + header + bytes(4))
+    _, read = open_tensors(str(path), 'BERT')
+    with pytest.raises(UserError, match=rf"model.safetensors has the tensor 'w' in {dtype}, .*: convert it to float16"):
+        read('w')
 
 
 @pytest.mark.parametrize('content', [b'', b'hello', b'PK\x03\x04'])

@@ -5,7 +5,6 @@ A config names their source, a function of this package that takes a split: `dic
 
 import functools
 import importlib
-import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from jitm.data.scene_graphs.graph import CaptionGraph, Relation, Span
 from jitm.data.splits import Split
 from jitm.data.text import find_tokens
 from jitm.errors import UserError
+from jitm.files import open_file, parse_json
 
 __all__ = ['CaptionGraph', 'Relation', 'Span', 'from_file', 'gold', 'parse', 'rules', 'spacy']
 
@@ -118,8 +118,8 @@ def from_file(split: Split, *, path: str) -> tuple[CaptionGraph, ...]:
       UserError: if the file is missing or damaged, or lacks a valid record of a caption.
     """
     try:
-        with open(path, encoding='utf-8') as file:
-            records = {record['caption'].strip(): record for record in json.load(file)}
+        with open_file(path, 'r', encoding='utf-8') as file:
+            records = {record['caption'].strip(): record for record in parse_json(file.read())}
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): give the path of scene graphs') from error
     except (ValueError, TypeError, KeyError, AttributeError):

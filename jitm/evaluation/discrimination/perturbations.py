@@ -16,6 +16,7 @@ import numpy as np
 from jitm.data.scene_graphs import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
+from jitm.files import open_file
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
 MIN_COUNT = 200  # occurrences of a noun in the captions, as published
@@ -79,7 +80,7 @@ def read_concreteness(path: str) -> dict[str, float]:
       UserError: if the file cannot be read, or a line has another format.
     """
     try:
-        with open(path, encoding='utf-8') as file:
+        with open_file(path, 'r', encoding='utf-8') as file:
             lines = [line.rsplit(maxsplit=1) for line in file if line.strip()]
         return {word: float(score) for word, score in lines}
     except OSError as error:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
-from jitm.files import LOCK, PARTIAL, locked
+from jitm.files import LOCK, PARTIAL, locked, parse_json
 from jitm.importers.pretrained import Replacements, replace
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
@@ -154,8 +153,8 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
             raise UserError(f'workdir {workdir} exists and is not a run of jitm; choose an empty or a new one')
         return
     try:
-        old = json.loads(path.read_text())
-    except (ValueError, RecursionError):  # the latter of nested brackets
+        old = parse_json(path.read_bytes())
+    except ValueError:
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
     config_lib.check_format(old, workdir)
     if changed := config_lib.differences(old, config):
