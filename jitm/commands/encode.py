@@ -45,6 +45,7 @@ def _read_network(values: flags.FlagValues) -> tuple[features.Network, dict]:
     """Returns the network of a run or of a config, and the config's `data`."""
     if (values.config is None) == (values.workdir is None):
         raise UserError('give either --workdir or --config')
+    shared.check_read(values, '--workdir', values.workdir, 'step')
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
         return features.Network(run.model, run.variables, values.crops, values.precision), run.config['data']

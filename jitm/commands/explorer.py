@@ -9,7 +9,6 @@ it has no password.
 
 import contextlib
 import socket
-from pathlib import Path
 
 from absl import flags
 
@@ -53,9 +52,7 @@ def main(values: flags.FlagValues) -> None:
     check_installed()
     parallel.use_all_cores()
     _check_address(values.host, values.port)
-    photos = Path(values.photos) if values.photos else None
-    if photos is not None and not photos.is_dir():
-        raise UserError(f'there is no folder {photos}; give one as --photos')
+    photos = shared.photos_folder(values)
     runs, data = explore(values.workdir, values.split, values.data_root)
     print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
     print(f'open http://{values.host}:{values.port}; Ctrl-C stops', flush=True)

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from absl import flags
 
@@ -59,6 +60,31 @@ def define(values: flags.FlagValues, *names: str) -> None:
     for name in names:
         function, default, explanation, keywords = SHARED[name]
         function(name, default, help=explanation, flag_values=values, **keywords)
+
+
+def check_read(values: flags.FlagValues, reader: str, is_given: object, *names: str) -> None:
+    """Checks flags that nothing reads without a certain reader.
+
+    Args:
+      values: the parsed flags of a command.
+      reader: the reader, for the message, such as `--html`.
+      is_given: whether it is given.
+      names: names of the flags that it reads.
+
+    Raises:
+      UserError: if one of the flags is given without it.
+    """
+    for name in names:
+        if values[name].present and not is_given:
+            raise UserError(f'--{name} is not read without {reader}: add it, or leave --{name} out')
+
+
+def photos_folder(values: flags.FlagValues) -> Path | None:
+    """Returns the folder of `--photos`, None without the flag; raises a UserError if it does not exist."""
+    folder = Path(values.photos) if values.photos else None
+    if folder is not None and not folder.is_dir():
+        raise UserError(f'there is no folder {folder}; give one as --photos')
+    return folder
 
 
 def start_processes(values: flags.FlagValues) -> None:

@@ -144,7 +144,7 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         if not values.unfinished:
             run.require_finished()
     evaluated = read_evaluated(settings, values.split)
-    photos = Path(values.photos) if values.photos else None
+    photos = shared.photos_folder(values)
     rsums = mean_rsums(evaluated)
     examples = read_examples(
         settings, evaluated, rsums, values.split, values.queries, data_root=values.data_root, photos=photos

@@ -29,7 +29,7 @@ from jitm.serving.export import check_faiss, export
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.query import Answer, Query, answer, page
-from jitm.serving.sources import Source, open_source
+from jitm.serving.sources import PhotoFiles, Source, open_source
 
 REQUIRED = ('workdir',)
 ARGUMENTS = '[CAPTION]'
@@ -79,8 +79,15 @@ def _check(values: flags.FlagValues, caption: str) -> None:
         raise UserError('--captions is read with --find captions only; add it, or leave --captions out')
     if values.find == 'captions' and not (values.captions or values.split):
         raise UserError('--find captions needs --captions or --split')
+    if values.find == 'captions' and caption:
+        raise UserError('--find captions needs --image instead of a caption: captions are compared with images only')
     if values.rerank and (values.find == 'images') == bool(values.image):
         raise UserError('--rerank compares images with captions only; leave it out')
+    query = caption or values.image
+    shared.check_read(values, 'a caption or --image', query, 'find', 'captions', 'top_k', 'rerank', 'json', 'html')
+    shared.check_read(values, '--rerank', values.rerank, 'top_m')
+    shared.check_read(values, '--html', values.html, 'photos')
+    shared.check_read(values, '--split', values.split, 'data_root')
     if values.export:
         check_faiss()
 
@@ -128,9 +135,11 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     run = LoadedRun(load_run(values.workdir, values.step, values.member))
     run.check_vectors()
     second = LoadedRun(load_run(values.rerank)) if values.rerank else None
-    photos = Path(values.photos) if values.photos else None
+    photos = shared.photos_folder(values)
     data = run.load_data(values.split, values.data_root) if values.split else None
     source = open_source(values.images if data is None else data, run.run, photos)
+    if photos and isinstance(source, PhotoFiles):
+        raise UserError('--photos is for images of features, but these are photos; leave it out')
     if second is not None:
         source.check(second.run)
     captions = None

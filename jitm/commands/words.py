@@ -73,6 +73,8 @@ def define_flags(values: flags.FlagValues) -> None:
 def _check(values: flags.FlagValues) -> None:
     """Raises a UserError for flags that do not fit together."""
     check_kinds(values.perturbations)
+    nouns = 'noun' in values.perturbations
+    shared.check_read(values, "the perturbation 'noun'", nouns, 'min_count', 'concreteness')
     if values.scene_graphs and set(values.perturbations) == {'swap'}:
         raise UserError(
             "--scene_graphs is not read by the perturbation 'swap'; leave it out, or add another to --perturbations"

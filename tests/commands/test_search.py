@@ -127,7 +127,13 @@ def test_vectors_are_exported(finished, split, sims, capsys, tmp_path):
         (['a', '--split', 'test', '--captions', 'x'], '--captions is read with --find captions only'),
         (['a', '--images', 'x.npy', '--find', 'captions'], '--find captions needs --captions or --split'),
         (['--split', 'test', '--image', 'x', '--rerank', 'y'], '--rerank compares images with captions only'),
-        (['a', '--split', 'test', '--find', 'captions', '--rerank', 'y'], '--rerank compares images with captions'),
+        (['a', '--split', 'test', '--find', 'captions'], '--find captions needs --image instead of a caption'),
+        (['a', '--split', 'test', '--top_m', '7'], '--top_m is not read without --rerank: add it, or leave '),
+        (['a', '--split', 'test', '--photos', '.'], '--photos is not read without --html'),
+        (['a', '--split', 'test', '--html', 'a.html', '--photos', 'no'], 'there is no folder no; give one as --photos'),
+        (['a', '--images', '.', '--data_root', '.'], '--data_root is not read without --split'),
+        (['--split', 'test', '--export', 'x', '--json'], '--json is not read without a caption or --image'),
+        (['--split', 'test', '--export', 'x', '--html', 'a.html'], '--html is not read without a caption or --image'),
         (['--split', 'test', '--image', 'test-00003'], "the index has no image 'test-00003', did you mean 'test-0000"),
         (['a', '--images', '.'], 'has a model of region features, which cannot read the photos of'),
         (['a', '--images', 'none.npy'], 'none.npy'),
@@ -140,6 +146,15 @@ def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys, tmp
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith('error: ')
     assert sentence in message
+
+
+def test_pictures_of_photos_are_refused(finished, split, capsys, monkeypatch, tmp_path):
+    """A split of photos has pictures of its own."""
+    source = PhotoFiles(['a.jpg'], Photos(['folder/a.jpg'], None), 'photos')
+    monkeypatch.setattr('jitm.commands.search.open_source', lambda *arguments: source)
+    flags = f'--workdir {finished} --split test --html {tmp_path}/a.html --photos {tmp_path} a'
+    assert cli.main(['search', *flags.split()]) == 2
+    assert '--photos is for images of features, but these are photos; leave it out' in capsys.readouterr().err
 
 
 def test_runs_without_vectors_are_refused(finished, capsys, monkeypatch):
