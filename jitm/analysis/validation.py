@@ -6,6 +6,7 @@ from pathlib import Path
 from jitm.analysis.figures import Curve, curve, draw_curves, save
 from jitm.analysis.settings import RunLog, Setting
 from jitm.analysis.tables import table
+from jitm.errors import UserError
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'
@@ -15,9 +16,13 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     """Returns the curve of each metric over the runs of a setting.
 
     Raises:
-      UserError: if a run has no validation.
+      UserError: if a run has no validation, or there is no epoch of which all have one.
     """
+    runs = list(runs)
     lines = [run.require_validations() for run in runs]
+    if not set.intersection(*({line['epoch'] for line in seed} for seed in lines)):
+        names = ', '.join(str(run.workdir) for run in runs)
+        raise UserError(f'{names} have no validation of the same epoch, whose mean could be shown; leave some out')
     return {name: curve([{line['epoch']: line[name] for line in seed} for seed in lines]) for name in TITLES}
 
 

@@ -15,7 +15,7 @@ from jitm.data import caption_files, precomp
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, check_image
-from jitm.errors import UserError
+from jitm.errors import UserError, check_at_least
 from jitm.files import cache_home, check_within, hash_file, replacing
 
 
@@ -49,7 +49,11 @@ def load(
 
     Raises:
       UserError: if captions or image files are missing or damaged, or an image lies outside of the folder.
+      ValueError: if an argument is out of its range.
     """
+    for name, number in {'max_captions': max_captions, 'dev_images': dev_images}.items():
+        if number is not None:
+            check_at_least(number, 1, name)
     transform = Transform(image_size, short_side, interpolation, crop, min_area, flip)
     listing = caption_files.read(Path(root), split, restval)
     captions = caption_files.merge(listing.images)

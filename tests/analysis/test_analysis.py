@@ -359,6 +359,15 @@ def test_validation_table(tmp_path):
     ]
 
 
+def test_seeds_without_a_common_validation_are_refused(tmp_path):
+    runs = [write_validations(tmp_path / f'a{n}', [0, 30], seed=n) for n in range(2)]
+    lines = (runs[1] / 'metrics.jsonl').read_text().splitlines(keepends=True)
+    (runs[0] / 'metrics.jsonl').write_text(lines[0])
+    (runs[1] / 'metrics.jsonl').write_text(lines[1])
+    with pytest.raises(UserError, match='a0, .*a1 have no validation of the same epoch'):
+        validation.validation(read_settings(runs))
+
+
 def test_validation_curves(tmp_path):
     runs = [write_validations(tmp_path / f'a{n}', rsums, seed=n) for n, rsums in enumerate(([0, 30, 50], [10, 50]))]
     (setting,) = read_settings(runs)
