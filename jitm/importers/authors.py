@@ -67,7 +67,7 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     tensors, options = _open(path, system)
     shapes = Shapes(path, tensors)
     section, assumed = _recognize(path, system, shapes, options, model)
-    words = _read_vocabulary(vocabulary, path, shapes)
+    words = _read_vocabulary(vocabulary, path, shapes, system.adds_mask)
     if section.get('image', {}).get('name') == networks.ENCODER:
         data = {'pixels': [0, networks.SIZE, networks.SIZE, 3], 'dtype': 'uint8', 'hash': ''}
         images = Images(pixels=np.zeros((1, *data['pixels'][1:]), np.uint8))
@@ -166,14 +166,14 @@ def _option(path: str, option: str, value: Any, values: Mapping[Any, Any] | None
     raise UserError(f'{path} has the option {option}={value!r}, which is unknown: convert it with another one')
 
 
-def _read_vocabulary(vocabulary: str | None, path: str, shapes: Shapes) -> Tokenizer:
-    """Reads the vocabulary of a checkpoint; `<mask>` is appended if the checkpoint has one word more."""
+def _read_vocabulary(vocabulary: str | None, path: str, shapes: Shapes, adds_mask: bool) -> Tokenizer:
+    """Reads the vocabulary of a checkpoint; `<mask>` is appended if its training did so and it has one word more."""
     if not vocabulary:
         raise UserError(
             f'--vocabulary is missing: give the file of the words of {path}, JSON or .pkl, or the vocab.txt of its BERT'
         )
     words, size = load_vocabulary(vocabulary), shapes(PIECES if PIECES in shapes else WORDS, 2)[0]
-    if isinstance(words, Vocabulary) and size == len(words) + 1:
+    if adds_mask and isinstance(words, Vocabulary) and size == len(words) + 1:
         words = words.with_mask()
     if len(words) != size:
         raise UserError(f'{vocabulary} has {len(words)} words, but {path} has {size}: give the vocabulary it came with')

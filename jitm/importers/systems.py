@@ -32,6 +32,7 @@ class System(NamedTuple):
       prepare: maps the tensors to those that `names` names.
       photos: whether its images may be photos, which a network reads; keys of `image` are then those of the encoder
         after the network.
+      adds_mask: whether its training appends `<mask>` to the words of the vocabulary.
     """
 
     title: str
@@ -42,6 +43,7 @@ class System(NamedTuple):
     recognize: Callable[['Shapes'], dict[str, Any]]
     prepare: Callable[[Tensors], Tensors] = dict
     photos: bool = False
+    adds_mask: bool = False
 
 
 class Shapes:
@@ -166,6 +168,7 @@ def _pooled(
         fixed={**_POOLED, 'image_pooling': pooling, 'text_pooling': pooling, **fixed},
         options={},
         recognize=functools.partial(_recognize_pooled, mlp=mlp, dropout=dropout),
+        adds_mask=True,
     )
 
 
@@ -229,6 +232,7 @@ SYSTEMS = {
         },
         options={'reasoning.normalize': ('no_simnorm', _NOT)},
         recognize=_recognize_dbl,
+        adds_mask=True,
     ),
     'naaf': System(
         'NAAF',

@@ -182,14 +182,26 @@ def test_what_nothing_states_is_that_of_the_config_and_printed(tmp_path, vocabul
     np.testing.assert_allclose(scores_of(tmp_path / 'run', images), want, atol=1e-5)
 
 
-def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path):
-    system, modules, options, *_ = SYSTEMS['scan']
+@pytest.mark.parametrize('name', ['dbl', 'esa'])
+def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path, name):
+    system, modules, options, *_ = SYSTEMS[name]
     vocabulary = theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1])
     path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
     assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     run = load_run(tmp_path / 'run')
     assert run.vocabulary.words == (*theirs.WORDS[:-1], '<mask>')
     assert (run.feature_size, run.data_hash, run.config['model']['text']['word_dim']) == (theirs.F, '', theirs.W)
+
+
+@pytest.mark.parametrize('name', ['vsepp', 'scan', 'bfan', 'sgr', 'naaf', 'vsrn_f30k'])
+def test_one_word_less_is_refused_of_systems_without_a_mask(tmp_path, capsys, name):
+    system, modules, options, *_ = SYSTEMS[name]
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
+    vocabulary = theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1])
+    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
+    count = len(theirs.WORDS)
+    assert f'has {count - 1} words, but {path} has {count}: give the vocabulary it came with' in capsys.readouterr().err
+    assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize('name', SYSTEMS)
