@@ -364,7 +364,7 @@ def test_seeds_without_a_common_validation_are_refused(tmp_path):
     lines = (runs[1] / 'metrics.jsonl').read_text().splitlines(keepends=True)
     (runs[0] / 'metrics.jsonl').write_text(lines[0])
     (runs[1] / 'metrics.jsonl').write_text(lines[1])
-    with pytest.raises(UserError, match='a0, .*a1 have no validation of the same epoch'):
+    with pytest.raises(UserError, match=r'a0, .*a1 have no validation of the same epoch'):
         validation.validation(read_settings(runs))
 
 
