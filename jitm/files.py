@@ -93,7 +93,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises:
       UserError: if it cannot be written, for example on a full disk; the old file is then left unchanged.
     """
-    partial = path.with_name(f'.{path.name}{PARTIAL}')
+    partial = _partial(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _open_locked(partial) as file:
@@ -105,6 +105,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                 with contextlib.suppress(OSError):
                     partial.unlink()
                 raise
+
+
+def _partial(path: Path) -> Path:
+    """Returns where a file is written before it replaces the one at a path."""
+    return path.with_name(f'.{path.name}{PARTIAL}')
 
 
 def _open_locked(path: Path) -> IO[bytes]:
@@ -177,7 +182,7 @@ class OutputFolder:
             names = self._read()
             yield names
             with replacing(self.path / OWNED) as file:
-                file.write((json.dumps({'kind': self._kind, 'files': names}) + '\n').encode())
+                file.write((json.dumps({'kind': self._kind, 'files': sorted(names)}) + '\n').encode())
 
     def claim(self, names: Iterable[str]) -> None:
         """Registers files before they are written.
@@ -224,6 +229,7 @@ class OutputFolder:
         with self._changing() as known:
             for name in removed:
                 (self.path / name).unlink(missing_ok=True)
+                _partial(self.path / name).unlink(missing_ok=True)  # of a process that was killed
             folders = {str(parent) for name in removed for parent in Path(name).parents[:-1]}
             for folder in sorted(folders, reverse=True):  # inner ones first
                 with contextlib.suppress(OSError):  # it is not empty, or gone
@@ -266,7 +272,7 @@ def check_own(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, message: str) -> Iterator[None]:
-    """Creates a folder and excludes other processes from it; leaves nothing if nothing is written there.
+    """Creates a folder and excludes other processes from it; leaves it as it was if nothing is written there.
 
     Args:
       folder: it holds the file of the lock, which the end of the process releases.
@@ -277,8 +283,9 @@ def locked(folder: Path, message: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with writing(folder):
+            new, unlocked = not folder.exists(), not (folder / LOCK).exists()
             folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((folder / LOCK).open('w'))
+            file = stack.enter_context((folder / LOCK).open('a'))  # somebody else's keeps its content
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -286,9 +293,9 @@ def locked(folder: Path, message: str) -> Iterator[None]:
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):  # it may have been removed meanwhile
-                if [entry.name for entry in folder.iterdir()] == [LOCK]:
-                    (folder / LOCK).unlink()
+            if unlocked and _names_in(folder) == [LOCK]:
+                (folder / LOCK).unlink()
+                if new:
                     folder.rmdir()
 
 

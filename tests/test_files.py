@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jitm.errors import UserError
-from jitm.files import MARK, OWNED, OutputFolder, open_file, parse_json, replacing, replacing_own
+from jitm.files import LOCK, MARK, OWNED, OutputFolder, locked, open_file, parse_json, replacing, replacing_own
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path):
@@ -134,9 +134,35 @@ def test_removing_all_files_of_a_folder_removes_the_folders_within(tmp_path):
     folder = OutputFolder(tmp_path, 'an index')
     folder.claim(['a/b/0', 'a/b/1'])
     (tmp_path / 'a/b').mkdir(parents=True)
-    (tmp_path / 'a/b/0').write_bytes(b'x')  # the second one was never written
+    (tmp_path / 'a/b/0').write_bytes(b'x')
+    (tmp_path / 'a/b/.1.jitm_partial').write_bytes(b'half')  # the process was killed while it wrote the second one
     folder.remove(['a/b/0', 'a/b/1'])
     assert [path.name for path in tmp_path.iterdir()] == [OWNED]
+
+
+def test_files_are_checked_without_being_claimed(tmp_path):
+    folder = OutputFolder(tmp_path / 'out', 'an index')
+    folder.check(['a', 'b'])
+    assert not folder.path.exists()
+    folder.claim(['a'])
+    for name in 'ab':
+        (folder.path / name).write_bytes(b'x')
+    folder.check(['a'])
+    with pytest.raises(UserError, match='b was not written by jitm; move it, or choose another folder'):
+        folder.check(['a', 'b'])
+
+
+@pytest.mark.parametrize('names', [None, [], [LOCK], [LOCK, 'file']], ids=str)
+def test_a_lock_leaves_a_folder_as_it_was(tmp_path, names):
+    folder = tmp_path / 'folder'
+    if names is not None:
+        folder.mkdir()
+    for name in names or ():
+        (folder / name).write_bytes(b'mine')
+    with locked(folder, 'busy'):
+        assert (folder / LOCK).exists()
+    assert sorted(tmp_path.rglob('*')) == ([] if names is None else [folder, *(folder / name for name in names)])
+    assert all((folder / name).read_bytes() == b'mine' for name in names or ())
 
 
 def test_two_processes_may_write_to_an_output_folder(tmp_path):

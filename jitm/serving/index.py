@@ -1,7 +1,7 @@
 """An index of images on disk: their vectors, and a manifest of the files that were encoded.
 
 A folder holds `manifest.json`, the file of vectors that it names, and, while images are encoded, the finished parts.
-Every file is replaced as a whole, and the manifest last, so that a process that is killed leaves an index that is
+It belongs to jitm, see `files.OutputFolder`. Every file is replaced as a whole, and the manifest last, so that a process that is killed leaves an index that is
 either the old or the new one, and parts from which the next process resumes.
 """
 
@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.files import hash_file, parse_json, replacing
+from jitm.files import OutputFolder, hash_arrays, hash_file, parse_json
 from jitm.serving.vectors import Hit, VectorSearch
 
 FORMAT = 1
+KIND = 'an index'
 MANIFEST = 'manifest.json'
+KEYS = {'format', 'model', 'vectors', 'checksum', 'unreadable', 'images'}
 
 
 class Entry(NamedTuple):
@@ -52,9 +54,9 @@ class Rows:
     entries: Sequence[Entry]
     vectors: np.ndarray
 
-    def write_part(self, path: Path, model: str) -> None:
+    def write_part(self, folder: OutputFolder, name: str, model: str) -> None:
         """Writes the rows as a part of an unfinished index; replaces the file atomically."""
-        with replacing(path) as file:
+        with folder.replacing(name) as file:
             np.savez(file, model=model, entries=json.dumps(self.entries), vectors=self.vectors)
 
     @classmethod
@@ -90,17 +92,13 @@ class Index:
           UserError: if there is none, or it is damaged.
         """
         self.folder = Path(folder)
-        path = self.folder / MANIFEST
-        if not path.is_file():
-            raise UserError(f'{folder} is not an index: it has no {MANIFEST}; jitm search makes one')
+        manifest = _read_manifest(self.folder)
         try:
-            manifest = parse_json(path.read_bytes())
-            _check_format(manifest, path)
             self.model, self.unreadable = str(manifest['model']), dict(manifest['unreadable'])
             self.entries = [Entry(*entry) for entry in manifest['images']]
             self._file, self._checksum = self.folder / manifest['vectors'], manifest['checksum']
             self.vectors = np.load(self._file, mmap_mode='r')
-        except (OSError, ValueError, KeyError, TypeError, EOFError):
+        except (OSError, ValueError, TypeError, EOFError):
             raise _damaged(self.folder) from None
         if self.vectors.dtype != np.float32 or self.vectors.shape[:-1] != (len(self.entries),):
             raise _damaged(self.folder)
@@ -135,11 +133,11 @@ class Index:
         return self._search.top(queries, top_k)
 
 
-def write(folder: Path, rows: Rows, model: str, unreadable: Mapping[str, str]) -> None:
-    """Writes an index, and removes the file of vectors that it replaces.
+def write(folder: OutputFolder, rows: Rows, model: str, unreadable: Mapping[str, str]) -> None:
+    """Writes an index, and removes the vectors and the parts that it replaces.
 
     Args:
-      folder: created if needed.
+      folder: the output.
       rows: the encoded images.
       model: see `Index`.
       unreadable: see `Index`.
@@ -147,31 +145,42 @@ def write(folder: Path, rows: Rows, model: str, unreadable: Mapping[str, str]) -
     Raises:
       UserError: if it cannot be written.
     """
-    partial = folder / 'vectors.npy'
-    with replacing(partial) as file:
+    vectors = f'vectors-{hash_arrays([rows.vectors])[:16]}.npy'
+    with folder.replacing(vectors) as file:
         np.save(file, rows.vectors)
-    checksum = hash_file(partial)
-    vectors = folder / f'vectors-{checksum[:16]}.npy'
-    partial.replace(vectors)
     manifest = {
         'format': FORMAT,
         'model': model,
-        'vectors': vectors.name,
-        'checksum': checksum,
+        'vectors': vectors,
+        'checksum': hash_file(folder.path / vectors),
         'unreadable': dict(unreadable),
         'images': [list(entry) for entry in rows.entries],
     }
-    with replacing(folder / MANIFEST) as file:
+    with folder.replacing(MANIFEST) as file:
         file.write(json.dumps(manifest, indent=0).encode())
-    for other in folder.glob('vectors-*.npy'):
-        if other != vectors:
-            other.unlink()
+    folder.remove(set(folder.names) - {vectors, MANIFEST})
 
 
-def _check_format(manifest: Mapping[str, Any], path: Path) -> None:
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(f'{folder} is not an index of jitm: it has no {MANIFEST}; jitm search makes one')
+    try:
+        manifest = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or not manifest.keys() >= KEYS:
+        raise UserError(
+            f'{folder} is not an index of jitm, or its {MANIFEST} is damaged; choose a new folder, and jitm search '
+            'makes one'
+        )
     if manifest['format'] != FORMAT:
-        raise UserError(f'{path} has format {manifest["format"]}, this version reads {FORMAT}; remove the index')
+        raise UserError(
+            f'{path} has format {manifest["format"]}, this version reads {FORMAT}; choose a new folder, and jitm '
+            'search makes one'
+        )
+    return manifest
 
 
 def _damaged(folder: Path) -> UserError:
-    return UserError(f'the index {folder} is damaged; remove the folder, and jitm search makes it anew')
+    return UserError(f'the index {folder} is damaged; remove {folder / MANIFEST}, and jitm search makes it anew')

@@ -4,7 +4,6 @@ import collections
 import concurrent.futures
 import dataclasses
 import itertools
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,14 +11,14 @@ import numpy as np
 
 from jitm.data.pixels import num_threads
 from jitm.errors import UserError
-from jitm.files import locked
-from jitm.serving.index import MANIFEST, Entry, Index, Rows, write
+from jitm.files import OutputFolder, locked
+from jitm.serving.index import KIND, MANIFEST, Entry, Index, Rows, write
 from jitm.serving.sources import Item, Source
 from jitm.types import Images
 
 IMAGES_PER_PART = 512  # what a killed process loses at most
 READ_AHEAD = 2  # batches that are read while one is encoded
-PARTS = 'parts'
+PARTS = 'parts/'
 
 Encode = Callable[[Images], np.ndarray]
 
@@ -55,7 +54,7 @@ def update(
 
     Args:
       source: the images.
-      folder: of the index; it also keeps unfinished work.
+      folder: of the index, new, empty or of an earlier one; it also keeps unfinished work.
       model: a hash of everything besides the image that a vector depends on; images of another model's index are
         encoded anew.
       encode: maps up to `batch_size` images to vectors float32 [N, D].
@@ -66,19 +65,24 @@ def update(
       The index, with the images in the order of the source.
 
     Raises:
-      UserError: if no image can be read, a vector is not finite, the index cannot be written, or another process
-        writes it.
+      UserError: if no image can be read, a vector is not finite, the folder has files of somebody else or cannot be
+        written, or another process writes to it.
     """
-    if (index := _read_current(source, folder, model, batch_size)) is not None:
+    output = OutputFolder(folder, KIND)
+    if (index := _read_current(source, output, model, batch_size)) is not None:
         return index
     with locked(folder, f'another process indexes images in {folder}; wait for it, or choose another folder'):
-        return _update(source, folder, model, encode, batch_size, report)
+        return _update(source, output, model, encode, batch_size, report)
 
 
-def _read_current(source: Source, folder: Path, model: str, batch_size: int) -> Index | None:
+def _parts(folder: OutputFolder) -> list[str]:
+    return [name for name in folder.names if name.startswith(PARTS)]
+
+
+def _read_current(source: Source, folder: OutputFolder, model: str, batch_size: int) -> Index | None:
     """Returns an index that has nothing to update; None for one that has, that is damaged or that does not exist."""
     try:
-        index = Index(folder)
+        index = Index(folder.path)
         index.check()
     except UserError:
         return None  # `_update` states why, unless another process is just replacing the index
@@ -94,12 +98,12 @@ def _read_current(source: Source, folder: Path, model: str, batch_size: int) -> 
             known = index.unreadable.get(item.entry.name), entries.get(item.entry.name)
             if known != ((item.problem, None) if item.problem else (None, item.entry)):
                 return None
-    return None if (folder / PARTS).exists() else index
+    return None if _parts(folder) else index
 
 
 def _update(
     source: Source,
-    folder: Path,
+    folder: OutputFolder,
     model: str,
     encode: Encode,
     batch_size: int,
@@ -107,7 +111,7 @@ def _update(
 ) -> Index:
     known, complete = _read_known(folder, model)
     changed = [name for name in source.names if not _is_unchanged(source.stat(name), known.entries.get(name))]
-    unreadable = _encode_changed(source, changed, known, folder / PARTS, model, encode, batch_size, report)
+    unreadable = _encode_changed(source, changed, known, folder, model, encode, batch_size, report)
     names = [name for name in source.names if name not in unreadable]
     if not names:
         name, problem = next(iter(unreadable.items()))
@@ -116,25 +120,25 @@ def _update(
     if complete is None or (complete.entries, complete.unreadable) != (entries, unreadable):
         vectors = np.stack([known.vectors[entry.checksum] for entry in entries])
         write(folder, Rows(entries, vectors), model, unreadable)
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
-    return Index(folder)
+    folder.remove(_parts(folder))
+    return Index(folder.path)
 
 
 def _is_unchanged(stat: tuple[int, int] | None, entry: Entry | None) -> bool:
     return stat is not None and entry is not None and stat == (entry.size, entry.time)
 
 
-def _read_known(folder: Path, model: str) -> tuple[_Known, Index | None]:
+def _read_known(folder: OutputFolder, model: str) -> tuple[_Known, Index | None]:
     """Returns the images that a model has encoded, and the index if it is complete and of this model."""
     known, complete = _Known({}, {}), None
-    if (folder / MANIFEST).exists():
-        index = Index(folder)
+    if (folder.path / MANIFEST).exists():
+        index = Index(folder.path)
         index.check()
         if index.model == model:
             complete = index
             known.add(Rows(index.entries, index.vectors))
-    for path in (folder / PARTS).glob('*.npz'):
-        if (rows := Rows.read_part(path, model)) is not None:
+    for name in _parts(folder):
+        if (rows := Rows.read_part(folder.path / name, model)) is not None:
             known.add(rows)
     return known, complete
 
@@ -143,7 +147,7 @@ def _encode_changed(
     source: Source,
     names: Sequence[str],
     known: _Known,
-    parts: Path,
+    folder: OutputFolder,
     model: str,
     encode: Encode,
     batch_size: int,
@@ -155,7 +159,7 @@ def _encode_changed(
       Name -> problem, of those that cannot be read.
     """
     unreadable, waiting, done = {}, [], 0
-    numbers = (number for number in itertools.count() if not (parts / f'{number}.npz').exists())
+    parts = (name for n in itertools.count() if not (folder.path / (name := f'{PARTS}{n}.npz')).exists())
     for items in _read_ahead(source.read, names, batch_size):
         readable = [item for item in items if not item.problem]
         unreadable |= {item.entry.name: item.problem for item in items if item.problem}
@@ -164,7 +168,7 @@ def _encode_changed(
         waiting += [item.entry for item in readable]
         done += len(items)
         if len(waiting) >= IMAGES_PER_PART:
-            _rows(waiting, known.vectors).write_part(parts / f'{next(numbers)}.npz', model)
+            _rows(waiting, known.vectors).write_part(folder, next(parts), model)
             waiting = []
         if report is not None:
             report(done, len(names))

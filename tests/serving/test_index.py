@@ -9,7 +9,7 @@ import pytest
 import jitm
 from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.files import LOCK, locked
+from jitm.files import LOCK, OWNED, locked
 from jitm.runs.run import read_split
 from jitm.serving import indexing
 from jitm.serving.index import MANIFEST, Entry, Index
@@ -76,7 +76,7 @@ def test_an_index_has_the_vectors_of_its_images(tmp_path):
     np.testing.assert_array_equal(index.vectors, [list(files(30)[name]) for name in index.names])
     assert [hit.index for hit in index.top(np.float32([[1, 0, 0]]), 2)[0]] == [29, 28]
     assert reports[-1] == (30, 30)
-    assert set(content(tmp_path / 'index')) == {MANIFEST, json.loads((index.folder / MANIFEST).read_text())['vectors']}
+    assert set(content(tmp_path / 'index')) == {OWNED, MANIFEST, json.loads((index.folder / MANIFEST).read_text())['vectors']}
 
 
 def test_killed_twenty_times_the_index_is_the_same(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_killed_twenty_times_the_index_is_the_same(tmp_path, monkeypatch):
                 patch.setattr('jitm.serving.index.np.savez', _killed)
             with pytest.raises(Killed):
                 update(Files(files(300)), killed, encoder)
-        (killed / 'parts' / '.999.npz.jitm_partial').write_bytes(b'half')
+        (killed / 'parts' / '.0.npz.jitm_partial').write_bytes(b'half')
         encoded += encoder.count
     monkeypatch.setattr('jitm.serving.index.json.dumps', _killed_at_manifest())
     encoder = Encoder()
@@ -134,7 +134,7 @@ def test_only_new_and_changed_images_are_encoded(tmp_path):
     assert (encoder.count, sorted(source.was_read)) == (2, ['003.jpg', 'copy.jpg', 'new.jpg'])
     assert index.names == sorted(changed)
     np.testing.assert_array_equal(index.vectors, [list(changed[name]) for name in index.names])
-    assert len(content(folder)) == 2
+    assert len(content(folder)) == 3
 
 
 def test_images_that_cannot_be_read_are_named_and_left_out(tmp_path):
@@ -185,6 +185,32 @@ def test_vectors_that_are_not_finite_are_refused(tmp_path):
         )
 
 
+@pytest.mark.parametrize('name', ['manifest.json', 'vectors.npy', 'vectors-mine.npy', 'parts/a.txt', 'notes.txt'])
+def test_a_folder_of_somebody_else_becomes_no_index(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{}')
+    encoder = Encoder()
+    with pytest.raises(UserError, match='is not empty and is not an index of jitm; choose a new or empty folder'):
+        update(Files(files(9)), tmp_path, encoder)
+    assert (list(content(tmp_path)), path.read_text(), encoder.count) == ([path.name], '{}', 0)
+
+
+def test_files_of_somebody_else_stay_in_an_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(indexing, 'IMAGES_PER_PART', 4)
+    update(Files(files(9)), tmp_path, Encoder())
+    names = 'vectors.npy', 'vectors-mine.npy', 'parts/0.npz', 'parts/a.txt'
+    (tmp_path / 'parts').mkdir()
+    for name in names:
+        (tmp_path / name).write_text('mine')
+    assert len(update(Files(files(20)), tmp_path, Encoder())) == 20
+    assert all((tmp_path / name).read_text() == 'mine' for name in names)
+    assert len(content(tmp_path)) == len(names) + 3
+    (tmp_path / '.jitm').unlink()  # only what it names is known to be written by jitm
+    with pytest.raises(UserError, match='is not empty and is not an index of jitm'):
+        update(Files(files(21)), tmp_path, Encoder())
+
+
 def damage(change):
     def apply(folder):
         path = folder / MANIFEST
@@ -196,12 +222,13 @@ def damage(change):
 @pytest.mark.parametrize(
     ('apply', 'sentence'),
     [
-        (lambda folder: (folder / MANIFEST).write_text('{'), 'is damaged; remove the folder'),
+        (lambda folder: (folder / MANIFEST).write_text('{'), 'is not an index of jitm, or its manifest.json is damaged'),
         (damage(lambda manifest: manifest | {'format': 99}), 'has format 99, this version reads 1'),
         (damage(lambda manifest: manifest | {'images': manifest['images'][1:]}), 'is damaged'),
         (damage(lambda manifest: manifest | {'vectors': 'vectors.npy'}), 'is damaged'),
-        (damage(lambda manifest: []), 'is damaged'),
-        (lambda folder: (folder / MANIFEST).unlink(), 'is not an index: it has no manifest.json'),
+        (damage(lambda manifest: []), 'is not an index of jitm, or its manifest.json is damaged'),
+        (damage(lambda manifest: {'name': 'my extension'}), 'is not an index of jitm, or its manifest.json is damaged'),
+        (lambda folder: (folder / MANIFEST).unlink(), 'is not an index of jitm: it has no manifest.json'),
     ],
 )
 def test_damaged_indexes_are_refused(apply, sentence, tmp_path):
