@@ -22,10 +22,10 @@ from jitm.analysis.results import format_score
 from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import check_own, replacing_own
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
-from jitm.serving.export import check_faiss, export
+from jitm.serving.export import check_export, export
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.query import Answer, Query, answer, page
@@ -65,7 +65,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         'index', None, 'The folder of the index; one in the run directory if not given.', flag_values=values
     )
-    flags.DEFINE_string('export', None, 'Also write the vectors as an index of FAISS to this file.', flag_values=values)
+    flags.DEFINE_string('export', None, 'Also write the vectors as an index of FAISS to this new file.', flag_values=values)
     shared.define(values, 'step', 'member', 'data_root', 'compilation_cache')
 
 
@@ -89,7 +89,9 @@ def _check(values: flags.FlagValues, caption: str) -> None:
     shared.check_read(values, '--html', values.html, 'photos')
     shared.check_read(values, '--split', values.split, 'data_root')
     if values.export:
-        check_faiss()
+        check_export(Path(values.export))
+    if values.html:
+        check_own(Path(values.html))
 
 
 def _index(run: LoadedRun, source: Source, values: flags.FlagValues) -> Index:
@@ -155,6 +157,6 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     found = answer(run, index, source, query, values.top_k, rerank=second, top_m=values.top_m)
     print(json.dumps(_as_json(found, index), indent=2) if values.json else _text(found))
     if values.html:
-        with replacing(Path(values.html)) as file:
+        with replacing_own(Path(values.html)) as file:
             file.write(page(found, source).encode())
         print(f'written to {values.html}', file=sys.stderr)

@@ -1,6 +1,7 @@
 """Exports the vectors of an index to a library of approximate search, for more images than an exact search reads."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 from jitm.errors import UserError
@@ -11,8 +12,10 @@ NEIGHBOURS = 32  # per vector of the graph (HNSW: Malkov and Yashunin, 2020)
 BLOCK = 2**16  # vectors that are added at a time
 
 
-def check_faiss() -> None:
-    """Raises a UserError unless FAISS is installed."""
+def check_export(path: Path) -> None:
+    """Raises a UserError if FAISS is not installed, or the file exists: its format has no place for who wrote it."""
+    if os.path.lexists(path):
+        raise UserError(f'{path} exists; choose another file, or remove it')
     if importlib.util.find_spec('faiss') is None:
         raise UserError("--export needs FAISS; pip install 'jitm[export]'")
 
@@ -22,12 +25,12 @@ def export(index: Index, path: Path) -> None:
 
     Args:
       index: the vectors.
-      path: the output file, which is replaced atomically.
+      path: the output file, which must not exist.
 
     Raises:
-      UserError: if FAISS is not installed, or the file cannot be written.
+      UserError: if FAISS is not installed, or the file exists or cannot be written.
     """
-    check_faiss()
+    check_export(path)
     import faiss
 
     graph = faiss.IndexHNSWFlat(index.vectors.shape[1], NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)

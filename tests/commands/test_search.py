@@ -116,6 +116,25 @@ def test_vectors_are_exported(finished, split, sims, capsys, tmp_path):
     np.testing.assert_allclose(scores[0], np.sort(sims[:, 7])[::-1], rtol=1e-5)
 
 
+def test_files_of_somebody_else_are_not_replaced(finished, capsys, tmp_path):
+    flags = '--workdir', finished, '--split', 'test', '--index', tmp_path / 'index', 'a'
+    page, vectors = tmp_path / 'page.html', tmp_path / 'vectors.faiss'
+    for _ in range(2):
+        search(capsys, *flags, '--html', page)  # its own page is replaced
+    page.write_text('mine')
+    vectors.write_text('mine')
+    for index, file, sentence in (
+        (tmp_path / 'new', ('--html', page), 'page.html exists and was not written by jitm'),
+        (tmp_path / 'new', ('--export', vectors), 'vectors.faiss exists; choose another file, or remove it'),
+        (tmp_path, (), 'is not empty and is not an index of jitm; choose a new or empty folder'),
+    ):
+        before = {path: path.stat() for path in tmp_path.rglob('*')}
+        arguments = *flags[:4], '--index', index, 'a', *file
+        assert cli.main(['search', *map(str, arguments)]) == 2
+        assert sentence in capsys.readouterr().err
+        assert {path: path.stat() for path in tmp_path.rglob('*')} == before
+
+
 @pytest.mark.parametrize(
     ('arguments', 'sentence'),
     [
