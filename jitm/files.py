@@ -154,8 +154,10 @@ class OutputFolder:
             if any(map(leads_out, names)):
                 raise ValueError('a file lies outside of the folder')
         except FileNotFoundError:
-            kind, names = self._kind, []
-            if any(name != LOCK and not name.endswith(PARTIAL) for name in _names_in(self.path)):
+            kind, names, present = self._kind, [], _names_in(self.path)
+            if OWNED in present:  # another process has just taken the folder
+                return self._read()
+            if any(name != LOCK and not name.endswith(PARTIAL) for name in present):
                 raise UserError(
                     f'{self.path} is not empty and is not {kind} of jitm; choose a new or empty folder'
                 ) from None

@@ -96,6 +96,19 @@ def test_an_output_folder_is_taken_by_its_first_file(tmp_path):
         OutputFolder(folder.path, 'an evaluation')
 
 
+def test_a_folder_that_another_process_takes_meanwhile_is_not_somebody_elses(tmp_path, monkeypatch):
+    other = OutputFolder(tmp_path, 'an index')
+
+    def take(folder):
+        monkeypatch.undo()
+        other.claim(['a'])
+        (tmp_path / 'a').write_bytes(b'x')
+        return [OWNED, 'a']
+
+    monkeypatch.setattr('jitm.files._names_in', take)
+    assert OutputFolder(tmp_path, 'an index').names == ['a']
+
+
 @pytest.mark.parametrize('name', ['manifest.json', 'parts', '.hidden', f'{OWNED}x'])
 def test_a_folder_of_somebody_else_is_not_taken(tmp_path, name):
     (tmp_path / name).write_bytes(b'mine')

@@ -35,12 +35,13 @@ from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
-from jitm.files import replacing
+from jitm.files import OutputFolder
 from jitm.importers import clip_export, joint, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
 from jitm.importers.published import Published
+from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, export_run, load_run
 from jitm.training.members import MemberState
@@ -94,6 +95,7 @@ SYSTEMS = {
 }
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
 TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS)  # our names, or those of a system
+KIND = 'a converted run'
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -117,8 +119,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
             raise UserError(f"--{flag} is '{name}', no system{did_you_mean(name, known)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f'{folder} exists and is not empty: choose a new folder')
+    OutputFolder(folder, hub.KIND if target else KIND)  # refuses one of somebody else
     if target:
         if values.config or values.vocabulary:
             raise UserError('--config and --vocabulary do not apply to --to: the run has its own')
@@ -130,6 +131,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> None:
     """Converts published weights to a run directory."""
+    if Checkpoints(folder).whole_steps():
+        raise UserError(f'{folder} is a converted run already: choose a new folder')
     system = SYSTEMS[name]
     config = values.config or _read_setting(system.config)
     published = system.load(path, values.vocabulary, config.model.to_dict())
@@ -200,7 +203,9 @@ def write_run(published: Published, config: Mapping[str, Any], folder: Path) -> 
         'best_step': 0,
     }
     state = TrainState(0, {config['evaluation']['member']: MemberState(**published.variables)})
+    OutputFolder(folder, KIND).claim(['checkpoints'])
     with Checkpoints(folder) as checkpoints:
+        checkpoints.set_aside_damaged()  # what a killed process left
         checkpoints.save(state, 0, run, None)
 
 
@@ -217,6 +222,9 @@ def _export(target: str, run: Run, folder: Path) -> None:
         files = {name: words.encode(), 'model.safetensors': weights}
     else:
         files = clip_export.export_clip(target, model, run.variables, run.vocabulary)
+    output = OutputFolder(folder, hub.KIND)
+    output.claim(files)
     for name, content in files.items():
-        with replacing(folder / name) as file:
+        with output.replacing(name) as file:
             file.write(content)
+    output.remove({*output.names} - {*files})

@@ -10,9 +10,11 @@ import numpy as np
 
 from jitm.data.splits import Split, as_recorded
 from jitm.errors import UserError
-from jitm.files import hash_arrays, open_file, parse_json, replacing
+from jitm.files import OutputFolder, hash_arrays, open_file, parse_json
 
+KIND = 'a set of mined negatives'
 MANIFEST = 'manifest.json'
+ARRAYS = 'i2t_{}.npy', 't2i_{}.npy', 'scores_i2t_{}.npy', 'scores_t2i_{}.npy'
 MAX_SAMPLES = 16  # of both negatives of a pair, until they do not correspond; after that the last ones are taken
 
 
@@ -34,18 +36,28 @@ class Candidates:
         return hash_arrays((self.i2t, self.t2i))
 
 
+def output_folder(folder: Path, name: str) -> OutputFolder:
+    """Returns the folder to which lists of a split are written.
+
+    Raises:
+      UserError: if it has files of somebody else that are in the way.
+    """
+    output = OutputFolder(folder, KIND)
+    output.check([MANIFEST, *(array.format(name) for array in ARRAYS)])
+    return output
+
+
 def save(
     candidates: Candidates, scores: Mapping[str, np.ndarray], manifest: Mapping[str, Any], name: str, folder: Path
 ) -> None:
     """Writes `i2t_{name}.npy` and `t2i_{name}.npy`, their scores as `scores_*.npy`, and the manifest."""
+    output = output_folder(folder, name)
     # The manifest is removed first and written last, so that it never describes a mixture of old and new lists.
-    (folder / MANIFEST).unlink(missing_ok=True)
-    arrays = {f'{direction}_{name}': getattr(candidates, direction) for direction in scores}
-    arrays |= {f'scores_{direction}_{name}': array for direction, array in scores.items()}
-    for stem, array in arrays.items():
-        with replacing(folder / f'{stem}.npy') as file:
+    output.remove([MANIFEST])
+    for path, array in zip(ARRAYS, (candidates.i2t, candidates.t2i, scores['i2t'], scores['t2i']), strict=True):
+        with output.replacing(path.format(name)) as file:
             np.save(file, array)
-    with replacing(folder / MANIFEST) as file:
+    with output.replacing(MANIFEST) as file:
         file.write((json.dumps({**manifest, 'lists': candidates.hash}, indent=2) + '\n').encode())
 
 

@@ -16,7 +16,10 @@ from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, check_image
 from jitm.errors import UserError, check_at_least
-from jitm.files import cache_home, check_within, hash_file, replacing
+from jitm.files import OutputFolder, cache_home, check_within, hash_file, replacing
+
+KIND = 'a set of photos'
+METADATA = 'metadata.jsonl'
 
 
 def load(
@@ -81,19 +84,27 @@ def write(split: Split, root: str | Path) -> None:
 
     Args:
       split: with pixels; its name ends in that of the split, such as `scenes/dev`.
-      root: the folder; the files are in a folder in it with the name of the split.
+      root: the folder; the files are in a folder in it with the name of the split, which is new, empty, or was written
+        before.
+
+    Raises:
+      UserError: if that folder has files of somebody else, or the name of an image leads out of it.
     """
-    folder = Path(root) / split.name.rpartition('/')[2]
-    folder.mkdir(parents=True, exist_ok=True)
+    output = OutputFolder(Path(root) / split.name.rpartition('/')[2], KIND)
+    for name in split.image_ids:
+        check_within(name, split.name)
+    files = [f'{name}.png' for name in split.image_ids]
+    output.claim([*files, METADATA])
     texts, starts = split.texts_of_image
     rows = []
-    for image, name in enumerate(split.image_ids):
-        check_within(name, split.name)
-        Image.fromarray(split.pixels[image]).save(folder / f'{name}.png')
+    for image, name in enumerate(files):
+        with replacing(output.path / name) as file:
+            Image.fromarray(split.pixels[image]).save(file, 'PNG')
         captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
-        rows.append(json.dumps({'file_name': f'{name}.png', 'captions': captions}) + '\n')
-    with replacing(folder / 'metadata.jsonl') as file:
+        rows.append(json.dumps({'file_name': name, 'captions': captions}) + '\n')
+    with output.replacing(METADATA) as file:
         file.write(''.join(rows).encode())
+    output.remove({*output.names} - {*files, METADATA})
 
 
 def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[str]:

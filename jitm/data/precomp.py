@@ -22,6 +22,7 @@ from jitm.files import open_file, parse_json
 
 _CHUNK_BYTES = 64 * 2**20
 _FEATURES = '_ims.npy'
+_OTHERS = '_caps.txt', '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
 FLOATS = (np.float16, np.float32)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
 
@@ -41,6 +42,11 @@ def splits(root: str) -> tuple[str, ...]:
     if not os.path.isdir(root):
         raise UserError(f'{root} is not a folder: give the path of a *_precomp folder')
     return tuple(sorted(name.removesuffix(_FEATURES) for name in os.listdir(root) if name.endswith(_FEATURES)))
+
+
+def files_of(split: str) -> list[str]:
+    """Returns the names of all files of a split, most of which are optional."""
+    return [f'{split}{suffix}' for suffix in (_FEATURES, *_OTHERS)]
 
 
 def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score: float = 0.0) -> Split:

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.data.precomp import files_of
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json, replacing
+from jitm.files import OutputFolder, open_file, parse_json
 from jitm.importers import torch_files
 from jitm.models.oscar import BOX_NUMBERS
 
 FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
+KIND = 'a set of converted features'
 
 
 class _Row(NamedTuple):
@@ -40,15 +42,16 @@ def write(
     Args:
       released: the folder with these three files.
       split: such as 'train'.
-      root: the output folder.
+      root: the output folder, new, empty or of converted features.
       keys: a file with the ids of the images to write, one on a line, such as `test_img_keys_1k.tsv`; None for all
         images of the split, in the order of their captions.
       max_captions: captions of each image, the first ones; 5 as released.
 
     Raises:
-      UserError: if a file is missing or damaged, or lacks an image.
+      UserError: if a file is missing or damaged, or lacks an image, or the output folder has files of somebody else.
     """
-    released, root = Path(released), Path(root)
+    released, output = Path(released), OutputFolder(Path(root), KIND)
+    output.check(files_of(split))
     captions = _read_captions(released / f'{split}_captions.pt')
     names = list(captions) if keys is None else _read_lines(Path(keys))
     rows = _find_rows(released / FEATURES)
@@ -58,12 +61,12 @@ def write(
             raise UserError(f'{released / path} lacks {len(missing)} of {len(names)} images, such as {missing[0]}')
     texts = [captions[name][:max_captions] for name in names]
     tag_lines = [json.dumps(_read_tags(released, name, tags[name])) for name in names]
-    _write_features(released / FEATURES, [rows[name] for name in names], root, split)
-    _write_lines(root / f'{split}_caps.txt', [' '.join(text.split()) for image in texts for text in image])
-    _write_lines(root / f'{split}_ids.txt', names)
-    _write_lines(root / f'{split}_tags.jsonl', tag_lines)
-    _save(root / f'{split}_image_of_text.npy', np.repeat(np.arange(len(texts)), [len(image) for image in texts]))
-    _save(root / f'{split}_counts.npy', np.array([rows[name].regions for name in names]))
+    _write_features(released / FEATURES, [rows[name] for name in names], output, split)
+    _write_lines(output, f'{split}_caps.txt', [' '.join(text.split()) for image in texts for text in image])
+    _write_lines(output, f'{split}_ids.txt', names)
+    _write_lines(output, f'{split}_tags.jsonl', tag_lines)
+    _save(output, f'{split}_image_of_text.npy', np.repeat(np.arange(len(texts)), [len(image) for image in texts]))
+    _save(output, f'{split}_counts.npy', np.array([rows[name].regions for name in names]))
 
 
 def _read_captions(path: Path) -> dict[str, list[str]]:
@@ -112,10 +115,10 @@ def _read_tags(released: Path, name: str, line: str) -> list[tuple[str, float]]:
         raise UserError(f"{released / TAGS} has no objects with 'class' and 'conf' for image {name}") from error
 
 
-def _write_features(path: Path, rows: Sequence[_Row], root: Path, split: str) -> None:
+def _write_features(path: Path, rows: Sequence[_Row], output: OutputFolder, split: str) -> None:
     """Writes the features and boxes, padded with zeros to the largest number of regions."""
     most, boxes = max(row.regions for row in rows), []
-    with open_file(path) as file, replacing(root / f'{split}_ims.npy') as output:
+    with open_file(path) as file, output.replacing(f'{split}_ims.npy') as features:
         for row in rows:
             file.seek(row.offset)
             regions, box = _read_regions(path, file.readline(), row.regions)
@@ -123,12 +126,12 @@ def _write_features(path: Path, rows: Sequence[_Row], root: Path, split: str) ->
             if not boxes:
                 shape = (len(rows), most, regions.shape[1])
                 header = {'descr': regions.dtype.str, 'fortran_order': False, 'shape': shape}
-                np.lib.format.write_array_header_1_0(output, header)
+                np.lib.format.write_array_header_1_0(features, header)
             elif regions.shape[1] != shape[2]:
                 raise UserError(f'{path} has images with {regions.shape[1]} and {shape[2]} features: download it again')
-            output.write(np.pad(regions, padding).tobytes())
+            features.write(np.pad(regions, padding).tobytes())
             boxes.append(np.pad(box, padding))
-    _save(root / f'{split}_boxes.npy', np.array(boxes))
+    _save(output, f'{split}_boxes.npy', np.array(boxes))
 
 
 def _read_regions(path: Path, line: bytes, regions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -144,11 +147,11 @@ def _read_regions(path: Path, line: bytes, regions: int) -> tuple[np.ndarray, np
     return numbers[:, :-BOX_NUMBERS], numbers[:, -BOX_NUMBERS:][:, :4]
 
 
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
-    with replacing(path) as file:
+def _write_lines(output: OutputFolder, name: str, lines: Sequence[str]) -> None:
+    with output.replacing(name) as file:
         file.write(''.join(f'{line}\n' for line in lines).encode())
 
 
-def _save(path: Path, array: np.ndarray) -> None:
-    with replacing(path) as file:
+def _save(output: OutputFolder, name: str, array: np.ndarray) -> None:
+    with output.replacing(name) as file:
         np.save(file, array)

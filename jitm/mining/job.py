@@ -110,6 +110,11 @@ def describe(
     }
 
 
+def _parts() -> list[str]:
+    """Returns the file of each process in which its state is saved."""
+    return [f'unfinished_{n}.npz' for n in range(jax.process_count())]
+
+
 def search_all(
     search: Search,
     split: Split,
@@ -136,7 +141,7 @@ def search_all(
     Raises:
       UserError: if the state of another process is not in the folder.
     """
-    parts = [folder / f'unfinished_{n}.npz' for n in range(jax.process_count())]
+    parts = [folder / name for name in _parts()]
     path = parts[jax.process_index()]
     state = MiningState.load(path, job) or MiningState.initial(split, top_h_texts, top_h_images)
     state.save(path, job)
@@ -169,7 +174,8 @@ def mine(
       runs: runs whose scores are averaged.
       split: images and texts.
       split_name: such as 'train'.
-      folder: the output folder of the lists, see `jitm.data.candidates`; it also keeps unfinished work.
+      folder: the output folder of the lists, new, empty or of mined ones, see `jitm.data.candidates`; it also keeps
+        unfinished work.
       top_h_texts: texts per image, 300 as published.
       top_h_images: images per text, 60 as published.
       options: precision and memory; the defaults are those of the first run. Where scores are inner products, the
@@ -180,9 +186,12 @@ def mine(
       The lists, on all processes.
 
     Raises:
-      UserError: if there are fewer negatives, the memory is too little or scores are not finite.
+      UserError: if there are fewer negatives, the folder has files of somebody else, the memory is too little or scores
+        are not finite.
     """
     check_top_h(split, top_h_texts, top_h_images)
+    output = candidates_lib.output_folder(folder, split_name)
+    output.check(_parts())
     options = dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
     search, keys = make_search(runs, split, options)
     described = {
@@ -193,6 +202,7 @@ def mine(
         'processes': jax.process_count(),
     }
     job = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+    output.claim(_parts())
     state = search_all(search, split, folder, job, top_h_texts, top_h_images, report)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
     manifest = describe(runs, split, top_h_texts, top_h_images, options) | {
@@ -204,8 +214,7 @@ def mine(
             if not not_finite:
                 lists, scores = Candidates(state.i2t[1], state.t2i[1]), {'i2t': state.i2t[0], 't2i': state.t2i[0]}
                 candidates_lib.save(lists, scores, manifest, split_name, folder)
-            for path in folder.glob('unfinished_*.npz'):
-                path.unlink()
+            output.remove(name for name in output.names if name.startswith('unfinished_'))
     finally:
         parallel.barrier('mined')
     if not_finite:

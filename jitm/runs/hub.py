@@ -16,9 +16,10 @@ from flax import traverse_util
 
 from jitm import metrics as metrics_lib
 from jitm.errors import UserError
-from jitm.files import hash_file, replacing
+from jitm.files import OutputFolder, hash_file
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
+KIND = 'an exported model'
 FORMAT = 1  # of the content of config.json
 _DESCRIBED = {'config': dict, 'data': dict, 'vocabulary_hash': str, 'step': int, 'member': str}
 _PARTS = ('params', 'batch_stats')
@@ -33,26 +34,29 @@ def write_folder(folder: Path, variables: Mapping[str, chex.ArrayTree], run: Map
     """Writes a model.
 
     Args:
-      folder: which is created.
+      folder: new, empty, or of an exported model.
       variables: 'params' and 'batch_stats'.
       run: `config`, `vocabulary` and `vocabulary_hash`, `data`, `step` and `member`, as JSON.
       card: the model card.
 
     Raises:
-      UserError: if it cannot be written.
+      UserError: if the folder has files of somebody else, or cannot be written.
     """
+    output = OutputFolder(folder, KIND)
+    output.claim([WEIGHTS, VOCABULARY, CARD, CONFIG])
     flat = traverse_util.flatten_dict({part: variables[part] for part in _PARTS}, sep='.')
     tensors = {name: np.asarray(value, order='C') for name, value in flat.items()}
     described = {name: value for name, value in run.items() if name != 'vocabulary'}
-    with replacing(folder / WEIGHTS) as file:
+    with output.replacing(WEIGHTS) as file:
         file.write(safetensors.numpy.save(tensors, {'format': 'jitm'}))
     for name, text in ((VOCABULARY, json.dumps(run['vocabulary'])), (CARD, card)):
-        with replacing(folder / name) as file:
+        with output.replacing(name) as file:
             file.write(text.encode())
     digests = {name: hash_file(folder / name) for name in (WEIGHTS, VOCABULARY)}
     described |= {'model_type': 'jitm', 'format': FORMAT, 'sha256': digests}
-    with replacing(folder / CONFIG) as file:
+    with output.replacing(CONFIG) as file:
         file.write((json.dumps(described, indent=2) + '\n').encode())
+    output.remove({*output.names} - {WEIGHTS, VOCABULARY, CARD, CONFIG})
 
 
 def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]]:

@@ -1,8 +1,8 @@
 """An index of images on disk: their vectors, and a manifest of the files that were encoded.
 
 A folder holds `manifest.json`, the file of vectors that it names, and, while images are encoded, the finished parts.
-It belongs to jitm, see `files.OutputFolder`. Every file is replaced as a whole, and the manifest last, so that a process that is killed leaves an index that is
-either the old or the new one, and parts from which the next process resumes.
+It belongs to jitm, see `files.OutputFolder`. Every file is replaced as a whole, and the manifest last, so a process
+that is killed leaves an index that is either the old or the new one, and parts from which the next process resumes.
 """
 
 import dataclasses

@@ -102,7 +102,8 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
             ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'configs/vsepp.py:vsepp,squeezenet,frozen,f8k'],
             "with data.interpolation 'bicubic': give a config of configs/clip.py",
         ),
-        (['--from', 'clip', 'PATH', '--out', 'RUN'], 'exists and is not empty'),
+        (['--from', 'clip', 'PATH', '--out', 'RUN'], 'is a converted run already: choose a new folder'),
+        (['--from', 'clip', 'PATH', '--out', 'PATH'], 'is not empty and is not a converted run of jitm; choose a new'),
         (['--from', 'clip', 'missing', '--out', 'NEW'], 'missing does not exist'),
         (['--from', 'clip', 'PATH', '--out', 'NEW', '--vocabulary', 'x.gz'], 'x.gz cannot be read'),
     ],
@@ -112,6 +113,20 @@ def test_wrong_arguments_are_one_sentence(folder, converted, tmp_path, capsys, a
     assert main(['convert', *(places.get(argument, argument) for argument in arguments)]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / 'new').exists()
+
+
+def test_a_killed_conversion_is_repeated(folder, converted, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    arguments = ['--from', 'clip', folder, '--out', str(tmp_path / 'run')]
+    with monkeypatch.context() as patch:
+        patch.setattr('jitm.runs.checkpoint._digests', killed)
+        with pytest.raises(KeyboardInterrupt):
+            main(['convert', *arguments])
+    assert (tmp_path / 'run' / 'checkpoints' / '0').exists()
+    assert main(['convert', *arguments]) == 0
+    chex.assert_trees_all_equal(load_run(tmp_path / 'run').variables, load_run(converted).variables)
 
 
 def test_the_default_config_gets_the_size_of_the_images(folder, tmp_path, capsys):

@@ -57,6 +57,16 @@ def test_numbers_below_one_are_refused(root, name, number):
         load(root, 'dev', **{name: number})
 
 
+def test_only_its_own_photos_are_replaced(root):
+    photos.write(scenes.load('dev', dev_images=2), root)
+    assert len(list((root / 'dev').glob('*.png'))) == 2
+    (root / 'test').mkdir()
+    (root / 'test' / 'test-000000.png').write_bytes(b'mine')
+    with pytest.raises(UserError, match='test is not empty and is not a set of photos of jitm'):
+        photos.write(scenes.load('test', test_images=2), root)
+    assert [path.read_bytes() for path in (root / 'test').iterdir()] == [b'mine']
+
+
 def test_the_name_of_the_data_set_is_read(root):
     assert load(root).dataset == ''
     (root / 'dataset.txt').write_text('coco\n')

@@ -54,6 +54,20 @@ def test_a_prepared_data_set_becomes_a_folder_of_photos(tmp_path, monkeypatch):
     assert photos.load('dev', root=str(tmp_path / 'coco_photos'), **sizes).num_images == SPLITS['val']
 
 
+def test_only_its_own_photos_are_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds_photos, 'BLOCK', 2)
+    records = [{'image/filename': f'{n}.jpg'.encode(), 'image': b'x', 'captions': {'text': [b'a']}} for n in range(5)]
+    monkeypatch.setattr(tfds_photos, '_read', lambda prepared: {'train': records})
+    for _ in range(2):
+        tfds_photos.write('prepared', tmp_path / 'coco')
+    assert len(list((tmp_path / 'coco' / 'train').iterdir())) == 5
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / tfds_photos.CAPTIONS).write_bytes(b'mine')
+    with pytest.raises(UserError, match='mine is not empty and is not a set of photos of jitm'):
+        tfds_photos.write('prepared', tmp_path / 'mine')
+    assert [path.read_bytes() for path in (tmp_path / 'mine').iterdir()] == [b'mine']
+
+
 def test_other_folders_are_refused(tmp_path):
     with pytest.raises(UserError, match='is no prepared coco_captions'):
         tfds_photos.write(tmp_path, tmp_path / 'out')

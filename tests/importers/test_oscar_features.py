@@ -7,6 +7,7 @@ import pytest
 
 from jitm.data import precomp
 from jitm.errors import UserError
+from jitm.files import OWNED
 from jitm.importers.oscar_features import write
 from tests.importers.torch_pickles import write_zip
 
@@ -74,7 +75,23 @@ def test_damaged_files_are_one_sentence(tmp_path, released, name, old, new, mess
     (released / name).write_text(text.replace(old, new) if old else new)
     with pytest.raises(UserError, match=re.escape(message)):
         write(released, 'train', tmp_path / 'out')
-    assert not list((tmp_path / 'out').glob('*'))
+    assert {path.name for path in tmp_path.glob('out/*')} <= {OWNED}
+
+
+def test_only_its_own_files_are_replaced(tmp_path, released):
+    out = tmp_path / 'out'
+    for _ in range(2):
+        write(released, 'train', out)
+    (out / 'dev_counts.npy').write_bytes(b'mine')
+    (released / 'train_captions.pt').rename(released / 'dev_captions.pt')
+    with pytest.raises(UserError, match=r'dev_counts.npy was not written by jitm'):
+        write(released, 'dev', out)
+    assert not (out / 'dev_ims.npy').exists()
+    (out / OWNED).unlink()
+    before = {path: path.stat() for path in out.iterdir()}
+    with pytest.raises(UserError, match='is not empty and is not a set of converted features of jitm'):
+        write(released, 'test', out)
+    assert {path: path.stat() for path in out.iterdir()} == before
 
 
 @pytest.mark.parametrize('content', [[1, 2], {}, {7: 3}, {7: '{'}, {7: []}])

@@ -16,6 +16,7 @@ from jitm.data import candidates
 from jitm.data.candidates import MANIFEST, Candidates
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.files import OWNED
 from jitm.mining import job as job_lib
 from jitm.mining import products as products_lib
 from jitm.mining import search
@@ -232,12 +233,34 @@ def test_command_writes_lists(trained, tmp_path, capsys):
     assert manifest['workdirs'] == [str(trained)]
     assert {path.name for path in (tmp_path / 'out').iterdir()} == {
         f'{name}_train.npy' for name in ('i2t', 't2i', 'scores_i2t', 'scores_t2i')
-    } | {MANIFEST}
+    } | {MANIFEST, OWNED}
     first = read_files(tmp_path / 'out')
     assert mine_by_command(trained, tmp_path / 'two', f'--workdir={trained}') == 0
     assert np.mean(np.load(tmp_path / 'two' / 'i2t_train.npy') == lists.i2t) > 0.9
     assert mine_by_command(trained, tmp_path / 'out') == 0
     assert read_files(tmp_path / 'out') == first
+
+
+@pytest.mark.parametrize('name', ['manifest.json', 'i2t_train.npy', 'unfinished_7.npz', 'notes.txt'])
+def test_command_changes_no_files_of_somebody_else(trained, tmp_path, capsys, name):
+    (tmp_path / name).write_bytes(b'mine')
+    before = (tmp_path / name).stat()
+    assert mine_by_command(trained, tmp_path) == 2
+    assert 'is not empty and is not a set of mined negatives of jitm; choose a new' in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+    assert (tmp_path / name).stat() == before
+
+
+def test_files_of_somebody_else_stay_beside_mined_lists(trained, tmp_path, capsys):
+    mine_at_once(trained, tmp_path)
+    (tmp_path / 'unfinished_7.npz').write_bytes(b'mine')
+    first = read_files(tmp_path)
+    assert mine_by_command(trained, tmp_path) == 0
+    assert read_files(tmp_path) == first
+    (tmp_path / 'scores_i2t_dev.npy').write_bytes(b'mine')
+    assert mine_by_command(trained, tmp_path, '--split=dev') == 2
+    assert 'scores_i2t_dev.npy was not written by jitm; move it' in capsys.readouterr().err
+    assert read_files(tmp_path) == first | {'scores_i2t_dev.npy': b'mine'}
 
 
 def mine_at_once(trained, out):
@@ -257,7 +280,7 @@ def test_killed_command_resumes_to_the_same_files(trained, tmp_path, monkeypatch
     out, killed_at = tmp_path / 'out', 7
     words = [killed_at, f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4']
     assert run_script(COMMAND_WORKER, *words).returncode == -signal.SIGKILL
-    assert set(read_files(out)) == {'unfinished_0.npz'}
+    assert set(read_files(out)) == {'unfinished_0.npz', OWNED}
     assert run_script(COMMAND_WORKER, *words).returncode == 0
     monkeypatch.setattr(products_lib, 'MAX_QUERIES', 1)
     assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')

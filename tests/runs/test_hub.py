@@ -43,6 +43,7 @@ def test_the_folder_is_the_same_model(run, exported):
         assert getattr(first, name) == getattr(second, name)
     assert (scores_of(run, REGIONS) == scores_of(exported, REGIONS)).all()
     assert sorted(path.name for path in exported.iterdir()) == [
+        '.jitm',
         'README.md',
         'config.json',
         'model.safetensors',
@@ -55,6 +56,22 @@ def test_a_folder_is_written_again_the_same(exported, tmp_path):
     again = export(exported, tmp_path / 'again')
     for path in exported.iterdir():
         assert path.read_bytes() == (again / path.name).read_bytes()
+
+
+def test_only_an_exported_model_is_replaced(run, exported, tmp_path, capsys):
+    folder = export(run, tmp_path / 'hub')
+    (folder / '.jitm').write_text((folder / '.jitm').read_text().replace('[', '["old.txt", '))
+    (folder / 'old.txt').write_text('of another target')
+    (folder / 'notes.txt').write_text('mine')
+    export(exported, folder)
+    assert not (folder / 'old.txt').exists()
+    assert (folder / 'notes.txt').read_text() == 'mine'
+    (folder / '.jitm').unlink()
+    before = {path: path.stat() for path in folder.iterdir()}
+    for target in ('safetensors', 'scan'):
+        assert main(['convert', '--to', target, str(run), '--out', str(folder)]) == 2
+        assert 'is not empty and is not an exported model of jitm; choose a new or empty' in capsys.readouterr().err
+    assert {path: path.stat() for path in folder.iterdir()} == before
 
 
 METRICS = {f'{side}/{name}': 50.0 for side in ('i2t', 't2i') for name in ('median_rank', 'mean_rank')}

@@ -76,7 +76,11 @@ def test_an_index_has_the_vectors_of_its_images(tmp_path):
     np.testing.assert_array_equal(index.vectors, [list(files(30)[name]) for name in index.names])
     assert [hit.index for hit in index.top(np.float32([[1, 0, 0]]), 2)[0]] == [29, 28]
     assert reports[-1] == (30, 30)
-    assert set(content(tmp_path / 'index')) == {OWNED, MANIFEST, json.loads((index.folder / MANIFEST).read_text())['vectors']}
+    assert set(content(tmp_path / 'index')) == {
+        OWNED,
+        MANIFEST,
+        json.loads((index.folder / MANIFEST).read_text())['vectors'],
+    }
 
 
 def test_killed_twenty_times_the_index_is_the_same(tmp_path, monkeypatch):
@@ -222,7 +226,10 @@ def damage(change):
 @pytest.mark.parametrize(
     ('apply', 'sentence'),
     [
-        (lambda folder: (folder / MANIFEST).write_text('{'), 'is not an index of jitm, or its manifest.json is damaged'),
+        (
+            lambda folder: (folder / MANIFEST).write_text('{'),
+            'is not an index of jitm, or its manifest.json is damaged',
+        ),
         (damage(lambda manifest: manifest | {'format': 99}), 'has format 99, this version reads 1'),
         (damage(lambda manifest: manifest | {'images': manifest['images'][1:]}), 'is damaged'),
         (damage(lambda manifest: manifest | {'vectors': 'vectors.npy'}), 'is damaged'),
