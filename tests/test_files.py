@@ -96,7 +96,7 @@ def test_an_output_folder_is_taken_by_its_first_file(tmp_path):
         OutputFolder(folder.path, 'an evaluation')
 
 
-def test_a_folder_that_another_process_takes_meanwhile_is_not_somebody_elses(tmp_path, monkeypatch):
+def test_a_folder_that_another_process_has_just_taken_is_known(tmp_path, monkeypatch):
     other = OutputFolder(tmp_path, 'an index')
 
     def take(folder):

@@ -65,9 +65,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         'index', None, 'The folder of the index; one in the run directory if not given.', flag_values=values
     )
-    flags.DEFINE_string(
-        'export', None, 'Also write the vectors as an index of FAISS to this new file.', flag_values=values
-    )
+    flags.DEFINE_string('export', None, 'Also write the vectors as an index of FAISS to this file.', flag_values=values)
     shared.define(values, 'step', 'member', 'data_root', 'compilation_cache')
 
 

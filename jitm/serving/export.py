@@ -1,11 +1,10 @@
 """Exports the vectors of an index to a library of approximate search, for more images than an exact search reads."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 from jitm.errors import UserError
-from jitm.files import replacing
+from jitm.files import MARK, check_own, replacing_own
 from jitm.serving.index import Index
 
 NEIGHBOURS = 32  # per vector of the graph (HNSW: Malkov and Yashunin, 2020)
@@ -13,9 +12,8 @@ BLOCK = 2**16  # vectors that are added at a time
 
 
 def check_export(path: Path) -> None:
-    """Raises a UserError if FAISS is not installed, or the file exists: its format has no place for who wrote it."""
-    if os.path.lexists(path):
-        raise UserError(f'{path} exists; choose another file, or remove it')
+    """Raises a UserError if the file was written by somebody else, or FAISS is not installed."""
+    check_own(path)
     if importlib.util.find_spec('faiss') is None:
         raise UserError("--export needs FAISS; pip install 'jitm[export]'")
 
@@ -25,10 +23,10 @@ def export(index: Index, path: Path) -> None:
 
     Args:
       index: the vectors.
-      path: the output file, which must not exist.
+      path: the output file, new or of jitm.
 
     Raises:
-      UserError: if FAISS is not installed, or the file exists or cannot be written.
+      UserError: if the file was written by somebody else or cannot be written, or FAISS is not installed.
     """
     check_export(path)
     import faiss
@@ -36,5 +34,6 @@ def export(index: Index, path: Path) -> None:
     graph = faiss.IndexHNSWFlat(index.vectors.shape[1], NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
     for start in range(0, len(index), BLOCK):
         graph.add(index.vectors[start : start + BLOCK])
-    with replacing(path) as file:
+    with replacing_own(path) as file:
         file.write(faiss.serialize_index(graph))
+        file.write(MARK)  # FAISS reads as far as the graph
