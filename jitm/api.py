@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jitm.data.transforms import Photo
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.runs.run import Run, load_run, read_split
@@ -81,7 +82,7 @@ def evaluate(
 
 def score(
     run: LoadedRun | Run | str | Path,
-    image: np.ndarray | Sequence[np.ndarray],
+    image: np.ndarray | Photo | Sequence[np.ndarray | Photo],
     text: str | Sequence[str],
     boxes: np.ndarray | Sequence[np.ndarray] | None = None,
     tags: str | Sequence[str] | None = None,
@@ -91,7 +92,8 @@ def score(
     Args:
       run: a loaded run, or a run directory, which is read anew at each call.
       image: features [R, F] of one image's regions, or a vector [F]; several: [I, R, F], or a list of [R, F].
-        For models of pixels a path of a photo, or uint8 [H, W, 3]; several: a list of paths, or uint8 [I, H, W, 3].
+        For models of pixels a photo, see `LoadedRun.encode_image`, or uint8 [H, W, 3]; several: a list, or
+        uint8 [I, H, W, 3].
       text: a caption, or a list of captions.
       boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [R, 4]; for several images a list of such
         arrays. Only for models that read the location of regions.

@@ -1,6 +1,7 @@
 """Errors a user can cause, and the exit codes of the commands."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 EXIT_USER_ERROR = 2
@@ -18,6 +19,17 @@ class InterruptedRun(Exception):
 
 class NotFiniteError(Exception):
     """The loss or a gradient is NaN or infinite; the message names the step and the file with the batch."""
+
+
+_UNSAFE = re.compile('[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
+
+
+def printable(text: str) -> str:
+    """Returns text, such as the name of a file, for a terminal or a page.
+
+    Control characters, line separators, overrides of the text direction and bytes that are not UTF-8 are replaced.
+    """
+    return _UNSAFE.sub('\N{REPLACEMENT CHARACTER}', text)
 
 
 def check_at_least(value: float, minimum: float, name: str) -> None:

@@ -2,15 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
 
-from jitm.analysis.markup import Column, breakable, section, table
+from jitm.analysis.markup import Column, breakable, escape, section, table
 from jitm.analysis.matrices import Matrix
 from jitm.analysis.panels import load_split_of
-from jitm.analysis.pictures import pictures_of
+from jitm.analysis.pictures import are_small, pictures_of
 from jitm.analysis.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.analysis.settings import Setting
 from jitm.data.splits import Split
@@ -18,7 +17,6 @@ from jitm.errors import UserError
 from jitm.metrics import ranks
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
-SMALL = 128  # pixels; smaller pictures are enlarged without interpolation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,8 +213,7 @@ def _image(shown: Shown, image: int) -> str:
     """Returns an image; without pictures its id and its first caption."""
     name = escape(shown.split.image_ids[image])
     if image in shown.pictures:
-        pixels = shown.split.pixels
-        kind = ' class="small-pixels"' if pixels is not None and pixels.shape[1] < SMALL else ''
+        kind = ' class="small-pixels"' if are_small(shown.split) else ''
         return f'<img{kind} alt="{name}" src="{shown.pictures[image]}">'
     caption = shown.split.captions[int(np.argmax(shown.split.image_of_text == image))]
     return f'<p><code>{name}</code> <small>{escape(caption)}</small></p>'

@@ -1,10 +1,11 @@
 """HTML of self-contained pages: the document, tables and pictures."""
 
 import dataclasses
+import html
 import re
 from collections.abc import Sequence
-from html import escape
 
+from jitm.errors import printable
 from jitm.files import MARK
 
 STYLE = """
@@ -12,7 +13,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #18181b; background: #fff; max-width: 72rem; margin: 0 auto;
   padding: 1.5rem 1rem 3rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; padding-top: 1rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
 p { max-width: 46rem; margin: 0 0 .75rem; }
@@ -41,6 +42,8 @@ article p { margin: 0 0 .5rem; overflow-wrap: anywhere; }
 article p:last-child { margin: 0; }
 article small, .caption { display: block; }
 article img { display: block; flex: none; width: 7rem; align-self: start; border-radius: 4px; margin-bottom: .5rem; }
+.cards > article > img, .cards > article > a > img { width: 100%; aspect-ratio: 1; object-fit: cover; }
+.query { display: block; width: 15rem; border-radius: 4px; margin-bottom: 1rem; }
 .small-pixels { image-rendering: pixelated; }
 .pair { display: flex; gap: .75rem; }
 .pair > div { flex: 1; min-width: 0; }
@@ -101,6 +104,11 @@ def document(title: str, body: str) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
         f'<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n'
     )
+
+
+def escape(text: str) -> str:
+    """Returns text as HTML, without characters that cannot be shown, see `printable`."""
+    return html.escape(printable(text))
 
 
 def breakable(text: str) -> str:

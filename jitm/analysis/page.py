@@ -4,14 +4,13 @@ import itertools
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import numpy as np
 
 from jitm.analysis import bootstrap, training
 from jitm.analysis.examples import Shown, examples_section
 from jitm.analysis.figures import to_svg
-from jitm.analysis.markup import Column, breakable, document, section, table
+from jitm.analysis.markup import Column, breakable, document, escape, section, table
 from jitm.analysis.matrices import saved_sims
 from jitm.analysis.pictures import uri
 from jitm.analysis.rows import row_of

@@ -2,16 +2,20 @@
 
 import base64
 import io
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
+from jitm.data.transforms import decode
 from jitm.errors import UserError
 
-EDGE = 240  # pixels of the longer side of an embedded photograph
+EDGE = 320  # pixels of the longer side of an embedded photograph
+SMALL = 128  # pixels; smaller pictures are enlarged without interpolation
 SUFFIXES = ('', '.jpg', '.jpeg', '.png')
 
 
@@ -29,21 +33,25 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def thumbnail(path: Path) -> bytes:
-    """Returns a photograph as JPEG of at most `EDGE` pixels on each side.
+def _reduced(path: str | Path) -> Image.Image:
+    """Returns a photograph with at most `EDGE` pixels on each side; raises a UserError if it cannot be read."""
+
+    def reduce(photo: Image.Image) -> Image.Image:
+        small = photo.copy()
+        small.thumbnail((EDGE, EDGE))
+        return small
+
+    return decode(path, reduce, smallest=EDGE)
+
+
+def thumbnail(path: str | Path) -> bytes:
+    """Returns a photograph, as models see it, as JPEG of at most `EDGE` pixels on each side.
 
     Raises:
       UserError: if the file is not an image.
     """
-    from PIL import Image  # a requirement of matplotlib
-
     buffer = io.BytesIO()
-    try:
-        with Image.open(path) as image:
-            image.thumbnail((EDGE, EDGE))
-            image.convert('RGB').save(buffer, format='JPEG', quality=80)
-    except (OSError, SyntaxError, ValueError) as error:  # PIL raises each of them for damaged files
-        raise UserError(f'{path} is not an image that can be read ({error}); replace it') from None
+    _reduced(path).save(buffer, format='JPEG', quality=80)
     return buffer.getvalue()
 
 
@@ -64,10 +72,15 @@ def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dic
     if photos is not None:
         return {image: uri(thumbnail(_find(photos, split.image_ids[image])), 'jpeg') for image in images}
     if isinstance(split.pixels, Photos):
-        return {image: uri(thumbnail(Path(split.pixels.files[image])), 'jpeg') for image in images}
+        return {image: uri(thumbnail(split.pixels.files[image]), 'jpeg') for image in images}
     if split.pixels is not None:
         return {image: uri(png(split.pixels[image]), 'png') for image in images}
     return {}
+
+
+def are_small(split: Split) -> bool:
+    """Returns whether the pictures of a split are small pixels, and not photographs."""
+    return isinstance(split.pixels, np.ndarray) and split.pixels.shape[1] < SMALL
 
 
 def pixels_of(split: Split, image: int, photos: Path | None) -> np.ndarray | None:
@@ -77,10 +90,7 @@ def pixels_of(split: Split, image: int, photos: Path | None) -> np.ndarray | Non
       UserError: if the folder lacks the image, or the file is not an image.
     """
     if photos is not None:
-        from PIL import Image
-
-        with Image.open(io.BytesIO(thumbnail(_find(photos, split.image_ids[image])))) as picture:
-            return np.asarray(picture)
+        return np.asarray(_reduced(_find(photos, split.image_ids[image])))
     return None if split.pixels is None else split.pixels[image]
 
 
@@ -88,6 +98,7 @@ def _find(photos: Path, image_id: str) -> Path:
     """Returns the file of an image."""
     for suffix in SUFFIXES:
         path = photos / f'{image_id}{suffix}'
-        if path.is_file() and path.resolve().is_relative_to(photos.resolve()):  # ids of a file may lead anywhere
+        # Ids of a file may lead anywhere.
+        if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(photos)):
             return path
     raise UserError(f'{photos} has no file {image_id}; give the --photos whose files are named by the image ids')

@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Sequence
-from html import escape
 
-from jitm.analysis.markup import breakable
+from jitm.analysis.markup import breakable, escape
 
 
 @dataclasses.dataclass(frozen=True)

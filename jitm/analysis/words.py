@@ -1,13 +1,12 @@
 """Mismatched words of captions and their corrections, as lines and as a page (TAGS-DC: Fan et al., 2022, figure 3)."""
 
-import html
 import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm.analysis.markup import document
+from jitm.analysis.markup import document, escape
 from jitm.analysis.pictures import png, uri
 from jitm.metrics import MATCH_THRESHOLD
 
@@ -80,8 +79,13 @@ def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
       The page; each word on a shade of red, with its mismatch probability in percent and, if mismatched, its correction
       below.
     """
-    articles = '\n'.join(article(pair, None if pixels is None else pixels[pair['image']]) for pair in report['pairs'])
-    source = html.escape(f'{report["workdir"]}, step {report["step"]}')
+
+    def pictures(pair: Mapping[str, Any]) -> np.ndarray | None:
+        right = [] if pair.get('right', True) else [pair['true_image']]
+        return None if pixels is None else pixels[[pair['image'], *right]]
+
+    articles = '\n'.join(article(pair, pictures(pair)) for pair in report['pairs'])
+    source = escape(f'{report["workdir"]}, step {report["step"]}')
     body = f'<p>{EXPLANATION}</p>\n{articles}\n<footer class="soft">{source}</footer>'
     return document(f'Mismatched words: {report["data"]}', body)
 
@@ -91,22 +95,24 @@ def article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
 
     Args:
       pair: one of the `pairs` of `explain.json`.
-      pixels: uint8 [H, W, 3] of its image, or None.
+      pixels: uint8 [N, H, W, 3] of its image and, if that is wrong, of the right one; or None.
     """
-    picture = ''
+    pictures = ''
     if pixels is not None and importlib.util.find_spec('matplotlib') is not None:
-        picture = f'<img class="small-pixels" alt="{html.escape(pair["image_id"])}" src="{uri(png(pixels), "png")}">\n'
+        kinds = ('', pair['image_id']), (' right', pair.get('true_image_id', ''))
+        for (kind, name), image in zip(kinds, pixels, strict=False):
+            pictures += f'<img class="small-pixels{kind}" alt="{escape(name)}" src="{uri(png(image), "png")}">\n'
     words = ''.join(map(_cell, _words(pair)))
     return (
-        f'<article class="pair">\n{picture}<div>\n<p>{html.escape(pair["caption"])}</p>\n'
-        f'<p class="soft">{html.escape(pair["verdict"])}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
+        f'<article class="pair">\n{pictures}<div>\n<p>{escape(pair["caption"])}</p>\n'
+        f'<p class="soft">{escape(pair["verdict"])}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
     )
 
 
 def _cell(word: _Word) -> str:
-    text, shade = html.escape(word.text), f'{0.75 * word.mismatch:.2f}'
+    text, shade = escape(word.text), f'{0.75 * word.mismatch:.2f}'
     text = f'<u>{text}</u>' if word.changed else text
-    inserted = f'<ins>{html.escape(word.correction)}</ins>' if word.correction else ''
+    inserted = f'<ins>{escape(word.correction)}</ins>' if word.correction else ''
     return (
         f'<span class="word"><b style="--shade: {shade}">{text}</b>'
         f'<small>{100 * word.mismatch:.0f}</small>{inserted}</span>'

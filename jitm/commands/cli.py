@@ -5,12 +5,14 @@ import contextlib
 import difflib
 import importlib
 import inspect
+import io
 import itertools
 import logging
 import os
 import re
 import runpy
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +31,7 @@ from jitm.errors import (
     NotFiniteError,
     UserError,
     did_you_mean,
+    printable,
 )
 
 COMMANDS = (
@@ -246,7 +249,10 @@ def _run(argv: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Prints warnings of the root logger to stderr, and of absl errors alone."""
+    """Prints what the terminal can show, warnings of the root logger to stderr, and of absl errors alone."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace')
+    warnings.filterwarnings('ignore', r'Image size \(\d+ pixels\) exceeds limit')  # of Pillow; such photos are refused
     logging.basicConfig(format='%(levelname)s: %(message)s', level=logging.WARNING)
     absl_logger = absl_logging.get_absl_logger()
     level = absl_logger.level
@@ -259,6 +265,7 @@ def _logging() -> Iterator[None]:
 
 def _fail(message: object, code: int) -> int:
     """Prints a message to stderr and returns the exit code."""
+    message = printable(str(message))
     print(f'error: {message}' if code == EXIT_USER_ERROR else message, file=sys.stderr, flush=True)
     return code
 

@@ -21,7 +21,7 @@ from jitm import parallel
 from jitm.analysis.results import format_score
 from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
-from jitm.errors import UserError
+from jitm.errors import UserError, printable
 from jitm.files import check_own, replacing_own
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
@@ -105,7 +105,7 @@ def _index(run: LoadedRun, source: Source, values: flags.FlagValues) -> Index:
     folder = Path(values['index'].value) if values['index'].value else run.index_folder(source)
     with interruptible(folder), bar:
         index = run.index(source, folder, report)
-    problems = [f'{name} {problem}' for name, problem in index.unreadable.items()]
+    problems = [printable(f'{name} {problem}') for name, problem in index.unreadable.items()]
     if problems:
         others = f'\n... and {len(problems) - SHOWN} more, see {index.folder}' if len(problems) > SHOWN else ''
         print(f'left out of {len(source.names)} images:\n' + '\n'.join(problems[:SHOWN]) + others, file=sys.stderr)
@@ -115,8 +115,9 @@ def _index(run: LoadedRun, source: Source, values: flags.FlagValues) -> Index:
 def _text(found: Answer) -> str:
     """Returns the results for a terminal."""
     width = len(str(len(found.results)))
-    lines = [f'{n:{width}}  {format_score(one.score):>8}  {one.text}' for n, one in enumerate(found.results, 1)]
-    return '\n'.join(lines)
+    return '\n'.join(
+        f'{n:{width}}  {format_score(one.score):>8}  {printable(one.text)}' for n, one in enumerate(found.results, 1)
+    )
 
 
 def _as_json(found: Answer, index: Index) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import UserError, did_you_mean, printable
 from jitm.files import check_within, open_file, parse_json
 
 DEV = ('dev', 'val', 'validation', 'valid')  # names of the same split
@@ -276,7 +276,8 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
       restval: whether 'train' includes COCO's `restval` in Karpathy's format.
 
     Raises:
-      UserError: if there is none of a known format, it is damaged, or an image lies outside of the folder.
+      UserError: if there is none of a known format, it is damaged, or an image lies outside of the folder or has a name
+        that cannot be shown.
     """
     if not root.is_dir():
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
@@ -286,6 +287,9 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
         if (listing := read_format(root, (*names, *more))) is not None:
             for image in listing.images:
                 check_within(image.name, image.where)
+                if printable(image.name) != image.name:
+                    reason = 'has control characters or is not UTF-8'
+                    raise UserError(f'{image.where} names {image.name!r}, which {reason}: rename the file')
             return listing
     formats = '; '.join(name.replace('{split}', split) for name in FORMATS)
     raise UserError(f"{root} has no captions of the split '{split}': add one of {formats}")

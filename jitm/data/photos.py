@@ -16,7 +16,7 @@ from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, check_image
 from jitm.errors import UserError, check_at_least
-from jitm.files import OutputFolder, cache_home, check_within, hash_file, replacing
+from jitm.files import OutputFolder, cache_home, check_within, replacing
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'
@@ -151,7 +151,7 @@ def check_files(files: Sequence[str]) -> str:
         except (OSError, ValueError) as error:  # a ValueError if no file can have that name
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
-        digest.update(f'{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}\n'.encode())
+        digest.update(f'{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}\n'.encode(errors='surrogateescape'))
     checked = cache_home() / 'checked_photos' / digest.hexdigest()
     with contextlib.suppress(OSError):
         if content_hash := checked.read_text():
@@ -159,7 +159,7 @@ def check_files(files: Sequence[str]) -> str:
     with tqdm.tqdm(
         desc='checking', total=len(files), unit=' photos', disable=None, dynamic_ncols=True, leave=False
     ) as bar:
-        hashes = in_threads(lambda n: (check_image(files[n]), hash_file(files[n]), bar.update())[1], len(files))
+        hashes = in_threads(lambda n: (check_image(files[n]), bar.update())[0], len(files))
     content_hash = hashlib.sha256(''.join(hashes).encode()).hexdigest()
     with contextlib.suppress(OSError, UserError):  # without a cache they are checked again
         checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

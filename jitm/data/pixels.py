@@ -77,7 +77,8 @@ class Photos:
         """
 
         def sample(position: int) -> np.ndarray:
-            return self.transform.sample(decode(self.files[index[position]]), make_generator(position))
+            generator = make_generator(position)
+            return decode(self.files[index[position]], lambda photo: self.transform.sample(photo, generator))
 
         return np.stack(in_threads(sample, len(index)))
 
@@ -86,4 +87,4 @@ class Photos:
         return self._decode(index, self.transform.evaluate_crops)
 
     def _decode(self, index: np.ndarray, view: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
-        return np.stack(in_threads(lambda n: view(decode(self.files[index[n]])), len(index)))
+        return np.stack(in_threads(lambda n: decode(self.files[index[n]], view), len(index)))

@@ -1,78 +1,194 @@
-"""Decoding and cropping of photos with Pillow, as torchvision and CLIP do: pure functions of a file and a generator."""
+"""Decoding and cropping of photos with Pillow, as torchvision and CLIP do: functions of a photo and a generator."""
 
+import contextlib
+import ctypes
 import dataclasses
+import hashlib
 import io
 import math
+import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from jitm.errors import UserError, check_at_least, check_choice
+from jitm.files import open_file
 
 INTERPOLATIONS = {'bilinear': Image.Resampling.BILINEAR, 'bicubic': Image.Resampling.BICUBIC}
 CROPS = ('centre', 'random')
-MAX_PIXELS = 10**8  # of a file; one decoded image takes three bytes for each
+MAX_BYTES = 2**30  # of a file
+MAX_PIXELS = 2**30 // 12  # of a photo; Pillow's own limit, above which it warns of a decompression bomb
+LARGE = 25_000_000  # pixels of a photo, whose memory is returned at once
 MAX_ASPECT = 50  # of the longer side to the shorter one
+RAW = (
+    *('.3fr', '.arw', '.cr2', '.cr3', '.dng', '.erf', '.nef', '.nrw'),
+    *('.orf', '.pef', '.raf', '.rw2', '.sr2', '.srw', '.x3f'),
+)
 MIN_CROP_ASPECT, MAX_CROP_ASPECT = 3 / 4, 4 / 3
 CROP_TRIES = 10
 CORNERS = ((0, 0), (1, 0), (0, 1), (1, 1), (0.5, 0.5))  # and the centre, in torchvision's order
 
-Image.MAX_IMAGE_PIXELS = None  # `open_image` checks the size
+Photo = str | Path | bytes | Image.Image
+Result = TypeVar('Result')
 
 
-def open_image(path: str) -> Image.Image:
-    """Reads an image file and checks its header; the pixels are not decoded yet.
+class _Budget:
+    """A number of units, such as pixels, that all threads share."""
+
+    def __init__(self, total: int):
+        self._total = self._left = total
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, amount: int) -> Iterator[None]:
+        """Takes units for the block and waits until so many are left; more than the total are taken alone."""
+        amount = min(amount, self._total)
+        with self._changed:
+            self._changed.wait_for(lambda: amount <= self._left)
+            self._left -= amount
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += amount
+                self._changed.notify_all()
+
+
+# What all threads hold at a time. A thread takes bytes before pixels, so that none waits for another in a circle.
+_BYTES = _Budget(MAX_BYTES)
+_PIXELS = _Budget(250_000_000)  # of 4 to 12 bytes in memory
+
+
+class File(NamedTuple):
+    """An image file as it was read.
+
+    Attributes:
+      data: its bytes.
+      size: their number.
+      time: when the file was modified, in nanoseconds.
+    """
+
+    data: bytes
+    size: int
+    time: int
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the bytes, as hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@contextlib.contextmanager
+def reading(path: str | Path) -> Iterator[File]:
+    """Reads an image file once; the bytes count as memory in use until the block ends.
 
     Raises:
-      UserError: if there is no such file, it is no image, or it is too large or too narrow.
+      UserError: if it cannot be read, is empty or too large, or is a RAW file.
     """
+    if os.path.splitext(path)[1].lower() in RAW:  # Pillow would decode the small preview in some of them
+        raise UserError(f'{path} is a RAW file of a camera: convert it to JPEG, or leave it out')
+    with contextlib.ExitStack() as taken:
+        try:
+            with open_file(path) as file:
+                state = os.fstat(file.fileno())
+                if not state.st_size:
+                    raise UserError(f'{path} is empty: replace the file, or leave it out')
+                if state.st_size > MAX_BYTES:
+                    raise UserError(f'{path} has {state.st_size} bytes: shrink it to at most {MAX_BYTES} bytes')
+                taken.enter_context(_BYTES.take(state.st_size))
+                data = file.read(state.st_size)
+        except (OSError, ValueError) as error:  # a ValueError if no file can have that name
+            reason = getattr(error, 'strerror', None) or error
+            raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
+        yield File(data, state.st_size, state.st_mtime_ns)
+
+
+def decode(
+    photo: Photo, view: Callable[[Image.Image], Result], name: str = 'the photo', smallest: int | None = None
+) -> Result:
+    """Decodes a photo and returns a function of it; training, evaluation, search and pages all see photos this way.
+
+    The function gets red, green and blue, turned upright by the EXIF orientation, transparent pixels on white, and 16
+    bits scaled to 8. The number of pixels that all threads decode at a time is bounded, until the function returns.
+
+    Args:
+      photo: the path of an image file, its bytes, or a photo of Pillow.
+      view: the function; it neither changes nor keeps the photo.
+      name: of bytes and of a photo of Pillow in messages.
+      smallest: for a JPEG that may be decoded at a half, a quarter or an eighth of its size: the number of pixels that
+        each side keeps at least. None for the whole size.
+
+    Raises:
+      UserError: if it cannot be read, is damaged, too large or too narrow.
+    """
+    if isinstance(photo, str | Path):
+        with reading(photo) as file:
+            return decode(file.data, view, str(photo), smallest)
+    image = _open(photo, name) if isinstance(photo, bytes) else photo
+    _check_header(image, name)
+    if isinstance(photo, bytes) and smallest is not None:
+        image.draft('RGB', (smallest, smallest))
+    pixels = image.width * image.height
+    with _PIXELS.take(pixels):
+        try:
+            return view(_convert(image, name))
+        finally:
+            if pixels > LARGE and image is not photo:
+                image.close()
+                _trim()
+
+
+def _trim() -> None:
+    """Returns freed memory to the system; glibc would keep the memory of a large photo for each thread."""
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def check_image(path: str | Path) -> str:
+    """Returns the SHA-256 of an image file, as hex; raises a UserError unless it can be decoded."""
+    with reading(path) as file:
+        decode(file.data, lambda image: None, str(path), smallest=1)  # decodes a JPEG at an eighth of its size
+        return file.checksum
+
+
+def _open(data: bytes, name: str) -> Image.Image:
+    """Reads the header of an image file; the pixels are not decoded yet."""
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from None
-    try:
-        image = Image.open(io.BytesIO(data))
+        return Image.open(io.BytesIO(data))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where a program raises it
+        raise UserError(f'{name} has too many pixels for Pillow: shrink it') from None
     except Exception:  # Pillow raises many kinds of errors for damaged headers
-        raise UserError(f'{path} is no image that Pillow can read: convert it to JPEG, or leave it out') from None
+        raise UserError(f'{name} is no image that Pillow can read: convert it to JPEG, or leave it out') from None
+
+
+def _check_header(image: Image.Image, name: str) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
-        raise UserError(f'{path} has {width} x {height} pixels: shrink it to at most {MAX_PIXELS} pixels')
+        raise UserError(f'{name} has {width} x {height} pixels: shrink it to at most {MAX_PIXELS} pixels')
     if max(width, height) > MAX_ASPECT * min(width, height):
-        raise UserError(f'{path} has {width} x {height} pixels: no side may be {MAX_ASPECT} times the other')
-    return image
-
-
-def check_image(path: str) -> None:
-    """Raises a UserError unless an image file can be decoded."""
-    image = open_image(path)
-    image.draft('RGB', (1, 1))  # reads all of a JPEG, but decodes it at an eighth of its size
-    _upright(image, path)
-
-
-def decode(path: str) -> Image.Image:
-    """Decodes an image file as red, green and blue, upright and on a white background.
-
-    Raises:
-      UserError: if it cannot be read, or is damaged.
-    """
-    image = _upright(open_image(path), path)
-    if image.mode.startswith('I;16'):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.has_transparency_data:
-        image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image.convert('RGBA'))
-    return image.convert('RGB')
-
-
-def _upright(image: Image.Image, path: str) -> Image.Image:
-    """Decodes an opened file and turns it upright; raises a UserError if it is damaged."""
-    try:
-        upright = ImageOps.exif_transpose(image)
-    except Exception:
-        raise UserError(f'{path} is damaged or cut off: replace the file, or leave it out') from None
+        raise UserError(f'{name} has {width} x {height} pixels: no side may be {MAX_ASPECT} times the other')
     if image.mode in ('I', 'F'):
-        raise UserError(f'{path} has pixels of more than 16 bits: convert it to 8 bits per channel')
-    return upright
+        raise UserError(f'{name} has pixels of more than 16 bits: convert it to 8 bits per channel')
+
+
+def _convert(image: Image.Image, name: str) -> Image.Image:
+    """Decodes an opened photo as red, green and blue, see `decode`; nothing is copied if it is that already."""
+    try:
+        image.load()
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            image = ImageOps.exif_transpose(image)
+        if image.mode.startswith('I;16'):
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        if image.has_transparency_data:
+            image = image if image.mode == 'RGBA' else image.convert('RGBA')
+            image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
+        return image if image.mode == 'RGB' else image.convert('RGB')
+    except Exception:
+        raise UserError(f'{name} is damaged or cut off: replace the file, or leave it out') from None
 
 
 def resize(image: Image.Image, short_side: int, interpolation: str) -> Image.Image:

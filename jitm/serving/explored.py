@@ -28,11 +28,17 @@ class Explored:
         Args:
           run: any run that reads the split.
           data: the split.
+
+        Raises:
+          UserError: if an image of the split cannot be read any more.
         """
         self.name, self._run, self._data = str(run.run.workdir), run, data
         self._images: Encoding | Index = (
             run.index(data) if isinstance(run.run.model, DualEncoder) else run.encode_image(data.images)
         )
+        if isinstance(self._images, Index) and self._images.unreadable:  # rows would not be those of the split
+            name, problem = next(iter(self._images.unreadable.items()))
+            raise UserError(f'{name} of {data.name} {problem}')
 
     @functools.cached_property
     def _captions(self) -> Encoding | VectorSearch:

@@ -7,13 +7,12 @@ from typing import Any, Union
 
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
 
 from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import Tokens, join
-from jitm.data.transforms import Transform
+from jitm.data.transforms import Photo, Transform, decode
 from jitm.errors import UserError
 from jitm.runs.run import Run
 from jitm.types import Images
@@ -174,17 +173,18 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
     """Checks images for a model of pixels.
 
     Args:
-      images: pixels uint8 [I, H, W, 3], or a list of paths or photos.
+      images: pixels uint8 [I, H, W, 3], or a list of photos, see `decode`; paths are decoded when they are indexed.
       run: the run.
 
     Raises:
-      UserError: if they are neither; a photo that cannot be read is refused where it is decoded.
+      UserError: if they are neither, or a photo cannot be read.
     """
     wanted = [*run.image_size, 3]
-    if isinstance(images, Sequence) and images and all(isinstance(image, str | Path) for image in images):
-        return Photos([str(image) for image in images], transform_of(run))
-    if isinstance(images, Sequence) and images and all(isinstance(image, Image.Image) for image in images):
-        return np.stack([transform_of(run).evaluate(image.convert('RGB')) for image in images])
+    if is_list(images) and len(images) and all(isinstance(image, Photo) for image in images):
+        transform = transform_of(run)
+        if all(isinstance(image, str | Path) for image in images):
+            return Photos(list(map(str, images)), transform)
+        return np.stack([decode(image, transform.evaluate, f'image {n}') for n, image in enumerate(images)])
     shape, dtype = getattr(images, 'shape', ()), getattr(images, 'dtype', None)
     if len(shape) != 4 or list(shape[1:]) != wanted or dtype != np.uint8:
         given = f'{dtype} of shape {list(shape)}' if shape else type(images).__name__
@@ -197,7 +197,7 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
 def is_one_image(image: Any, run: Run) -> bool:
     """Returns whether a value is one image and not several: a photo, its pixels, its features or a vector."""
     if 'pixels' in run.model.reads:
-        return isinstance(image, str | Path) or getattr(image, 'ndim', 4) == 3
+        return isinstance(image, Photo) or getattr(image, 'ndim', 4) == 3
     return getattr(image, 'ndim', 3) < 3
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import chex
 import jax
 import numpy as np
-from PIL import Image
 
 from jitm.data.pipeline import pad_texts
+from jitm.data.transforms import Photo
 from jitm.errors import UserError
 from jitm.evaluation.encoding import Encoder, fill, first
 from jitm.files import hash_arrays
@@ -21,7 +21,7 @@ from jitm.serving.batches import concatenate, num_items, starts, take
 from jitm.serving.encodings import check, image_batches, shapes
 from jitm.serving.index import Index
 from jitm.serving.indexing import update
-from jitm.serving.inputs import Data, data_of, is_list, read_captions
+from jitm.serving.inputs import Data, data_of, is_list, read_captions, transform_of
 from jitm.serving.sources import Source, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
 from jitm.types import Images
@@ -69,7 +69,7 @@ class LoadedRun:
 
         Args:
           images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `Data.images`; for models of
-            pixels uint8 [I, H, W, 3], or a list of I paths or photos of Pillow.
+            pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `Data.images`.
           tags: the object tags of each image in one string, such as 'dog person'; only for models that read tags, and
@@ -196,7 +196,7 @@ class LoadedRun:
 
         Args:
           inputs: a caption or a list of captions; or images as `encode_image` takes them, where a path is a
-            `pathlib.Path`, a photo or a list of photos of Pillow.
+            `pathlib.Path`; or a single photo.
           normalize_embeddings: returns vectors of unit length.
           convert_to_tensor: returns a tensor of torch.
 
@@ -208,7 +208,7 @@ class LoadedRun:
             needed and not installed.
         """
         self.check_vectors()
-        one = isinstance(inputs, str | Path | Image.Image)
+        one = isinstance(inputs, Photo)
         listed = [inputs] if one else inputs
         captions = is_list(listed) and len(listed) > 0 and isinstance(listed[0], str)
         encoded = self.encode_text(listed) if captions else self.encode_image(listed)
@@ -243,9 +243,11 @@ class LoadedRun:
 
     @functools.cached_property
     def model_key(self) -> str:
-        """A hash of the model, its parameters and the precision of its encodings, on which every vector depends."""
+        """A hash of all that a vector depends on: the model, its parameters, the precision, the transform of photos."""
         run = self.run
         described = f'{run.model!r} {run.config["evaluation"]["dtype"]} {hash_arrays(jax.tree.leaves(run.variables))}'
+        if 'pixels' in run.model.reads:
+            described += f' {transform_of(run)}'
         return hashlib.sha256(described.encode()).hexdigest()
 
     def _check_index(self, index: Index) -> None:

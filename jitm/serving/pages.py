@@ -5,17 +5,15 @@ They are plain HTML without scripts; all text is escaped, and pictures are part 
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 from urllib.parse import urlencode
 
 import numpy as np
 
 from jitm.analysis import attention, words
-from jitm.analysis.examples import SMALL
 from jitm.analysis.figures import to_png
-from jitm.analysis.markup import document, section
-from jitm.analysis.pictures import pictures_of, pixels_of, uri
+from jitm.analysis.markup import document, escape, section
+from jitm.analysis.pictures import are_small, pictures_of, pixels_of, uri
 from jitm.analysis.results import Result, cards, ranking
 from jitm.analysis.retrieval import evenly_spaced
 from jitm.serving.explored import Explored, check_caption
@@ -145,8 +143,7 @@ class Site:
 
     @property
     def _small(self) -> bool:
-        pixels = self.data.split.pixels
-        return self.photos is None and pixels is not None and pixels.shape[1] < SMALL
+        return self.photos is None and are_small(self.data.split)
 
     def _is_own(self, image: int, text: int) -> bool:
         return int(self.data.image_of_text[text]) == image
@@ -184,8 +181,9 @@ class Site:
         if pair is None:
             return ''
         pixels = pixels_of(self.data.split, image, self.photos)
+        pixels = None if pixels is None else pixels[None]
         if 'mismatch' in pair:
             return f'<h3>Mismatched words</h3>\n<p class="soft">{words.EXPLANATION}</p>\n{words.article(pair, pixels)}'
-        figure = attention.draw(pair, None if pixels is None else pixels[None])
+        figure = attention.draw(pair, pixels)
         alt = escape(f'Attention of the words of: {caption}')
         return f'<h3>Attention</h3>\n<img alt="{alt}" src="{uri(to_png(figure), "png")}">'

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jitm.analysis.markup import document
+from jitm.analysis.markup import document, escape
+from jitm.analysis.pictures import thumbnail, uri
 from jitm.analysis.results import Result, cards, ranking
 from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
@@ -40,11 +41,13 @@ class Answer:
       query: the caption, or the name of the image.
       results: in descending order of their scores.
       finds_images: whether they are images or captions.
+      image: of the query: its name in the index, or a photo that is not in it; None for a caption.
     """
 
     query: str
     results: Sequence[Result]
     finds_images: bool
+    image: str | None = None
 
 
 def answer(
@@ -82,10 +85,11 @@ def answer(
         hits = VectorSearch(run.vectors(run.encode_text(query.captions))).top(vector, count)[0]
         names = query.captions
     if rerank is not None:
-        image = [query.image] if row is None else source.take([index.names[row]], rerank.run)
-        hits = _rerank(rerank, source, query, image, hits, names)
+        photo = [query.image] if row is None else source.take([index.names[row]], rerank.run)
+        hits = _rerank(rerank, source, query, photo, hits, names)
     results = [Result(names[hit.index], hit.score) for hit in hits[:top_k]]
-    return Answer(query.image or query.caption, results, query.captions is None)
+    image = query.image if row is None else index.names[row]
+    return Answer(query.image or query.caption, results, query.captions is None, image)
 
 
 def find_row(index: Index, image: str) -> int | None:
@@ -121,9 +125,14 @@ def _rerank(
 
 
 def page(found: Answer, source: Source) -> str:
-    """Returns the results as a self-contained HTML page."""
+    """Returns the results as a self-contained HTML page, below the image of the query if it has one."""
+    picture = ''
+    if found.image is not None:
+        named = found.image in source.names
+        picture = source.pictures([found.image]).get(found.image, '') if named else uri(thumbnail(found.image), 'jpeg')
+    query = f'<img class="query" alt="{escape(found.query)}" src="{picture}">\n' if picture else ''
     if not found.finds_images:
-        return document(found.query, ranking(found.results))
+        return document(found.query, query + ranking(found.results))
     pictures = source.pictures([one.text for one in found.results])
     results = [dataclasses.replace(one, picture=pictures.get(one.text, '')) for one in found.results]
-    return document(found.query, cards(results))
+    return document(found.query, query + cards(results))

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,15 +14,15 @@ from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
 from jitm.data.precomp import open_npy
 from jitm.data.splits import Split
-from jitm.data.transforms import decode
+from jitm.data.transforms import RAW, decode, reading
 from jitm.errors import UserError
-from jitm.files import hash_file
 from jitm.runs.run import Run, check_split
 from jitm.serving.index import Entry
 from jitm.serving.inputs import Data, images_of, transform_of
 from jitm.types import Images
 
-SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
+SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
+FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 
 
 class Item(NamedTuple):
@@ -78,22 +78,25 @@ class Source(Protocol):
 class PhotoFiles:
     """Image files, named as given."""
 
-    def __init__(self, names: Sequence[str], photos: Photos, label: str):
+    def __init__(self, names: Sequence[str], photos: Photos, label: str, problems: Mapping[str, str] | None = None):
         """Takes the files in the order of their names.
 
         Args:
           names: of the I photos, unique.
           photos: the files, and how they become pixels.
           label: see `Source`.
+          problems: name -> reason, of those that are not read.
         """
-        self.label, self.names, self._photos = label, list(names), photos
+        self.label, self.names, self._photos, self._problems = label, list(names), photos, problems or {}
         self._row = {name: row for row, name in enumerate(self.names)}
 
     def _path(self, name: str) -> str:
         return self._photos.files[self._row[name]]
 
     def stat(self, name: str) -> tuple[int, int] | None:
-        """Returns size in bytes and time in nanoseconds of a file; None if there is none."""
+        """Returns size in bytes and time in nanoseconds of a file; None if it is not read."""
+        if name in self._problems:
+            return None
         try:
             stat = os.stat(self._path(name))
         except OSError:
@@ -102,12 +105,15 @@ class PhotoFiles:
 
     def read(self, name: str) -> Item:
         """Decodes a photo as in evaluation."""
-        path, stat = self._path(name), self.stat(name)
-        try:
-            pixels = self._photos.transform.evaluate(decode(path))
-            return Item(Entry(name, *stat, hash_file(Path(path))), pixels)
-        except UserError as error:
-            return Item(Entry(name, *(stat or (0, 0)), ''), None, str(error).removeprefix(f'{path} '))
+        path, problem = self._path(name), self._problems.get(name, '')
+        if not problem:
+            try:
+                with reading(path) as file:
+                    pixels = decode(file.data, self._photos.transform.evaluate, path)
+                    return Item(Entry(name, file.size, file.time, file.checksum), pixels)
+            except UserError as error:
+                problem = str(error).removeprefix(f'{path} ')
+        return Item(Entry(name, 0, 0, ''), None, problem)
 
     def stack(self, images: Sequence[np.ndarray]) -> Images:
         """Returns decoded photos as pixels."""
@@ -123,7 +129,7 @@ class PhotoFiles:
 
     def pictures(self, names: Sequence[str]) -> dict[str, str]:
         """Returns the pictures of some photos."""
-        return {name: uri(thumbnail(Path(self._path(name))), 'jpeg') for name in names}
+        return {name: uri(thumbnail(self._path(name)), 'jpeg') for name in names}
 
 
 class SplitImages:
@@ -199,21 +205,34 @@ def read_features(path: Path) -> Split:
 
 
 def read_folder(folder: Path, run: Run, label: str) -> PhotoFiles:
-    """Lists the image files of a folder and of the folders in it, without hidden ones and links that lead out of it.
+    """Lists the image files of a folder and of the folders in it, without hidden ones.
+
+    Links that lead out of the folder, and folders that cannot be read, are listed as problems.
 
     Raises:
-      UserError: if there are none, or the model of the run does not read pixels.
+      UserError: if there are none, the folder cannot be read, or the model of the run does not read pixels.
     """
     _check_reads_pixels(run, f'the photos of {folder}')
-    names = []
-    for parent, folders, files in os.walk(folder):
+    names, problems, inside = [], {}, os.path.realpath(folder)
+
+    def leave_out(error: OSError) -> None:
+        problems[os.path.relpath(error.filename, folder)] = f'cannot be read ({error.strerror}): make it readable'
+
+    for parent, folders, files in os.walk(folder, onerror=leave_out):
         folders[:] = [name for name in folders if not name.startswith('.')]
-        names += [os.path.relpath(os.path.join(parent, name), folder) for name in files if _is_photo(name)]
-    inside = folder.resolve()
-    names = sorted(name for name in names if (folder / name).resolve().is_relative_to(inside))
+        for name in [*filter(_is_photo, files), *folders]:
+            path = os.path.join(parent, name)
+            relative = os.path.relpath(path, folder)
+            if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(inside):
+                problems[relative] = f'is a link that leads out of {folder}: copy what it leads to, or leave it out'
+            elif name not in folders:
+                names.append(relative)
+    if os.curdir in problems:
+        raise UserError(f'{folder} {problems[os.curdir]}')
+    names = sorted([*names, *problems])
     if not names:
         raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
-    return PhotoFiles(names, Photos([str(folder / name) for name in names], transform_of(run)), label)
+    return PhotoFiles(names, Photos([str(folder / name) for name in names], transform_of(run)), label, problems)
 
 
 def _check_reads_pixels(run: Run, photos: str) -> None:
@@ -224,7 +243,7 @@ def _check_reads_pixels(run: Run, photos: str) -> None:
 
 
 def _is_photo(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and not name.startswith('.')
+    return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not name.startswith('.')
 
 
 def open_source(images: str | Path | Data | Source, run: Run, photos: Path | None = None) -> Source:

@@ -1,6 +1,7 @@
 """Queries for which one of two similarity matrices is right, and their pictures."""
 
 import base64
+import dataclasses
 import io
 
 import numpy as np
@@ -10,9 +11,12 @@ from PIL import Image
 
 from jitm.analysis.examples import compare
 from jitm.analysis.matrices import Matrix
-from jitm.analysis.pictures import EDGE, pictures_of
+from jitm.analysis.pictures import EDGE, are_small, pictures_of, pixels_of
+from jitm.data import transforms
+from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from tests.data.test_transforms import odd_photos
 
 # Two captions per image. By captions, `A` is right, right, wrong, wrong and `B` right, wrong, right, wrong.
 A = np.array([[0.9, 0.8, 0.7, 0.1], [0.1, 0.2, 0.6, 0.1]], np.float32)
@@ -88,5 +92,18 @@ def test_missing_and_damaged_photographs_are_refused(split, tmp_path):
     with pytest.raises(UserError, match=r'has no file dog.jpg; give the --photos'):
         pictures_of(split, [0], tmp_path)
     (tmp_path / 'dog.jpg').write_text('no image')
-    with pytest.raises(UserError, match=r'dog.jpg is not an image that can be read'):
+    with pytest.raises(UserError, match=r'dog.jpg is no image that Pillow can read'):
         pictures_of(split, [0], tmp_path)
+
+
+@pytest.mark.parametrize('name', ['turned.jpg', 'clear.png', 'deep.png', 'inks.jpg', 'few.png'])
+def test_pictures_are_the_photos_that_models_read(split, tmp_path, name):
+    odd_photos(tmp_path)
+    seen = transforms.decode(tmp_path / name, lambda photo: np.asarray(photo, int))
+    photos = dataclasses.replace(split, image_ids=(name,), pixels=Photos([str(tmp_path / name)], None))
+    assert (are_small(split), are_small(photos)) == (True, False)
+    for picture in (pictures_of(photos, [0], None)[0], pictures_of(photos, [0], tmp_path)[0]):
+        drawn = np.asarray(Image.open(decode(picture)), int)
+        assert drawn.shape == seen.shape
+        assert abs(drawn - seen).mean() < 12  # as JPEG
+    np.testing.assert_array_equal(pixels_of(photos, 0, tmp_path), seen)

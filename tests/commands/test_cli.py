@@ -1,5 +1,6 @@
 """The program jitm: its commands and their help, bad input, the compilation cache and the commands it prints."""
 
+import io
 import os
 import subprocess
 import sys
@@ -149,6 +150,7 @@ def test_errors_have_their_exit_codes(monkeypatch, capsys):
         (full, 2, 'error: /data/x: No space left on device; choose another path\n'),
         (InterruptedRun('stopped'), 75, 'stopped\n'),
         (NotFiniteError('not finite'), 76, 'not finite\n'),
+        (UserError('a\n\x1b[31m\udcff.jpg'), 2, 'error: a\ufffd\ufffd[31m\ufffd.jpg\n'),
     ):
 
         def fail(values, words, error=error):
@@ -157,6 +159,14 @@ def test_errors_have_their_exit_codes(monkeypatch, capsys):
         monkeypatch.setattr(cli.load_command('settings'), 'main', fail)
         assert cli.main(['settings']) == code
         assert capsys.readouterr().err == text
+
+
+def test_a_terminal_of_another_encoding_shows_what_it_can(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding='ascii', write_through=True))
+    monkeypatch.setattr(cli.load_command('settings'), 'main', lambda values, words: print('1  für \udcff.jpg'))
+    assert cli.main(['settings']) == 0
+    assert written.getvalue() == b'1  f?r ?.jpg\n'
 
 
 @pytest.fixture

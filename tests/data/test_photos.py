@@ -14,8 +14,8 @@ from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.pixels import Photos
 from jitm.data.text import Vocabulary
+from jitm.data.transforms import check_image
 from jitm.errors import UserError
-from jitm.files import hash_file
 from tests.conftest import UNCHANGED
 
 SIZES = {'image_size': 16, 'short_side': 20}
@@ -347,7 +347,7 @@ def test_dev_images_shorten_only_dev(root):
 
 def test_files_are_checked_once_until_one_changes(root, monkeypatch):
     checked = []
-    monkeypatch.setattr(photos, 'check_image', checked.append)
+    monkeypatch.setattr(photos, 'check_image', lambda path: checked.append(path) or '')
     load(root)
     assert len(checked) == 6
     load(root)
@@ -375,7 +375,7 @@ def test_identity_notices_what_the_crop_leaves_out(root):
 def test_identity_of_files_is_remembered_until_one_changes(root, monkeypatch):
     before = load(root).identity
     read = []
-    monkeypatch.setattr(photos, 'hash_file', lambda path: read.append(path) or hash_file(path))
+    monkeypatch.setattr(photos, 'check_image', lambda path: read.append(path) or check_image(path))
     assert load(root).identity == before
     assert not read
     for path in (root.parent / 'cache').rglob('*'):
@@ -387,7 +387,7 @@ def test_identity_of_files_is_remembered_until_one_changes(root, monkeypatch):
 
 def test_files_are_checked_each_time_without_a_cache(root, monkeypatch):
     checked = []
-    monkeypatch.setattr(photos, 'check_image', checked.append)
+    monkeypatch.setattr(photos, 'check_image', lambda path: checked.append(path) or '')
     monkeypatch.setenv('XDG_CACHE_HOME', str(root / 'dev' / 'metadata.jsonl'))  # no folder
     load(root)
     load(root)
@@ -397,7 +397,7 @@ def test_files_are_checked_each_time_without_a_cache(root, monkeypatch):
 def test_a_file_that_is_damaged_later_is_named(root):
     split = load(root)
     (root / 'train' / 'train-000003.png').write_bytes(b'')
-    with pytest.raises(UserError, match=r'train-000003.png is no image'):
+    with pytest.raises(UserError, match=r'train-000003.png is empty'):
         split.pixels[np.arange(6)]
 
 

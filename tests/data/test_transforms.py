@@ -1,6 +1,14 @@
 """Tests of decoding and cropping; the references are the steps of torchvision, one after the other."""
 
+import concurrent.futures
+import contextlib
 import io
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +17,7 @@ from PIL import Image, ImageOps
 from jitm.data import transforms
 from jitm.data.transforms import Transform, check_image, decode, sample_box
 from jitm.errors import UserError
+from tests.conftest import environment
 
 BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
 
@@ -132,8 +141,7 @@ def test_wrong_arguments_are_refused(changes, message):
 
 def close(path, image, tolerance):
     """Whether a decoded file is an image, on average."""
-    assert decode(path).mode == 'RGB'
-    difference = np.asarray(decode(path), int) - np.asarray(image, int)
+    difference = decode(path, lambda photo: np.asarray(photo, int)) - np.asarray(image, int)
     return abs(difference).mean() < tolerance
 
 
@@ -158,7 +166,7 @@ def test_transparent_pixels_are_white(tmp_path):
     pixels = np.zeros((8, 8, 4), np.uint8)
     pixels[:4, :, 3] = 255
     Image.fromarray(pixels).save(tmp_path / 'one.png')
-    got = np.asarray(decode(tmp_path / 'one.png'))
+    got = decode(tmp_path / 'one.png', np.asarray)
     assert not got[:4].any()
     assert (got[4:] == 255).all()
 
@@ -167,7 +175,8 @@ def test_images_are_turned_upright(tmp_path):
     image, exif = picture(), Image.Exif()
     exif[0x0112] = 6  # the camera was turned: rotate clockwise by 90 degrees
     image.save(tmp_path / 'one.png', exif=exif)
-    np.testing.assert_array_equal(decode(tmp_path / 'one.png'), image.transpose(Image.Transpose.ROTATE_270))
+    upright = image.transpose(Image.Transpose.ROTATE_270)
+    np.testing.assert_array_equal(decode(tmp_path / 'one.png', np.asarray), upright)
 
 
 def encoded(image, kind='JPEG'):
@@ -179,7 +188,7 @@ def encoded(image, kind='JPEG'):
 @pytest.mark.parametrize(
     ('data', 'message'),
     [
-        (b'', 'is no image that Pillow can read'),
+        (b'', 'is empty: replace the file'),
         (b'<html>404</html>', 'is no image that Pillow can read'),
         (encoded(picture())[:200], 'is no image that Pillow can read'),
         (encoded(picture())[:-300], 'is damaged or cut off'),
@@ -192,20 +201,153 @@ def encoded(image, kind='JPEG'):
 def test_damaged_files_are_one_sentence(data, message, tmp_path):
     path = tmp_path / 'one.jpg'
     path.write_bytes(data)
-    for read in (check_image, decode):
+    for read in (check_image, lambda path: decode(path, np.asarray)):
         with pytest.raises(UserError, match=message) as caught:
             read(path)
-        assert str(path) in str(caught.value)
+        assert str(caught.value).startswith(f'{path} ')
 
 
 def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     path = tmp_path / 'one.png'
     with pytest.raises(UserError, match='No such file'):
-        decode(path)
+        decode(path, np.asarray)
     picture().save(path)
     monkeypatch.setattr(transforms, 'MAX_PIXELS', 2399)
     with pytest.raises(UserError, match='has 60 x 40 pixels: shrink it'):
         check_image(path)
+    monkeypatch.setattr(transforms, 'MAX_BYTES', 100)
+    with pytest.raises(UserError, match='bytes: shrink it to at most 100 bytes'):
+        check_image(path)
+
+
+def test_pillow_keeps_its_protection_against_bombs(tmp_path, monkeypatch):
+    assert Image.MAX_IMAGE_PIXELS == transforms.MAX_PIXELS == 2**30 // 12
+    picture().save(tmp_path / 'one.png')
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 1000)  # a limit of the program that uses jitm
+    with pytest.raises(UserError, match=r'one\.png has too many pixels for Pillow: shrink it'):
+        check_image(tmp_path / 'one.png')
+
+
+def make_fifo(path):
+    os.mkfifo(path)
+
+
+def make_socket(path):
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as bound:  # the name of a socket must be short
+        bound.bind(path.name)
+
+
+def make_sparse(path):
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize(
+    ('make', 'message'),
+    [
+        (make_fifo, 'cannot be read .it is no regular file'),
+        (make_socket, 'cannot be read .it is no regular file'),
+        (lambda path: path.mkdir(), 'cannot be read .Is a directory'),
+        (lambda path: path.symlink_to(path.name), 'cannot be read .Too many levels of symbolic links'),
+        (lambda path: path.symlink_to('nothing'), 'cannot be read .No such file'),
+        (lambda path: path.touch(), 'is empty: replace the file'),
+        (make_sparse, 'has 1099511627776 bytes: shrink it to at most'),
+    ],
+)
+def test_odd_files_are_one_sentence(make, message, tmp_path):
+    path = tmp_path / 'one.jpg'
+    make(path)
+    with pytest.raises(UserError, match=f'one.jpg {message}'):
+        check_image(path)
+
+
+def test_the_preview_in_a_raw_file_is_not_taken_for_the_photo(tmp_path):
+    picture().save(tmp_path / 'one.NEF', format='TIFF')
+    with pytest.raises(UserError, match=r'one\.NEF is a RAW file of a camera: convert it to JPEG'):
+        decode(tmp_path / 'one.NEF', np.asarray)
+
+
+def odd_photos(folder):
+    """Writes photos that are turned, have transparent pixels, 16 bits, CMYK, and a palette with a transparent color."""
+    exif, clear = Image.Exif(), picture(mode='RGBA')
+    exif[0x0112] = 6
+    clear.putalpha(picture(mode='L', seed=1))
+    picture().save(folder / 'turned.jpg', exif=exif)
+    clear.save(folder / 'clear.png')
+    Image.fromarray(np.asarray(picture(mode='L'), np.uint16) * 256).save(folder / 'deep.png')
+    picture(mode='CMYK').save(folder / 'inks.jpg')
+    picture().quantize(8).save(folder / 'few.png', transparency=3)
+
+
+@pytest.mark.parametrize('name', ['turned.jpg', 'clear.png', 'deep.png', 'inks.jpg', 'few.png'])
+def test_a_file_its_bytes_and_pillow_have_the_same_pixels(name, tmp_path):
+    odd_photos(tmp_path)
+    path = tmp_path / name
+    of_file = decode(path, np.asarray)
+    assert of_file.dtype == np.uint8
+    assert of_file.shape == ((60, 40, 3) if name == 'turned.jpg' else (40, 60, 3))
+    assert np.ptp(of_file) > 100  # neither clipped nor hidden
+    opened = Image.open(path)
+    for photo in (path.read_bytes(), opened):
+        np.testing.assert_array_equal(decode(photo, np.asarray), of_file)
+    assert opened.size == (60, 40)  # a photo of the caller is not changed
+    np.testing.assert_array_equal(decode(opened, np.asarray), of_file)
+
+
+def test_threads_hold_a_bounded_number_of_pixels(tmp_path, monkeypatch):
+    """Photos of 2,400 and 600 pixels by 8 threads: at most 5,000 at a time, one that is larger alone."""
+    monkeypatch.setattr(transforms, '_PIXELS', transforms._Budget(5000))
+    sizes = [(60, 40), (30, 20), (90, 60)] * 8
+    held, most, lock = [0], [], threading.Lock()
+
+    def view(photo):
+        pixels = photo.width * photo.height
+        with lock:
+            held[0] += pixels
+            most.append(held[0])
+        time.sleep(0.002)
+        with lock:
+            held[0] -= pixels
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda size: decode(encoded(picture(*size)), view), sizes))
+    assert len(most) == 24
+    assert max(most) == 5400
+    assert max(pixels for pixels in most if pixels != 5400) <= 5000
+
+
+PEAK = """
+import concurrent.futures, resource, sys
+from jitm.data import transforms
+
+path, threads = sys.argv[1], int(sys.argv[2])
+transforms._PIXELS = transforms._Budget(30_000_000)
+with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+    list(pool.map(lambda _: transforms.decode(path, lambda photo: photo.size), range(threads)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_threads_do_not_keep_the_memory_of_large_photos(tmp_path):
+    """Photos of 26 million transparent pixels, one at a time: 8 threads need little more memory than one."""
+    Image.new('RGBA', (5100, 5100), (255, 0, 0, 100)).save(tmp_path / 'large.png')
+
+    def peak(threads):
+        command = [sys.executable, '-c', PEAK, str(tmp_path / 'large.png'), str(threads)]
+        return int(subprocess.run(command, env=environment(), check=True, capture_output=True, text=True).stdout)
+
+    assert peak(8) < 1.5 * peak(1)
+
+
+def test_a_failure_gives_its_pixels_back(monkeypatch):
+    monkeypatch.setattr(transforms, '_PIXELS', transforms._Budget(2400))
+    for _ in range(3):
+        with pytest.raises(UserError, match='the photo is damaged or cut off'):
+            decode(encoded(picture())[:-300], np.asarray)
+        with pytest.raises(ZeroDivisionError):
+            decode(encoded(picture()), lambda photo: 1 / 0)
+    assert decode(encoded(picture()), lambda photo: photo.size) == (60, 40)
 
 
 def test_whatever_is_checked_can_be_decoded(tmp_path):
@@ -217,4 +359,4 @@ def test_whatever_is_checked_can_be_decoded(tmp_path):
             check_image(path)
         except UserError:
             continue
-        assert decode(path).mode == 'RGB'
+        assert decode(path, lambda photo: photo.mode) == 'RGB'

@@ -3,7 +3,11 @@
 import functools
 import io
 import json
+import os
 import shutil
+import socket
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,10 +49,16 @@ def _image(make: Callable[[], Image.Image], kind: str = 'PNG') -> Callable[[byte
     return change
 
 
+def _image_of(width: int, height: int) -> Callable[[bytes], bytes]:
+    """Returns a function that replaces a file by a PNG file that claims a size."""
+    header, data_chunk = b'IHDR' + struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0), b'\0\0\0\1IDAT' + bytes(9)
+    return lambda data: b'\x89PNG\r\n\x1a\n\0\0\0\r' + header + struct.pack('>I', zlib.crc32(header)) + data_chunk
+
+
 BLACK = functools.partial(Image.new, 'RGB')
 FILES = {
     'missing': (None, '3.jpg cannot be read .No such file'),
-    'empty': (lambda data: b'', 'is no image'),
+    'empty': (lambda data: b'', 'is empty: replace the file'),
     'a page': (lambda data: b'<html>404</html>', 'is no image'),
     'zeros': (lambda data: bytes(len(data)), 'is no image'),
     'a header': (lambda data: data[:100], 'is no image'),
@@ -58,7 +68,9 @@ FILES = {
     'a video': (lambda data: b'\0\0\0\x18ftypmp42' + bytes(100), 'is no image'),
     'a drawing': (lambda data: b'<svg xmlns="http://www.w3.org/2000/svg"/>', 'is no image'),
     'narrow': (_image(lambda: BLACK((400, 2))), 'no side may be 50 times the other'),
-    'huge': (_image(lambda: Image.new('1', (10001, 10001))), '10001 x 10001 pixels: shrink it'),
+    'huge': (_image(lambda: Image.new('1', (9500, 9500))), '9500 x 9500 pixels: shrink it'),
+    'a bomb': (_image_of(30000, 30000), 'has too many pixels for Pillow: shrink it'),
+    'HEIC': (lambda data: b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100), 'is no image'),
     'of floats': (_image(lambda: Image.new('F', (9, 9)), 'TIFF'), 'more than 16 bits'),
 }
 
@@ -92,12 +104,41 @@ CAPTIONS = {
     'a long name': (_rows_of(lambda rows: rows[0].update(file_name='x' * 300)), 'x, which is not in .*: add the file'),
     'a long name later': (_rows_of(lambda rows: rows[2].update(file_name='x' * 300)), 'cannot be read .File name too'),
     'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'is no path within its folder'),
-    'half a surrogate': (_rows_of(lambda rows: rows[2].update(file_name='\ud800.jpg')), 'cannot be read'),
+    'half a surrogate': (_rows_of(lambda rows: rows[2].update(file_name='\ud800.jpg')), 'is not UTF-8: rename'),
+    'a line break': (_rows_of(lambda rows: rows[2].update(file_name='a\n.jpg')), 'has control characters'),
     'its folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'no path within its folder'),
     'a file above': (_rows_of(lambda rows: rows[2].update(file_name='../dev/0.jpg')), 'no path within its folder'),
     'an absolute path': (_rows_of(lambda rows: rows[2].update(file_name='/etc/x.jpg')), 'no path within its folder'),
     'an empty name': (_rows_of(lambda rows: rows[2].update(file_name='')), 'no path within its folder'),
     'few captions': (_rows_of(lambda rows: rows.__delitem__(slice(3, None))), 'fewer than batch_size'),
+}
+
+
+def _replace(make: Callable[[Path], object], name: str = '3.jpg') -> Callable[[Path], None]:
+    """Returns a function that makes something else than a file of a photo, which may get another name."""
+
+    def spoil(folder: Path) -> None:
+        edit(METADATA, lambda data: data.replace(b'3.jpg', os.fsencode(name)))(folder)
+        path = folder / PHOTO
+        path.unlink()
+        make(path.with_name(name))
+
+    return spoil
+
+
+def _make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(path))  # the drill is in the folder; the name of a socket must be short
+
+
+ODD_FILES = {
+    'a FIFO': (_replace(os.mkfifo), 'it is no regular file'),
+    'a socket': (_replace(_make_socket), 'it is no regular file'),
+    'a device': (_replace(lambda path: path.symlink_to('/dev/zero')), 'it is no regular file'),
+    'a folder': (_replace(Path.mkdir), 'cannot be read .Is a directory'),
+    'a link to itself': (_replace(lambda path: path.symlink_to(path.name)), 'Too many levels of symbolic links'),
+    'a link to nothing': (_replace(lambda path: path.symlink_to('nothing')), 'cannot be read .No such file'),
+    'a RAW file': (_replace(lambda path: BLACK((64, 64)).save(path, 'TIFF'), '3.NEF'), 'is a RAW file of a camera'),
 }
 
 
@@ -194,6 +235,8 @@ def rows() -> Iterator[Row]:
     """Yields the table."""
     for name, (change, sentence) in FILES.items():
         yield Row(f'{PHOTO}: {name}', NEW, edit(PHOTO, change), sentence)
+    for name, (spoil, sentence) in ODD_FILES.items():
+        yield Row(f'{PHOTO}: {name}', NEW, spoil, sentence)
     for name, (change, sentence) in CAPTIONS.items():
         yield Row(f'{METADATA}: {name}', NEW, edit(METADATA, change), sentence)
     for name, (spoil, sentence) in OTHER_FILES.items():

@@ -12,7 +12,8 @@ import jitm
 from jitm.errors import UserError
 from jitm.models.scan import SCAN
 from jitm.serving import adapters
-from jitm.serving.inputs import check_pixels
+from jitm.serving.inputs import check_pixels, is_one_image
+from tests.data.test_transforms import odd_photos
 
 
 @pytest.fixture(scope='module')
@@ -98,11 +99,16 @@ def test_mteb_encoder_has_its_interface(run, data):
     np.testing.assert_allclose(pairwise.numpy(), np.diag(sims), atol=1e-5)
 
 
-def test_photos_of_pillow_are_read_as_their_files(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 16, 3)).astype(np.uint8)
-    Image.fromarray(pixels).save(tmp_path / 'photo.png')
-    run = types.SimpleNamespace(image_size=(8, 8), config={'data': {}})
-    photo = Image.open(tmp_path / 'photo.png')
-    got = check_pixels([photo, photo], run)
-    assert got.shape == (2, 8, 8, 3)
-    np.testing.assert_array_equal(got[1:], check_pixels([tmp_path / 'photo.png'], run)[:])
+@pytest.mark.parametrize('name', ['turned.jpg', 'clear.png', 'deep.png', 'inks.jpg', 'few.png'])
+def test_photos_of_pillow_are_read_as_their_files(name, tmp_path):
+    odd_photos(tmp_path)
+    run = types.SimpleNamespace(image_size=(8, 8), config={'data': {}}, model=types.SimpleNamespace(reads=('pixels',)))
+    path = tmp_path / name
+    photo = Image.open(path)
+    want = check_pixels([path], run)[:]
+    assert want.shape == (1, 8, 8, 3)
+    np.testing.assert_array_equal(check_pixels([photo, photo, path.read_bytes()], run), np.repeat(want, 3, axis=0))
+    assert all(is_one_image(one, run) for one in (photo, path, str(path), path.read_bytes(), want[0]))
+    assert not is_one_image([photo], run)
+    with pytest.raises(UserError, match='image 1 has 8 x 999 pixels: no side may be 50 times'):
+        check_pixels([photo, Image.new('RGB', (8, 999))], run)

@@ -22,8 +22,8 @@ from jitm.data.scenes import load
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.layers.text import GRUEncoder
-from jitm.runs.run import Run
-from jitm.serving import app, pages
+from jitm.runs.run import Run, load_run
+from jitm.serving import app, explored, pages
 from jitm.serving.explored import MAX_CHARACTERS, Explored, explore
 from jitm.serving.inputs import data_of
 from jitm.serving.loaded_run import LoadedRun
@@ -244,6 +244,15 @@ def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys, mon
         monkeypatch.setattr('jitm.commands.explorer._check_address', lambda host, port: None)
     assert cli.main(['explorer', '--workdir', str(finished), *arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_an_image_that_cannot_be_read_any_more_is_named(finished, site, monkeypatch):
+    """Without it, all later images would be shown instead of those before them."""
+    index = types.SimpleNamespace(unreadable={'b.jpg': 'is damaged or cut off: replace the file, or leave it out'})
+    monkeypatch.setattr(explored, 'Index', types.SimpleNamespace)
+    monkeypatch.setattr(LoadedRun, 'index', lambda *arguments: index)
+    with pytest.raises(UserError, match=r'^b\.jpg of scenes/test is damaged or cut off: replace the file'):
+        Explored(LoadedRun(load_run(finished)), site.data)
 
 
 def test_missing_packages_are_named(finished, capsys, monkeypatch):

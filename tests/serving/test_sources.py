@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jitm.analysis.pictures import thumbnail, uri
+from jitm.analysis.results import Result
+from jitm.commands.search import _text
 from jitm.data.pixels import Photos
 from jitm.data.transforms import Transform
 from jitm.errors import UserError
-from jitm.serving import indexing
+from jitm.serving import indexing, query
 from jitm.serving.inputs import transform_of
+from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.query import Answer
 from jitm.serving.sources import open_source
+from tests.commands.test_report import Page
 
 CONFIG = {'data': {'short_side': 10, 'interpolation': 'bicubic'}}
 RUN = types.SimpleNamespace(
@@ -41,15 +47,132 @@ def encode(images):
 
 def test_photos_are_decoded_as_in_evaluation(folder, tmp_path):
     source = open_source(folder, RUN)
-    assert source.names == ['a.JPG', 'b.png', 'cut.jpg', 'deep/c.png']
+    assert source.names == ['a.JPG', 'b.png', 'cut.jpg', 'deep/c.png', 'link.png']
     index = indexing.update(source, tmp_path / 'index', 'model', encode, 2)
     assert index.names == ['a.JPG', 'b.png', 'deep/c.png']
-    assert list(index.unreadable) == ['cut.jpg']
+    assert list(index.unreadable) == ['cut.jpg', 'link.png']
     assert index.unreadable['cut.jpg'].startswith('is damaged or cut off')
     files = Photos([str(folder / name) for name in index.names], Transform(8, 10, 'bicubic', 'centre', 1.0, False))
     np.testing.assert_array_equal(index.vectors, encode(types.SimpleNamespace(pixels=files[:])))
     assert source.take(['deep/c.png'], RUN) == [str(folder / 'deep' / 'c.png')]
     assert source.pictures(['b.png'])['b.png'].startswith('data:image/jpeg')
+
+
+def test_what_is_indexed_is_what_was_hashed(folder, tmp_path, monkeypatch):
+    """The file is replaced while it is decoded: its old content is indexed, and the next update reads the new one."""
+    for name in ('a.JPG', 'deep/c.png', 'cut.jpg'):
+        (folder / name).unlink()
+    Image.new('RGB', (16, 12), 'red').save(folder / 'b.png')
+    opened = Image.open
+
+    def replace(file):
+        image = opened(file)
+        Image.new('RGB', (16, 12), 'blue').save(folder / 'b.png')
+        os.utime(folder / 'b.png', (1, 1))
+        return image
+
+    monkeypatch.setattr(Image, 'open', replace)
+    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    monkeypatch.undo()
+    assert index.vectors[0, :3].tolist() == [255, 0, 0]
+    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    assert index.vectors[0, :3].tolist() == [0, 0, 255]
+
+
+def test_photos_that_vanish_or_appear_are_their_own_problem(folder, tmp_path, monkeypatch):
+    opened = Image.open
+    monkeypatch.setattr(Image, 'open', lambda file: ((folder / 'b.png').unlink(missing_ok=True), opened(file))[1])
+    source = open_source(folder, RUN)
+    (folder / 'a.JPG').unlink()
+    index = indexing.update(source, tmp_path / 'index', 'model', encode, 2)
+    assert sorted(index.unreadable)[0] == 'a.JPG'
+    assert index.unreadable['a.JPG'].startswith('cannot be read (No such file or directory)')
+    item = source.read('deep/c.png')
+    monkeypatch.setattr(source, 'stat', lambda name: None)
+    assert source.read('deep/c.png').entry == item.entry
+
+
+def make_odd_files(folder):
+    """Adds what a photo that is not one may be; returns the names with the reasons."""
+    os.mkfifo(folder / 'fifo.jpg')
+    (folder / 'loop.jpg').symlink_to('loop.jpg')
+    (folder / 'dangling.jpg').symlink_to('nothing.jpg')
+    (folder / 'empty.jpg').touch()
+    (folder / 'IMG_1.HEIC').write_bytes(b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100))
+    (folder / 'deep' / 'IMG_2.CR2').write_bytes((folder / 'b.png').read_bytes())
+    (folder / 'album').symlink_to(folder.parent)
+    (folder / 'deep' / 'again').symlink_to(folder)  # it leads to photos that are listed
+    (folder / 'deep' / 'inside.png').symlink_to('c.png')
+    return {
+        'IMG_1.HEIC': 'is no image that Pillow can read: convert it to JPEG',
+        'album': 'is a link that leads out of',
+        'cut.jpg': 'is damaged or cut off',
+        'dangling.jpg': 'cannot be read (No such file or directory)',
+        'deep/IMG_2.CR2': 'is a RAW file of a camera: convert it to JPEG',
+        'empty.jpg': 'is empty',
+        'fifo.jpg': 'cannot be read (it is no regular file)',
+        'link.png': 'is a link that leads out of',
+        'loop.jpg': 'cannot be read (Too many levels of symbolic links)',
+    }
+
+
+def test_odd_files_are_named_and_left_out(folder, tmp_path):
+    reasons = make_odd_files(folder)
+    (folder / os.fsdecode(b'\xff\x1b[31m.png')).write_bytes((folder / 'b.png').read_bytes())
+    for _ in range(2):  # the second time by the index alone
+        index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+        assert index.names == ['a.JPG', 'b.png', 'deep/c.png', 'deep/inside.png', '\udcff\x1b[31m.png']
+        assert sorted(index.unreadable) == sorted(reasons)
+        for name, reason in reasons.items():
+            assert index.unreadable[name].startswith(reason)
+
+
+def test_a_photo_that_becomes_a_link_out_leaves_the_index(folder, tmp_path):
+    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    (folder / 'b.png').rename(tmp_path / 'b.png')
+    (folder / 'b.png').symlink_to(tmp_path / 'b.png')
+    update = indexing.update(open_source(folder, RUN), index.folder, 'model', encode, 2)
+    assert update.names == ['a.JPG', 'deep/c.png']
+    assert 'b.png' in update.unreadable
+
+
+def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
+    scan, hidden = os.scandir, [str(folder / 'deep')]
+
+    def scandir(path):
+        if str(path) in hidden:
+            raise PermissionError(13, 'Permission denied', str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, 'scandir', scandir)
+    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    assert index.names == ['a.JPG', 'b.png']
+    assert index.unreadable['deep'] == 'cannot be read (Permission denied): make it readable'
+    hidden.append(str(folder))
+    with pytest.raises(UserError, match=r'photos cannot be read .Permission denied.: make it readable'):
+        open_source(folder, RUN)
+
+
+def test_the_page_of_a_photo_shows_it(folder):
+    source, outside = open_source(folder, RUN), str(folder.parent / 'outside.png')
+    results = [Result('a.JPG', 0.5), Result('deep/c.png', 0.25)]
+    pictures = source.pictures(['a.JPG', 'b.png', 'deep/c.png'])
+    rest = [pictures['a.JPG'], pictures['deep/c.png']]
+    for image, picture in (('b.png', pictures['b.png']), (outside, uri(thumbnail(outside), 'jpeg'))):
+        shown = Page(query.page(Answer(image, results, True, image), source))
+        assert (shown.texts['h1'], shown.addresses) == ([image], [picture, *rest])
+        captions = Page(query.page(Answer(image, [Result('a cat', 0.5)], False, image), source))
+        assert captions.addresses == [picture]
+    assert Page(query.page(Answer('a cat', results, True), source)).addresses == rest
+
+
+def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
+    name = os.fsdecode(b'\xff\x1b[31m\n\xe2\x80\xae\xc3\xbc.png')
+    (folder / 'b.png').rename(folder / name)
+    source = open_source(folder, RUN)
+    found = Answer(name, [Result(name, 0.5)], True, name)
+    assert query.page(found, source).encode().count('1. ��[31m��ü.<wbr>png'.encode()) == 1
+    assert _text(found) == '1    0.5000  ��[31m��ü.png'
 
 
 def test_only_changed_photos_are_read(folder, tmp_path, monkeypatch):
@@ -62,7 +185,7 @@ def test_only_changed_photos_are_read(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(source, 'read', lambda name: (read.append(name), original(name))[1])
     encoded = []
     update = indexing.update(source, index.folder, 'model', lambda images: encoded.append(images), 2)
-    assert (sorted(read), encoded) == (['cut.jpg', 'renamed.png'], [])
+    assert (sorted(read), encoded) == (['cut.jpg', 'link.png', 'renamed.png'], [])
     assert update.names == ['deep/c.png', 'renamed.png']
 
 
@@ -72,8 +195,22 @@ def test_photos_take_the_transform_of_the_training_data():
     assert transform_of(plain) == Transform(8, 8, 'bilinear', 'centre', 1.0, False)
 
 
+def test_an_index_is_of_one_transform():
+    """Vectors depend on it; two conversions of the same weights may share the folder of an index."""
+
+    def key_of(reads=('pixels',), **data):
+        model = types.SimpleNamespace(reads=reads)
+        config = {'data': CONFIG['data'] | data, 'evaluation': {'dtype': 'float32'}}
+        run = types.SimpleNamespace(model=model, variables={}, image_size=(8, 8), config=config)
+        return LoadedRun.model_key.func(types.SimpleNamespace(run=run))
+
+    assert key_of() == key_of(crop='random')
+    assert len({key_of(), key_of(short_side=12), key_of(interpolation='bilinear')}) == 3
+    assert key_of(('regions',)) == key_of(('regions',), short_side=12)
+
+
 def test_folders_without_photos_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r'has no image files \(.bmp, .gif,'):
+    with pytest.raises(UserError, match=r'has no image files \(.avif, .bmp, .gif,'):
         open_source(tmp_path, RUN)
     with pytest.raises(UserError, match='has a model of region features, which cannot read the photos'):
         open_source(tmp_path, types.SimpleNamespace(workdir='run', model=types.SimpleNamespace(reads=('regions',))))

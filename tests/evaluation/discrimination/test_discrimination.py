@@ -507,6 +507,14 @@ def test_page_is_complete_and_self_contained():
     assert not {'script', 'link'} & {tag for tag, _ in page.attributes}
 
 
+def test_page_shows_the_right_image_of_a_wrong_retrieval():
+    wrong = {'right': False, 'true_image': 1, 'true_image_id': 'b.jpg', 'image': 0}
+    report = REPORT | {'pairs': [REPORT['pairs'][0] | wrong, REPORT['pairs'][0] | wrong | {'right': True}]}
+    page = Page(words_lib.page(report, np.zeros((2, 3, 5, 3), np.uint8)))
+    images = [(attributes['alt'], attributes['class']) for tag, attributes in page.attributes if tag == 'img']
+    assert images == [('a&b.jpg', 'small-pixels'), ('b.jpg', 'small-pixels right'), ('a&b.jpg', 'small-pixels')]
+
+
 def test_page_without_pixels_has_no_images():
     assert not [tag for tag, _ in Page(words_lib.page(REPORT, None)).attributes if tag == 'img']
 
