@@ -31,15 +31,23 @@ def top_regions(weights: Sequence[float]) -> list[int]:
     return [region for region in order if weights[region] > 0 and weights[region] >= threshold]
 
 
+def shown(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the retrieved images of a pair in `explain.json`, and the right one, with its `rank`, if they lack it."""
+    if 'true_image' not in pair or any(hit['right'] for hit in pair['retrieved']):
+        return pair['retrieved']
+    right = {'image': pair['true_image'], 'image_id': pair['true_image_id'], 'right': True, 'rank': pair['rank']}
+    return [*pair['retrieved'], right]
+
+
 def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
-    """Draws the retrieved images of a pair in `explain.json`, and the attention of its words in the first of them.
+    """Draws the images of a pair in `explain.json`, and the attention of its words in the first of them.
 
     With pixels and boxes, each word has a panel: the image with the boxes of its top regions, and their weights below.
     Otherwise the figure is a heat map with a row per word and a column per region.
 
     Args:
       pair: one of the `pairs`.
-      pixels: uint8 [N, H, W, 3] of its N `retrieved` images, or None.
+      pixels: uint8 [N, H, W, 3] of its N images, see `shown`, or None.
 
     Returns:
       A matplotlib figure.
@@ -60,7 +68,7 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
     parts = list(figure.subfigures(len(heights), squeeze=False, height_ratios=heights)[:, 0])
     if pixels is not None:
-        _draw_retrieved(parts.pop(0), pair['retrieved'], pixels)
+        _draw_images(parts.pop(0), shown(pair), pixels)
     for part, (name, weights) in zip(parts, attention.items(), strict=True):
         part.suptitle(TITLES.get(name, name), fontsize=9, color='gray')
         if draws_boxes:
@@ -74,16 +82,17 @@ def _heading(pair: Mapping[str, Any], width: int) -> str:
     return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], pair['verdict']))
 
 
-def _draw_retrieved(part: Any, retrieved: Sequence[Mapping[str, Any]], pixels: np.ndarray) -> None:
-    """Draws the retrieved images in a row, those that match the caption in a green frame."""
+def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: np.ndarray) -> None:
+    """Draws images in a row, those that match the caption in a green frame."""
     panels = part.subplots(1, COLUMNS, squeeze=False).ravel()
-    for panel in panels[len(retrieved) :]:
+    for panel in panels[len(images) :]:
         panel.set_axis_off()
-    for number, (panel, hit, image) in enumerate(zip(panels, retrieved, pixels, strict=False), 1):
+    for number, (panel, hit, image) in enumerate(zip(panels, images, pixels, strict=False), 1):
         panel.set(xticks=[], yticks=[])
         panel.imshow(image)
-        panel.set_title(textwrap.fill(f'{number}. {hit["image_id"]}', TITLE_WIDTH), fontsize=9, parse_math=False)
-        panel.set_xlabel(f'{hit["score"]:.3g}', fontsize=7, color='gray')
+        title = f'{hit.get("rank", number)}. {hit["image_id"]}'
+        panel.set_title(textwrap.fill(title, TITLE_WIDTH), fontsize=9, parse_math=False)
+        panel.set_xlabel(f'{hit["score"]:.3g}' if 'score' in hit else 'the right image', fontsize=7, color='gray')
         if hit['right']:
             for spine in panel.spines.values():
                 spine.set(color='green', linewidth=3)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jitm.analysis import words
-from jitm.analysis.attention import draw
+from jitm.analysis.attention import draw, shown
 from jitm.analysis.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
@@ -196,7 +196,7 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) ->
         return f'{summary}; for figures, pip install matplotlib'
     digits = max(2, len(str(len(pairs) - 1)))
     for number, pair in enumerate(pairs):
-        figure = draw(pair, None if pixels is None else pixels[[hit['image'] for hit in pair['retrieved']]])
+        figure = draw(pair, None if pixels is None else pixels[[hit['image'] for hit in shown(pair)]])
         figure.savefig(folder / f'{number:0{digits}}.png')
     return summary
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitm.analysis.attention import draw, top_regions
+from jitm.analysis.attention import draw, shown, top_regions
 from jitm.analysis.retrieval import Retrieved, evenly_spaced
 from jitm.commands import cli
 from jitm.data import scenes
@@ -231,6 +231,20 @@ def test_figure_has_boxes_for_every_word():
     (box,) = panels[0].patches
     assert (box.get_xy(), box.get_width(), box.get_height()) == ((10, 10), 30, 10)
     assert figure.get_suptitle() == 'costs $5 and $6\nretrieved a.jpg, score 0.5, wrong: b.jpg is at rank 12'
+
+
+def test_figure_shows_the_right_image_of_a_wrong_retrieval():
+    """It is none of the best images: it follows them, in a green frame and with its rank."""
+    wrong = [hit | {'right': False} for hit in PAIR['retrieved']]
+    pair = PAIR | {'retrieved': wrong, 'true_image': 7, 'true_image_id': 'b.jpg', 'rank': 12}
+    assert [hit['image'] for hit in shown(pair)] == [0, 3, 7]
+    figure = draw(pair, np.zeros((3, 20, 40, 3), np.uint8))
+    figure.canvas.draw()
+    panels = [panel for panel in figure.axes if panel.images][:3]
+    assert [panel.get_title() for panel in panels] == ['1. a.jpg', '2. c.jpg', '12. b.jpg']
+    assert [panel.get_xlabel() for panel in panels] == ['0.5', '0.25', 'the right image']
+    assert [panel.spines['left'].get_linewidth() > 2 for panel in panels] == [False, False, True]
+    assert shown(PAIR | {'true_image': 3, 'true_image_id': 'c.jpg', 'rank': 2}) == PAIR['retrieved']
 
 
 @pytest.mark.parametrize(
