@@ -47,6 +47,12 @@ def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:
 
 
 def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokenizer:
-    """Makes the vocabulary of a description, see `describe_vocabulary`."""
+    """Makes the vocabulary of a description, see `describe_vocabulary`.
+
+    Raises:
+      KeyError, TypeError, ValueError: if it is of an unknown kind, or has something else than lists of strings.
+    """
+    if any(type(value) is not str for values in description.values() for value in values):
+        raise ValueError('a vocabulary has something else than strings')
     fields = {name: tuple(values) for name, values in description.items() if name != 'kind'}
     return KINDS[description['kind']](**fields)

@@ -15,8 +15,9 @@ import safetensors.numpy
 from flax import traverse_util
 
 from jitm import metrics as metrics_lib
+from jitm.data.vocabularies import restore_vocabulary
 from jitm.errors import UserError
-from jitm.files import OutputFolder, hash_file
+from jitm.files import OutputFolder, hash_file, open_file, parse_json
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
 KIND = 'an exported model'
@@ -72,18 +73,19 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
       UserError: if the folder is not of jitm, or is damaged.
     """
     try:
-        run = dict(json.loads((folder / CONFIG).read_text()))
+        run = dict(_read_json(folder / CONFIG))
         if run.get('model_type') != 'jitm':
             raise UserError(f'{folder} is not a model of jitm: convert it with --from')
         if run['format'] != FORMAT:
             raise UserError(f'{folder} has format {run["format"]}, and this version reads {FORMAT}: convert it again')
-        for name, digest in run['sha256'].items():
-            if hash_file(folder / name) != digest:
+        for name in (WEIGHTS, VOCABULARY):
+            if hash_file(folder / name) != run['sha256'][name]:
                 raise ValueError(f'{name} differs from its checksum')
         for name, kind in _DESCRIBED.items():
             if type(run[name]) is not kind:
                 raise ValueError(f'{name} in {CONFIG} is of another type')
-        run['vocabulary'] = dict(json.loads((folder / VOCABULARY).read_text()))
+        run['vocabulary'] = dict(_read_json(folder / VOCABULARY))
+        restore_vocabulary(run['vocabulary'])
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
         raise UserError(f'{folder} is damaged ({error}): download it again') from error
@@ -91,11 +93,16 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
     return {part: trees.get(part, {}) for part in _PARTS}, run
 
 
+def _read_json(path: Path) -> Any:
+    with open_file(path) as file:
+        return parse_json(file.read())
+
+
 def last_report(workdir: Path, step: int, member: str) -> dict[str, Any] | None:
     """Returns the latest report that `jitm eval` wrote of a model of a run alone; None without one."""
     for path in sorted((workdir / 'eval').glob('*/metrics.json'), key=lambda path: -path.stat().st_mtime):
         try:
-            report = dict(json.loads(path.read_text()))
+            report = dict(_read_json(path))
             runs = [(run['step'], run['member']) for run in report['protocol']['runs']]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version

@@ -69,11 +69,14 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
-    model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
-    data = run['data']
-    feature_size = data['regions'][2] if 'regions' in data else None
-    image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
-    data_hash, data_name = data['hash'], data.get('name', '')
+    try:
+        model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
+        data = run['data']
+        feature_size = data['regions'][2] if 'regions' in data else None
+        image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
+        data_hash, data_name = data['hash'], data.get('name', '')
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # that of a folder has no checksum
+        raise UserError(f'{workdir} has a damaged config ({error!r}); restore or export it again') from error
     return Run(
         workdir, step, member, model, variables, vocabulary, config, feature_size, data_hash, image_size, data_name
     )

@@ -1,6 +1,7 @@
 """A run as a folder of the Hugging Face Hub's layout: the same bits, and one sentence for a damaged one."""
 
 import json
+import os
 
 import chex
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import jitm
 from jitm.commands.cli import main
 from jitm.errors import UserError
+from jitm.files import hash_file
 from jitm.runs.run import load_run
 from tests.importers import authors_checkpoints as theirs
 from tests.importers.test_authors import REGIONS, SYSTEMS, convert, scores_of
@@ -120,6 +122,22 @@ def flip(folder):
     path.write_bytes(content)
 
 
+def checksum(folder, name):
+    """Adds the right checksum of a file."""
+    known = json.loads((folder / 'config.json').read_text())['sha256']
+    change(folder, sha256=known | {name: hash_file(folder / name)})
+
+
+def write_words(folder, text):
+    (folder / 'vocabulary.json').write_text(text)
+    checksum(folder, 'vocabulary.json')
+
+
+def put_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ('damage', 'message'),
     [
@@ -137,6 +155,15 @@ def flip(folder):
         (lambda folder: change(folder, data=None), 'is damaged'),
         (lambda folder: change(folder, step='7'), 'step in config.json is of another type'),
         (lambda folder: change(folder, sha256=[1]), 'is damaged'),
+        (lambda folder: (change(folder, sha256={}), flip(folder)), 'is damaged'),
+        (lambda folder: write_words(folder, '[' * 10**5), 'is damaged'),
+        (lambda folder: write_words(folder, '{"kind": "songs", "words": ["a"]}'), 'is damaged'),
+        (lambda folder: write_words(folder, '{"kind": "words", "words": 7}'), 'is damaged'),
+        (lambda folder: write_words(folder, '{"kind": "words", "words": [[]]}'), 'is damaged'),
+        (lambda folder: put_a_pipe(folder / 'vocabulary.json'), 'is damaged .*no regular file'),
+        (lambda folder: (folder / 'config.json').write_text('[' * 10**5), 'is damaged'),
+        (lambda folder: change(folder, data={'hash': '', 'regions': 7}), 'has a damaged config'),
+        (lambda folder: change(folder, config={}), 'has a damaged config'),
         (lambda folder: (folder / 'model.safetensors').unlink(), 'is not a run directory'),
     ],
 )
@@ -144,6 +171,12 @@ def test_damaged_folders_are_one_sentence(copy, damage, message):
     damage(copy)
     with pytest.raises(UserError, match=message):
         load_run(copy)
+
+
+def test_files_are_read_by_their_names_only(copy):
+    known = json.loads((copy / 'config.json').read_text())['sha256']
+    change(copy, sha256={'/dev/zero': ''} | known)
+    assert load_run(copy).step == 0
 
 
 def test_other_steps_and_members_are_not_in_it(exported):
