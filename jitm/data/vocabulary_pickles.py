@@ -1,9 +1,11 @@
 """Reads the vocabularies that VSE++ and VSRN published as pickles, without running anything in them."""
 
 import json
-import pickle
-from typing import Any
+import os
+import types
+from typing import IO
 
+from jitm.data.pickles import BoundedUnpickler
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.files import open_file
@@ -12,13 +14,14 @@ CLASSES = (('__main__', 'Vocabulary'), ('vocab', 'Vocabulary'))  # module and na
 FIELDS = ('word2idx', 'idx2word', 'idx')
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(BoundedUnpickler):
     """Knows the class of vocabularies only, of which it keeps the attributes."""
 
-    def __init__(self, file: Any, path: str) -> None:
-        super().__init__(file, encoding='latin1')
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        super().__init__(file, os.path.getsize(path))
         self.path = path
-        self.stand_in = type('Vocabulary', (), {})  # a new class for each file, which could change it
+        # A new class for each file, which could change it.
+        self.stand_in = type('Vocabulary', (types.SimpleNamespace,), {})
 
     def find_class(self, module: str, name: str) -> type:
         """Returns what stands for a global of the pickle."""

@@ -26,6 +26,8 @@ LEAVES = {  # name of a variable -> that of its tensor in PyTorch
     'variance': 'running_var',
 }
 
+COMPRESSED = 100  # times that an archive may be larger than its file
+
 Read = Callable[[str], np.ndarray]
 KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
@@ -175,6 +177,11 @@ def _open_safetensors(file: pathlib.Path) -> tuple[list[str], Read]:
 
 def _open_npz(file: pathlib.Path) -> tuple[list[str], Read]:
     try:
+        size = file.stat().st_size
+        with zipfile.ZipFile(file) as archive:
+            held = sum(info.file_size for info in archive.infolist())
+        if held > COMPRESSED * size:
+            raise UserError(f'{file} holds {held:,} bytes in {size:,}, which weights do not: download it again')
         with file.open('rb') as opened, np.load(opened) as archive:
             tensors = dict(archive)
     except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:

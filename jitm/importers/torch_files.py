@@ -9,20 +9,20 @@ import dataclasses
 import functools
 import io
 import math
-import pickle
 import re
 import struct
 import tarfile
 import types
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from jitm.data.pickles import BoundedUnpickler, check_keys
 from jitm.errors import UserError
 
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -114,8 +114,21 @@ def _make_parameter(tensor: Tensor, *_: Any) -> Tensor:
 def _encode_latin(text: str, encoding: str) -> bytes:
     """Decodes the bytes in pickles of protocol 2."""
     if encoding != 'latin1':
-        raise ValueError(f"bytes are encoded as '{encoding}'")
+        raise ValueError('bytes are in another encoding than latin1')
     return text.encode('latin1')
+
+
+def _make_dict(pairs: Iterable = ()) -> collections.OrderedDict:
+    keys, values = zip(*pairs, strict=True) if pairs else ((), ())
+    return collections.OrderedDict(zip(check_keys(keys), values, strict=True))
+
+
+def _make_set(items: Iterable = ()) -> set:
+    return set(check_keys(items))
+
+
+def _name_device(kind: str, *index: int) -> str:
+    return ':'.join([kind, *(f'{number:d}' for number in index)])
 
 
 class _Number:
@@ -137,12 +150,12 @@ def _make_number(kind: _Number, data: bytes) -> Any:
 
 
 _KNOWN = {
-    ('collections', 'OrderedDict'): collections.OrderedDict,
-    ('builtins', 'set'): set,
-    ('__builtin__', 'set'): set,
+    ('collections', 'OrderedDict'): _Function(_make_dict),
+    ('builtins', 'set'): _Function(_make_set),
+    ('__builtin__', 'set'): _Function(_make_set),
     ('argparse', 'Namespace'): types.SimpleNamespace,
-    ('torch', 'Size'): tuple,
-    ('torch', 'device'): _Function(lambda *args: ':'.join(map(str, args))),
+    ('torch', 'Size'): _Function(tuple),
+    ('torch', 'device'): _Function(_name_device),
     ('torch._utils', '_rebuild_tensor'): _Function(_make_tensor),
     ('torch._utils', '_rebuild_tensor_v2'): _Function(_make_tensor),
     ('torch._utils', '_rebuild_parameter'): _Function(_make_parameter),
@@ -155,11 +168,11 @@ _KNOWN = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(BoundedUnpickler):
     """Calls the functions in `_KNOWN` only, and collects the storages that tensors refer to."""
 
     def __init__(self, file: io.IOBase, path: Path) -> None:
-        super().__init__(file, encoding='latin1')
+        super().__init__(file, path.stat().st_size)
         self.path = path
         self.storages: dict[str, Storage] = {}
 
@@ -214,6 +227,9 @@ def _damaged(path: str | Path, error: Exception) -> UserError:
 def _load_zip(path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         infos = {info.filename.partition('/')[2]: info for info in archive.infolist()}
+        for name in {'byteorder', 'data.pkl'} & infos.keys():
+            if infos[name].compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f'{name} is compressed')
         if 'byteorder' in infos and archive.read(infos['byteorder']).strip() != b'little':
             raise ValueError('its numbers are big-endian')
         with archive.open(infos['data.pkl']) as file:

@@ -178,6 +178,13 @@ def test_damaged_safetensors(tmp_path):
         load_bert(str(path), PARAMS)
 
 
+def test_numpy_archive_that_takes_much_memory(tmp_path):
+    path = tmp_path / 'x.npz'
+    np.savez_compressed(path, a=np.zeros(10**7, np.float32))
+    with pytest.raises(UserError, match=r'x.npz holds 40,000,\d+ bytes in [\d,]+, which weights do not'):
+        open_tensors(str(path), 'BERT')
+
+
 @pytest.mark.parametrize('dtype', ['F8_E4M3', 'F8_E5M2'])
 def test_safetensors_of_a_type_that_is_not_read(tmp_path, dtype):
     header = json.dumps({'w': {'dtype': dtype, 'shape': [4], 'data_offsets': [0, 4]}}).encode()

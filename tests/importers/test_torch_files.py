@@ -238,7 +238,7 @@ def test_flipped_bytes_are_found_in_a_zip(tmp_path):
     ('options', 'message'),
     [
         ({'extra': [('byteorder', 'big')]}, 'its numbers are big-endian'),
-        ({'compression': zipfile.ZIP_DEFLATED}, "storage '0' is compressed"),
+        ({'compression': zipfile.ZIP_DEFLATED}, 'data.pkl is compressed'),
     ],
 )
 def test_other_zip_files(tmp_path, options, message):
@@ -266,12 +266,51 @@ def test_other_legacy_files(tmp_path):
         torch_files.load(path)
 
 
-def test_endless_containers_are_refused(tmp_path):
-    path, endless = tmp_path / 'x.pth', []
+def nest(make, depth):
+    """An object in which each container holds the next one twice."""
+    node = make(())
+    for _ in range(depth):
+        node = make((node, node))
+    return node
+
+
+def contain_itself():
+    endless = []
     endless.append(endless)
+    return endless
+
+
+MANY = b'](' + b'K\0' * 10**5 + b'eq\0'  # a list of 100,000 numbers, which is remembered as 0
+HOSTILE = {  # a pickle, and how it is refused
+    'a list in itself': (pickle.dumps(contain_itself(), protocol=2), 'contains itself'),
+    'deep lists': (b']' * 10**5 + b'a' * (10**5 - 1) + b'.', 'RecursionError'),
+    'lists twice in lists': (pickle.dumps(nest(list, 60), protocol=2), 'repeats its content'),
+    'tuples twice in tuples': (pickle.dumps(nest(tuple, 60), protocol=2), 'repeats its content'),
+    'a long string many times': (pickle.dumps(['x' * 10**6] * 10**4, protocol=2), 'repeats its content'),
+    'nested tuples as a key': (
+        b'\x80\2}' + pickle.dumps(nest(tuple, 60), protocol=2)[2:-1] + b'K\0s.',
+        'a key is neither',
+    ),
+    'a large number in the memo': (b'\x80\2Nr\xff\xff\xff\x7f.', ''),
+    'a large array of bytes': (b'\x80\5\x96' + (2**36).to_bytes(8, 'little') + b'.', ''),
+    'many copies of a list': (b'\x80\2](' + MANY + b'ctorch\nSize\nh\0\x85R' * 1000 + b'e.', 'repeats its content'),
+    'many copies of attributes': (
+        pickle.dumps({str(n): n for n in range(10**4)}, protocol=2)[:-1] + b'c__torch__\nM\n)\x81h\0b' * 10**4 + b'.',
+        'repeats its content',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', HOSTILE)
+def test_small_files_take_little_time_and_memory(tmp_path, name):
+    pickled, message = HOSTILE[name]
+    path = tmp_path / 'x.pth'
     with zipfile.ZipFile(path, 'w') as archive:
-        archive.writestr('archive/data.pkl', pickle.dumps(endless, protocol=2))
-    with pytest.raises(UserError, match='RecursionError'):
+        archive.writestr('archive/data.pkl', pickled)
+    if name == 'a large number in the memo':
+        assert torch_files.open_tensors(path)[0] == []
+        return
+    with pytest.raises(UserError, match=f'is not a complete PyTorch file .*{message}'):
         torch_files.open_tensors(path)
 
 
