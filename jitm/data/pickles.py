@@ -1,4 +1,4 @@
-"""Unpickling of files that nobody vouches for, in time and memory that grow with their size.
+"""Unpickling of untrusted files, in time and memory that grow with their size.
 
 Which classes and functions a file may name is up to the subclass; here a file cannot repeat its content without end.
 """
