@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from jitm import processes
 from jitm.runs import interrupt
 
 
@@ -11,7 +12,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with interrupt.watched():
         from jitm.commands import cli  # imports take seconds
 
-        return cli.main(argv)
+        code = cli.main(argv)
+        processes.leave(code)
+        return code
 
 
 if __name__ == '__main__':

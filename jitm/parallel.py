@@ -1,20 +1,28 @@
 """All that depends on devices and processes: pmap, shard_map, collectives, transfers, multi-process start."""
 
+import atexit
 import collections
 import concurrent.futures
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import chex
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+import jitm
+from jitm import processes
 from jitm.errors import UserError
 
+T = TypeVar('T')
 AXIS = 'batch'
+HEARTBEAT_SECONDS = (
+    24 * 3600
+)  # of jax, which aborts a process with a stack trace; `jitm.processes` notices an end at once
 
 # Size of the largest array while a tile of pairs is scored, in floats; on a CPU it should fit into the cache.
 CPU_TILE_FLOATS = 2**20
@@ -24,12 +32,37 @@ TILE_FLOATS = 2**26
 def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
     """Joins a multi-process run (`jax.distributed`); must come before any other use of jax.
 
+    The processes end together from then on, see `jitm.processes`.
+
     Args:
       coordinator: `host:port` of process 0.
       num_processes: total number of processes.
       process_id: number of this process, from 0.
+
+    Raises:
+      UserError: if the processes do not join in time, or have other versions or numbers.
     """
-    jax.distributed.initialize(coordinator, num_processes, process_id)
+    if num_processes == 1:
+        return
+    place = processes.Place(coordinator, num_processes, process_id)
+    job = processes.join(place, f'jitm {jitm.__version__} with jax {jax.__version__}')
+    jax.config.update('jax_enable_preemption_service', False)  # its handler of SIGTERM would replace that of jitm
+    service = f'{processes.LOOPBACK}:{job.service}'
+    jax.distributed.initialize(
+        service,
+        num_processes,
+        process_id,
+        coordinator_bind_address=service,
+        cluster_detection_method='deactivate',  # under SLURM it would take one device of each process
+        initialization_timeout=processes.JOINING,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+    )
+
+    def finish():
+        jax.distributed.shutdown()
+        job.finish()
+
+    atexit.register(finish)
 
 
 def use_all_cores() -> None:
@@ -66,6 +99,28 @@ def barrier(name: str) -> None:
     """Waits for all processes."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
+
+
+def share(items: Sequence[T], function: Callable[[T], chex.ArrayTree]) -> Iterator[chex.ArrayTree]:
+    """Applies a function to each item in one of the processes; all of them must call this with the same items.
+
+    Args:
+      items: the items, which the processes take in turns.
+      function: returns numpy arrays, whose shapes are the same for all items.
+
+    Yields:
+      The result of each item in order, in every process.
+    """
+    processes, process = jax.process_count(), jax.process_index()
+    for first in range(0, len(items), processes):
+        turn = items[first : first + processes]
+        result = function(turn[min(process, len(turn) - 1)])
+        if processes == 1:
+            yield result
+            continue
+        results = multihost_utils.process_allgather(result)
+        for number in range(len(turn)):
+            yield jax.tree.map(lambda x, n=number: x[n], results)
 
 
 def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:

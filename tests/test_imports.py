@@ -10,9 +10,9 @@ from tests.conftest import ROOT
 # One level per folder or module of jitm, low to high.
 LEVELS = [
     {'errors'},
-    {'types', 'metrics'},
+    {'types', 'metrics', 'processes'},
     {'losses'},
-    {'files', 'parallel'},
+    {'files', 'parallel', 'agreement'},
     {'config'},
     {'ranges'},
     {'data'},

@@ -1,5 +1,6 @@
 """The flags that several commands share, each defined once, and the text of `--help`."""
 
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable
@@ -39,8 +40,18 @@ SHARED: dict[str, tuple[Callable, object, str, dict]] = {
         'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm/compiled, for the next start.',
         {},
     ),
-    'coordinator': (flags.DEFINE_string, None, 'host:port of process 0, if several processes work together.', {}),
-    'num_processes': (flags.DEFINE_integer, None, 'The number of processes; with --coordinator.', {'lower_bound': 1}),
+    'coordinator': (
+        flags.DEFINE_string,
+        None,
+        'host:port of process 0, if several processes work together; known under SLURM and on TPU pods.',
+        {},
+    ),
+    'num_processes': (
+        flags.DEFINE_integer,
+        None,
+        'The number of processes, with --coordinator; 1 lets a task of SLURM work alone.',
+        {'lower_bound': 1},
+    ),
     'process_id': (
         flags.DEFINE_integer,
         None,
@@ -88,7 +99,7 @@ def photos_folder(values: flags.FlagValues) -> Path | None:
 
 
 def start_processes(values: flags.FlagValues) -> None:
-    """Joins the other processes if the flags of `PROCESS_FLAGS` are given.
+    """Joins the other processes: those of the flags of `PROCESS_FLAGS`, of a SLURM step or of a TPU pod.
 
     Args:
       values: the parsed flags of a command.
@@ -96,8 +107,14 @@ def start_processes(values: flags.FlagValues) -> None:
     Raises:
       UserError: if only some of the flags are given, or they do not name a process and an address.
     """
+    from jitm import parallel, processes  # import jax, which not every command needs
+
     given = [values[name].value for name in PROCESS_FLAGS]
+    if given == [None, 1, None]:
+        return
     if all(value is None for value in given):
+        if place := processes.slurm_place(os.environ) or processes.tpu_place():
+            parallel.start_processes(*place)
         return
     if None in given:
         raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
@@ -108,8 +125,6 @@ def start_processes(values: flags.FlagValues) -> None:
         raise UserError(
             f'--process_id is {process_id}, but --num_processes is {num_processes}; number the processes from 0'
         )
-    from jitm import parallel  # imports jax, which not every command needs
-
     parallel.start_processes(*given)
 
 

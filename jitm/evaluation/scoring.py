@@ -5,6 +5,7 @@ Images are encoded once, texts once per block of images. Finished blocks can be 
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -307,11 +308,35 @@ class Scorer:
                 report(Progress.since(start, read, scored, total))
         return sims
 
+    def score_together(self) -> np.ndarray:
+        """Scores all pairs, of which each process scores a part: all processes must call this.
+
+        Returns:
+          float32 [I, T], in every process.
+        """
+        sims = np.empty((self._split.num_images, self._split.num_texts), np.float32)
+        for _, group in itertools.groupby(self.blocks(), lambda block: block[0][0]):
+            blocks = list(group)
+            rows = blocks[0][0]
+            if self._encoder.is_dual:  # the images of others are encoded by each process, as their encodings are large
+                self._encoded = rows, parallel.put_rows(self._encode_images_together(fill(rows, self.images_per_block)))
+            parts = parallel.share(blocks, lambda block: jax.device_get(self.score_block(*block)))
+            for (_, columns), part in zip(blocks, parts, strict=True):
+                sims[np.ix_(rows, columns)] = part[: len(rows), : len(columns)]
+        return sims
+
+    def _encode_images_together(self, index: np.ndarray) -> Encoding:
+        """Encodes images as `encode_images` does, of which each process encodes a part."""
+        size = self._images_per_call
+        calls = [fill(index[start : start + size], size) for start in range(0, len(index), size)]
+        parts = list(parallel.share(calls, self.encode_images))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(index)], *parts)
+
 
 def similarity_matrix(
     model: Matcher, variables: chex.ArrayTree, split: Split, tokens: Tokens, options: ScoringOptions
 ) -> np.ndarray:
-    """Scores every image of a split with every text.
+    """Scores every image of a split with every text, see `Scorer.score_together`.
 
     Args:
       model, variables, split, tokens, options: see `Scorer`.
@@ -322,4 +347,4 @@ def similarity_matrix(
     Raises:
       UserError: if the memory is too little, or the dtype is unknown.
     """
-    return Scorer(model, variables, split, tokens, options).score()
+    return Scorer(model, variables, split, tokens, options).score_together()

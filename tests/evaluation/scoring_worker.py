@@ -16,6 +16,7 @@ if processes:
     parallel.start_processes(coordinator, int(count), int(index))
 
 import warnings  # noqa: E402
+from unittest import mock  # noqa: E402
 
 from jitm.evaluation import encoding, scoring  # noqa: E402
 from tests.evaluation.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
@@ -28,12 +29,16 @@ def main() -> None:
         problem = make_problem(*arguments)
         results[str(number)] = make_scorer(problem, *shape).score()
         pairs = random_pairs(*results[str(number)].shape)
+        scorer = make_scorer(problem, *shape)
+        with mock.patch.object(scorer, '_encode_block', wraps=scorer._encode_block) as encode:
+            results[f'{number}_together'] = scorer.score_together()
+        results[f'{number}_blocks'] = encode.call_count
         results[f'{number}_pairs'] = make_scorer(problem, 8, shape[1], pairs=pairs).score()
     problem, options = make_problem(*CASES[0][0]), scoring.ScoringOptions('float32', 64)
     encoding.compiled.cache_clear()
     lengths = len(set(-(-problem[3].lengths // 4)))
-    assert count_compilations(lambda: scoring.similarity_matrix(*problem, options)) == 2 + lengths
-    assert count_compilations(lambda: scoring.similarity_matrix(*problem, options)) == 0
+    assert count_compilations(lambda: scoring.Scorer(*problem, options).score()) == 2 + lengths
+    assert count_compilations(lambda: scoring.Scorer(*problem, options).score()) == 0
     np.savez(out, **results)
     parallel.barrier('done')
 

@@ -453,7 +453,17 @@ def test_four_devices_give_the_scores_of_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_process_scores_all_pairs(tmp_path):
+def test_every_process_scores_all_pairs_or_a_part_together(tmp_path):
     for results in run_workers(tmp_path, 1, processes=2):
         assert results['devices'] == 1
         check_devices(results)
+        for number, (arguments, shape) in enumerate(CASES):
+            scorer = make_scorer(make_problem(*arguments), *shape)
+            assert results[f'{number}_blocks'] == -(-len(list(scorer.blocks())) // 2)
+            assert results[f'{number}_together'].tobytes() == scorer.score().tobytes()
+
+
+def test_one_process_scores_all_pairs(vsepp, monkeypatch):
+    monkeypatch.setattr(encoding, 'IMAGES_PER_CALL', 3)
+    scorer = make_scorer(vsepp)
+    assert scorer.score_together().tobytes() == scorer.score().tobytes()
