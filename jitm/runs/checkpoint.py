@@ -28,10 +28,11 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 
 from jitm import parallel
 from jitm.errors import UserError
-from jitm.files import RESUMES, parse_json, replacing, writing
+from jitm.files import LOCK, RESUMES, locked, parse_json, replacing, writing
 from jitm.runs.log import DESCRIPTION, MANIFEST
 
 SELECTED_BY = 'rsum'
+READING = '.reading_'  # begins the names of folders of hard links
 PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
 START = 2**20  # bytes of the other files of a new run
@@ -217,17 +218,28 @@ class Checkpoints:
     def _held(self, step: int) -> Iterator[Path]:
         """Yields a folder with the files of a checkpoint, which stay there if its run trains and removes it.
 
-        They are hard links; where there can be none, it is the checkpoint itself.
+        They are hard links; where there can be none, it is the checkpoint itself. Their folder is locked, unlike one
+        that a killed process has left.
         """
         folder = self.folder / str(step)
+        self._remove_left()
         with contextlib.ExitStack() as stack:
             try:
-                temporary = tempfile.TemporaryDirectory(prefix='.reading_', dir=self.folder.parent)
-                held = Path(stack.enter_context(temporary)) / folder.name
+                temporary = tempfile.TemporaryDirectory(prefix=READING, dir=self.folder.parent)
+                links = Path(stack.enter_context(temporary))
+                stack.enter_context(locked(links, 'it is removed'))
+                held = links / folder.name
                 shutil.copytree(folder, held, copy_function=os.link)
-            except OSError:
+            except (OSError, UserError):
                 held = folder
             yield held
+
+    def _remove_left(self) -> None:
+        """Removes the hard links of processes that were killed while they read, since they keep removed checkpoints."""
+        for links in self.folder.parent.glob(f'{READING}*'):
+            if all(name == LOCK or name.isdecimal() for name in os.listdir(links)):
+                with contextlib.suppress(UserError, OSError), locked(links, 'it is read'):
+                    shutil.rmtree(links)
 
     @contextlib.contextmanager
     def _refusing_removed(self, step: int) -> Iterator[None]:

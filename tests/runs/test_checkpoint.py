@@ -9,7 +9,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 from jitm.errors import UserError
-from jitm.runs.checkpoint import Checkpoints, is_whole
+from jitm.files import locked
+from jitm.runs.checkpoint import MANIFEST, Checkpoints, is_whole
 
 RUN = {'config': {'a': 1}, 'vocabulary': ['<pad>', 'ö']}
 
@@ -259,3 +260,19 @@ def test_reading_does_not_write(tmp_path):
         assert checkpoints.steps() == []
         assert checkpoints.best_step() is None
     assert not list(tmp_path.iterdir())
+
+
+def test_links_of_killed_readers_are_removed(tmp_path):
+    """A reader holds a lock on its hard links of a checkpoint; what is not locked was left by one that was killed."""
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {3: 1.0})
+    left, read, foreign = (tmp_path / f'.reading_{name}' for name in ('killed', 'reading', 'list'))
+    for links in (left, read):
+        shutil.copytree(tmp_path / 'checkpoints', links, copy_function=os.link)
+    foreign.mkdir()
+    (foreign / 'thesis.tex').touch()
+    with locked(read, ''), Checkpoints(tmp_path) as checkpoints, checkpoints._held(3) as held:
+        checkpoints.read(3)
+        assert (held / MANIFEST).exists()
+        assert {path.name for path in tmp_path.glob('.reading_*')} == {read.name, foreign.name, held.parent.name}
+    assert os.listdir(foreign) == ['thesis.tex']
