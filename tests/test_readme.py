@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 
 README = ROOT / 'README.md'
 PAGES = [README, *sorted((ROOT / 'docs').glob('*.md'))]
-SHELL = {'bash', 'ln', 'make', 'pip'}  # what a page may call besides jitm and Python
+SHELL = {'bash', 'gcloud', 'ln', 'make', 'pip', 'srun'}  # what a page may call besides jitm and Python
 TINY = {  # what makes a command of README short; the keys that its config sets are taken
     'epochs': '1',
     'length_multiple': '32',  # one shape to compile
@@ -65,6 +65,8 @@ def commands(path: Path, folder: Path) -> list[list[str]]:
 def jitm_arguments(command: list[str]) -> list[str] | None:
     """Returns the arguments of jitm; None if the command is not one of jitm."""
     program, *rest = command
+    if program == 'srun':
+        return jitm_arguments(rest)
     if program.endswith('jitm'):
         return rest
     if program.endswith('python') and rest[:2] == ['-m', 'jitm']:

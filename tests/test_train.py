@@ -21,6 +21,7 @@ from jitm import config as config_lib
 from jitm import ranges
 from jitm.commands import cli
 from jitm.data import cider, scenes
+from jitm.data.pipeline import Pipeline
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
@@ -374,7 +375,7 @@ def test_partial_config_file_does_not_block_a_start(tiny_config, tmp_path):
 def test_second_process_in_a_workdir_is_refused(finished, tiny_config, tmp_path):
     workdir = tmp_path / 'run'
     shutil.copytree(finished, workdir)
-    with loop.lock(workdir), pytest.raises(UserError, match='another process trains in'):
+    with loop.claim(workdir), pytest.raises(UserError, match='another process trains in'):
         loop.train_and_evaluate(tiny_config, workdir)
 
 
@@ -512,6 +513,14 @@ def test_resuming_with_one_changed_image_of_many(finished, tiny_config, tmp_path
     another = property(lambda self: 'another' if self.name.endswith(split) else hashed(self))
     monkeypatch.setattr(Split, 'content_hash', another)
     with pytest.raises(UserError, match=rf'started with other data \(data.{changed}: \w{{64}} -> another\)'):
+        loop.train_and_evaluate(tiny_config, workdir)
+
+
+def test_resuming_with_other_steps_per_epoch_is_refused(finished, tiny_config, tmp_path, monkeypatch):
+    """The last batch of an epoch is cut to a multiple of the devices, so their number may change the steps."""
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    monkeypatch.setattr(Pipeline, 'steps_per_epoch', 9)
+    with pytest.raises(UserError, match='has 10 steps per epoch, but 9 on 1 devices; resume it on as many devices as'):
         loop.train_and_evaluate(tiny_config, workdir)
 
 

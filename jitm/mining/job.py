@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitm import parallel
+from jitm import agreement, parallel
 from jitm.data import candidates as candidates_lib
 from jitm.data.candidates import Candidates
 from jitm.data.splits import Split
@@ -84,6 +84,13 @@ def _search_local(
     state.save(path, job)
 
 
+def _check_shared(parts: Sequence[Path], job: str) -> None:
+    """Raises a UserError unless this process sees the states of all processes."""
+    for part in parts:
+        if not agreement.sees(lambda part=part: MiningState.load(part, job) is not None):
+            raise UserError(f'{part} of another process is not seen here; give all processes one shared folder')
+
+
 def describe(
     runs: Sequence[Run],
     split: Split,
@@ -139,20 +146,18 @@ def search_all(
       The lists of all processes.
 
     Raises:
-      UserError: if the state of another process is not in the folder.
+      UserError: in all processes, if they do not share the folder.
     """
     parts = [folder / name for name in _parts()]
     path = parts[jax.process_index()]
     state = MiningState.load(path, job) or MiningState.initial(split, top_h_texts, top_h_images)
-    state.save(path, job)
+    agreement.in_all(lambda: state.save(path, job))
+    agreement.in_all(lambda: _check_shared(parts, job))
     _search_local(search, state, path, job, report)
     parallel.barrier('searched')
     for part in parts:
         if part != path:
-            other = MiningState.load(part, job)
-            if other is None:
-                raise UserError(f'{part} of another process is missing; all processes need one shared folder')
-            state = state.join(other)
+            state = state.join(MiningState.load(part, job))
     parallel.barrier('joined')
     return state
 
@@ -193,6 +198,8 @@ def mine(
     output = candidates_lib.output_folder(folder, split_name)
     output.check(_parts())
     options = dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
+    manifest = describe(runs, split, top_h_texts, top_h_images, options)
+    agreement.check_same(manifest | {'memory_mb': options.memory_mb, 'devices': parallel.num_local_devices()})
     search, keys = make_search(runs, split, options)
     described = {
         'scores': keys,
@@ -202,13 +209,11 @@ def mine(
         'processes': jax.process_count(),
     }
     job = hashlib.sha256(json.dumps(described).encode()).hexdigest()
-    output.claim(_parts())
+    agreement.check_same({'job': job})
+    agreement.in_all(lambda: output.claim(_parts()))
     state = search_all(search, split, folder, job, top_h_texts, top_h_images, report)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
-    manifest = describe(runs, split, top_h_texts, top_h_images, options) | {
-        'workdirs': [str(run.workdir) for run in runs],
-        'split': split_name,
-    }
+    manifest |= {'workdirs': [str(run.workdir) for run in runs], 'split': split_name}
     try:
         if parallel.is_primary():
             if not not_finite:

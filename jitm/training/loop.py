@@ -10,17 +10,17 @@ from typing import Any
 
 import jax
 
+from jitm import agreement, metrics, parallel, ranges
 from jitm import config as config_lib
-from jitm import metrics, parallel, ranges
 from jitm.data.splits import as_recorded
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.scoring import ScoringOptions, similarity_matrix
-from jitm.files import replacing
+from jitm.files import hash_arrays, replacing
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import make_line, read_metrics, repair_metrics
-from jitm.training.build.run import Setup, check_workdir, lock, set_up
+from jitm.training.build.run import Setup, check_workdir, claim, described, set_up
 from jitm.training.logs import CollapseMonitor, Logs, term_changes
 from jitm.training.step import TrainState
 from jitm.types import Batch
@@ -72,19 +72,26 @@ def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
             file.write(text)
 
 
+def _describe(setup: Setup) -> dict[str, Any]:
+    """Returns the description of a run for its checkpoints."""
+    return {
+        'config': setup.config,
+        'vocabulary': describe_vocabulary(setup.data.vocabulary),
+        'vocabulary_hash': setup.data.vocabulary.hash,
+        'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
+        'steps_per_epoch': setup.pipeline.steps_per_epoch,
+    }
+
+
 def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], int | None]:
     """Restores the newest whole checkpoint, or makes the initial state.
 
     Returns:
       The state, the run's description for its checkpoints, and the restored step, None if there was none.
     """
-    run = {
-        'config': setup.config,
-        'vocabulary': describe_vocabulary(setup.data.vocabulary),
-        'vocabulary_hash': setup.data.vocabulary.hash,
-        'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
-    }
+    run = _describe(setup)
     checkpoints.set_aside_damaged()
+    agreement.check_same({'checkpoints': checkpoints.steps()})
     restored = checkpoints.restore_latest(jax.eval_shape(setup.random_state))
     if restored is None:
         return parallel.put_state(setup.initial_state()), run, None
@@ -97,23 +104,41 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
             f'the run in {workdir} was started with other data ({"; ".join(changed)}); '
             'restore its data, or choose a new workdir'
         )
+    before, now = saved.get('steps_per_epoch'), setup.pipeline.steps_per_epoch
+    if before not in (None, now):
+        raise UserError(
+            f'the run in {workdir} has {before} steps per epoch, but {now} on {jax.device_count()} devices; resume it '
+            'on as many devices as before'
+        )
     return parallel.put_state(state), run, int(state.step)
 
 
 def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
-    """Sets up in every process, or in none: no process may wait for one that has failed."""
-    setup = error = None
-    try:
+    """Sets up in all processes, or in none.
+
+    Only process 0 looks into the workdir: a network file system would remember for a while what others did not find.
+    """
+    agreement.check_same(described(config))
+    checkpoints = Checkpoints(workdir)
+
+    def look() -> bool:
         check_workdir(workdir, config)
-        checkpoints = Checkpoints(workdir)
-        resuming = bool(checkpoints.whole_steps())
+        return bool(checkpoints.whole_steps())
+
+    resuming = agreement.in_first(look)
+
+    def prepare() -> Setup:
         setup = set_up(config, resuming)
-        if not resuming and not checkpoints.has_room(jax.eval_shape(setup.random_state), START):
+        shapes = jax.eval_shape(setup.random_state)
+        if not resuming and parallel.is_primary() and not checkpoints.has_room(shapes, START):
             raise UserError(f'{workdir} cannot be written: No space left on device; make room, or choose another disk')
-    except UserError as caught:
-        error = caught
-    if parallel.any_process(error is not None):
-        raise error or UserError('another process could not start; its message says why')
+        return setup
+
+    setup = agreement.in_all(prepare)
+    run, weights = _describe(setup), hash_arrays(jax.tree.leaves(setup.weights))
+    agreement.check_same(
+        config_lib.flatten({'data': run['data'], 'vocabulary': run['vocabulary_hash'], 'weights': weights})
+    )
     return setup
 
 
@@ -134,15 +159,14 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     """
     config, workdir = ranges.check(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
-    folder = workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)
-    with lock(folder), Checkpoints(workdir) as checkpoints, StopRequest() as stop:
+    with claim(workdir) as folder, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         started = (workdir / 'config.json').exists()
         if not started:
             _write_config(config, workdir)
         state, run, restored = _start(setup, checkpoints, workdir)
-        if started and restored is None:
+        if started and restored is None and parallel.is_primary():
             logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
         if restored is not None and parallel.is_primary():
             repair_metrics(workdir, _saved_validations(setup, checkpoints))

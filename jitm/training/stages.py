@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jitm import agreement, parallel, ranges
 from jitm import config as config_lib
-from jitm import parallel, ranges
 from jitm.data.candidates import read_manifest
 from jitm.data.splits import as_recorded
 from jitm.errors import UserError, did_you_mean
@@ -23,7 +23,7 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import Progress
 from jitm.runs.run import load_run
 from jitm.training.build.model import check_initialize
-from jitm.training.build.run import Setup, check_workdir, lock, set_up
+from jitm.training.build.run import Setup, check_workdir, claim, described, set_up
 from jitm.training.loop import train_and_evaluate
 
 KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')
@@ -141,8 +141,9 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
     """
     workdir = Path(workdir)
     stages = split_stages(ranges.check(config), workdir)
-    check_stages(stages, workdir)
-    with lock(workdir if parallel.is_primary() else workdir / 'processes' / str(jax.process_index())):
+    agreement.check_same(described(config))
+    agreement.in_all(lambda: check_stages(stages, workdir))
+    with claim(workdir):
         train_and_evaluate(stages.first, workdir / 'stage1')
         if stages.mines:
             _mine(workdir, stages, report)

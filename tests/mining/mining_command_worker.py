@@ -1,15 +1,15 @@
-"""`jitm mine` in many blocks, each saved, killed at one of them; started by test_mining.py."""
+"""`jitm mine` in many blocks, each saved, with a signal at one of them; started by test_mining.py."""
 
 import itertools
 import os
-import signal
 import sys
+import time
 
-from jitm.commands import cli
+from jitm.__main__ import main
 from jitm.mining import job, products
 from jitm.runs import progress
 
-killed_at = int(sys.argv.pop(1))
+number, block = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 job.SAVE_EVERY = 0
 products.MAX_QUERIES = 1
 
@@ -21,9 +21,10 @@ class Killer:
         self._calls = itertools.count(1)
 
     def __call__(self, progress):
-        if next(self._calls) == killed_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if next(self._calls) == block:
+            os.kill(os.getpid(), number)
+            time.sleep(1000)  # until the thread that reacts to signals ends this process
 
 
 progress.ProgressPrinter = Killer
-sys.exit(cli.main(['mine', *sys.argv[1:]]))
+sys.exit(main(['mine', *sys.argv[1:]]))

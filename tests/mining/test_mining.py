@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from jitm.commands import cli
 from jitm.data import candidates
 from jitm.data.candidates import MANIFEST, Candidates
 from jitm.data.splits import Split
-from jitm.errors import UserError
+from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from jitm.files import OWNED
 from jitm.mining import job as job_lib
 from jitm.mining import products as products_lib
@@ -28,7 +29,7 @@ from jitm.mining.state import MiningState
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment, run_script
 from tests.evaluation.test_scoring import make_problem, make_scorer, score_at_once
-from tests.test_parallel import free_port, run_processes
+from tests.test_parallel import ends, free_port, run_processes, started
 
 WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')
 COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')
@@ -278,7 +279,14 @@ def read_files(folder):
 def test_killed_command_resumes_to_the_same_files(trained, tmp_path, monkeypatch):
     """The command is killed in block 7 of 12; if it did not resume, it would be killed again."""
     out, killed_at = tmp_path / 'out', 7
-    words = [killed_at, f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4']
+    words = [
+        int(signal.SIGKILL),
+        killed_at,
+        f'--workdir={trained}',
+        f'--out={out}',
+        '--top_h_texts=9',
+        '--top_h_images=4',
+    ]
     assert run_script(COMMAND_WORKER, *words).returncode == -signal.SIGKILL
     assert set(read_files(out)) == {'unfinished_0.npz', OWNED}
     assert run_script(COMMAND_WORKER, *words).returncode == 0
@@ -287,12 +295,53 @@ def test_killed_command_resumes_to_the_same_files(trained, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_command_as_two_processes_writes_the_same_files(trained, tmp_path):
+def test_command_as_two_processes_writes_the_same_files(trained, tmp_path, monkeypatch):
+    """One of them is stopped in its second block, which ends the other; the same commands resume."""
     out = tmp_path / 'out'
-    words = '-m', 'jitm', 'mine', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
-    outputs = run_processes(2, *words)
+    words = f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
+    commands = [(COMMAND_WORKER, int(signal.SIGTERM), block, *words) for block in (-1, 2)]
+    with started(*commands) as job:
+        codes, _, errors = ends(job)
+    assert codes == [EXIT_INTERRUPTED] * 2
+    assert errors[0].startswith('process 1 of 2 is lost: it printed why')
+    assert errors[1] == f'stopped; the same command resumes from {out}\n'
+    assert set(read_files(out)) == {'unfinished_0.npz', 'unfinished_1.npz', OWNED}
+    outputs = run_processes(2, *commands[0])
     assert ['positives' in output for output in outputs] == [True, False]
+    monkeypatch.setattr(products_lib, 'MAX_QUERIES', 1)
     assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
+
+
+@pytest.mark.slow
+def test_tasks_of_slurm_mine_together(trained, tmp_path):
+    words = '-m', 'jitm', 'mine', f'--workdir={trained}', f'--out={tmp_path}', '--top_h_texts=9', '--top_h_images=4'
+    variables = {'SLURM_STEP_NODELIST': 'localhost', 'SLURM_JOB_ID': str(os.getpid()), 'SLURM_STEP_ID': '0'}
+    variables |= {'SLURM_STEP_NUM_TASKS': '2', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_NTASKS': '2'}
+    job = [
+        subprocess.Popen(
+            [sys.executable, *words],
+            env=environment(**variables, SLURM_PROCID=str(n), SLURM_LOCALID=str(n)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(2)
+    ]
+    codes, outputs, errors = ends(job)
+    assert codes == [0, 0], errors
+    assert ['positives' in output for output in outputs] == [True, False]
+
+
+@pytest.mark.slow
+def test_processes_that_mine_otherwise_are_refused(trained, tmp_path):
+    command = '-m', 'jitm', 'mine', f'--workdir={trained}', f'--out={tmp_path / "out"}', '--top_h_texts=9'
+    with started((*command, '--top_h_images=4'), (*command, '--top_h_images=5')) as job:
+        codes, _, errors = ends(job)
+    assert codes == [EXIT_USER_ERROR] * 2
+    assert errors[0] == errors[1]
+    assert errors[0].startswith("error: 'top_h_images' is 4 in process 0 and 5 in process 1: start all processes with")
+    assert not (tmp_path / 'out').exists()
 
 
 def test_too_large_top_h_is_refused(trained):

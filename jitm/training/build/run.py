@@ -3,15 +3,16 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import optax
 
+from jitm import agreement, parallel
 from jitm import config as config_lib
-from jitm import parallel
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.files import LOCK, PARTIAL, locked, parse_json
@@ -170,6 +171,39 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def lock(workdir: Path) -> contextlib.AbstractContextManager[None]:
-    """Creates the workdir and excludes other processes that train in it, see `files.locked`."""
-    return locked(workdir, f'another process trains in {workdir}; wait for it, or choose a new workdir')
+def described(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what must be the same in all processes of a run before its data are read, as JSON."""
+    devices = f'{jax.local_device_count()} {jax.devices()[0].device_kind}'
+    return config_lib.training_relevant(config) | config_lib.flatten({'run': config['run']}) | {'devices': devices}
+
+
+@contextlib.contextmanager
+def claim(workdir: Path) -> Iterator[Path]:
+    """Creates the workdir and excludes other jobs that train in it, see `files.locked`; all processes must call this.
+
+    Yields:
+      The folder of the files of this process: the workdir in process 0, a folder within it in others.
+
+    Raises:
+      UserError: in all processes, if another job trains there, or if they do not share one folder.
+    """
+    message = f'another process trains in {workdir}; wait for it, or choose a new workdir'
+    path, process = workdir / LOCK, jax.process_index()
+    folder = workdir / 'processes' / str(process) if process else workdir
+    with contextlib.ExitStack() as stack:
+
+        def take() -> str:
+            stack.enter_context(locked(workdir, message))
+            path.write_text(secrets.token_hex())
+            return path.read_text()
+
+        token = agreement.in_first(take)
+
+        def follow() -> None:
+            if not agreement.sees(lambda: path.exists() and path.read_text() == token):
+                raise UserError(f'{workdir} is not the workdir of process 0; give all processes one shared folder')
+            if process:
+                stack.enter_context(locked(folder, message))
+
+        agreement.in_all(follow)
+        yield folder
