@@ -123,8 +123,13 @@ def test_service_is_reached_through_process_0(start):
 
 
 def disconnect(job):
-    for writer in list(job._others.values()):
-        job._loop.call_soon_threadsafe(writer.transport.abort)
+    """Ends all connections of a process at once, as its end would."""
+
+    async def abort():
+        for writer in job._others.values():
+            writer.transport.abort()
+
+    job._run(abort())
 
 
 @pytest.mark.parametrize('lost', [0, 2])
