@@ -76,6 +76,7 @@ def main(values: flags.FlagValues) -> None:
     with interruptible(folder):
         splits = {name: load_split(data, name, values.data_root) for name in values.split}
         warnings = [warning for split in splits.values() for warning in features.check(network, split)]
+        features.output_folder(folder, splits)  # before the first one is encoded
         for warning in dict.fromkeys(warnings):  # each of them once
             logging.warning(warning)
         for name, split in splits.items():

@@ -22,6 +22,7 @@ from jitm.files import open_file, parse_json
 
 _CHUNK_BYTES = 64 * 2**20
 _FEATURES = '_ims.npy'
+SHARED = 'boxes.npy', 'dataset.txt'  # by all splits of a folder
 _OTHERS = '_caps.txt', '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
 FLOATS = (np.float16, np.float32)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int16)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,15 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.pipeline import check_images
 from jitm.data.pixels import Photos
+from jitm.data.precomp import SHARED, files_of
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.files import hash_arrays, parse_json, replacing, writing
+from jitm.files import OutputFolder, hash_arrays, locked, parse_json
 from jitm.layers.normalization import l2_normalize
 from jitm.models.matcher import Matcher
 from jitm.types import Images
 
+KIND = 'a set of encoded features'
 MANIFEST = 'encoded.json'
 FEATURES = '_ims.npy'
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
@@ -162,7 +164,7 @@ def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str
       wanted: the values that the entry must have.
     """
     if known is None:
-        raise UserError(f'{path} was not written by jitm encode: choose another folder, or remove the file')
+        raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
     wanted, known = config_lib.flatten(wanted), config_lib.flatten(known)
     if wanted.keys() - known.keys():
         raise UserError(
@@ -175,56 +177,79 @@ def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str
         )
 
 
+def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
+    """Returns the folder to which splits are written.
+
+    Args:
+      folder: new, empty, or of encoded features.
+      split_names: in the names of the files.
+
+    Raises:
+      UserError: if it has files of somebody else, or one that would be read with the features.
+    """
+    output = OutputFolder(folder, KIND)
+    output.check([MANIFEST, *SHARED, *(name for split_name in split_names for name in files_of(split_name))])
+    return output
+
+
 def write(
     network: Network, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
 ) -> bool:
     """Writes the features, captions and names of a split, unless they have been written before.
 
-    All splits of a folder have the features of one network.
+    All splits of a folder have the features of one network. What is left of others is removed.
 
     Args:
       network: the network.
       split: its images; the texts are written sorted by image.
       split_name: in the names of the files.
-      folder: the output; `encoded.json` in it says what its features depend on.
+      folder: the output, see `output_folder`; `encoded.json` in it says what its features depend on.
       report: called with the number of images, each time that some have been encoded.
 
     Returns:
       Whether they were written.
 
     Raises:
-      UserError: if the network cannot read the images, the features are not finite, or the folder has other features,
-        of this split or of another.
+      UserError: if the network cannot read the images, the features are not finite, the folder has other features, of
+        this split or of another, or files of somebody else, or another process writes to it.
     """
     check(network, split)
-    wanted, known = _describe(network, split), _read_manifest(folder)
+    output = output_folder(folder, [split_name])
+    with locked(folder, f'another process encodes photos to {folder}; wait for it, or choose another folder'):
+        return _write(network, split, split_name, output, report or (lambda count: None))
+
+
+def _write(network: Network, split: Split, split_name: str, output: OutputFolder, report: Callable[[int], Any]) -> bool:
+    wanted, known = _describe(network, split), _read_manifest(output.path)
     shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
-    path, present = folder / f'{split_name}{FEATURES}', sorted(folder.glob(f'*{FEATURES}'))
+    name = f'{split_name}{FEATURES}'
+    present = sorted(path.name for path in output.path.glob(f'*{FEATURES}'))
     for other in present:
-        _check_same(other, known.get(other.name.removesuffix(FEATURES)), wanted if other == path else shared)
-    if path in present:
+        entry = known.get(other.removesuffix(FEATURES))
+        _check_same(output.path / other, entry, wanted if other == name else shared)
+    if name in present:
         return False
-    _remove(folder / f'{split_name}_image_of_text.npy')  # of features that were removed, or never completed
-    if not present:
-        _remove(folder / 'boxes.npy')
-    texts, starts = split.texts_of_image
-    counts = np.diff(starts)
-    with replacing(folder / MANIFEST) as file:
+    if not present:  # other features were removed, or never completed
+        known = {}
+    output.remove(files_of(split_name) if present else output.names)
+    texts, _ = split.texts_of_image
+    with output.replacing(MANIFEST) as file:
         file.write((json.dumps({**known, split_name: wanted}, indent=2) + '\n').encode())
-    _write_lines(folder / f'{split_name}_caps.txt', [split.captions[text] for text in texts])
-    _write_lines(folder / f'{split_name}_ids.txt', split.image_ids)
-    if counts.min() < counts.max():
-        _save(folder / f'{split_name}_image_of_text.npy', split.image_of_text[texts])
+    _write_lines(output, f'{split_name}_caps.txt', [split.captions[text] for text in texts])
+    _write_lines(output, f'{split_name}_ids.txt', split.image_ids)
+    _save(output, f'{split_name}_image_of_text.npy', split.image_of_text[texts])
     if split.dataset:
-        _write_lines(folder / 'dataset.txt', [split.dataset])
-    _write_features(network, split, path, report or (lambda count: None))  # the last one: with it the split is complete
+        _write_lines(output, 'dataset.txt', [split.dataset])
+    _write_features(network, split, output, name, report)  # the last one: with it the split is complete
     return True
 
 
-def _write_features(network: Network, split: Split, path: Path, report: Callable[[int], Any]) -> None:
+def _write_features(
+    network: Network, split: Split, output: OutputFolder, name: str, report: Callable[[int], Any]
+) -> None:
     """Writes the boxes of a grid, and then the features of a split, a single region as a vector."""
     dtype, written = np.dtype(network.dtype), 0
-    with replacing(path) as file:
+    with output.replacing(name) as file:
         for features in encode(network, split):
             with np.errstate(over='ignore'):
                 features, (regions, size) = features.astype(dtype), features.shape[1:]
@@ -242,7 +267,7 @@ def _write_features(network: Network, split: Split, path: Path, report: Callable
             written += len(features)
             report(len(features))
         if (boxes := grid_boxes(regions)) is not None:
-            _save(path.with_name('boxes.npy'), boxes)
+            _save(output, 'boxes.npy', boxes)
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
@@ -252,20 +277,15 @@ def _read_manifest(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError):
         known = None
     if not isinstance(known, dict) or not all(isinstance(entry, dict) for entry in known.values()):
-        raise UserError(f'{path} is damaged: remove the folder, and encode again')
+        raise UserError(f'{path} is damaged: remove it with the features beside it, or choose another folder')
     return known
 
 
-def _write_lines(path: Path, lines: list[str] | tuple[str, ...]) -> None:
-    with replacing(path) as file:
+def _write_lines(output: OutputFolder, name: str, lines: Sequence[str]) -> None:
+    with output.replacing(name) as file:
         file.write(''.join(f'{line}\n' for line in lines).encode())
 
 
-def _save(path: Path, array: np.ndarray) -> None:
-    with replacing(path) as file:
+def _save(output: OutputFolder, name: str, array: np.ndarray) -> None:
+    with output.replacing(name) as file:
         np.save(file, array)
-
-
-def _remove(path: Path) -> None:
-    with writing(path):
-        path.unlink(missing_ok=True)

@@ -300,6 +300,7 @@ def flag_rows() -> Iterator[Row]:
             yield Row(f'{name} with a word', (*argv, 'word'), None, "'word' is not a flag")
 
 
+SEARCH = 'search', '--workdir', 'run', '--split', 'dev', 'a dog'
 ARGUMENTS = [
     (('trian',), "did you mean 'train'"),
     (('settings', 'no_such_word'), ''),
@@ -333,6 +334,12 @@ ARGUMENTS = [
     ((*runs.MINE, '--top_h_images=8'), '1 to 7 negatives'),
     ((*runs.MINE, '--split=tset'), "no split 'tset'"),
     ((*runs.MINE, '--out=config.py'), 'config.py'),
+    ((*runs.MINE, '--out=data'), 'data is not empty and is not a set of mined negatives of jitm'),
+    ((*SEARCH, '--index=data'), 'data is not empty and is not an index of jitm'),
+    ((*SEARCH, '--html=config.py'), 'config.py exists and was not written by jitm'),
+    ((*SEARCH, '--export=config.py'), 'config.py exists and was not written by jitm'),
+    (('convert', '--to=safetensors', 'run', '--out=data'), 'data is not empty and is not an exported model of jitm'),
+    (('convert', '--from=scan', 'run', '--out=data'), 'data is not empty and is not a converted run of jitm'),
     ((*COMMANDS['sweep'], '--sweep=seed'), 'give key=value'),
     ((*COMMANDS['sweep'], '--sweep=terms.ranking.margin=1'), 'must differ'),
     ((*COMMANDS['sweep'], '--sweep=sed=1'), "'sed' is unknown"),

@@ -14,6 +14,7 @@ from jitm.commands import encode
 from jitm.data import photos, precomp, scenes
 from jitm.errors import UserError
 from jitm.evaluation import features
+from jitm.files import OutputFolder, locked
 from tests.models.test_matchers import make_vse
 
 
@@ -47,6 +48,7 @@ def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp('photos') / 'drawn'
     photos.write(scenes.load('dev', dev_images=5), folder)
     photos.write(scenes.load('train', train_images=3), folder)
+    photos.write(scenes.load('test', test_images=2), folder)
     return folder
 
 
@@ -152,11 +154,58 @@ def test_a_folder_has_the_features_of_one_network(root, split, tmp_path, changes
     assert precomp.load('train', root=str(tmp_path)).regions.shape == (3, 4, 3)
 
 
-def test_features_of_other_programs_are_not_mixed_with_these(split, tmp_path):
+def test_features_of_other_programs_are_not_mixed_with_these(root, split, tmp_path):
+    features.write(make_network(), split, 'dev', tmp_path)
     np.save(tmp_path / 'train_ims.npy', np.ones((3, 4, 3), np.float32))
+    before = contents(tmp_path)
     with pytest.raises(UserError, match=r'train_ims.npy was not written by jitm encode: choose another folder'):
+        features.write(make_network(), load(root, 'test'), 'test', tmp_path)
+    with pytest.raises(UserError, match=r'train_ims.npy was not written by jitm; move it'):
+        features.write(make_network(), load(root, 'train'), 'train', tmp_path)
+    assert contents(tmp_path) == before
+
+
+FOREIGN = ['dev_caps.txt', 'dev_counts.npy', 'dev_image_of_text.npy', 'dev_boxes.npy', 'dev_tags.jsonl', 'boxes.npy']
+
+
+@pytest.mark.parametrize('name', [*FOREIGN, 'encoded.json', 'notes.txt'])
+def test_files_of_somebody_else_are_left_alone(split, tmp_path, monkeypatch, name):
+    """Some would be read with the features, such as the number of valid regions of each image."""
+    monkeypatch.setattr(features, 'encode', None)
+    (tmp_path / name).write_bytes(b'mine')
+    with pytest.raises(UserError, match='is not empty and is not a set of encoded features of jitm'):
         features.write(make_network(), split, 'dev', tmp_path)
-    assert list(contents(tmp_path)) == ['train_ims.npy']
+    assert contents(tmp_path) == {name: b'mine'}
+
+
+@pytest.mark.parametrize('name', FOREIGN)
+def test_files_that_would_be_read_with_features_are_refused(root, tmp_path, monkeypatch, capsys, name):
+    """Before the first of several splits is encoded."""
+    features.write(make_network(edge=1), load(root, 'test'), 'test', tmp_path)
+    (tmp_path / name).write_bytes(b'mine')
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=f'{name} was not written by jitm; move it, or choose another folder'):
+        run_command(monkeypatch, root, tmp_path, make_network(edge=1))
+    assert contents(tmp_path) == before
+
+
+def test_equal_neighbours_with_one_caption_each_stay_apart(split, tmp_path):
+    """Without their captions' images, each would count as one image that is stored several times."""
+    pixels = np.repeat(split.pixels[:2], 2, axis=0)
+    rows = np.arange(4, dtype=np.int32)
+    twice = dataclasses.replace(
+        split, pixels=pixels, captions=split.captions[:4], image_of_text=rows, image_ids=split.image_ids[:4]
+    )
+    features.write(make_network(), twice, 'dev', tmp_path)
+    read = precomp.load('dev', root=str(tmp_path))
+    assert (read.num_images, read.captions) == (4, twice.captions)
+    np.testing.assert_array_equal(read.image_of_text, rows)
+
+
+def test_a_second_process_is_refused(split, tmp_path):
+    with locked(tmp_path, 'busy'), pytest.raises(UserError, match='another process encodes photos to'):
+        features.write(make_network(), split, 'dev', tmp_path)
+    assert not contents(tmp_path)
 
 
 def test_a_folder_without_its_features_takes_another_network(split, tmp_path):
@@ -266,6 +315,7 @@ def test_models_and_images_without_pixels_are_refused(split):
 
 @pytest.mark.parametrize('content', ['[', '[]', '{"dev": 1}'])
 def test_a_damaged_description_is_named(split, tmp_path, content):
+    OutputFolder(tmp_path, features.KIND).claim([features.MANIFEST])
     (tmp_path / 'encoded.json').write_text(content)
     with pytest.raises(UserError, match=r'encoded.json is damaged'):
         features.write(make_network(), split, 'dev', tmp_path)
