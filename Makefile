@@ -26,7 +26,7 @@ SHORT := awk '/^Collecting/ {sub(/[^A-Za-z0-9_.-].*/, "", $$2); printf "%s ", $$
 
 # Trains a minute or two on the synthetic scenes and prints the table of recalls.
 demo: .venv/runtime
-	$(BIN)/jitm train --config configs/demo.py --workdir runs/demo
+	$(BIN)/jitm train --config demo --workdir runs/demo
 
 # The fast tests, under 5 minutes on two cores.
 test: .venv/dev

@@ -1,4 +1,4 @@
-"""The same as `jitm train`: python train.py --config configs/demo.py --workdir runs/demo."""
+"""The same as `jitm train`: python train.py --config demo --workdir runs/demo."""
 
 import sys
 

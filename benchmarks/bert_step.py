@@ -3,7 +3,7 @@
     python -m benchmarks bert_step
     python -m benchmarks bert_step --batch_size 32 --length 32 --steps 3
 
-Features, word pieces and weights are random; their sizes are those of configs/vse.py:rvsepp,selhn,f30k. Memory is the
+Features, word pieces and weights are random; their sizes are those of vse:rvsepp,selhn,f30k. Memory is the
 temporary memory of the compiled step, as reported by the compiler, besides the state that it updates in place.
 """
 
@@ -17,16 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.results import Row
-from benchmarks.settings import load_config
 from jitm import config as config_lib
-from jitm import parallel
+from jitm import configs, parallel
 from jitm.training.build.objective import make_optimizer, make_terms
 from jitm.training.candidates import InBatch
 from jitm.training.members import Gradient, Member, init_members
 from jitm.training.step import TrainState, TrainStep
 from jitm.types import Batch, Images, Texts
 
-SETTING = 'configs/vse.py:rvsepp,selhn,f30k'
+SETTING = 'vse:rvsepp,selhn,f30k'
 WORD_PIECES = 30522
 GIGABYTE, MILLION = 1e9, 1e6
 
@@ -43,7 +42,7 @@ def random_batch(batch_size: int, length: int, num_regions: int = 36, vocabulary
 
 def measure(dtype: str, batch: Batch, steps: int) -> Row:
     """Compiles the training step and times `steps` of them."""
-    config = load_config(SETTING)
+    config = configs.load(SETTING)
     config.model.text.dtype = dtype
     config = config.to_dict()
     model = config_lib.make_model(config['model'], WORD_PIECES)

@@ -23,14 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.results import Row
-from benchmarks.settings import ROOT, load_config
+from benchmarks.settings import ROOT
+from jitm import configs
 from jitm.analysis.rows import read_rows, update_rows
 from jitm.analysis.settings import read_settings
 from jitm.errors import UserError
 
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
-ATTENTION = {'scan': 'scan.py:t2i,avg', 'bfan': 'bfan.py:equal', 'sgr': 'sgraf.py:sgr', 'saf': 'sgraf.py:saf'}
+ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', 'saf': 'sgraf:saf'}
 BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
@@ -41,7 +42,7 @@ class Experiment:
     """A setting to be trained.
 
     Attributes:
-      setting: file and words in configs/, without that of the data.
+      setting: file of configs/ and words, without that of the data.
       flags: key -> value of --config; `{name}` in a value is the run directory of that experiment and seed.
       first_stage: the experiment whose first stage, or only one, is taken over, being the same.
       data: the word of the data.
@@ -55,7 +56,7 @@ class Experiment:
     @property
     def config(self) -> str:
         """The argument of --config."""
-        return f'configs/{self.setting},{self.data}'
+        return f'{self.setting},{self.data}'
 
     def needs(self) -> set[str]:
         """Returns the experiments whose runs this one reads."""
@@ -67,43 +68,43 @@ def _from(run: str, *members: str) -> dict[str, str]:
     return {f'members.{member}.init_from': f'{{{run}}}' for member in members}
 
 
-LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse.py:{model},{loss}') for model in MODELS for loss in LOSSES}
-LONGER = {f'{VSEPP}_again': Experiment('vse.py:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
+LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
+LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
 GROUPS = {
     'losses': {
         **LOSS_GROUP,
-        **{f'{model}_selhn_sum': Experiment(f'vse.py:{model},selhn', SUMMED) for model in MODELS},
-        'rvsepp_selhn': Experiment('vse.py:rvsepp,selhn'),
+        **{f'{model}_selhn_sum': Experiment(f'vse:{model},selhn', SUMMED) for model in MODELS},
+        'rvsepp_selhn': Experiment('vse:rvsepp,selhn'),
     },
     'boosting': {
         **{
-            f'vsepp_{loss}_{scenario}': Experiment(f'dbl.py:vsepp,{loss},{scenario}')
+            f'vsepp_{loss}_{scenario}': Experiment(f'dbl:vsepp,{loss},{scenario}')
             for loss, scenario in (
                 *((loss, scenario) for loss in ('rm', 'am') for scenario in ('oss', 'mss')),
                 *(('rs', 'oss'), ('as', 'oss'), ('dml', 'mutual'), ('dino', 'mss'), ('inverse_dino', 'mss')),
             )
         },
         **{
-            f'vsepp_{loss}_oas': Experiment(f'dbl.py:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target'))
+            f'vsepp_{loss}_oas': Experiment(f'dbl:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target'))
             for loss in ('rm', 'am', 'dr', 'rkd')
         },
         **{  # an average over the last 100 steps
-            f'vsepp_{loss}_mss_100': Experiment(f'dbl.py:vsepp,{loss},mss', {'members.anchor.momentum': 0.99})
+            f'vsepp_{loss}_mss_100': Experiment(f'dbl:vsepp,{loss},mss', {'members.anchor.momentum': 0.99})
             for loss in ('rm', 'am')
         },
         **LONGER,
-        f'{VSEPP}_doubled': Experiment('vse.py:mean,sum_max', {'terms.ranking.weight': 2.0}),
+        f'{VSEPP}_doubled': Experiment('vse:mean,sum_max', {'terms.ranking.weight': 2.0}),
     },
     'offline': {
-        'aoq_offtri': Experiment('aoq.py:vsepp,offtri'),
+        'aoq_offtri': Experiment('aoq:vsepp,offtri'),
         **{
-            f'aoq_{loss}': Experiment(f'aoq.py:vsepp,{loss}', first_stage='aoq_offtri')
+            f'aoq_{loss}': Experiment(f'aoq:vsepp,{loss}', first_stage='aoq_offtri')
             for loss in ('offquin', 'adapoffquin', 'finetune')
         },
         **LONGER,
     },
     'recipes': {
-        f'recipe_{words.replace(",", "_")}': Experiment(f'recipe.py:{words}')
+        f'recipe_{words.replace(",", "_")}': Experiment(f'recipe:{words}')
         for words in (
             'mean,selhn,oss',
             'mean,softmax,oss',
@@ -123,18 +124,18 @@ GROUPS = {
             for loss in ('max', 'selhn')
         },
         **{f'{name}_selhn_sum': Experiment(f'{words},selhn', SUMMED) for name, words in ATTENTION.items()},
-        'scan_rm_oss': Experiment('dbl.py:scan,rm,oss'),
-        'dbl_network': Experiment('dbl.py:baseline,max,alone'),
+        'scan_rm_oss': Experiment('dbl:scan,rm,oss'),
+        'dbl_network': Experiment('dbl:baseline,max,alone'),
     },
     'batch_sizes': {
-        f'mean_{loss}_b{size}': Experiment(f'vse.py:mean,{loss}', {'batch_size': size})
+        f'mean_{loss}_b{size}': Experiment(f'vse:mean,{loss}', {'batch_size': size})
         for size in (64, 256)
         for loss in ('sum_max', 'selhn', 'softmax')
     },
     'photos': {  # docs/photos.md has the commands that encode crops once
         **{
             f'photo_{name}_{loss}': Experiment(
-                f'vsepp.py:{system}{words}',
+                f'vsepp:{system}{words}',
                 BAG | flags,
                 first_stage=f'photo_rc_{loss}' if name == 'finetuned' else '',
                 data=data,
@@ -154,7 +155,7 @@ GROUPS = {
         },
         **{
             f'photo_rc_{loss}_longer': Experiment(  # as long as fine-tuning, with its rate
-                'vsepp.py:vse0,squeezenet,frozen',
+                'vsepp:vse0,squeezenet,frozen',
                 {
                     **BAG,
                     **_from(f'photo_rc_{loss}', 'target'),
@@ -166,7 +167,7 @@ GROUPS = {
             )
             for loss in ('sum', 'max')
         },
-        'photo_clip': Experiment('clip.py:softmax'),
+        'photo_clip': Experiment('clip:softmax'),
     },
 }
 
@@ -188,7 +189,7 @@ def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str
     keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
     if small:
         keys |= {'model.embed_dim': 256}
-        keys |= BAG if load_config(experiment.config).model.get('text_pooling') == 'mean' else {}  # GPO needs the GRU
+        keys |= BAG if configs.load(experiment.config).model.get('text_pooling') == 'mean' else {}  # GPO needs the GRU
     if two_stages(name):
         keys |= {f'stages.first.{key}': value for key, value in keys.items() if key.startswith('model.')}
     keys |= {'seed': seed, 'run.checkpoint_every': 2000}
@@ -208,7 +209,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def two_stages(name: str) -> bool:
     """Whether an experiment has two stages."""
-    return bool(load_config(experiments()[name].config).stages)
+    return bool(configs.load(experiments()[name].config).stages)
 
 
 def scored(workdir: Path, name: str) -> Path:

@@ -2,7 +2,7 @@
 
     python -m benchmarks loader                                        # random photos of 640 x 480 pixels
     python -m benchmarks loader --root data/f8k_photos --image_size 112 --short_side 112
-    python -m benchmarks loader --setting configs/vsepp.py:vsepp,squeezenet,f8k
+    python -m benchmarks loader --setting vsepp:vsepp,squeezenet,f8k
 
 With a setting, its training steps are timed too, on all cores that the process may use: the last column is the share of
 their time in which they wait for a batch.
@@ -19,8 +19,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.results import Row
-from benchmarks.settings import load_config
 from benchmarks.train_step import Trainer
+from jitm import configs
 from jitm.data import photos
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
@@ -70,7 +70,7 @@ def measure(split: Split, images: int, cores: int) -> Iterator[Row]:
 
 def train(setting: str, steps: int, cores: int) -> Row:
     """Times the training steps of a setting after the first one, which compiles."""
-    trainer = Trainer(load_config(setting).to_dict(), steps + 1)
+    trainer = Trainer(configs.load(setting).to_dict(), steps + 1)
     cpu = time.process_time()
     for _ in range(steps + 1):
         trainer.step()

@@ -22,10 +22,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from benchmarks import settings
 from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
 from jitm import config as config_lib
+from jitm import configs
 from jitm.training.build.model import make_members
 from jitm.training.build.objective import make_objective, make_optimizer
 from jitm.training.build.run import set_up
@@ -40,7 +40,7 @@ MEGABYTE = 1e6
 def load_config(network: str, scenario: str, data: str) -> dict:
     """Returns the config of a network of configs/dbl.py, with an anchor and the loss RM except in 'single'."""
     words = f'{network},max,alone,{data}' if scenario == 'single' else f'{network},rm,{scenario},{data}'
-    return settings.load_config(f'configs/dbl.py:{words}').to_dict()
+    return configs.load(f'dbl:{words}').to_dict()
 
 
 def num_bytes(tree: chex.ArrayTree) -> int:

@@ -1,7 +1,7 @@
 """Computes the memory of the training steps of published settings on an accelerator, by XLA's analysis.
 
     python -m benchmarks memory                                        # one setting of every system
-    python -m benchmarks memory --settings sgraf.py:sgr,f30k --batch_size 64
+    python -m benchmarks memory --settings sgraf:sgr,f30k --batch_size 64
 
 Nothing is run: steps are compiled for the CPU, with the tile sizes of accelerators, for random data of Flickr30K's
 sizes (36 x 2048 features, the lengths of its captions). Compilers for GPUs and TPUs fuse other operations, so that the
@@ -19,18 +19,17 @@ import numpy as np
 
 from benchmarks.members import num_bytes
 from benchmarks.results import Row
-from benchmarks.settings import load_config
 from benchmarks.train_step import write_random_data
-from jitm import parallel
+from jitm import configs, parallel
 from jitm.data.wordpiece import MASK, SPECIAL_PIECES
 from jitm.training.build.run import set_up
 
 SETTINGS = (
-    *('vsepp.py:vsepp,f30k', 'vse.py:rvsepp,selhn,f30k', 'vse_infinity.py:vse_infinity,gru,f30k', 'vsrn.py:f30k'),
-    *('vse_infinity.py:esa,bert,f30k', 'scan.py:t2i,lse,f30k', 'bfan.py:equal,f30k', 'sgraf.py:sgr,f30k'),
-    *('sgraf.py:saf,f30k', 'naaf.py:f30k', 'dbl.py:baseline,rm,oss,f30k', 'dbl.py:baseline,rm,mss,f30k'),
-    *('uniter.py:uniter,base,f30k', 'uniter.py:uniter,large,f30k'),
-    *('tags.py:tags_dc,base,f30k', 'tags.py:tags_dc,large,f30k'),
+    *('vsepp:vsepp,f30k', 'vse:rvsepp,selhn,f30k', 'vse_infinity:vse_infinity,gru,f30k', 'vsrn:f30k'),
+    *('vse_infinity:esa,bert,f30k', 'scan:t2i,lse,f30k', 'bfan:equal,f30k', 'sgraf:sgr,f30k'),
+    *('sgraf:saf,f30k', 'naaf:f30k', 'dbl:baseline,rm,oss,f30k', 'dbl:baseline,rm,mss,f30k'),
+    *('uniter:uniter,base,f30k', 'uniter:uniter,large,f30k'),
+    *('tags:tags_dc,base,f30k', 'tags:tags_dc,large,f30k'),
 )
 WORD_PIECES = 28996
 ACCELERATORS = (16, 40, 80)  # GB
@@ -48,7 +47,7 @@ def write_files(folder: Path) -> None:
 
 def with_files(setting: str, folder: Path, batch_size: int | None) -> dict[str, Any]:
     """Returns the config of a setting with the files of a folder."""
-    config = load_config(f'configs/{setting}').to_dict()
+    config = configs.load(setting).to_dict()
     config['data']['root'] = str(folder)
     config['batch_size'] = batch_size or config['batch_size']
     if config['vocabulary']['path']:
@@ -78,7 +77,7 @@ def measure(config: dict[str, Any]) -> Row:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='FILE:WORDS of configs/')
+    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
     parser.add_argument('--batch_size', type=int, help='the published one if not given')
 
 

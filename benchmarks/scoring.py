@@ -27,9 +27,8 @@ import numpy as np
 from benchmarks import results
 from benchmarks.lengths import caption_lengths
 from benchmarks.results import Row
-from benchmarks.settings import load_config
 from jitm import config as config_lib
-from jitm import parallel
+from jitm import configs, parallel
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
 from jitm.errors import UserError
 from jitm.evaluation.scoring import DTYPES, MAX_TEXTS
@@ -38,14 +37,14 @@ from jitm.models.matcher import Matcher
 from jitm.types import Elements
 
 SETTINGS = {
-    'scan_t2i': 'configs/scan.py:t2i,lse,f30k',
-    'scan_i2t': 'configs/scan.py:i2t,lse,f30k',
-    'bfan_equal': 'configs/bfan.py:equal,f30k',
-    'bfan_prob': 'configs/bfan.py:prob,f30k',
-    'sgr': 'configs/sgraf.py:sgr,f30k',
-    'saf': 'configs/sgraf.py:saf,f30k',
-    'naaf': 'configs/naaf.py:f30k',
-    'dbl': 'configs/dbl.py:baseline,max,alone,f30k',
+    'scan_t2i': 'scan:t2i,lse,f30k',
+    'scan_i2t': 'scan:i2t,lse,f30k',
+    'bfan_equal': 'bfan:equal,f30k',
+    'bfan_prob': 'bfan:prob,f30k',
+    'sgr': 'sgraf:sgr,f30k',
+    'saf': 'sgraf:saf,f30k',
+    'naaf': 'naaf:f30k',
+    'dbl': 'dbl:baseline,max,alone,f30k',
 }
 
 
@@ -85,7 +84,7 @@ def make_elements(count: int, lengths: np.ndarray, length: int, dim: int, dtype:
 
 def make_model(name: str, dim: int) -> Matcher:
     """Returns a published model with another embedding size."""
-    config = load_config(SETTINGS[name]).to_dict()
+    config = configs.load(SETTINGS[name]).to_dict()
     return config_lib.make_model(config['model'] | {'embed_dim': dim}, vocab_size=8)
 
 

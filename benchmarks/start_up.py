@@ -1,7 +1,7 @@
 """Measures the start of `jitm train` up to its first step, without and with the compiled programs of a former start.
 
     python -m benchmarks start_up
-    python -m benchmarks start_up --settings vsepp.py:vsepp,f30k --batch_size 128
+    python -m benchmarks start_up --settings vsepp:vsepp,f30k --batch_size 128
 
 The models have their published sizes; batches and data are small, because their sizes hardly change what is compiled.
 A start includes imports, the first validation and its checkpoint. CPU seconds are those of all threads: on a busy
@@ -24,7 +24,7 @@ from benchmarks.settings import ROOT
 from jitm.config import flatten
 from jitm.ranges import unread
 
-SETTINGS = ('vsepp.py:vsepp,f30k', 'sgraf.py:sgr,f30k', 'tags.py:tags_dc_single,base,f30k')
+SETTINGS = ('vsepp:vsepp,f30k', 'sgraf:sgr,f30k', 'tags:tags_dc_single,base,f30k')
 SMALL = {  # sizes that decide how long something runs, not what is compiled
     'candidates.num_extra': 8,
     'candidates.num_hard': 3,
@@ -40,7 +40,7 @@ def arguments(setting: str, folder: Path, batch_size: int) -> list[str]:
     config = flatten(sections)
     keys = {key: config[key] for key in ('data.root', 'vocabulary.path', 'batch_size')}
     keys |= {key: value for key, value in SMALL.items() if config.get(key) and not unread(sections, key)}
-    return ['--config', f'configs/{setting}', *(f'--config.{key}={value}' for key, value in keys.items())]
+    return ['--config', setting, *(f'--config.{key}={value}' for key, value in keys.items())]
 
 
 def start(flags: list[str], workdir: Path, cache: Path) -> Row:
@@ -69,7 +69,7 @@ def start(flags: list[str], workdir: Path, cache: Path) -> Row:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='FILE:WORDS of configs/')
+    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
     parser.add_argument('--batch_size', type=int, default=8)
 
 

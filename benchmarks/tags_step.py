@@ -25,8 +25,8 @@ from benchmarks.bert_step import random_batch
 from benchmarks.members import seconds
 from benchmarks.results import Row
 from benchmarks.scoring import matmul_gflops
-from benchmarks.settings import load_config
 from jitm import config as config_lib
+from jitm import configs
 from jitm.errors import UserError
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models.matcher import Matcher
@@ -38,7 +38,7 @@ from jitm.training.objective import objective, token_terms
 from jitm.training.source import GlobalBatch, Inputs, Source
 from jitm.types import Batch, Elements, Masked, Pairs
 
-SETTING = 'configs/tags.py:tags_dc,base,f30k'
+SETTING = 'tags:tags_dc,base,f30k'
 RELEASED_POSITIVES = 256
 CASED_WORD_PIECES = 28996
 PAIRS_ON_CPU = 8
@@ -120,7 +120,7 @@ def random_inputs(counts: Counts, positives: int, words: int, regions: int, voca
 
 def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callable]:
     """Returns a function `(params, inputs, key)` for each of `PARTS`, with the terms of the paper."""
-    config = load_config(SETTING).to_dict()
+    config = configs.load(SETTING).to_dict()
     terms = make_terms(config['terms'], rankings=(*DIRECTIONS, GENERATED))
     synthesis = Synthesis(**config['synthesis'] | {'num_samples': samples, 'num_hard': counts.num_hard})
     candidates = Shortlist(num_extra=0, num_hard=counts.num_hard)
@@ -236,7 +236,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     timed = counts.at_most(
         args.pairs or (PAIRS_ON_CPU if jax.default_backend() == 'cpu' else all_pairs), args.positives
     )
-    config = load_config(SETTING).model.to_dict() | {'size': args.size, 'dtype': args.dtype}
+    config = configs.load(SETTING).model.to_dict() | {'size': args.size, 'dtype': args.dtype}
     model = config_lib.make_model(config, args.vocabulary)
     given = random_inputs(timed, args.positives, args.words, args.regions, args.vocabulary)
     first = jax.tree.map(lambda x: x[:1], (given.batch.images, given.batch.texts))

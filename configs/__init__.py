@@ -1,1 +1,23 @@
-"""The settings: one file per system, `--config configs/FILE.py:WORDS`; `jitm settings` lists them."""
+"""The settings: one file per system, and words of its tables; `jitm settings` lists them.
+
+`load('vse:rvse,selhn,f30k')` returns the config of `--config vse:rvse,selhn,f30k`.
+"""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+FILES = {module.name: Path(__file__).with_name(f'{module.name}.py') for module in pkgutil.iter_modules(__path__)}
+
+
+def load(setting: str) -> ConfigDict:
+    """Returns the config of a setting.
+
+    Args:
+      setting: The name of a file of this folder, and after a colon words of its tables.
+    """
+    name, colon, words = setting.partition(':')
+    get_config = importlib.import_module(f'{__name__}.{name}').get_config
+    return get_config(words) if colon else get_config()

@@ -2,12 +2,12 @@
 
 The first stage trains the model that mines the negatives: VSRN, or VSE++ on Flickr8k.
 
-Example: --config configs/aoq.py:bfan_equal,adapoffquin,coco
+Example: --config aoq:bfan_equal,adapoffquin,coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import bfan, common, scan, vsepp, vsrn
+from jitm.configs import bfan, common, scan, vsepp, vsrn
 
 MODEL = {  # the file and its words
     'vsrn': (vsrn, ''),

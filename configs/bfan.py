@@ -1,11 +1,11 @@
 """BFAN (Liu et al. 2019); published BFAN is the mean of the similarities of an equal and a prob model.
 
-Example: --config configs/bfan.py:prob,coco
+Example: --config bfan:prob,coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 FOCAL = ('equal', 'prob')  # the two weightings of fragments in focal attention
 DATA = {

@@ -3,18 +3,18 @@
 `jitm convert` makes the run that a published size is initialized from:
 
     jitm convert --from clip WEIGHTS --out runs/clip_b32
-    jitm train --config configs/clip.py:b32,softmax,f30k --workdir runs/clip_b32_f30k
+    jitm train --config clip:b32,softmax,f30k --workdir runs/clip_b32_f30k
 
 The file is also the default of `jitm convert`, whose run has the model of the weights. With anchors:
-configs/dbl.py:clip,rm,oas,f30k.
+dbl:clip,rm,oas,f30k.
 Images of any folder that `photos.load` reads: --config.data.root=FOLDER.
 
-Example: --config configs/clip.py:l14_336,selhn,coco
+Example: --config clip:l14_336,selhn,coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 QUICK_GELU = dict(activation='quick_gelu', dtype='float32')  # of OpenAI's models; most others have 'gelu'
 PIXELS = dict(  # of the images that CLIP was trained on

@@ -2,12 +2,12 @@
 
 A target model learns from an anchor model; the losses are those of section III, the scenarios those of section III-C.
 
-Example: --config configs/dbl.py:sgr,am,oss,f30k --config.optimizer.learning_rate=1e-4
+Example: --config dbl:sgr,am,oss,f30k --config.optimizer.learning_rate=1e-4
 """
 
 from ml_collections import ConfigDict
 
-from configs import bfan, clip, common, naaf, scan, sgraf, vse_infinity, vsepp, vsrn
+from jitm.configs import bfan, clip, common, naaf, scan, sgraf, vse_infinity, vsepp, vsrn
 
 NETWORK = {  # the file and its words
     'baseline': (sgraf, 'sgr'),  # changed as in section IV-A: see _baseline

@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 SETTINGS = {'': ()}  # no words
 

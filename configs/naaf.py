@@ -1,11 +1,11 @@
 """NAAF (Zhang et al. 2022): GloVe word vectors, and thresholds mined during training.
 
-Example: --config configs/naaf.py:coco
+Example: --config naaf:coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 BATCH_SIZE = {'f30k': 128, 'coco': 256, 'f8k': 128}
 

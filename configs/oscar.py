@@ -4,12 +4,12 @@ Set `initialize.oscar` to pre-trained weights and `vocabulary.path` to BERT's un
 model learns from itself as fine-tuned before (OAS); their scores are probabilities, and the means of their hinges start
 at 0.2. The reduced variants (scenes, f8k) are tiny and trained from scratch; the tags of f8k are a small detector's.
 
-Example: --config configs/oscar.py:rm,base,coco
+Example: --config oscar:rm,base,coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, dbl, default
+from jitm.configs import common, dbl, default
 
 LOSS = ('alone', 'rm', 'am')
 SIZE = ('base', 'large', 'vinvl_base', 'vinvl_large')

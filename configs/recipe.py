@@ -1,11 +1,11 @@
 """Combinations of the papers' methods on one dual encoder; which of them help is measured in docs/recipes.md.
 
-Example: --config configs/recipe.py:rvse,selhn,oss,offline,f8k
+Example: --config recipe:rvse,selhn,oss,offline,f8k
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, dbl, vse
+from jitm.configs import common, dbl, vse
 
 MODEL = ('mean', 'fc', 'rvse')  # of vse.py: mean pooling, GPO, GPO with a residual MLP
 LOSS = ('selhn', 'sum_max', 'softmax')  # of vse.py

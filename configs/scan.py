@@ -1,11 +1,11 @@
 """SCAN (Lee et al. 2018); published SCAN is the mean of the similarities of a t2i and an i2t model.
 
-Example: --config configs/scan.py:i2t,lse,coco
+Example: --config scan:i2t,lse,coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 DIRECTION = {  # lambda 1, the inverse temperature of the attention
     't2i': 9.0,  # words attend to regions

@@ -1,11 +1,11 @@
 """SGR and SAF (Diao et al. 2021); published SGRAF is the mean of the similarities of both.
 
-Example: --config configs/sgraf.py:saf,f30k
+Example: --config sgraf:saf,f30k
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 REASONING = {
     'sgr': dict(name='alignment.GraphReasoning', steps=3),

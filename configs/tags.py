@@ -1,14 +1,14 @@
 """TAGS and TAGS-DC (Fan et al. 2022): UNITER with synthetic negative captions that it generates itself.
 
 TAGS-DC, which discriminates and corrects words as well, is initialized from the run of TAGS with the same words.
-The reduced variants (scenes, f8k) are tiny and initialized from their run of `uniter.py:pretrain`.
+The reduced variants (scenes, f8k) are tiny and initialized from their run of `uniter:pretrain`.
 
-Example: --config configs/tags.py:tags_dc,large,f30k
+Example: --config tags:tags_dc,large,f30k
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, uniter
+from jitm.configs import common, uniter
 
 SYSTEM = {
     'tags': 'stage 1',

@@ -4,12 +4,12 @@ Set `initialize.uniter` to released weights and `vocabulary.path` to BERT's case
 `initialize.bert` to the weights of BERT; it is a short pre-training with masked words and image-text matching only.
 The reduced variants (scenes, f8k) are tiny, trained from scratch, and initialized from their `pretrain` run.
 
-Example: --config configs/uniter.py:large,coco
+Example: --config uniter:large,coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 SYSTEM = ('uniter', 'uniter_mlm', 'pretrain')  # uniter_mlm: section 3.2 of Fan et al., the generator of `tags_sg`
 SIZE = ('base', 'large')

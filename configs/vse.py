@@ -3,12 +3,12 @@
 `mean` is VSE(FC) with the poolings of VSE++, `sum_max` the loss of VSE-infinity, `softmax` that of CLIP at a fixed
 temperature. None of the three is in the paper.
 
-Example: --config configs/vse.py:rvse,selhn,coco
+Example: --config vse:rvse,selhn,coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 MODEL = {  # figure 2: the MLP beside the fully connected layer of the regions
     'fc': 'none',

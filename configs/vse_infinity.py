@@ -1,11 +1,11 @@
 """VSE-infinity (Chen et al. 2021, on regions) and ESA (Zhu et al. 2023), which differ in their pooling.
 
-Example: --config configs/vse_infinity.py:esa,gru,f30k
+Example: --config vse_infinity:esa,gru,f30k
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, vse
+from jitm.configs import common, vse
 
 SYSTEM = {
     'vse_infinity': dict(pooling='gpo', num_views=1),

@@ -1,11 +1,11 @@
 """VSE++ and VSE0, Order++ and Order0 (Faghri et al. 2018).
 
-Example: --config configs/vsepp.py:vsepp,f30k
+Example: --config vsepp:vsepp,f30k
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 SYSTEM = {  # section 3, tables 1 to 4: the loss, its margin, and the learning rate; Order: section 3.7
     'vsepp': dict(loss='max_of_hinges', margin=0.2, learning_rate=2e-4),

@@ -1,11 +1,11 @@
 """VSRN (Li et al. 2019); published is the mean of the similarities of two runs.
 
-Example: --config configs/vsrn.py:coco
+Example: --config vsrn:coco
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, default
+from jitm.configs import common, default
 
 DATA = {  # the released command lines: the order of normalization and graph, and the schedule
     'f30k': dict(normalize_before_graph=False, batch_norm=True, epochs=30, learning_rate=2e-4, decay_epochs=10),

@@ -70,7 +70,7 @@ def _near_full_name(package: str, name: str) -> str:
             public = _public(importlib.import_module(f'{package}.{module}'))
             known |= {attribute: f'{module}.{attribute}' for attribute in public}
     nearest = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean '{known[nearest[0]]}'?" if nearest else '; see configs/default.py'
+    return f", did you mean '{known[nearest[0]]}'?" if nearest else '; see jitm/configs/default.py'
 
 
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
@@ -164,7 +164,7 @@ def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[Any, di
     """
     rest = dict(section)
     if key not in rest:
-        raise UserError(f"config key '{where}.{key}' is missing; see configs/default.py")
+        raise UserError(f"config key '{where}.{key}' is missing; see jitm/configs/default.py")
     return rest.pop(key), rest
 
 
@@ -176,7 +176,7 @@ def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str
             raise UserError(f"config key '{prefix}{key}' is unknown{did_you_mean(key, known)}")
     for key in known:
         if key not in section:
-            raise UserError(f"config key '{prefix}{key}' is missing; see configs/default.py")
+            raise UserError(f"config key '{prefix}{key}' is missing; see jitm/configs/default.py")
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
@@ -227,7 +227,12 @@ def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns the training-relevant keys in which two configs differ, as `key: old -> new`."""
-    old, new = training_relevant(old), training_relevant(new)
+    return changes(training_relevant(old), training_relevant(new))
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns the keys in which two configs differ, as `key: old -> new`."""
+    old, new = flatten(old), flatten(new)
     return [
         f'{key}: {old.get(key, "absent")} -> {new.get(key, "absent")}'
         for key in sorted(old.keys() | new.keys())

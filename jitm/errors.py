@@ -8,6 +8,8 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the state was saved: the same command resumes the run
 EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last finite state was kept
 
+LISTED = 40  # the most names that a message lists
+
 
 class UserError(Exception):
     """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2."""
@@ -66,10 +68,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
       known: the known names.
 
     Returns:
-      `, did you mean 'x'?` with the nearest known name; the list of the known names if none is near; '' if none exists.
+      `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.
     """
     known = sorted(known)
-    if not known:
-        return ''
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean '{nearest[0]}'?" if nearest else f'; known are {", ".join(known)}'
+    if nearest := difflib.get_close_matches(name, known, n=1):
+        return f", did you mean '{nearest[0]}'?"
+    return f'; known are {", ".join(known)}' if 0 < len(known) <= LISTED else ''

@@ -8,11 +8,10 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks import flickr8k, members, memory, results, scene_graphs, scoring, start_up, tables, tags_step
-from benchmarks.settings import load_config
-from configs.common import first_stage
 from jitm import config as config_lib
-from jitm import parallel
+from jitm import configs, parallel
 from jitm.analysis.rows import read_rows
+from jitm.configs.common import first_stage
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
 from tests.conftest import ROOT, SHARED
@@ -198,7 +197,7 @@ def test_the_loader_measures_each_kind_of_work(measured):
 def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, measured):
     monkeypatch.setattr(parallel, 'CPU_TILE_FLOATS', parallel.CPU_TILE_FLOATS)
     small, large = (
-        measured('memory', '--settings', 'vsepp.py:vsepp,f30k', f'--batch_size={size}')[-1] for size in (4, 64)
+        measured('memory', '--settings', 'vsepp:vsepp,f30k', f'--batch_size={size}')[-1] for size in (4, 64)
     )
     assert (small['batch'], large['batch']) == (4, 64)
     assert small['state GB'] == large['state GB'] == pytest.approx(12 * small['million parameters'] / 1000, rel=1e-3)
@@ -214,7 +213,7 @@ def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, me
 def test_start_up_is_timed_without_and_with_compiled_programs(monkeypatch, measured):
     for key in ('model.embed_dim', 'model.text.word_dim'):
         monkeypatch.setitem(start_up.SMALL, key, 8)
-    none, cached = measured('start_up', '--settings', 'vsepp.py:vsepp,f30k')
+    none, cached = measured('start_up', '--settings', 'vsepp:vsepp,f30k')
     assert (none['programs'], none['ratio'], cached['programs']) == ('none', 1, 'cached')
     assert cached['ratio'] == pytest.approx(cached['CPU s'] / none['CPU s'])
     assert 2 <= cached['compilations'] <= none['compilations'] <= 12  # one for each compiled function and padded length
@@ -269,11 +268,11 @@ def test_scene_graphs_accuracy():
 
 def test_every_experiment_on_flickr8k_is_a_setting():
     for name, experiment in flickr8k.experiments().items():
-        config = config_lib.flatten(load_config(experiment.config).to_dict())
+        config = config_lib.flatten(configs.load(experiment.config).to_dict())
         assert experiment.flags.keys() <= config.keys(), name
         if experiment.first_stage:
-            other = load_config(flickr8k.experiments()[experiment.first_stage].config)
-            first = load_config(experiment.config).stages.first.to_dict()
+            other = configs.load(flickr8k.experiments()[experiment.first_stage].config)
+            first = configs.load(experiment.config).stages.first.to_dict()
             assert first == (other.stages.first.to_dict() if other.stages else first_stage(other))
 
 

@@ -10,6 +10,7 @@ from tests.conftest import ROOT
 # One level per folder or module of jitm, low to high.
 LEVELS = [
     {'errors'},
+    {'configs'},
     {'types', 'metrics', 'processes'},
     {'losses'},
     {'files', 'parallel', 'agreement'},

@@ -8,8 +8,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from configs import clip, common
 from jitm.commands import cli
+from jitm.configs import clip, common
 from jitm.data import photos, precomp, scenes
 from jitm.data.pipeline import take_images
 from jitm.errors import InterruptedRun, UserError
@@ -263,7 +263,6 @@ def page(tmp_path, monkeypatch):
     Where the photos of Flickr8k are not available, pictures of scenes replace them. A tiny CLIP replaces the published
     one.
     """
-    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scenes, 'load', functools.partial(scenes.load, train_images=8, dev_images=6, test_images=6))
     if (SHARED / 'data' / 'f8k_photos').exists():

@@ -73,7 +73,7 @@ BAD = [
     ('terms.ranking.loss', None, 'is None; it must be a string'),
     ('terms.ranking', 3, 'is 3; it must be a dict'),
     ('terms', [{'loss': 'x'}], "is [{'loss': 'x'}]; it must be a dict"),
-    ('terms', ..., 'is missing; see configs/default.py'),
+    ('terms', ..., 'is missing; see jitm/configs/default.py'),
     ('trems', {}, "is unknown, did you mean 'terms'?"),
     ('epochs', 0, 'is 0; it must be at least 1'),
     ('seed', 2**32, 'is 4294967296; it must be in [0, 4294967295]'),

@@ -2,7 +2,6 @@
 
 import contextlib
 import doctest
-import importlib
 import re
 import subprocess
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from jitm import ranges
+from jitm import configs, ranges
 from jitm.commands import cli
 from jitm.evaluation import published
 from tests.conftest import ROOT
@@ -86,9 +85,7 @@ def shorten(arguments: list[str]) -> list[str]:
         del short[index : index + 2]
     if '--config' not in short:
         return short
-    path, _, words = short[short.index('--config') + 1].partition(':')
-    module = importlib.import_module(path.removesuffix('.py').replace('/', '.'))
-    config = module.get_config(words) if words else module.get_config()
+    config = configs.load(short[short.index('--config') + 1])
     flat = traverse_util.flatten_dict(config.to_dict(), sep='.')
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
@@ -111,8 +108,7 @@ def make_data(folder: Path) -> None:
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """An empty folder beside configs, to run commands in."""
-    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+    """An empty folder to run commands in."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -153,8 +149,8 @@ def test_pages_name_no_path_outside_of_the_repository(path):
 
 def test_every_named_setting_exists():
     for path in PAGES:
-        for file, words in re.findall(r'`(?:configs/)?(\w+)\.py:([\w,]+)`', path.read_text()):
-            importlib.import_module(f'configs.{file}').get_config(words)
+        for setting in re.findall(rf'`((?:{"|".join(configs.FILES)}):[\w,]+)`', path.read_text()):
+            configs.load(setting)
 
 
 def test_published_numbers_of_the_docs():
@@ -196,7 +192,7 @@ def test_commands_are_accepted(path, workplace, monkeypatch):
 def test_readme_commands_run(workplace, capsys):
     """In the order of the page, since they build on each other; then its Python, with the run of the demo."""
     make_data(workplace)
-    demo = ['jitm', 'train', '--config', 'configs/demo.py', '--workdir', 'runs/demo']
+    demo = ['jitm', 'train', '--config', 'demo', '--workdir', 'runs/demo']
     assert ' '.join(demo[2:]) in (ROOT / 'Makefile').read_text()
     ran = 0
     for command in commands(README, workplace):

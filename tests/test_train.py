@@ -874,7 +874,7 @@ def test_correct_input_trains_and_evaluates(precomp_flags, tmp_path):
     assert run_script('eval.py', '--workdir', tmp_path / 'run').returncode == 0
 
 
-CHANGED = 'from configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
+CHANGED = 'from jitm.configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
 CONFIG_FILES = {
     'absent': (None, 'does not exist; jitm settings lists the published settings'),
     'no syntax': ('def get_config(:', 'cannot be run: SyntaxError'),

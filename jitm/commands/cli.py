@@ -6,7 +6,6 @@ import difflib
 import importlib
 import inspect
 import io
-import itertools
 import logging
 import os
 import re
@@ -21,6 +20,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
+from jitm import configs
 from jitm.commands import compilation_cache
 from jitm.commands import flags as shared
 from jitm.errors import (
@@ -48,6 +48,7 @@ COMMANDS = (
     'settings',
 )
 HELP = ('--help', '-h', '-help')
+NO_CONFIG = '--config is missing; jitm settings lists the published settings'
 
 
 def _one_line(error: Exception) -> str:
@@ -57,16 +58,6 @@ def _one_line(error: Exception) -> str:
     text = ' '.join(text.replace('\\n', ' ').split())
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in '\'"'
     return text[1:-1] if quoted else text
-
-
-def _config_argument(argv: Sequence[str]) -> str | None:
-    """Returns the value of `--config`, the last one if there are several."""
-    value = None
-    for argument, following in itertools.zip_longest(argv, argv[1:]):
-        name, equals, given = argument.partition('=')
-        if name in ('--config', '-config'):
-            value = given if equals else following
-    return value
 
 
 def _config_keys(argv: Sequence[str]) -> list[str]:
@@ -88,40 +79,65 @@ def check_key(config: ConfigDict, key: str) -> None:
         node = node[part]
 
 
-def check_config_flags(argv: Sequence[str]) -> None:
-    """Checks `--config FILE`, `--config FILE:WORDS` and the keys of `--config.key=value`.
+def _find_config(name: str) -> Path:
+    """Returns the file of a config.
 
     Args:
-      argv: the arguments of a command.
+      name: A name of `configs.FILES`, or a path. Where configs/NAME.py does not exist, it is the file of jitm.
 
     Raises:
-      UserError: if the file cannot be run, refuses the words, or has no such key.
+      UserError: if there is no such file.
     """
-    argument = _config_argument(argv)
-    keys = _config_keys(argv)
-    if argument is None and not keys:
-        return
-    path, colon, words = (argument or '').partition(':')
-    if not path:
-        raise UserError('--config is missing; jitm settings lists the published settings')
-    if not Path(path).is_file():
-        raise UserError(f'config file {path} does not exist; jitm settings lists the published settings')
+    path = Path(name)
+    if name in configs.FILES:
+        return configs.FILES[name]
+    if path.is_file():
+        return path
+    if path.stem in configs.FILES and path == Path('configs', f'{path.stem}.py'):
+        return configs.FILES[path.stem]
+    nearest = difflib.get_close_matches(path.stem, configs.FILES, n=1)
+    hint = f", did you mean '{nearest[0]}'?" if nearest else '; jitm settings lists the published settings'
+    raise UserError(f'config file {name} does not exist{hint}')
+
+
+def read_config(argument: str) -> ConfigDict:
+    """Returns the config of `NAME`, `NAME:WORDS`, `FILE` or `FILE:WORDS`.
+
+    Raises:
+      UserError: if there is no such file, it cannot be run, or it refuses the words.
+    """
+    name, colon, words = argument.partition(':')
+    if not name:
+        raise UserError(NO_CONFIG)
+    path = _find_config(name)
     try:
-        scope = runpy.run_path(path)
+        scope = runpy.run_path(str(path))
     except (Exception, SystemExit) as error:  # the file is the user's program and can raise anything
-        raise UserError(f'config file {path} cannot be run: {type(error).__name__}: {_one_line(error)}') from None
+        raise UserError(f'config file {name} cannot be run: {type(error).__name__}: {_one_line(error)}') from None
     if 'get_config' not in scope:
-        raise UserError(f'config file {path} has no get_config function')
+        raise UserError(f'config file {name} has no get_config function')
     if colon and not inspect.signature(scope['get_config']).parameters:
-        raise UserError(f"config file {path} takes no words, but '{words}' is given after the colon; leave it out")
+        raise UserError(f"config file {name} takes no words, but '{words}' is given after the colon; leave it out")
     try:
         config = scope['get_config'](*([words] if colon else []))
     except (Exception, SystemExit) as error:
-        raise UserError(f'config file {path}: {_one_line(error)}') from None
+        raise UserError(f'config file {name}: {_one_line(error)}') from None
     if not isinstance(config, ConfigDict):
-        raise UserError(f'config file {path}: get_config returns {type(config).__name__}; return a ConfigDict')
-    for key in keys:
-        check_key(config, key)
+        raise UserError(f'config file {name}: get_config returns {type(config).__name__}; return a ConfigDict')
+    return config
+
+
+class _ConfigParser(flags.ArgumentParser):
+    """Reads the value of `--config`, and checks the keys of `--config.key=value`."""
+
+    def __init__(self, keys: Iterable[str]):
+        self._keys = keys
+
+    def parse(self, argument: str) -> ConfigDict:
+        config = read_config(argument)
+        for key in self._keys:
+            check_key(config, key)
+        return config.lock()
 
 
 def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
@@ -175,8 +191,9 @@ def _define_flags(command: ModuleType, argv: Sequence[str]) -> flags.FlagValues:
     values = flags.FlagValues()
     values.set_gnu_getopt()
     if getattr(command, 'TAKES_CONFIG', False):
-        explanation = 'configs/FILE.py or configs/FILE.py:WORDS; --config.key=value changes a key.'
+        explanation = 'NAME:WORDS of a setting, or a file of your own; --config.key=value changes a key.'
         config_flags.DEFINE_config_file('config', None, explanation, flag_values=values, sys_argv=list(argv))
+        values['config'].parser = _ConfigParser(_config_keys(argv))
     command.define_flags(values)
     return values
 
@@ -196,9 +213,9 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     """
     name = command.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
-    if getattr(command, 'TAKES_CONFIG', False):
-        check_config_flags(argv)
-    values = _define_flags(command, argv)
+    values, keys = _define_flags(command, argv), _config_keys(argv)
+    if keys and 'config' in values and not any(re.match('--?config(=|$)', word) for word in argv):
+        raise UserError(NO_CONFIG)
     try:
         words = values(['jitm', *argv])[1:]
     except (flags.Error, TypeError, ValueError) as error:
@@ -208,7 +225,7 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
-    if keys := _config_keys(argv):
+    if keys:
         check_read(values.config, keys)
     return values, words
 

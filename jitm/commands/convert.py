@@ -6,7 +6,7 @@
     jitm convert --to safetensors runs/scan --out exported/scan
 
 With `--from`, the argument is the folder of the published files, or the file of weights in it. Data, losses and
-evaluation are those of `--config`, by default of the file of the system in configs/; the model is that of the weights.
+evaluation are those of `--config`, by default a setting of the system; the model is that of the weights.
 Options of the model that neither the tensors nor the stored options of the training script state are those of the
 config, and are printed.
 
@@ -19,7 +19,6 @@ Hugging Face's, as a folder of transformers. `--from` reads these folders, too.
 """
 
 import functools
-import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,10 +26,9 @@ from typing import Any, NamedTuple
 
 import safetensors.numpy
 from absl import flags
-from ml_collections import ConfigDict
 
 from jitm import config as config_lib
-from jitm import ranges
+from jitm import configs, ranges
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
@@ -72,26 +70,21 @@ def _load_clip(path: str, vocabulary: str | None, model: Mapping[str, Any]) -> P
 
 
 CONFIGS = {  # of the systems that do not have a file of their own, or are not its first setting
-    'dbl': 'configs.dbl:baseline,max,alone,f30k',
-    'vse_infinity': 'configs.vse_infinity:vse_infinity,gru,f30k',
-    'esa': 'configs.vse_infinity:esa,gru,f30k',
-    'rvsepp': 'configs.vse:rvse,selhn,f30k',
-    'tags_dc': 'configs.tags:tags_dc,base,f30k',
+    'dbl': 'dbl:baseline,max,alone,f30k',
+    'vse_infinity': 'vse_infinity:vse_infinity,gru,f30k',
+    'esa': 'vse_infinity:esa,gru,f30k',
+    'rvsepp': 'vse:rvse,selhn,f30k',
+    'tags_dc': 'tags:tags_dc,base,f30k',
 }
-PHOTOS = {'vsepp': 'configs.vsepp:vsepp,vgg19,f30k'}
+PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}
 READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
 SYSTEMS = {
-    'clip': System(_load_clip, 'configs.clip'),
+    'clip': System(_load_clip, 'clip'),
     **{
-        name: System(
-            functools.partial(load_checkpoint, name), CONFIGS.get(name, f'configs.{name}'), PHOTOS.get(name, '')
-        )
+        name: System(functools.partial(load_checkpoint, name), CONFIGS.get(name, name), PHOTOS.get(name, ''))
         for name in systems.SYSTEMS
     },
-    **{
-        name: System(functools.partial(load_joint, name), CONFIGS.get(name, f'configs.{name}'))
-        for name in joint.SYSTEMS
-    },
+    **{name: System(functools.partial(load_joint, name), CONFIGS.get(name, name)) for name in joint.SYSTEMS},
 }
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
 TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS)  # our names, or those of a system
@@ -134,10 +127,10 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     if Checkpoints(folder).whole_steps():
         raise UserError(f'{folder} is a converted run already: choose a new folder')
     system = SYSTEMS[name]
-    config = values.config or _read_setting(system.config)
+    config = values.config or configs.load(system.config)
     published = system.load(path, values.vocabulary, config.model.to_dict())
     if system.photos and not values.config and 'pixels' in published.data:
-        config = _read_setting(system.photos)
+        config = configs.load(system.photos)
     write_run(published, make_config(config.to_dict(), published), folder)
     print(f'run          {folder}  (checkpoints/)')
     print(f'vocabulary   {len(published.vocabulary)} entries')
@@ -145,12 +138,6 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
         assumed = ', '.join(f'{key}={value}' for key, value in published.assumed.items())
         print(f'assumed      {assumed}  (of the config: the checkpoint does not state them)')
     print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
-
-
-def _read_setting(setting: str) -> ConfigDict:
-    """Returns the config of a module, and words after a colon."""
-    module, _, words = setting.partition(':')
-    return importlib.import_module(module).get_config(*([words] if words else []))
 
 
 def make_config(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
@@ -173,7 +160,7 @@ def make_config(config: Mapping[str, Any], published: Published) -> dict[str, An
     if published.model['name'] == 'clip.CLIP' and pixels != ('bicubic', True):
         raise UserError(
             "a CLIP reads photos whose shorter side is resized to data.image_size with data.interpolation 'bicubic': "
-            'give a config of configs/clip.py'
+            'give --config clip, with words or without'
         )
     vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
     terms = dict(config['terms'])

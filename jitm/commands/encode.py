@@ -1,7 +1,7 @@
 """Encode photos once: write the features of an image network, which models of features train on.
 
     jitm encode --workdir runs/vsepp --out data/mine_precomp
-    jitm encode --config configs/vsepp.py:vsepp,f30k,vgg19 --out data/mine_precomp --crops 10
+    jitm encode --config vsepp:vsepp,f30k,vgg19 --out data/mine_precomp --crops 10
     jitm encode --workdir runs/clip_b32 --out data/mine_cells
 
 The network is that of a trained run, or of a config with its initial weights, see config key initialize.image. The

@@ -1,24 +1,34 @@
-"""List the settings of configs/ with their published results.
+"""List the settings with their published results, or print the config of one.
 
-jitm settings             all settings
-jitm settings vse f30k    those of configs/vse.py on Flickr30K: every word must be in the name
+    jitm settings                               the systems, and the words of their settings
+    jitm settings vse f30k                      the settings that have every word, in their own name or the system's
+    jitm settings --show vse:rvse,selhn,f30k    what a setting changes: config key: default -> value
 
 A published result is R@1 from image to text, R@1 from text to image and rsum, in percent, of a single model or of the
 averaged scores of several.
 """
 
+import collections
 import importlib
-import pkgutil
-from collections.abc import Collection, Sequence
+import re
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
+from jitm import configs
+from jitm.commands import cli
+from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
 
 ARGUMENTS = '[WORD...]'
 HEADER = ('setting', 'system', 'protocol', 'i2t R@1', 't2i R@1', 'rsum', 'models', 'source')
 METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
+NEXT = """
+jitm settings WORD...                     lists the settings that have every word
+jitm settings --show vse:rvse,selhn,f30k  prints what a setting changes"""
 
 # The key of published rows, as `SETTINGS` of a config file has it: system, data set, source and, if these do not
 # determine one encoder, the backbone.
@@ -26,36 +36,70 @@ RowKey = tuple[str, ...]
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines no flags."""
+    """Defines the flag."""
+    flags.DEFINE_string('show', None, 'Prints the config of this setting, as NAME:WORDS.', flag_values=values)
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
-    """Prints the settings with the given words."""
-    del values
-    print(table(select(all_settings(), words), published.load()))
+    """Prints the systems, the settings with the given words, or the changes of one."""
+    if values.show is None:
+        settings = all_settings()
+        print(table(select(settings, words), published.load()) if words else f'{overview(settings)}\n{NEXT}')
+        return
+    if words:
+        raise UserError(f"--show prints one setting: leave out '{words[0]}', or join the words by commas")
+    print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
 
 
 def all_settings() -> dict[str, tuple[RowKey, ...]]:
-    """Returns `configs/FILE.py:WORDS` -> the keys of its published rows, for every setting of configs/."""
+    """Returns the name of every setting, as `--config` takes it -> the keys of its published rows."""
     settings = {}
-    for module in pkgutil.iter_modules(importlib.import_module('configs').__path__):
-        keys = getattr(importlib.import_module(f'configs.{module.name}'), 'SETTINGS', {})
-        settings |= {f'configs/{module.name}.py:{words}'.rstrip(':'): rows for words, rows in keys.items()}
+    for name in configs.FILES:
+        keys = getattr(importlib.import_module(f'jitm.configs.{name}'), 'SETTINGS', {})
+        settings |= {f'{name}:{words}'.rstrip(':'): rows for words, rows in keys.items()}
     return settings
 
 
-def select(settings: dict[str, tuple[RowKey, ...]], words: Collection[str]) -> dict[str, tuple[RowKey, ...]]:
-    """Returns the settings whose file or setting has every word.
+def overview(settings: Collection[str]) -> str:
+    """Returns a line for each system: the number of its settings, and their words."""
+    names, counts, lines = {}, collections.Counter(), [('config', 'settings', 'words')]
+    for setting in settings:
+        name, _, words = setting.partition(':')
+        counts[name] += 1
+        names.setdefault(name, {}).update(dict.fromkeys(words.split(',')))
+    lines += [(name, counts[name], ' '.join(words)) for name, words in names.items()]
+    return '\n'.join(
+        textwrap.fill(f'{name:<14}{count:>8}  {words}', shared.WIDTH, subsequent_indent=' ' * 24).rstrip()
+        for name, count, words in lines
+    )
+
+
+def show(config: Mapping[str, Any]) -> list[str]:
+    """Returns what a config changes, as `key: default -> value`; also what its first stage does."""
+    from jitm.config import changes, flatten  # imports flax
+
+    default, prefix = flatten(configs.load('default').to_dict()), 'stages.first.'
+    last = {key: value for key, value in flatten(config).items() if not key.startswith(prefix)}
+    first = {key[len(prefix) :]: value for key, value in flatten(config).items() if key.startswith(prefix)}
+    sections = {key.partition('.')[0] for key in first}  # the others are those of the last stage
+    of_first = {key: value for key, value in default.items() if key.partition('.')[0] in sections}
+    return changes(default, last) + [f'{prefix}{line}' for line in changes(of_first, first)]
+
+
+def select(settings: Mapping[str, tuple[RowKey, ...]], words: Collection[str]) -> dict[str, tuple[RowKey, ...]]:
+    """Returns the settings that have every word: in their name, or in that of the system in a published row.
+
+    Words are compared without regard to case; 'VSE++' is the word vsepp.
 
     Raises:
       UserError: if no setting has a word, or none has them all.
     """
-    known = {word for name in settings for word in _words(name)}
+    known = {name: _words(name, keys) for name, keys in settings.items()}
     for word in words:
-        if word not in known:
-            near = did_you_mean(word, known)
-            raise UserError(f"no setting has the word '{word}'{near}")
-    selected = {name: keys for name, keys in settings.items() if _words(name).issuperset(words)}
+        if _plain(word) not in set().union(*known.values()):
+            near = did_you_mean(_plain(word), set().union(*known.values()))
+            raise UserError(f"no setting has the word '{word}'{near or '; jitm settings lists the words'}")
+    selected = {name: settings[name] for name, its in known.items() if its.issuperset(map(_plain, words))}
     if not selected:
         raise UserError(f'no setting has all of the words {", ".join(words)}; leave one out')
     return selected
@@ -87,9 +131,15 @@ def table(settings: dict[str, tuple[RowKey, ...]], rows: Sequence[published.Row]
     return '\n'.join(form.format(*cells).rstrip() for cells in lines)
 
 
-def _words(name: str) -> set[str]:
-    path, _, words = name.partition(':')
-    return {path.removeprefix('configs/').removesuffix('.py'), *words.split(',')} - {''}
+def _plain(word: str) -> str:
+    """Returns a word as the names of settings have it: vsepp for VSE++, tags_dc for TAGS-DC."""
+    return word.lower().replace('+', 'p').replace('-', '_')
+
+
+def _words(name: str, keys: Sequence[RowKey]) -> set[str]:
+    """Returns the words of a setting: those of its name, and of the systems in its published rows."""
+    systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
+    return {_plain(word) for word in [*re.split('[:,]', name), *systems]}
 
 
 def _cells(name: str, source: str, row: published.Row) -> tuple[str, ...]:

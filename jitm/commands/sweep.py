@@ -1,6 +1,6 @@
 r"""Train a config with several values of its keys, one run after the other, and compare them.
 
-    jitm sweep --config configs/demo.py --workdir runs/margins --seeds 0,1 \
+    jitm sweep --config demo --workdir runs/margins --seeds 0,1 \
         --sweep terms.ranking.margin=0.1,0.2,0.3 --config.epochs=10
 
 Runs that are finished are skipped, a stopped one resumes: the same command continues a stopped sweep.

@@ -1,10 +1,10 @@
 """Train a model from a config, or resume its training.
 
-    jitm train --config configs/demo.py --workdir runs/demo
-    jitm train --config configs/vse.py:rvse,selhn,f30k --workdir runs/rvse --config.epochs=10
+    jitm train --config demo --workdir runs/demo
+    jitm train --config vse:rvse,selhn,f30k --workdir runs/rvse --config.epochs=10
 
 A stopped or killed run resumes with the same command, and ends with the same parameters as if it had
-never stopped. `jitm settings` lists the published settings of configs/.
+never stopped. `jitm settings` lists the published settings.
 """
 
 from collections.abc import Mapping

@@ -72,7 +72,7 @@ def load_generator(workdir: str | Path, step: int | None = None, member: str | N
     if not name:
         raise UserError(
             f"{workdir} has no generator of captions (its config key 'synthesis.generator' is ''); name a run that "
-            'has one with --generator, such as one of configs/tags.py'
+            'has one with --generator, such as one of --config tags'
         )
     generator = run if name == run.member else load_run(workdir, run.step, name)
     masking = config_lib.bind(Masking, run.config['masking'], where='masking')()

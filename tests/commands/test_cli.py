@@ -13,6 +13,7 @@ import jax
 import pytest
 
 import jitm.__main__
+from jitm import configs
 from jitm.commands import cli, compilation_cache, programs
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from tests.conftest import ROOT, environment
@@ -62,6 +63,14 @@ WRONG = {
     'lower bound': ('eval --workdir x --folds 0', '--folds=0'),
     'enumeration': ('eval --workdir x --dtype float16', 'float32|bfloat16'),
     'no such file': ('train --config nothing.py', 'config file nothing.py does not exist'),
+    'no such setting': ('train --config vze:fc', "config file vze does not exist, did you mean 'vse'?"),
+    'a short name with its suffix': (
+        'train --config vse.py:fc',
+        "config file vse.py does not exist, did you mean 'vse'?",
+    ),
+    'no such file in configs': ('train --config configs/nothing.py', 'config file configs/nothing.py does not exist'),
+    'key without a config': ('train --workdir x --config.epochs=3', '--config is missing; jitm settings lists'),
+    'show and words': ('settings --show vse f30k', "--show prints one setting: leave out 'f30k'"),
     'misspelled section': (f'train {CONFIG} --workdir x --config.optimzer.name=x', "did you mean 'optimizer.name'"),
     'unknown word': (f'train {CONFIG}:vsep --workdir x', "'vsep'"),
     'unknown key': (
@@ -103,7 +112,33 @@ def test_bad_input_is_one_sentence_and_exit_code_2(without_run, tmp_path, monkey
     assert sorted(tmp_path.rglob('*')) == before
 
 
-CHANGED = 'from configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
+OWN = 'from jitm import configs\ndef get_config(words="f30k"):\n    return configs.load(f"vsrn:{words}")\n'
+
+
+@pytest.mark.parametrize(
+    ('argument', 'setting'),
+    [
+        ('vsrn', 'vsrn:f30k'),
+        ('vsrn:f8k', 'vsrn:f8k'),
+        ('configs/vsrn.py:f8k', 'vsrn:f8k'),
+        ('demo', 'demo'),
+        ('mine.py:coco', 'vsrn:coco'),
+        ('sub/mine.py', 'vsrn:f30k'),
+        ('configs/demo.py', 'vsrn:f30k'),  # a file of the working directory comes first
+    ],
+)
+def test_settings_have_short_names_and_files_have_paths(tmp_path, monkeypatch, argument, setting):
+    """In a folder with files of these names, and with a package configs that is not ours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ('mine.py', 'sub/mine.py', 'vsrn', 'configs/demo.py'):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(OWN if name.endswith('.py') else 'not a config')
+    Path('configs/__init__.py').write_text('raise ImportError("another package")')
+    assert cli.read_config(argument).to_dict() == configs.load(setting).to_dict()
+
+
+CHANGED = 'from jitm.configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
 CONFIG_FILES = {
     'syntax': ('def get_config(:', 'cannot be run: SyntaxError'),
     'import': ('import no_such_module', "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
@@ -192,13 +227,13 @@ def test_runs_of_an_older_format_are_refused(old_run, tmp_path, monkeypatch, cap
     assert len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize('command', ['report summary {run}', 'train --config configs/demo.py --workdir {run}'])
+@pytest.mark.parametrize('command', ['report summary {run}', 'train --config demo --workdir {run}'])
 def test_configs_of_an_older_format_are_refused(tmp_path, capsys, command):
     folder = tmp_path / 'run'
     folder.mkdir()
     (folder / 'config.json').write_text('{"rankings": {"source": "in_batch"}, "rounds": {}}')
     (folder / 'metrics.jsonl').write_text('')
-    argv = [word.format(run=folder).replace('configs/', f'{ROOT}/configs/') for word in command.split()]
+    argv = [word.format(run=folder) for word in command.split()]
     assert cli.main(argv) == 2
     error = capsys.readouterr().err
     assert f'{folder} holds a run of an older format; train it again with this version' in error
@@ -295,7 +330,7 @@ def test_the_module_is_the_program(start, tmp_path):
     result = subprocess.run([sys.executable, *start], env=environment(), cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ''
-    assert 'configs/vse.py' in result.stdout or 'jitm COMMAND --help' in result.stdout
+    assert 'rvsepp' in result.stdout or 'jitm COMMAND --help' in result.stdout
 
 
 def test_the_installed_program_is_that_of_pyproject():

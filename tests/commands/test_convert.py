@@ -26,7 +26,7 @@ def folder(tmp_path_factory) -> str:
 @pytest.fixture(scope='module')
 def converted(folder, tmp_path_factory):
     workdir = tmp_path_factory.mktemp('runs') / 'clip'
-    arguments = ['--from', 'clip', folder, '--out', str(workdir), '--config', 'configs/clip.py:scenes', *DATA]
+    arguments = ['--from', 'clip', folder, '--out', str(workdir), '--config', 'clip:scenes', *DATA]
     assert main(['convert', *arguments]) == 0
     return workdir
 
@@ -71,7 +71,7 @@ def test_published_names_are_written_and_read_again(converted, tmp_path, target)
 
 
 def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, folder, capsys):
-    arguments = ['--config', 'configs/clip.py:scenes', *DATA, '--workdir', str(converted)]
+    arguments = ['--config', 'clip:scenes', *DATA, '--workdir', str(converted)]
     assert main(['train', *arguments]) == 2
     assert 'is not a run of jitm' in capsys.readouterr().err
     config = load_run(converted).config
@@ -95,12 +95,12 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
         (['--to', 'scan', 'RUN', '--out', 'NEW'], "the run has the model 'clip.CLIP', which is not SCAN"),
         (['--to', 'clip_hf', 'RUN', '--out', 'NEW'], "--to is 'clip_hf', no system, did you mean 'clip'"),
         (
-            ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'configs/scan.py'],
+            ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'scan'],
             'the model reads pixels, which the',
         ),
         (
-            ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'configs/vsepp.py:vsepp,squeezenet,frozen,f8k'],
-            "with data.interpolation 'bicubic': give a config of configs/clip.py",
+            ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'vsepp:vsepp,squeezenet,frozen,f8k'],
+            "with data.interpolation 'bicubic': give --config clip, with words or without",
         ),
         (['--from', 'clip', 'PATH', '--out', 'RUN'], 'is a converted run already: choose a new folder'),
         (['--from', 'clip', 'PATH', '--out', 'PATH'], 'is not empty and is not a converted run of jitm; choose a new'),

@@ -17,7 +17,7 @@ from tests.importers import authors_checkpoints as theirs
 SIZES = {'train': 16, 'dev': 10, 'test': 10}
 DATA = [f'--config.data.{name}_images={count}' for name, count in SIZES.items()]
 REGION_FEATURES = 200
-FILES = {'scan': 'configs/scan.py:t2i,avg,scenes', 'vsepp': 'configs/demo.py'}
+FILES = {'scan': 'scan:t2i,avg,scenes', 'vsepp': 'demo'}
 
 
 @pytest.fixture(scope='module')

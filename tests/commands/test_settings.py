@@ -1,13 +1,14 @@
 import pytest
 
-from jitm.commands import settings
+from jitm import configs
+from jitm.commands import cli, settings
 from jitm.errors import UserError
 from jitm.evaluation import published
 
 KEYS = {
-    'configs/vse.py:fc,selhn,f30k': (('VSE (FC) + SelHN', 'f30k', 'SelHN table 3'),),
-    'configs/vse.py:fc,selhn,f8k': (),
-    'configs/sgraf.py:sgr,f30k': (('SGR', 'f30k', 'README of SGRAF'),),
+    'vse:fc,selhn,f30k': (('VSE (FC) + SelHN', 'f30k', 'SelHN table 3'),),
+    'vse:fc,selhn,f8k': (),
+    'sgraf:sgr,f30k': (('SGR', 'f30k', 'README of SGRAF'),),
 }
 
 
@@ -23,32 +24,72 @@ def test_published_keys_determine_their_rows():
 def test_selection_needs_every_word():
     names = lambda *words: [*settings.select(KEYS, words)]  # noqa: E731
     assert names() == [*KEYS]
-    assert names('f30k') == ['configs/vse.py:fc,selhn,f30k', 'configs/sgraf.py:sgr,f30k']
-    assert names('f30k', 'vse') == ['configs/vse.py:fc,selhn,f30k']
+    assert names('f30k') == ['vse:fc,selhn,f30k', 'sgraf:sgr,f30k']
+    assert names('f30k', 'vse') == ['vse:fc,selhn,f30k']
+
+
+def test_words_of_the_system_column_select_too():
+    names = [*settings.select(settings.all_settings(), ['VSE++', 'f30k'])]
+    assert 'vsepp:vsepp,f30k' in names
+    assert all('vsepp' in name for name in names)
+    assert [*settings.select(KEYS, ['SGR'])] == ['sgraf:sgr,f30k']
+    published_only = {'aoq:vsrn,coco': (('VSRN + AOQ (Fine-tune)', 'coco', 'AOQ table 4'),)}
+    assert [*settings.select(published_only, ['fine-tune'])] == ['aoq:vsrn,coco']
 
 
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
         (['selhm'], "no setting has the word 'selhm', did you mean 'selhn'"),
+        (['photos'], "no setting has the word 'photos'; jitm settings lists the words$"),
         (['sgr', 'f8k'], 'no setting has all of the words sgr, f8k; leave one out'),
     ],
 )
 def test_selection_of_no_setting_is_refused(words, message):
     with pytest.raises(UserError, match=message):
-        settings.select(KEYS, words)
+        settings.select(settings.all_settings() if words == ['photos'] else KEYS, words)
 
 
 def test_table_has_published_numbers():
     lines = [line.split() for line in settings.table(KEYS, published.load()).splitlines()]
     assert lines[1] == [
-        *('configs/vse.py:fc,selhn,f30k', 'VSE', '(FC)', '+', 'SelHN', 'Flickr30K', '1K'),
+        *('vse:fc,selhn,f30k', 'VSE', '(FC)', '+', 'SelHN', 'Flickr30K', '1K'),
         *('77.1', '56.3', '496.1', 'single', 'SelHN', 'table', '3'),
     ]
-    assert lines[2] == ['configs/vse.py:fc,selhn,f8k', *'-------']
+    assert lines[2] == ['vse:fc,selhn,f8k', *'-------']
+
+
+def run(capsys, *words):
+    assert cli.main(['settings', *words]) == 0
+    return capsys.readouterr().out.splitlines()
 
 
 def test_command_prints_the_table(capsys):
-    settings.main(None, ['rvsepp', 'coco'])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ['setting', *['configs/vse.py:rvsepp,selhn,coco'] * 2]
+    lines = run(capsys, 'rvsepp', 'coco')
+    assert [line.split()[0] for line in lines] == ['setting', *['vse:rvsepp,selhn,coco'] * 2]
+
+
+def test_without_words_the_command_prints_an_overview(capsys):
+    lines = run(capsys)
+    assert len(lines) < 40
+    assert max(map(len, lines)) <= 100
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line[:1].strip()}
+    assert rows['naaf'] == ['3', 'f30k', 'coco', 'f8k']
+    counts = [int(cells[0]) for name, cells in rows.items() if name in configs.FILES]
+    assert sum(counts) == len(settings.all_settings())
+
+
+def test_a_setting_is_shown_as_changes_of_the_defaults(capsys):
+    lines = run(capsys, '--show', 'vse:rvse,selhn,f30k')
+    assert lines[0] == 'config key: default -> vse:rvse,selhn,f30k'
+    assert 'model.image.mlp: none -> residual' in lines
+    assert 'terms.ranking.epsilon: absent -> 0.01' in lines
+    assert not any(line.startswith('seed') for line in lines)
+    assert len(run(capsys, '--show', 'default')) == 1
+
+
+def test_a_first_stage_is_shown_as_changes_of_the_defaults(capsys):
+    lines = run(capsys, '--show', 'aoq:vsepp,adapoffquin,f8k')
+    assert 'stages.top_h_texts: absent -> 300' in lines
+    assert 'stages.first.epochs: 30 -> 8' in lines
+    assert not any('seed' in line for line in lines)

@@ -2,6 +2,8 @@
 
 import importlib
 
+from jitm import configs
+
 FILES = (
     *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf'),
     *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'recipe'),
@@ -9,14 +11,12 @@ FILES = (
 
 
 def module_of(file):
-    return importlib.import_module(f'configs.{file}')
+    return importlib.import_module(f'jitm.configs.{file}')
 
 
 def load(setting):
     """The config of `vse:fc,max,f30k`, `demo` or `default`, as a dict."""
-    file, _, words = setting.partition(':')
-    get_config = module_of(file).get_config
-    return (get_config(words) if words else get_config()).to_dict()
+    return configs.load(setting).to_dict()
 
 
 SETTINGS = [f'{file}:{words}'.rstrip(':') for file in FILES for words in module_of(file).SETTINGS]

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from configs import clip, common
 from jitm import config as config_lib
+from jitm.configs import clip, common
 from jitm.training import stages
 from jitm.training.build.model import make_members
 from jitm.training.build.objective import make_objective, make_optimizer

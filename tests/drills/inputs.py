@@ -303,7 +303,12 @@ def flag_rows() -> Iterator[Row]:
 SEARCH = 'search', '--workdir', 'run', '--split', 'dev', 'a dog'
 ARGUMENTS = [
     (('trian',), "did you mean 'train'"),
-    (('settings', 'no_such_word'), ''),
+    (('settings', 'no_such_word'), 'jitm settings lists the words'),
+    (('settings', '--show', 'vze'), "did you mean 'vse'"),
+    (('settings', '--show', 'vse:fc,fc'), ''),
+    (('settings', '--show', 'vse', 'fc'), "leave out 'fc'"),
+    (('train', '--config', 'vze:fc', '--workdir', 'new'), "did you mean 'vse'"),
+    (('train', '--config', 'configs/absent.py', '--workdir', 'new'), 'does not exist'),
     ((*NEW[:-1], 'config.py'), 'config.py'),
     ((*NEW[:-1], 'data'), 'is not a run of jitm'),
     ((*NEW[:-1], '/dev/null/run'), '/dev/null'),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from configs import common
+from jitm.configs import common
 from tests.drills import runs
 from tests.drills.inputs import NEW, Row, edit, make_pipe
 

@@ -4,7 +4,6 @@
 `python -m tests.golden.steps --record` writes the file anew.
 """
 
-import importlib
 import json
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 
 import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` was made with
+from jitm.commands.cli import read_config
 from jitm.data import candidates, scenes
 from jitm.training.build.run import set_up
 
@@ -35,10 +35,7 @@ SIZES = {
 
 def load(setting: str) -> dict[str, Any]:
     """Returns the config of a setting such as configs/vse.py:fc,max,f30k."""
-    path, _, words = setting.partition(':')
-    module = importlib.import_module(path.removesuffix('.py').replace('/', '.'))
-    config = module.get_config(words) if words else module.get_config()
-    return json.loads(json.dumps(config.to_dict()))
+    return json.loads(json.dumps(read_config(setting).to_dict()))
 
 
 def write_files(folder: Path) -> None:

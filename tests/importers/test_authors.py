@@ -13,9 +13,9 @@ import safetensors
 from flax import traverse_util
 from safetensors.numpy import save_file
 
-from configs import vse_infinity, vsepp
 from jitm.commands.cli import main
 from jitm.config import make_model
+from jitm.configs import vse_infinity, vsepp
 from jitm.errors import UserError
 from jitm.importers.authors import export_checkpoint, load_checkpoint
 from jitm.importers.bert import published_name as bert_name
@@ -175,7 +175,7 @@ def test_checkpoints_of_other_ages_and_of_several_devices(tmp_path, vocabulary, 
 def test_what_nothing_states_is_that_of_the_config_and_printed(tmp_path, vocabulary, capsys):
     _, modules, _, images, _ = SYSTEMS['bfan']
     path = theirs.write_checkpoint(tmp_path / 'x.pth', modules)
-    config = ('--config', 'configs/bfan.py:prob,f30k')
+    config = ('--config', 'bfan:prob,f30k')
     assert convert('bfan', path, tmp_path / 'run', '--vocabulary', vocabulary, *config) == 0
     assert 'assumed      lambda_softmax=20.0, raw_feature_norm=clipped_l2norm, focal=prob  (' in capsys.readouterr().out
     want = theirs.score_all(functools.partial(theirs.score_bfan, focal='prob'), modules, images)
@@ -375,7 +375,7 @@ def test_both_names_of_a_tensor_are_refused(tmp_path, vocabulary, capsys):
         (('--vocabulary', 'LONG'), 'has 14 words, but'),
         (('--vocabulary', 'x.txt'), 'x.txt'),
         (
-            ('--vocabulary', 'WORDS', '--config', 'configs/scan.py'),
+            ('--vocabulary', 'WORDS', '--config', 'scan'),
             "--config has the model 'scan.SCAN', which is not VSE++",
         ),
     ],

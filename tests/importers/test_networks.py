@@ -9,8 +9,8 @@ import pytest
 import safetensors
 from flax import traverse_util
 
-from configs import vsepp
 from jitm.commands.cli import main
+from jitm.configs import vsepp
 from jitm.errors import UserError
 from jitm.importers import cnn as importer
 from jitm.importers.authors import export_checkpoint, load_checkpoint
@@ -170,7 +170,7 @@ def test_other_networks_are_one_sentence(tmp_path, vocabulary, change, message):
 
 
 def test_data_of_another_kind_are_refused(tmp_path, vocabulary, capsys):  # noqa: F811
-    photos = ('--vocabulary', vocabulary, '--config', 'configs/vsepp.py:vsepp,vgg19,f30k')
+    photos = ('--vocabulary', vocabulary, '--config', 'vsepp:vsepp,vgg19,f30k')
     path = theirs.write_checkpoint(tmp_path / 'x.pth', theirs.encoders(np.random.default_rng(0), bidirectional=False))
     assert convert('vsepp', path, tmp_path / 'run', *photos) == 2
     assert "the model reads regions, which the data of --config ('photos.load') do not have" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from configs import dbl
+from jitm.configs import dbl
 from jitm.losses import anchored, distillation
 from tests.losses.test_ranking import QUERIES, central_differences
 from tests.losses.test_ranking import random_case as random_masks

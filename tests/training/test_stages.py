@@ -325,7 +325,7 @@ def test_keys_that_a_stage_replaces_are_refused_as_flags(tmp_path, monkeypatch, 
         ('vsepp,adapoffquin,f8k', 'stages.first.masking.rate=.3', "not read unless 'masking.num_views' is set"),
         ('vsepp,adapoffquin,f8k', 'stages.first.offline.redraw=False', "not read unless 'offline.path' is set"),
     ):
-        command = ['train', f'--config=configs/aoq.py:{words}', f'--workdir={tmp_path}/run', f'--config.{key}']
+        command = ['train', f'--config=aoq:{words}', f'--workdir={tmp_path}/run', f'--config.{key}']
         assert cli.main(command) == EXIT_USER_ERROR
         output = capsys.readouterr()
         assert sentence in output.err
