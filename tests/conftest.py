@@ -36,7 +36,8 @@ CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
 sys.path.insert(0, str(ROOT))
 os.environ['XDG_CACHE_HOME'] = str(ROOT / '.pytest_cache' / 'home')
 
-jax.config.update('jax_num_cpu_devices', 1)  # else `jitm eval` takes all cores where its test is the first
+if jax.config.jax_num_cpu_devices < 0:  # else `jitm eval` takes all cores where its test is the first
+    jax.config.update('jax_num_cpu_devices', 1)
 jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 
