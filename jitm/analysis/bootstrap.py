@@ -1,7 +1,7 @@
 """Paired bootstrap of rsum over images (Efron and Tibshirani, 1993, chapter 16; Berg-Kirkpatrick et al., 2012)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,32 +29,38 @@ class Difference:
     ahead: float
 
 
-def rsum_by_image(sims: np.ndarray, image_of_text: np.ndarray) -> np.ndarray:
-    """Returns the share of each image, with its captions, in rsum; their mean is rsum.
+@dataclasses.dataclass(frozen=True)
+class Hits:
+    """How much each image, with its captions, contributes to rsum.
 
-    An image counts 100 for each K of 1, 5 and 10 at which it retrieves one of its captions, and 100 / C for each K and
-    each of its C captions that retrieves it.
+    Attributes:
+      i2t: float64 [I], 100 for each K of 1, 5 and 10 at which the image retrieves one of its captions.
+      t2i: float64 [I], the sum over its captions of 100 for each K at which the caption retrieves the image.
+      texts: int [I], the number of its captions.
+    """
 
-    Args:
-      sims: [I, T], every image with every caption.
-      image_of_text: int [T], the image of each caption; every image has the same number.
+    i2t: np.ndarray
+    t2i: np.ndarray
+    texts: np.ndarray
 
-    Returns:
-      float64 [I], in percentage points; at most 600.
+    def rsum(self, counts: np.ndarray | None = None) -> np.ndarray:
+        """Returns rsum, float64 [...], where each image occurs `counts` times, [..., I]; once if None."""
+        counts = np.ones(len(self.texts)) if counts is None else counts
+        return counts @ self.i2t / np.sum(counts, axis=-1) + counts @ self.t2i / (counts @ self.texts)
+
+
+def hits(matrices: Sequence[Matrix]) -> Hits:
+    """Returns the mean hits of the runs of a setting.
 
     Raises:
       ValueError: as `jitm.metrics.ranks`.
     """
-    i2t, t2i = (np.sum(np.less.outer(way, RECALLS_AT), axis=1) for way in ranks(sims, image_of_text))
-    return 100 * (i2t + np.bincount(image_of_text, t2i) / np.bincount(image_of_text))
-
-
-def mean_rsums(evaluated: Mapping[int, Sequence[Matrix]]) -> dict[int, np.ndarray]:
-    """Returns the share of each image in rsum, float64 [I], the mean over the runs of each setting."""
-    return {
-        n: np.mean([rsum_by_image(matrix.sims, matrix.image_of_text) for matrix in matrices], axis=0)
-        for n, matrices in evaluated.items()
-    }
+    image_of_text = matrices[0].image_of_text
+    i2t, t2i = (
+        100 * np.mean([np.sum(np.less.outer(ranked, RECALLS_AT), axis=1) for ranked in way], axis=0)
+        for way in zip(*(ranks(matrix.sims, image_of_text) for matrix in matrices), strict=True)
+    )
+    return Hits(i2t, np.bincount(image_of_text, t2i), np.bincount(image_of_text))
 
 
 def resample(images: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
@@ -72,7 +78,7 @@ def resample(images: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarr
     return rng.multinomial(images, np.full(images, 1 / images), size=resamples).astype(np.float64)
 
 
-def difference(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> Difference:
+def difference(first: Hits, second: Hits, counts: np.ndarray) -> Difference:
     """Compares two settings on the same resamples of the images.
 
     The gallery is fixed: a sampled image or caption keeps the rank that it has among all candidates of the split, and
@@ -80,11 +86,11 @@ def difference(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> Dif
     training, so the interval is that of other queries, not of other runs.
 
     Args:
-      first: [I], `rsum_by_image` of the first setting, the mean over its seeds.
-      second: [I], that of the second.
+      first: the hits of the first setting.
+      second: those of the second, on the same images.
       counts: [R, I], see `resample`.
     """
-    by_image = first - second
-    differences = np.round(counts @ by_image / len(by_image), 9)  # equal settings are equal, not ahead by an ulp
+    whole = first.rsum() - second.rsum()
+    differences = np.round(first.rsum(counts) - second.rsum(counts), 9)  # equal settings are not ahead by an ulp
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Difference(float(np.mean(by_image)), float(low), float(high), float(np.mean(differences > 0)))
+    return Difference(float(whole), float(low), float(high), float(np.mean(differences > 0)))

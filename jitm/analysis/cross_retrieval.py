@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from jitm.analysis.figures import save
-from jitm.analysis.matrices import Matrix, names_of
+from jitm.analysis.matrices import Matrix
+from jitm.analysis.saved import names_of
 from jitm.analysis.tables import table
+from jitm.errors import UserError
 from jitm.metrics import cross_retrieval_ranks
 
 LAST_RANKS = (1, 5, 10, 50, 200)  # upper ends of all intervals but the last; the paper names only two intervals
@@ -15,7 +17,17 @@ INTERVALS = ('1', '2-5', '6-10', '11-50', '51-200', '>200')
 
 
 def frequencies(matrix: Matrix) -> np.ndarray:
-    """Counts the positive pairs by the interval of their cross-retrieval rank: int [6]."""
+    """Counts the positive pairs by the interval of their cross-retrieval rank: int [6].
+
+    Raises:
+      UserError: if some images have more texts than others.
+    """
+    texts = np.bincount(matrix.image_of_text)
+    if texts.min() < texts.max():
+        raise UserError(
+            f'{matrix.path} has images with {texts.min()} and with {texts.max()} texts, but cross-retrieval ranks need '
+            'the same number; leave the file out'
+        )
     ranks = cross_retrieval_ranks(matrix.sims, matrix.image_of_text)
     return np.bincount(np.searchsorted(LAST_RANKS, ranks), minlength=len(INTERVALS))
 

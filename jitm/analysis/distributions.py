@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from jitm.analysis.figures import save
-from jitm.analysis.matrices import Matrix, names_of
+from jitm.analysis.matrices import Matrix
+from jitm.analysis.saved import names_of
 from jitm.analysis.tables import table
 from jitm.errors import UserError
 

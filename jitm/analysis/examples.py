@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jitm.analysis.bootstrap import Hits
 from jitm.analysis.markup import Column, breakable, escape, section, table
 from jitm.analysis.matrices import Matrix
 from jitm.analysis.panels import load_split_of
@@ -109,7 +110,7 @@ class Shown:
 def read_examples(
     settings: Sequence[Setting],
     evaluated: Mapping[int, Sequence[Matrix]],
-    rsums: Mapping[int, np.ndarray],
+    found: Mapping[int, Hits],
     split_name: str,
     count: int,
     *,
@@ -121,7 +122,7 @@ def read_examples(
     Args:
       settings: all settings.
       evaluated: the similarities of some of them, by index.
-      rsums: their rsum by image, see `mean_rsums`.
+      found: their hits, by index.
       split_name: the split of the similarities, such as 'dev'.
       count: examples of each kind.
       data_root: the data folder, if it has moved since training.
@@ -135,8 +136,8 @@ def read_examples(
     """
     if len(evaluated) < 2 or not count:
         return None
-    best = max(rsums, key=lambda n: np.mean(rsums[n]))
-    other = next(n for n in rsums if n != best)
+    best = max(found, key=lambda n: found[n].rsum())
+    other = next(n for n in found if n != best)
     (first, *_), (second, *_) = evaluated[best], evaluated[other]
     run = settings[best].runs[0]
     try:
@@ -156,7 +157,8 @@ def read_examples(
 def examples_section(shown: Shown | None, num_evaluated: int) -> str:
     """Returns the numbers of queries for which one, both or none of two settings is right, and examples."""
     if shown is None:
-        reason = 'None were asked for.' if num_evaluated > 1 else 'Two settings need saved similarities.'
+        needed = 'Two settings need saved similarities of the same images and captions.'
+        reason = 'None were asked for.' if num_evaluated > 1 else needed
         return section('Examples', f'<p>{reason}</p>')
     a, b = map(breakable, shown.names)
     intro = (

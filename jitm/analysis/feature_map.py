@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from jitm.analysis.figures import save
-from jitm.analysis.matrices import Saved, check_same_data, names_of, read_protocol
 from jitm.analysis.retrieval import evenly_spaced
+from jitm.analysis.saved import Saved, check_same_data, names_of, read_report
 from jitm.errors import UserError
 
 METHODS = ('tsne', 'pca')
@@ -24,12 +24,10 @@ class Vectors(Saved):
     Attributes:
       images: float32 [I, D].
       texts: float32 [T, D].
-      image_of_text: int [T].
     """
 
     images: np.ndarray
     texts: np.ndarray
-    image_of_text: np.ndarray
 
 
 def _read(path: Path) -> Vectors:
@@ -47,7 +45,7 @@ def _read(path: Path) -> Vectors:
         raise UserError(f'{path} has arrays of shapes {shapes}, which are not consistent; write it again')
     if not all(np.isfinite(side).all() for side in (images, texts)):
         raise UserError(f'{path} has NaN or infinite vectors; write it again with jitm eval --save_vectors')
-    return Vectors(path=path, protocol=read_protocol(path), **arrays)
+    return Vectors(path=path, **arrays, **read_report(path, arrays.values()))
 
 
 def read_vectors(paths: Sequence[Path]) -> list[Vectors]:
@@ -57,12 +55,9 @@ def read_vectors(paths: Sequence[Path]) -> list[Vectors]:
       paths: npz files with `images`, `texts` and `image_of_text`.
 
     Raises:
-      UserError: if a file is missing or damaged, or their sizes or reports show that the splits differ.
+      UserError: if a file is missing or damaged, is not of the report beside it, or the splits differ.
     """
     files = [_read(path) for path in paths]
-    for other in files[1:]:
-        if not np.array_equal(other.image_of_text, files[0].image_of_text):
-            raise UserError(f'{other.path} has other images and texts than {files[0].path}; give files of one split')
     check_same_data(files)
     return files
 

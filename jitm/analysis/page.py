@@ -5,8 +5,6 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from jitm.analysis import bootstrap, training
 from jitm.analysis.examples import Shown, examples_section
 from jitm.analysis.figures import to_svg
@@ -21,14 +19,24 @@ from jitm.analysis.tables import mean_and_deviation
 MINUS = '\N{MINUS SIGN}'  # as wide as the plus sign
 
 
-def page(settings: Sequence[Setting], rsums: Mapping[int, np.ndarray], split_name: str, examples: Shown | None) -> str:
+def page(
+    settings: Sequence[Setting],
+    found: Mapping[int, bootstrap.Hits],
+    examples: Shown | None,
+    *,
+    different: str,
+    split_name: str,
+    data_root: str | None,
+) -> str:
     """Returns the page.
 
     Args:
       settings: runs that have been validated.
-      rsums: `mean_rsums` of the settings with saved similarities, by index.
-      split_name: the split of the similarities.
+      found: the hits of the settings with saved similarities, by index; empty if they cannot be compared.
       examples: see `read_examples`.
+      different: which similarities are of different data; '' if they can be compared.
+      split_name: the split of the similarities.
+      data_root: the data folder, if it has moved since training.
 
     Returns:
       HTML; equal arguments give equal pages.
@@ -46,8 +54,8 @@ def page(settings: Sequence[Setting], rsums: Mapping[int, np.ndarray], split_nam
         _settings(settings),
         _recalls(settings),
         _curves(settings),
-        _significance(settings, rsums, split_name),
-        examples_section(examples, len(rsums)),
+        _significance(settings, found, different, split_name, data_root),
+        examples_section(examples, len(found)),
         f'<footer class="soft">Written by <code>{escape(command)}</code></footer>',
     ]
     return document(f'Comparison of {title}', '\n'.join(body))
@@ -133,21 +141,30 @@ def _curves(settings: Sequence[Setting]) -> str:
     return section('Curves', f'<div class="wide curves" role="region" tabindex="0" aria-label="Curves">{image}</div>')
 
 
-def _significance(settings: Sequence[Setting], rsums: Mapping[int, np.ndarray], split_name: str) -> str:
+def _significance(
+    settings: Sequence[Setting],
+    found: Mapping[int, bootstrap.Hits],
+    different: str,
+    split_name: str,
+    data_root: str | None,
+) -> str:
     """Returns the table of the paired bootstrap, and the commands that save the similarities that it lacks."""
     parts = []
-    if len(rsums) > 1:
-        parts = [*_differences(settings, rsums, split_name)]
+    if different:
+        parts.append(f'<p>The settings cannot be compared: {breakable(different)}.</p>')
+    elif len(found) > 1:
+        parts = [*_differences(settings, found, split_name)]
     elif len(settings) > 1:
         parts.append('<p>Two settings need saved similarities to be compared.</p>')
     else:
         parts.append('<p>There is one setting, and so nothing to compare.</p>')
     flag = '' if split_name == 'dev' else f' --split {shlex.quote(split_name)}'
+    flag += f' --data_root {shlex.quote(data_root)}' if data_root else ''
     lacking = [
         f'jitm eval --workdir {shlex.quote(str(run.workdir))} --save_sims{flag}'
         for setting in settings
         for run in setting.runs
-        if not saved_sims(run, split_name).exists()
+        if not saved_sims(run, split_name, data_root).exists()
     ]
     if lacking and len(settings) > 1:
         items = '\n'.join(f'<li><code>{escape(command)}</code></li>' for command in lacking)
@@ -155,14 +172,14 @@ def _significance(settings: Sequence[Setting], rsums: Mapping[int, np.ndarray], 
     return section('Significance', *parts)
 
 
-def _differences(settings: Sequence[Setting], rsums: Mapping[int, np.ndarray], split_name: str) -> Sequence[str]:
+def _differences(settings: Sequence[Setting], found: Mapping[int, bootstrap.Hits], split_name: str) -> Sequence[str]:
     """Returns what the paired bootstrap is, and its table."""
-    images = len(next(iter(rsums.values())))
+    images = len(next(iter(found.values())).texts)
     counts = bootstrap.resample(images)
     rows = []
-    for a, b in itertools.combinations(rsums, 2):
-        result = bootstrap.difference(rsums[a], rsums[b], counts)
-        names = (f'{breakable(settings[n].name)} <small>{np.mean(rsums[n]):.1f}</small>' for n in (a, b))
+    for a, b in itertools.combinations(found, 2):
+        result = bootstrap.difference(found[a], found[b], counts)
+        names = (f'{breakable(settings[n].name)} <small>{found[n].rsum():.1f}</small>' for n in (a, b))
         text = f'{result.rsum:+.1f}'
         if result.low > 0 or result.high < 0:
             text = f'<span class="best">{text}</span>'

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from jitm import config as config_lib
-from jitm.analysis.matrices import Matrix, names_of
+from jitm.analysis.matrices import Matrix
 from jitm.analysis.pictures import png
 from jitm.analysis.retrieval import Retrieved, retrieve
+from jitm.analysis.saved import names_of
 from jitm.analysis.settings import read_run_log
 from jitm.analysis.tables import table
 from jitm.data.splits import Split
@@ -29,35 +30,34 @@ def read_split(matrices: Sequence[Matrix], data_root: str | None) -> Split:
       data_root: the data folder, if it has moved since training.
 
     Raises:
-      UserError: if there is no report or run, or the data cannot be read or have another size.
+      UserError: if there is no report or run, or the data cannot be read, or are of other images or captions.
     """
-    protocol = next((matrix.protocol for matrix in matrices if matrix.protocol), None)
-    if protocol is None:
+    matrix = next((matrix for matrix in matrices if matrix.protocol), None)
+    if matrix is None:
         raise UserError(
             f'{matrices[0].path} has no metrics.json beside it that names its data; give at least one matrix in the '
             'folder where jitm eval --save_sims wrote it'
         )
-    run = read_run_log(Path(protocol['runs'][0]['workdir']))
-    return load_split_of(matrices[0], run.config['data'], protocol['split'], data_root)
+    run = read_run_log(Path(matrix.protocol['runs'][0]['workdir']))
+    return load_split_of(matrix, run.config['data'], matrix.protocol['split'], data_root)
 
 
 def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data_root: str | None) -> Split:
     """Reads the split of a matrix.
 
     Args:
-      matrix: similarities of the split.
+      matrix: similarities of the split, with a report.
       data: the sub-dict `data` of the config of its run.
       split_name: such as 'dev'.
       data_root: the data folder, if it has moved since training.
 
     Raises:
-      UserError: if the data cannot be read or have another size.
+      UserError: if the data cannot be read, or are of other images or captions.
     """
     split = config_lib.load_split(data, split_name, data_root)
-    if (split.num_images, split.num_texts) != matrix.sims.shape:
+    if split.captions_hash != matrix.captions:
         raise UserError(
-            f'{split.name} has {split.num_images} images and {split.num_texts} texts, but {matrix.path} has shape '
-            f'{matrix.sims.shape}; give the --data_root that jitm eval used'
+            f'{split.name} has other images or captions than {matrix.path}; give the --data_root that jitm eval used'
         )
     return split
 

@@ -8,29 +8,23 @@ Prints R@1, R@5, R@10, median rank and rsum, and writes metrics.json. A stopped 
 with the same command.
 """
 
-import shutil
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from absl import flags
 
 from jitm import parallel
+from jitm.analysis import saved
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import eccv, explain, published
-from jitm.evaluation.protocol import (
-    Shortlist,
-    check_vectors,
-    describe_protocol,
-    evaluate_runs,
-    write_report,
-    write_vectors,
-)
+from jitm.evaluation.blocks import FinishedBlocks
+from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
 from jitm.evaluation.scoring import ScoringOptions
+from jitm.files import locked
 from jitm.metrics import RECALLS_AT, table
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
@@ -53,7 +47,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         'top_m', None, 'Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT), flag_values=values
     )
-    flags.DEFINE_boolean('save_sims', False, 'Write sims.npy, float32 [images, captions].', flag_values=values)
+    flags.DEFINE_boolean(
+        'save_sims', False, 'Write sims.npy, float32 [images, captions], and image_of_text.npy.', flag_values=values
+    )
     flags.DEFINE_boolean(
         'save_vectors', False, 'Write vectors.npz; scores are inner products of the vectors.', flag_values=values
     )
@@ -86,18 +82,6 @@ def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
         if values[name].value:
             raise UserError(f'--{name} needs the score of every pair; leave out --shortlist')
     return Shortlist([load_run(workdir) for workdir in values.shortlist], values.top_m)
-
-
-def _output_folder(values: flags.FlagValues) -> Path:
-    """Returns --output, or a folder in the first run directory that is named after the flags."""
-    if values.output:
-        return Path(values.output)
-    name = values.split
-    name += f'_{values.folds}folds' if values.folds > 1 else ''
-    name += '_ensemble' if len(values.workdir) > 1 else ''
-    name += f'_{values.member}' if values.member else ''
-    name += f'_top{values.top_m}' if values.top_m else ''
-    return Path(values.workdir[0]) / 'eval' / name
 
 
 def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
@@ -136,16 +120,6 @@ def _print_report(report: Mapping[str, Any]) -> None:
     print(table(report['metrics']))
 
 
-def _explain(
-    run: Run, split: Split, sims: np.ndarray, values: flags.FlagValues, options: ScoringOptions, folder: Path
-) -> str:
-    """Writes the attention or the mismatched words of some captions; returns what is printed of them."""
-    pairs = explain.retrieve_images(sims, split.image_of_text, values.explain, values.folds)
-    explained = explain.describe(run, split, pairs, options)
-    written = explain.write(explained, split.pixels, folder / 'explain')
-    return explain.show(explained, sys.stdout.isatty()) + written
-
-
 def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
     """Raises a UserError if the runs cannot give what --explain and --save_vectors ask for."""
     if values.explain:
@@ -154,42 +128,54 @@ def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
         check_vectors(runs)
 
 
+def _files(values: flags.FlagValues, split: Split) -> list[str]:
+    """Returns the names of the files to be written."""
+    explained = explain.names(min(values.explain, split.num_texts)) if values.explain else []
+    return saved.names(values.save_sims, values.save_vectors) + explained
+
+
 def main(values: flags.FlagValues) -> None:
     """Prints the metrics and writes the report."""
     parallel.use_all_cores()
-    folder, options = _output_folder(values), ScoringOptions(values.dtype, values.memory_mb)
-    blocks = folder / 'blocks'
-    with interruptible(blocks):
+    folder = shared.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
+    options, finished = ScoringOptions(values.dtype, values.memory_mb), FinishedBlocks(folder)
+    busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
+    explained = explanation = compared = None
+    with interruptible(finished.path), contextlib.ExitStack() as stack:
         runs = [load_run(workdir, values.step, values.member) for workdir in values.workdir]
         shortlist = _load_shortlist(values)
         _check(runs, values)
         split = read_split([*runs, *(shortlist.runs if shortlist else ())], values.split, values.data_root)
+        folder.check(_files(values, split))
         ground_truth = eccv.GroundTruth(split) if values.eccv else None
-        compared = None
         if values.compare or values.compare_systems:
             protocol = describe_protocol(runs, split, values.folds, options)
             compared = published.matching(published.load(), protocol, systems=values.compare_systems)
+        stack.enter_context(locked(folder.path, busy))
         report, sims = evaluate_runs(
             runs,
             split,
             values.folds,
             shortlist=shortlist,
             options=options,
-            blocks_folder=blocks,
+            finished=finished,
             report=ProgressPrinter(),
         )
         if ground_truth is not None:
             report['eccv'] = ground_truth.metrics(sims)
-        write_report(report, sims if values.save_sims else None, folder)
-        if values.save_vectors:
-            write_vectors(runs, split, folder, options)
-        explanation = _explain(runs[0], split, sims, values, options, folder) if values.explain else None
-    shutil.rmtree(blocks, ignore_errors=True)  # another process may have removed it
+        vectors = vectors_of(runs, split, options) if values.save_vectors else None
+        if values.explain:
+            pairs = explain.retrieve_images(sims, split.image_of_text, values.explain, values.folds)
+            explained = explain.describe(runs[0], split, pairs, options)
+        saved.write(report, split, folder, sims=sims if values.save_sims else None, vectors=vectors)
+        if explained:
+            explanation = explain.show(explained, sys.stdout.isatty()) + explain.write(explained, split.pixels, folder)
+        finished.remove()
     _print_report(report)
     if ground_truth is not None:
         print(f'\n{eccv.table(report["eccv"])}\n')
     if compared is not None:
         print(f'\n{published.comparison(report, compared)}\n')
-    print(f'written to {folder}')
+    print(f'written to {folder.path}')
     if explanation:
         print(explanation)

@@ -5,10 +5,13 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
+from jitm.analysis import saved
 from jitm.errors import UserError
+from jitm.files import OutputFolder
 
 WIDTH = 100
 DTYPES = ('float32', 'bfloat16')
@@ -21,7 +24,12 @@ SHARED: dict[str, tuple[Callable, object, str, dict]] = {
     'step': (flags.DEFINE_integer, None, 'The checkpoint to load; the best on the validation split if not given.', {}),
     'member': (flags.DEFINE_string, None, 'The model of `members` to load; the validated one if not given.', {}),
     'data_root': (flags.DEFINE_string, None, 'The data folder, if it has moved since training.', {}),
-    'output': (flags.DEFINE_string, None, 'The output folder; eval/SPLIT in the first run directory if not given.', {}),
+    'output': (
+        flags.DEFINE_string,
+        None,
+        'The output folder; one in eval/ of the run directory, named by the flags, if not given.',
+        {},
+    ),
     'dtype': (
         flags.DEFINE_enum,
         None,
@@ -96,6 +104,23 @@ def photos_folder(values: flags.FlagValues) -> Path | None:
     if folder is not None and not folder.is_dir():
         raise UserError(f'there is no folder {folder}; give one as --photos')
     return folder
+
+
+def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) -> OutputFolder:
+    """Returns the folder --output, or by default one in a run directory that is named after the flags.
+
+    Args:
+      values: the parsed flags of a command that evaluates.
+      workdir: the run directory.
+      further: arguments of `jitm.analysis.saved.folder_of` that are not flags of this name.
+
+    Raises:
+      UserError: if it holds something else.
+    """
+    names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'data_root')
+    given = {name: values[name].value for name in names if name in values}
+    path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given, **further)
+    return OutputFolder(path, saved.EVALUATION)
 
 
 def start_processes(values: flags.FlagValues) -> None:

@@ -33,13 +33,14 @@ from pathlib import Path
 from absl import flags
 
 from jitm.analysis import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
-from jitm.analysis.bootstrap import mean_rsums
+from jitm.analysis.bootstrap import hits
 from jitm.analysis.examples import read_examples
 from jitm.analysis.figures import check_output
 from jitm.analysis.matrices import read_evaluated, read_matrices
 from jitm.analysis.page import page
 from jitm.analysis.retrieval import evenly_spaced
 from jitm.analysis.rows import read_rows, read_runs, update_rows
+from jitm.analysis.saved import difference
 from jitm.analysis.settings import group_runs, read_settings
 from jitm.analysis.summary import summary
 from jitm.commands import flags as shared
@@ -143,13 +144,15 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
     for run in (run for setting in settings for run in setting.runs):
         if not values.unfinished:
             run.require_finished()
-    evaluated = read_evaluated(settings, values.split)
+    evaluated = read_evaluated(settings, values.split, values.data_root)
+    different = difference([matrix for matrices in evaluated.values() for matrix in matrices])
+    evaluated = {} if different else evaluated
     photos = shared.photos_folder(values)
-    rsums = mean_rsums(evaluated)
+    found = {n: hits(matrices) for n, matrices in evaluated.items()}
     examples = read_examples(
-        settings, evaluated, rsums, values.split, values.queries, data_root=values.data_root, photos=photos
+        settings, evaluated, found, values.split, values.queries, data_root=values.data_root, photos=photos
     )
-    text = page(settings, rsums, values.split, examples)
+    text = page(settings, found, examples, different=different, split_name=values.split, data_root=values.data_root)
     if values.rows:
         update_rows(settings, Path(values.rows))
         print(f'rows written to {values.rows}')

@@ -9,7 +9,6 @@ Reads models with the word-level heads of TAGS-DC (Fan et al. 2022). Prints tabl
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_CO
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
 from jitm.evaluation.scoring import ScoringOptions
-from jitm.files import replacing
+from jitm.files import OutputFolder
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator
@@ -129,15 +128,10 @@ def _describe_protocol(
     }
 
 
-def _output_folder(values: flags.FlagValues) -> Path:
-    name = values.split + (f'_{values.member}' if values.member else '')
-    return Path(values.output) if values.output else Path(values.workdir) / 'eval' / name
-
-
-def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], folder: Path) -> None:
+def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], folder: OutputFolder) -> None:
     """Prints captions with their words, and writes words.html."""
     shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
-    with replacing(folder / 'words.html') as file:
+    with folder.replacing('words.html') as file:
         file.write(words_lib.page(shown, split.pixels).encode())
     print('\n'.join(words_lib.lines(pair, sys.stdout.isatty()) for pair in examples))
 
@@ -146,6 +140,8 @@ def main(values: flags.FlagValues) -> None:
     """Prints the tables and writes the report."""
     parallel.use_all_cores()
     _check(values)
+    folder = shared.evaluation_folder(values, values.workdir)
+    folder.check(['words.json', *(['words.html'] if values.show else [])])
     run, generator = _load_run(values), _load_generator(values)
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
@@ -165,12 +161,11 @@ def main(values: flags.FlagValues) -> None:
     scorer = PairScorer(run, split, ScoringOptions(dtype, values.memory_mb), report=ProgressPrinter())
     report = evaluate(scorer, split, texts, sets, perplexity=values.perplexity)
     report['protocol'] = _describe_protocol(run, generator, split, count, values, dtype)
-    folder = _output_folder(values)
-    with replacing(folder / 'words.json') as file:
+    with folder.replacing('words.json') as file:
         file.write((json.dumps(report, indent=2) + '\n').encode())
     if values.show:
         _write_examples(run, split, describe_captions(scorer, split, texts, sets, values.show), folder)
     print(f'{split.name}: {count} of {split.num_texts} captions; ties {report["protocol"]["ties"]}')
     print(f'{run.workdir}, step {run.step}, {run.member}')
     print(table(report))
-    print(f'written to {folder / "words.json"}' + (' and words.html' if values.show else ''))
+    print(f'written to {folder.path / "words.json"}' + (' and words.html' if values.show else ''))

@@ -74,7 +74,7 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
 
     captions = read_lines(captions_path)
     stored = _open_features(path)
-    image_of_text = _read_image_of_text(os.path.join(root, f'{split}_image_of_text.npy'), len(stored), len(captions))
+    image_of_text = read_image_of_text(os.path.join(root, f'{split}_image_of_text.npy'), len(stored), len(captions))
     repeats = _count_repeats(stored) if image_of_text is None and len(stored) == len(captions) else 1
     regions = stored[::repeats]
     _check_finite(regions, path, repeats)
@@ -154,7 +154,8 @@ def _read_counts(path: str, images: int, regions: int) -> np.ndarray:
     return np.full(images, regions, np.int32) if counts is None else counts
 
 
-def _read_image_of_text(path: str, images: int, texts: int) -> np.ndarray | None:
+def read_image_of_text(path: str, images: int, texts: int) -> np.ndarray | None:
+    """Reads the image of each of T captions of I images, int32 [T]; None without the file."""
     image_of_text = _read_integers(path, texts, 0, images - 1, 'the image of each caption')
     if image_of_text is not None and len(missing := np.setdiff1d(np.arange(images), image_of_text)):
         raise UserError(f'{path} gives image {missing[0]} no caption: every image needs one')

@@ -82,6 +82,12 @@ class Split:
             return hashlib.sha256((hash_rows(self.regions) + hash_arrays([self.counts])).encode()).hexdigest()
         return getattr(self.pixels, 'content_hash', None) or hash_rows(self.pixels)
 
+    @functools.cached_property
+    def captions_hash(self) -> str:
+        """SHA-256 of the ids of the images, of the captions and of their images, as hex."""
+        text = json.dumps([self.image_ids, self.captions, self.image_of_text.tolist()])
+        return hashlib.sha256(text.encode()).hexdigest()
+
     @property
     def feature_size(self) -> int | None:
         """D, the features per region; None without features."""

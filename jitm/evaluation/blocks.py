@@ -3,35 +3,57 @@
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jitm.files import replacing
+from jitm.files import OutputFolder, replacing
 
 CHECKSUM_BYTES = 4
 
 
 class FinishedBlocks:
-    """The finished blocks of one job, one file per block: a checksum and the scores.
+    """The finished blocks of one command in its output folder, one file per block: a checksum and the scores.
 
-    Missing or corrupt blocks are recomputed. The folder of a job is named by a hash of everything that its scores
-    depend on, so several jobs may share a parent folder.
+    A command has one or more jobs, one after the other. Missing or corrupt blocks are recomputed. The folder of a job
+    is named by a hash of everything that its scores depend on, so several commands may share an output folder.
+
+    Attributes:
+      path: the folder of all jobs.
     """
 
-    def __init__(self, parent: Path, cache_key: Mapping[str, Any]):
-        """Locates the blocks of a job; the first block written creates the folder.
+    def __init__(self, folder: OutputFolder):
+        """Locates the blocks; the first job creates their folder.
 
         Args:
-          parent: the folder that holds the folders of all jobs.
-          cache_key: everything that the scores depend on, as JSON; see `Scorer.cache_key`.
+          folder: the output folder of the command.
         """
-        self.folder = parent / hashlib.sha256(json.dumps(cache_key).encode()).hexdigest()[:16]
+        self.path = folder.path / 'blocks'
+        self._folder, self._names = folder, []
+
+    def begin(self, cache_key: Mapping[str, Any], blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Begins a job, which `read` and `write` belong to from now on.
+
+        Args:
+          cache_key: everything that the scores depend on, as JSON; see `Scorer.cache_key`.
+          blocks: the images int [N] and the texts int [M] of each block.
+
+        Raises:
+          UserError: if the folder cannot be written.
+        """
+        self._job = self.path / hashlib.sha256(json.dumps(cache_key).encode()).hexdigest()[:16]
+        names = [str(self._path(*block).relative_to(self._folder.path)) for block in blocks]
+        self._folder.claim(names)
+        self._names += names
+
+    def remove(self) -> None:
+        """Removes the blocks of the jobs that were begun."""
+        self._folder.remove(self._names)
 
     def _path(self, rows: np.ndarray, columns: np.ndarray) -> Path:
-        return self.folder / f'{rows[0]}_{columns[0]}'
+        return self._job / f'{rows[0]}_{columns[0]}'
 
     def read(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
         """Returns the scores of a block, or None if the file is missing or corrupt.

@@ -7,8 +7,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -17,6 +16,7 @@ import numpy as np
 
 from jitm.analysis import words
 from jitm.analysis.attention import draw, shown
+from jitm.analysis.figures import to_png
 from jitm.analysis.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
@@ -24,11 +24,13 @@ from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
 from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer
 from jitm.evaluation.scoring import DEFAULT_OPTIONS, ScoringOptions
+from jitm.files import OutputFolder
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 
+JSON, PAGE = 'explain.json', 'explain.html'
 TOP_IMAGES = 4  # per caption; the word-level outputs are those of the first
 
 
@@ -173,32 +175,47 @@ def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, A
     }
 
 
-def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: Path) -> str:
-    """Writes `explain.json`, and a page `explain.html` or, for attention, a figure per pair (`00.png` ...).
+def names(count: int) -> list[str]:
+    """Returns the files that `write` may write for a number of pairs, relative to the output folder."""
+    digits = max(2, len(str(count - 1)))
+    return [f'explain/{name}' for name in (JSON, PAGE, *(f'{number:0{digits}}.png' for number in range(count)))]
+
+
+def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFolder) -> str:
+    """Writes `explain/explain.json`, and a page `explain.html` or, for attention, a figure per pair (`00.png` ...).
 
     Args:
       report: see `describe`.
       pixels: uint8 [I, H, W, 3], or None.
-      folder: the output folder; older pages and figures in it are removed.
+      folder: the output folder; pages and figures that an older `write` left are removed at the end.
 
     Returns:
       A sentence that names the folder; without matplotlib no figures are written.
+
+    Raises:
+      UserError: if a file was written by somebody else, or cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob('*.png'), *folder.glob('explain.html')):
-        old.unlink()
-    pairs, summary = report['pairs'], f'{len(report["pairs"])} pairs explained in {folder}'
-    (folder / 'explain.json').write_text(json.dumps(report, ensure_ascii=False) + '\n', encoding='utf-8')
+    pairs = report['pairs']
+    described, page, *figures = names(len(pairs))
+    contents: dict[str, Callable[[], bytes]] = {}
+    summary = f'{len(pairs)} pairs explained in {folder.path / "explain"}'
     if 'mismatch' in pairs[0]:
-        (folder / 'explain.html').write_text(words.page(report, pixels), encoding='utf-8')
-        return summary
-    if importlib.util.find_spec('matplotlib') is None:
-        return f'{summary}; for figures, pip install matplotlib'
-    digits = max(2, len(str(len(pairs) - 1)))
-    for number, pair in enumerate(pairs):
-        figure = draw(pair, None if pixels is None else pixels[[hit['image'] for hit in shown(pair)]])
-        figure.savefig(folder / f'{number:0{digits}}.png')
+        contents[page] = lambda: words.page(report, pixels).encode()
+    elif importlib.util.find_spec('matplotlib') is None:
+        summary += '; for figures, pip install matplotlib'
+    else:
+        contents |= {name: functools.partial(_figure, pair, pixels) for name, pair in zip(figures, pairs, strict=True)}
+    contents[described] = lambda: (json.dumps(report, ensure_ascii=False) + '\n').encode()
+    folder.claim(contents)
+    for name, content in contents.items():
+        with folder.replacing(name) as file:
+            file.write(content())
+    folder.remove(name for name in folder.names if name.startswith('explain/') and name not in contents)
     return summary
+
+
+def _figure(pair: Mapping[str, Any], pixels: np.ndarray | None) -> bytes:
+    return to_png(draw(pair, None if pixels is None else pixels[[hit['image'] for hit in shown(pair)]]))
 
 
 def show(report: Mapping[str, Any], color: bool) -> str:

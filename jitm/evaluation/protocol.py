@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from jitm.errors import UserError
 from jitm.evaluation import reranking
 from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.scoring import DEFAULT_OPTIONS, Scorer, ScoringOptions
-from jitm.files import replacing
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, describe_inputs, describe_runs, read_tokens
@@ -103,13 +100,22 @@ def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split)
     return images, texts
 
 
+def vectors_of(
+    runs: Sequence[Run], split: Split, options: ScoringOptions = DEFAULT_OPTIONS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `encode_vectors` of some runs as float32; the default dtype of the encodings is that of the first run."""
+    options = _ensemble_options(runs, options)
+    images, texts = encode_vectors(runs, [make_scorer(run, split, options) for run in runs], split)
+    return np.asarray(images, np.float32), np.asarray(texts, np.float32)
+
+
 def mean_scores(
     runs: Sequence[Run],
     split: Split,
     options: ScoringOptions = DEFAULT_OPTIONS,
     *,
     pairs: np.ndarray | None = None,
-    blocks_folder: Path | None = None,
+    finished: FinishedBlocks | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> np.ndarray:
     """Returns the mean similarities of several runs, float32 [I, T].
@@ -119,7 +125,7 @@ def mean_scores(
       split: images and texts.
       options: precision and memory; the default dtype of all runs is that of the first.
       pairs: bool [I, T], the pairs to score, the others get -inf; None for all.
-      blocks_folder: keeps finished blocks, from which an interrupted job resumes; None to keep none.
+      finished: finished blocks, from which an interrupted command resumes; None to keep none.
       report: is called after each block.
 
     Raises:
@@ -129,7 +135,6 @@ def mean_scores(
     scorers = [make_scorer(run, split, options, pairs) for run in runs]
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
     for scorer in scorers:
-        finished = None if blocks_folder is None else FinishedBlocks(blocks_folder, scorer.cache_key())
         sims += scorer.score(finished, report)
     sims /= len(runs)
     not_finite = np.count_nonzero(~np.isfinite(sims if pairs is None else sims[pairs]))
@@ -175,7 +180,7 @@ def evaluate_runs(
     *,
     shortlist: Shortlist | None = None,
     options: ScoringOptions = DEFAULT_OPTIONS,
-    blocks_folder: Path | None = None,
+    finished: FinishedBlocks | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Evaluates one run, or the mean similarities of several.
@@ -186,7 +191,7 @@ def evaluate_runs(
       folds: the images are split into this many consecutive parts, whose metrics are averaged.
       shortlist: selects the pairs to score; None to score all.
       options: precision and memory; the default dtype is that of the first run.
-      blocks_folder: keeps finished blocks, from which an interrupted job resumes; None to keep none.
+      finished: finished blocks, from which an interrupted command resumes; None to keep none.
       report: is called after each block.
 
     Returns:
@@ -196,7 +201,7 @@ def evaluate_runs(
       UserError: if a run cannot read the split, or the images cannot be split evenly.
     """
     protocol = describe_protocol(runs, split, folds, options)
-    score = functools.partial(mean_scores, split=split, options=options, blocks_folder=blocks_folder, report=report)
+    score = functools.partial(mean_scores, split=split, options=options, finished=finished, report=report)
     if shortlist is None:
         sims = score(runs)
         return {'metrics': metrics_lib.retrieval_metrics(sims, split.image_of_text, folds), 'protocol': protocol}, sims
@@ -215,21 +220,3 @@ def evaluate_runs(
     }
     metrics = reranking.retrieval_metrics(sims, first_sims, candidates, split.image_of_text, folds)
     return {'metrics': metrics, 'protocol': protocol}, sims
-
-
-def write_report(report: Mapping[str, Any], sims: np.ndarray | None, folder: Path) -> None:
-    """Writes `metrics.json` and, if given, `sims.npy` (float32 [I, T]) into a folder."""
-    if sims is not None:
-        with replacing(folder / 'sims.npy') as file:
-            np.save(file, sims)
-    with replacing(folder / 'metrics.json') as file:
-        file.write((json.dumps(report, indent=2) + '\n').encode())
-
-
-def write_vectors(runs: Sequence[Run], split: Split, folder: Path, options: ScoringOptions = DEFAULT_OPTIONS) -> None:
-    """Writes `vectors.npz` into a folder: `images` and `texts` of `encode_vectors`, float32, and `image_of_text`."""
-    options = _ensemble_options(runs, options)
-    scorers = [make_scorer(run, split, options) for run in runs]
-    images, texts = (np.asarray(side, np.float32) for side in encode_vectors(runs, scorers, split))
-    with replacing(folder / 'vectors.npz') as file:
-        np.savez(file, images=images, texts=texts, image_of_text=split.image_of_text)

@@ -284,6 +284,8 @@ class Scorer:
         """
         sims = np.full((self._split.num_images, self._split.num_texts), -np.inf, np.float32)
         total = sims.size if self._pairs is None else np.count_nonzero(self._pairs)
+        if finished is not None:
+            finished.begin(self.cache_key(), self.blocks())
         start, scored, read = time.perf_counter(), 0, 0
         for rows, columns in self.blocks():
             index = np.ix_(rows, columns)

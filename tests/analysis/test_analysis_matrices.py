@@ -5,43 +5,128 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from jitm.analysis import cross_retrieval, distributions, panels
-from jitm.analysis.matrices import names_of, read_matrices
+from jitm.analysis import cross_retrieval, distributions, panels, saved
+from jitm.analysis.bootstrap import hits
+from jitm.analysis.matrices import read_matrices
 from jitm.analysis.retrieval import Retrieved, retrieve
+from jitm.analysis.saved import names_of
 from jitm.commands import cli
+from jitm.data import precomp
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.files import MARK, OWNED
+from jitm.files import MARK, OWNED, OutputFolder
 
 # Two texts per image: pairs that are best, behind another image, behind another text, behind a tie.
 SIMS = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)
 
 
-def write(folder, sims=SIMS, runs=(), data='tiny/dev'):
+def make_split(name, image_of_text):
+    """A split whose captions have its name."""
+    images = max(image_of_text) + 1
+    return Split(
+        name=name,
+        regions=np.zeros((images, 1, 3), np.float32),
+        counts=np.ones(images, np.int32),
+        captions=tuple(f'{name} {n}' for n in range(len(image_of_text))),
+        image_of_text=np.array(image_of_text, np.int32),
+        image_ids=tuple(map(str, range(images))),
+    )
+
+
+def write(folder, sims=SIMS, runs=(), data='tiny/dev', image_of_text=None, split=None):
     """A folder as jitm eval writes it, without a report if there are no runs."""
-    folder.mkdir(parents=True)
-    np.save(folder / 'sims.npy', np.asarray(sims, np.float32))
+    sims = np.asarray(sims, np.float32)
+    if image_of_text is None:
+        image_of_text = np.repeat(np.arange(len(sims)), sims.shape[-1] // len(sims))
     if runs:
-        protocol = {'data': data, 'split': 'dev', 'runs': [{'workdir': str(run), 'step': 1} for run in runs]}
-        (folder / 'metrics.json').write_text(json.dumps({'protocol': protocol}))
+        runs = [{'workdir': str(run), 'step': 1, 'member': 'target'} for run in runs]
+        protocol = {'data': data, 'split': 'dev', 'runs': runs}
+        split = split or make_split(data, image_of_text)
+        saved.write({'protocol': protocol}, split, OutputFolder(folder, saved.EVALUATION), sims=sims)
+    else:
+        folder.mkdir(parents=True)
+        np.save(folder / 'sims.npy', sims)
+        np.save(folder / 'image_of_text.npy', image_of_text)
     return folder / 'sims.npy'
 
 
-def test_matrices_of_different_shapes_or_data_are_refused(tmp_path):
+def test_matrices_of_different_images_or_captions_are_refused(tmp_path):
     first, wide = write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.zeros((2, 6)))
-    with pytest.raises(UserError, match=r'b.sims.npy has shape \(2, 6\), but .*a.sims.npy \(2, 4\)'):
+    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*b.sims.npy are of different images or '):
         read_matrices([first, wide])
     other = write(tmp_path / 'c', runs=['c'], data='other/dev')
-    with pytest.raises(UserError, match=r'different data: .*a.sims.npy of tiny/dev, .*c.sims.npy of other/dev'):
-        read_matrices([first, other])
-    assert len(read_matrices([first, write(tmp_path / 'd', runs=['d']), write(tmp_path / 'e')])) == 3
+    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*c.sims.npy of other/dev are of different'):
+        read_matrices([first, write(tmp_path / 'e'), other])
+    assert len(read_matrices([first, write(tmp_path / 'd', runs=['d']), tmp_path / 'e' / 'sims.npy'])) == 3
+
+
+def test_matrices_of_the_same_captions_in_another_folder_are_compared(tmp_path):
+    """Features and pixels of the same photos."""
+    split = make_split('features/dev', [0, 0, 1, 1])
+    sims = [write(tmp_path / name, runs=[name], data=f'{name}/dev', split=split) for name in ('features', 'photos')]
+    assert [matrix.protocol['data'] for matrix in read_matrices(sims)] == ['features/dev', 'photos/dev']
+
+
+def test_a_matrix_that_is_not_of_the_report_beside_it_is_refused(tmp_path):
+    """Modified, of another evaluation, and of an evaluation that was killed before it wrote its report."""
+    sims, other = write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', -SIMS, runs=['b'])
+    message = 'sims.npy is not of the evaluation in metrics.json beside it; write both again with jitm eval, or move'
+    read_matrices([sims])
+    image_of_text = tmp_path / 'a' / 'image_of_text.npy'
+    np.save(image_of_text, np.array([0, 1, 0, 1], np.int32))
+    with pytest.raises(UserError, match=message):
+        read_matrices([sims])
+    np.save(image_of_text, np.array([0, 0, 1, 1], np.int32))
+    sims.write_bytes(other.read_bytes())
+    with pytest.raises(UserError, match=message):
+        read_matrices([sims])
+    np.save(sims, SIMS)
+    read_matrices([sims])
+    (tmp_path / 'a' / 'mine.npy').write_bytes(sims.read_bytes())
+    with pytest.raises(UserError, match=r'mine\.npy is not of the evaluation in metrics.json beside it'):
+        read_matrices([tmp_path / 'a' / 'mine.npy'])
+
+
+def test_similarities_of_a_killed_evaluation_are_refused(tmp_path, monkeypatch):
+    """Killed after the new similarities and before the new report."""
+    sims = write(tmp_path / 'a', runs=['a'])
+
+    def killed(split):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Split, 'identity', property(killed))
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / 'a', -SIMS, runs=['b'])
+    monkeypatch.undo()
+    np.testing.assert_array_equal(np.load(sims), -SIMS)
+    with pytest.raises(UserError, match=r'is not of the evaluation in metrics\.json beside it'):
+        read_matrices([sims])
+
+
+def test_the_image_of_each_text_is_read(tmp_path):
+    """Any number and order of texts, of which perfect scores have an rsum of 600."""
+    for n, image_of_text in enumerate(([0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 2, 2], [2, 0, 1, 2])):
+        sims = 1.0 * (np.arange(3)[:, None] == image_of_text)
+        for runs in ((), ['a']):
+            path = write(tmp_path / f'{n}{len(runs)}', sims, runs, image_of_text=image_of_text)
+            (matrix,) = read_matrices([path])
+            assert matrix.image_of_text.tolist() == image_of_text
+            assert hits([matrix]).rsum() == 600
+    path.with_name('image_of_text.npy').unlink()
+    with pytest.raises(UserError, match=r'sims\.npy needs image_of_text\.npy beside it, the image of each text'):
+        read_matrices([path])
+
+
+def test_cross_retrieval_needs_equally_many_texts(tmp_path, capsys):
+    sims = write(tmp_path / 'a', np.zeros((2, 3)), image_of_text=[0, 1, 1])
+    assert cli.main(['report', 'cross_retrieval', str(sims), '--output', str(tmp_path / 'a.png')]) == 2
+    assert 'sims.npy has images with 1 and with 2 texts, but cross-retrieval ranks need the' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ('sims', 'message'),
     [
         (np.zeros(4), r'has shape \(4,\)'),
-        (np.zeros((2, 3)), r'has shape \(2, 3\)'),
         (np.full((1, 2), np.nan), 'NaN'),
         (np.full((1, 2), np.inf), 'infinite'),
     ],
@@ -53,7 +138,8 @@ def test_invalid_matrices_are_refused(tmp_path, sims, message):
 
 def test_damaged_reports_and_missing_files_are_refused(tmp_path, capsys):
     sims = write(tmp_path / 'a')
-    for text in ('{}', '{"prot', '[]', '{"protocol": 3}', '[' * 10**5):
+    texts = ('{}', '{"prot', '[]', '1', '[' * 100_000, '{"protocol": [], "files": {}, "identity": {}}', '\xff')
+    for text in texts:
         (tmp_path / 'a' / 'metrics.json').write_text(text)
         with pytest.raises(UserError, match=r'metrics.json is not a report of jitm eval'):
             read_matrices([sims])
@@ -68,11 +154,6 @@ def test_matrices_are_named_by_their_runs(tmp_path):
     assert names_of(read_matrices([one, two])) == ['a', 'b + c']
     assert names_of(read_matrices([one, again])) == [str(one), str(again)]
     assert names_of(read_matrices([one, alone])) == [str(one), str(alone)]
-
-
-def test_texts_of_an_image_are_consecutive(tmp_path):
-    (matrix,) = read_matrices([write(tmp_path / 'a', np.zeros((2, 6)))])
-    assert matrix.image_of_text.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_frequencies_by_hand(tmp_path, monkeypatch):
@@ -156,7 +237,8 @@ def test_panels_with_pixels_have_images(tmp_path, split):
 
 def test_command_writes_panels(tmp_path, precomp_folder, capsys):
     run, moved = tmp_path / 'run', tmp_path / 'moved'
-    sims = write(run / 'eval' / 'dev', np.eye(4, 20), runs=[run])
+    split = precomp.load('dev', root=str(precomp_folder))
+    sims = write(run / 'eval' / 'dev', np.eye(4, 20), runs=[run], split=split)
     (run / 'config.json').write_text(
         json.dumps({'data': {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': None}})
     )
@@ -179,7 +261,7 @@ def test_command_writes_panels(tmp_path, precomp_folder, capsys):
         ([str(sims), '--data_root', str(moved), '--texts', '-1'], 'moved/dev has no text -1'),
         ([str(sims), '--data_root', str(moved), '--output', str(tmp_path)], 'was not written by jitm'),
         ([str(write(tmp_path / 'alone'))], 'has no metrics.json beside it'),
-        ([str(write(tmp_path / 'small', runs=[run])), '--data_root', str(moved)], 'has 4 images and 20 texts, but'),
+        ([str(write(tmp_path / 'other', runs=[run])), '--data_root', str(moved)], 'has other images or captions than'),
         ([str(write(tmp_path / 'gone', runs=['nowhere']))], 'nowhere is not a run directory'),
     ):
         assert cli.main(['report', 'panels', *arguments]) == 2

@@ -3,24 +3,27 @@
 import numpy as np
 import pytest
 
-from jitm.analysis.bootstrap import difference, mean_rsums, resample, rsum_by_image
+from jitm.analysis.bootstrap import Hits, difference, hits, resample
 from jitm.analysis.matrices import Matrix
 from jitm.metrics import ranks, retrieval_metrics
 
-IMAGES, CAPTIONS = 12, 3
-IMAGE_OF_TEXT = np.repeat(np.arange(IMAGES), CAPTIONS)
+IMAGES = 12
+EVEN = np.repeat(np.arange(IMAGES), 3)
+UNEVEN = np.random.default_rng(0).permutation([*range(IMAGES), 0, 0, 0, 0, 5, 7, 7])
 
 
-def make_sims(seed, signal=1.0):
-    own = np.arange(IMAGES)[:, None] == IMAGE_OF_TEXT
-    noise = np.random.default_rng(seed).normal(size=(IMAGES, IMAGES * CAPTIONS))
-    return (np.round(noise, 1) + signal * own).astype(np.float32)  # rounded, so that there are ties
+def make(seed, signal=1.0, image_of_text=EVEN):
+    """Similarities of images with one or more captions, in any order."""
+    own = np.arange(IMAGES)[:, None] == image_of_text
+    noise = np.random.default_rng(seed).normal(size=own.shape)
+    sims = (np.round(noise, 1) + signal * own).astype(np.float32)  # rounded, so that there are ties
+    return Matrix(path=None, image_of_text=image_of_text, protocol={}, captions='', sims=sims)
 
 
-def resampled_rsum(sims, images):
+def resampled_rsum(matrix, images):
     """The rsum of the queries of some images, given with repetitions; each searches the whole split."""
-    i2t, t2i = ranks(sims, IMAGE_OF_TEXT)
-    texts = [text for image in images for text in range(CAPTIONS * image, CAPTIONS * (image + 1))]
+    i2t, t2i = ranks(matrix.sims, matrix.image_of_text)
+    texts = [text for image in images for text in np.flatnonzero(matrix.image_of_text == image)]
     return sum(
         100 * np.mean([way[query] < k for query in queries])
         for way, queries in ((i2t, images), (t2i, texts))
@@ -28,23 +31,22 @@ def resampled_rsum(sims, images):
     )
 
 
-@pytest.mark.parametrize('seed', range(3))
-def test_mean_over_images_is_rsum(seed):
-    sims = make_sims(seed)
-    assert np.mean(rsum_by_image(sims, IMAGE_OF_TEXT)) == pytest.approx(retrieval_metrics(sims, IMAGE_OF_TEXT)['rsum'])
+@pytest.mark.parametrize('image_of_text', [EVEN, UNEVEN])
+def test_hits_of_all_images_are_rsum(image_of_text):
+    matrix = make(1, image_of_text=image_of_text)
+    assert hits([matrix]).rsum() == pytest.approx(retrieval_metrics(matrix.sims, image_of_text)['rsum'])
 
 
-def test_bootstrap_equals_a_loop_over_resamples():
+@pytest.mark.parametrize('image_of_text', [EVEN, UNEVEN])
+def test_bootstrap_equals_a_loop_over_resamples(image_of_text):
     """Two seeds of each setting, averaged in each resample."""
-    settings = [[make_sims(0, 1.2), make_sims(1, 1.0)], [make_sims(2), make_sims(3, 0.9)]]
-    evaluated = {
-        n: [Matrix(path=None, protocol={}, sims=sims) for sims in matrices] for n, matrices in enumerate(settings)
-    }
+    strengths = ((0, 1.2), (1, 1.0)), ((2, 1.0), (3, 0.9))
+    settings = [[make(*strength, image_of_text) for strength in seeds] for seeds in strengths]
     counts = resample(IMAGES, resamples=200, seed=4)
-    got = difference(*mean_rsums(evaluated).values(), counts)
+    got = difference(*map(hits, settings), counts)
 
     def loop(images):
-        first, second = (np.mean([resampled_rsum(sims, images) for sims in matrices]) for matrices in settings)
+        first, second = (np.mean([resampled_rsum(matrix, images) for matrix in matrices]) for matrices in settings)
         return first - second
 
     differences = [loop(np.repeat(np.arange(IMAGES), row.astype(int))) for row in counts]
@@ -65,18 +67,15 @@ def test_resamples_have_all_images_and_are_reproducible():
 
 def test_equal_settings_differ_by_exactly_zero():
     """Three seeds in two orders: the sums of thirds differ in the last bit, the comparison does not."""
-    one, two, three = (rsum_by_image(make_sims(n), IMAGE_OF_TEXT) for n in range(3))
-    first, second = (one + two + three) / 3, (three + two + one) / 3
-    for a, b in ((one, one), (first, second)):
-        got = difference(a, b, resample(IMAGES))
+    one, two, three = map(make, range(3))
+    for a, b in (([one], [one]), ([one, two, three], [three, two, one])):
+        got = difference(hits(a), hits(b), resample(IMAGES))
         assert (got.low, got.high, got.ahead) == (0, 0, 0)
         assert got.rsum == pytest.approx(0, abs=1e-9)
 
 
 def test_a_setting_that_is_always_better_is_ahead_in_all_resamples():
-    sims = make_sims(0)
-    perfect = sims + 100 * (np.arange(IMAGES)[:, None] == IMAGE_OF_TEXT)
-    values = [rsum_by_image(one, IMAGE_OF_TEXT) for one in (perfect, make_sims(5, -3.0))]
+    values = hits([make(0, 100.0)]), hits([make(5, -3.0)])
     got = difference(*values, resample(IMAGES))
     back = difference(*values[::-1], resample(IMAGES))
     assert got.ahead == 1
@@ -89,7 +88,9 @@ def test_the_interval_covers_the_difference_of_the_population():
     """Samples of images from a population of known mean difference: about 95 % of the intervals cover it."""
     rng = np.random.default_rng(1)
     population = rng.choice([0.0, 100.0, 300.0], size=20000, p=[0.5, 0.3, 0.2])
-    samples, nothing = rng.choice(population, size=(300, 80)), np.zeros(80)
-    results = [difference(sample, nothing, resample(80, 500, seed)) for seed, sample in enumerate(samples)]
+    nothing, ones = np.zeros(80), np.ones(80, int)
+    samples = [Hits(sample, nothing, ones) for sample in rng.choice(population, size=(300, 80))]
+    never = Hits(nothing, nothing, ones)
+    results = [difference(sample, never, resample(80, 500, seed)) for seed, sample in enumerate(samples)]
     covered = np.mean([result.low <= population.mean() <= result.high for result in results])
     assert 0.91 <= covered <= 0.98

@@ -24,7 +24,9 @@ B = np.array([[0.9, 0.1, 0.2, 0.6], [0.1, 0.5, 0.7, 0.6]], np.float32)
 
 
 def matrix(sims):
-    return Matrix(path=None, protocol={}, sims=sims)
+    images, texts = sims.shape
+    image_of_text = np.repeat(np.arange(images), texts // images)
+    return Matrix(path=None, image_of_text=image_of_text, protocol={}, captions='', sims=sims)
 
 
 def test_queries_are_counted_by_hand():

@@ -7,6 +7,7 @@ from jitm.analysis import feature_map
 from jitm.analysis.feature_map import project, read_vectors
 from jitm.commands import cli
 from jitm.errors import UserError
+from jitm.files import hash_arrays
 
 
 def write(folder, count=6, runs=(), **changes):
@@ -16,11 +17,14 @@ def write(folder, count=6, runs=(), **changes):
     vectors = rng.normal(size=(count, 4)).astype(np.float32)
     texts = np.repeat(vectors, 2, axis=0) + 0.01 * rng.normal(size=(2 * count, 4)).astype(np.float32)
     arrays = {'images': vectors, 'texts': texts, 'image_of_text': np.repeat(np.arange(count), 2)} | changes
-    np.savez(folder / 'vectors.npz', **{key: value for key, value in arrays.items() if value is not None})
+    path = folder / 'vectors.npz'
+    np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
     if runs:
-        protocol = {'data': 'tiny/dev', 'runs': [{'workdir': str(run), 'step': 1} for run in runs]}
-        (folder / 'metrics.json').write_text(json.dumps({'protocol': protocol}))
-    return folder / 'vectors.npz'
+        protocol = {'data': 'tiny/dev', 'split': 'dev', 'runs': [{'workdir': str(run), 'step': 1} for run in runs]}
+        digest = hash_arrays(arrays.values())
+        report = {'protocol': protocol, 'identity': {'captions': 'x'}, 'files': {path.name: digest}}
+        (folder / 'metrics.json').write_text(json.dumps(report))
+    return path
 
 
 @pytest.mark.parametrize('method', feature_map.METHODS)
@@ -89,12 +93,20 @@ def test_invalid_files_are_refused(tmp_path, changes, message):
         read_vectors([write(tmp_path / 'a', **changes)])
 
 
+def test_vectors_that_are_not_of_the_report_beside_them_are_refused(tmp_path):
+    one, other = write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', count=5)
+    read_vectors([one])
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(UserError, match=r'vectors\.npz is not of the evaluation in metrics\.json beside it'):
+        read_vectors([one])
+
+
 def test_user_errors(tmp_path, capsys):
     one, other = write(tmp_path / 'a'), write(tmp_path / 'b', count=5)
     np.save(tmp_path / 'sims.npy', np.eye(3))
     (tmp_path / 'empty.npz').touch()
     for arguments, message in (
-        ([one, other], 'b/vectors.npz has other images and texts than'),
+        ([one, other], 'b/vectors.npz are of different images or captions; compare files of the same split'),
         ([tmp_path / 'sims.npy'], 'sims.npy was not written by jitm eval --save_vectors'),
         ([tmp_path / 'empty.npz'], 'empty.npz was not written by jitm eval --save_vectors'),
         ([tmp_path / 'none.npz'], 'none.npz was not written by jitm eval --save_vectors'),

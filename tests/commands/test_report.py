@@ -12,13 +12,17 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from jitm.analysis.bootstrap import resample, rsum_by_image
+from jitm.analysis import saved
+from jitm.analysis.bootstrap import resample
 from jitm.analysis.figures import FORMATS, save
 from jitm.analysis.markup import Column, breakable, section, table
+from jitm.analysis.matrices import saved_sims
 from jitm.analysis.rows import read_rows
+from jitm.analysis.settings import read_run_log
 from jitm.commands import cli
 from jitm.data import scenes
-from jitm.files import OWNED
+from jitm.files import OWNED, OutputFolder
+from jitm.metrics import ranks
 from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
@@ -73,19 +77,16 @@ def make_run(finished, tmp_path):
     return make
 
 
-def save_sims(run, seed, signal, **protocol):
+def save_sims(run, seed, signal, split=None, **protocol):
     """Writes similarities of the 10 images of dev with a report, as `jitm eval --save_sims` does."""
     lines = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
     best = max((line for line in lines if line['part'] == 'dev'), key=lambda line: line['rsum'])
-    folder = run / 'eval' / 'dev'
-    folder.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng([seed, int(10 * signal)]).normal(size=(10, 50))
     sims = (noise + signal * (np.arange(10)[:, None] == IMAGE_OF_TEXT)).astype(np.float32)
-    np.save(folder / 'sims.npy', sims)
     runs = [{'workdir': str(run), 'step': best['step'], 'member': 'target'}]
-    report = {'protocol': {'data': 'scenes/dev', 'split': 'dev', 'runs': runs} | protocol}
-    (folder / 'metrics.json').write_text(json.dumps(report))
-    return sims
+    evaluated = {'protocol': {'data': 'scenes/dev', 'split': 'dev', 'runs': runs} | protocol}
+    folder = OutputFolder(run / 'eval' / 'dev', saved.EVALUATION)
+    saved.write(evaluated, split or scenes.load('dev', **DATA), folder, sims=sims)
 
 
 def report(*words):
@@ -146,13 +147,19 @@ def test_tables_have_the_numbers_of_the_runs(four_runs, tmp_path):
     assert f'<span class="best">{best - 10:.1f} ± 0.0</span>' not in text
 
 
+def by_image(sims):
+    """The share of each image in rsum, which is their mean for equally many captions."""
+    i2t, t2i = (100 * np.sum(np.less.outer(way, (1, 5, 10)), axis=1) for way in ranks(sims, IMAGE_OF_TEXT))
+    return i2t + t2i.reshape(10, 5).mean(axis=1)
+
+
 def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
     assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
     sims = [np.load(run / 'eval' / 'dev' / 'sims.npy') for run in four_runs]
-    a, b, c, d = (rsum_by_image(one, IMAGE_OF_TEXT) for one in sims)
-    by_image = (a + b - c - d) / 2
-    low, high = np.quantile(resample(10) @ by_image / 10, [0.025, 0.975])
-    expected = f'{by_image.mean():+.1f}{low:+.1f} to {high:+.1f}'.replace('-', '\N{MINUS SIGN}')
+    a, b, c, d = (by_image(one) for one in sims)
+    differences = (a + b - c - d) / 2
+    low, high = np.quantile(resample(10) @ differences / 10, [0.025, 0.975])
+    expected = f'{differences.mean():+.1f}{low:+.1f} to {high:+.1f}'.replace('-', '\N{MINUS SIGN}')
     assert expected in read(tmp_path / 'page.html').texts['table'][3]
 
 
@@ -191,6 +198,35 @@ def test_runs_without_similarities_name_the_command(make_run, tmp_path):
     items = read(tmp_path / 'page.html').texts['li']
     assert len(items) == 2
     assert all(item.endswith('--save_sims --split test') for item in items)
+
+
+def test_settings_of_different_data_have_a_page_without_a_comparison(four_runs, tmp_path):
+    split = scenes.load('dev', **DATA)
+    other = dataclasses.replace(split, image_ids=split.image_ids[::-1])
+    save_sims(four_runs[1], 1, 1.0, split=other, data='other/dev')
+    assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
+    *_, significance, examples = read(tmp_path / 'page.html').texts['section']
+    assert re.search(r'cannot be compared: .*sims.npy of scenes/dev and .* of other/dev are of different', significance)
+    assert 'Two settings need saved similarities of the same images and captions' in examples
+
+
+def test_settings_of_the_same_captions_in_another_folder_are_compared(four_runs, tmp_path):
+    for run in four_runs[2:]:
+        save_sims(run, 0, 2.0, data='photos/dev')
+    assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
+    assert len(read(tmp_path / 'page.html').texts['table']) == 5
+
+
+def test_similarities_of_data_that_moved_are_found(make_run, tmp_path, monkeypatch):
+    run = make_run('a', signal=1.0)
+    moved = saved.folder_of(run, 'dev', data_root='moved') / 'sims.npy'
+    log = read_run_log(run)
+    assert saved_sims(log, 'dev', 'moved') == saved_sims(log, 'dev') == run / 'eval' / 'dev' / 'sims.npy'
+    moved.parent.mkdir()
+    moved.touch()
+    assert saved_sims(log, 'dev', 'moved') == moved
+    shutil.rmtree(run / 'eval')
+    assert saved_sims(log, 'dev', 'moved') == moved
 
 
 def test_one_setting_has_a_page(make_run, tmp_path):
@@ -237,12 +273,26 @@ def cut_metrics(run):
 
 WRONG = {
     'damaged sims': (damage_sims, 'sims.npy is no .npy file or its header is damaged'),
-    'another split': (lambda run: save_sims(run, 0, 1.0, data='other/dev'), 'the files are of different data'),
-    'old sims': (
-        lambda run: save_sims(run, 0, 1.0, runs=[{'step': 0}]),
-        'sims.npy is of step 0, which is not the best',
+    'modified sims': (
+        lambda run: np.save(run / 'eval' / 'dev' / 'sims.npy', np.ones((10, 50), np.float32)),
+        'sims.npy is not of the evaluation in metrics.json beside it',
     ),
-    'sims of another step': (lambda run: save_sims(run, 0, 1.0, runs=[{'step': 1}]), 'sims.npy is of step 1, which'),
+    'sims without a report': (
+        lambda run: (run / 'eval' / 'dev' / 'metrics.json').unlink(),
+        'sims.npy is of no known checkpoint, which is not the best validation of',
+    ),
+    'sims of another model': (
+        lambda run: save_sims(run, 0, 1.0, runs=[{'step': 20, 'workdir': '', 'member': 'anchor'}]),
+        'sims.npy is of step 20 of anchor, which is not the best validation of',
+    ),
+    'old sims': (
+        lambda run: save_sims(run, 0, 1.0, runs=[{'step': 0, 'workdir': '', 'member': 'target'}]),
+        'sims.npy is of step 0 of target, which is not the best',
+    ),
+    'sims of another step': (
+        lambda run: save_sims(run, 0, 1.0, runs=[{'step': 1, 'workdir': '', 'member': 'target'}]),
+        'sims.npy is of step 1 of',
+    ),
     'no metrics': (lambda run: (run / 'metrics.jsonl').unlink(), 'is not a run directory'),
     'no validation': (lambda run: (run / 'metrics.jsonl').write_text(''), 'has no validation yet'),
     'unfinished': (cut_metrics, 'of 3; resume it, leave it out, or add --unfinished'),

@@ -1,8 +1,10 @@
 """Attention of retrieved pairs: its values, the pairs, the figures and the command."""
 
 import dataclasses
+import errno
 import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,11 +12,13 @@ import pytest
 
 from jitm.analysis.attention import draw, shown, top_regions
 from jitm.analysis.retrieval import Retrieved, evenly_spaced
+from jitm.analysis.saved import EVALUATION
 from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
+from jitm.files import OWNED, OutputFolder
 from jitm.layers import text
 from jitm.runs.run import Run
 from jitm.training.loop import train_and_evaluate
@@ -260,17 +264,57 @@ def test_figure_without_boxes_is_a_heat_map(boxes, pixels):
         assert [label.get_text() for label in panel.get_yticklabels()] == PAIR['words']
 
 
-def test_write_json_and_figures(split, report, tmp_path):
-    assert explain.write(report, split.pixels, tmp_path / 'new') == f'2 pairs explained in {tmp_path / "new"}'
-    assert json.loads((tmp_path / 'new' / 'explain.json').read_text()) == report
-    assert {path.name for path in (tmp_path / 'new').glob('*.png')} == {'00.png', '01.png'}
-    assert (tmp_path / 'new' / '01.png').read_bytes().startswith(b'\x89PNG')
+@pytest.fixture
+def folder(tmp_path):
+    """The output folder of an evaluation."""
+    return OutputFolder(tmp_path / 'new', EVALUATION)
 
 
-def test_write_without_matplotlib(report, tmp_path, monkeypatch):
+def test_write_json_and_figures(split, report, folder):
+    path = folder.path / 'explain'
+    assert explain.write(report, split.pixels, folder) == f'2 pairs explained in {path}'
+    assert json.loads((path / 'explain.json').read_text()) == report
+    assert {file.name for file in path.glob('*.png')} == {'00.png', '01.png'}
+    assert (path / '01.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_only_own_figures_are_removed(split, report, folder):
+    explain.write(report, split.pixels, folder)
+    (folder.path / 'explain' / '07.png').write_text('mine')
+    explain.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
+    assert {path.name for path in (folder.path / 'explain').iterdir()} == {'explain.json', '00.png', '07.png'}
+    assert (folder.path / 'explain' / '07.png').read_text() == 'mine'
+
+
+def test_a_figure_of_somebody_else_is_not_replaced(split, report, folder):
+    folder.claim(['metrics.json'])
+    (folder.path / 'explain').mkdir()
+    (folder.path / 'explain' / '01.png').write_text('mine')
+    with pytest.raises(UserError, match=r'explain/01\.png was not written by jitm; move it'):
+        explain.write(report, split.pixels, folder)
+    assert [path.name for path in (folder.path / 'explain').iterdir()] == ['01.png']
+
+
+def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
+    explain.write(report, split.pixels, folder)
+    before = {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()}
+    replace = Path.replace
+
+    def full(path, target):
+        if target.name == OWNED:
+            return replace(path, target)
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(Path, 'replace', full)
+    with pytest.raises(UserError, match=r'00\.png cannot be written: No space left on device; make room, or'):
+        explain.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
+    assert {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()} == before
+
+
+def test_write_without_matplotlib(report, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, 'matplotlib', None)
-    assert explain.write(report, None, tmp_path).endswith('for figures, pip install matplotlib')
-    assert [path.name for path in tmp_path.iterdir()] == ['explain.json']
+    assert explain.write(report, None, folder).endswith('for figures, pip install matplotlib')
+    assert [path.name for path in (folder.path / 'explain').iterdir()] == ['explain.json']
 
 
 SCAN = {

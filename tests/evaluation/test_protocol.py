@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from jitm import metrics
+from jitm.analysis import saved
 from jitm.commands import cli
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.evaluation import protocol, scoring
+from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.evaluation.scoring import Scorer, ScoringOptions
+from jitm.files import LOCK, OWNED, OutputFolder, locked
 from jitm.models import vse
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
@@ -78,11 +81,12 @@ def test_interrupted_ensemble_resumes_in_any_order(run, other, dev, tmp_path, mo
             raise Stop
 
     evaluate = functools.partial(evaluate_runs, split=dev)
+    finished = FinishedBlocks(OutputFolder(tmp_path, saved.EVALUATION))
     with pytest.raises(Stop):
-        evaluate([run, other], blocks_folder=tmp_path, report=stop_in_the_second_run)
+        evaluate([run, other], finished=finished, report=stop_in_the_second_run)
     assert seen == [160, 320, 480, 500, 160]
     seen.clear()
-    _, sims = evaluate([other, run], blocks_folder=tmp_path, report=stop_in_the_second_run)
+    _, sims = evaluate([other, run], finished=finished, report=stop_in_the_second_run)
     assert seen == [320, 480, 500]
     np.testing.assert_array_equal(sims, evaluate([other, run])[1])
 
@@ -173,22 +177,13 @@ def test_scores_that_are_not_finite_are_refused(run, dev):
         evaluate_runs([broken], dev)
 
 
-def test_inner_products_of_saved_vectors_are_scores(run, other, dev, tmp_path):
+def test_inner_products_of_vectors_are_scores(run, other, dev):
     for runs in ([run], [run, other]):
         protocol.check_vectors(runs)
-        _, sims = evaluate_runs(runs, dev)
-        protocol.write_vectors(runs, dev, tmp_path)
-        with np.load(tmp_path / 'vectors.npz') as arrays:
-            assert {name: array.dtype for name, array in arrays.items()} == {
-                'images': np.float32,
-                'texts': np.float32,
-                'image_of_text': np.int32,
-            }
-            np.testing.assert_allclose(arrays['images'] @ arrays['texts'].T, sims, atol=1e-5)
-            np.testing.assert_array_equal(arrays['image_of_text'], dev.image_of_text)
-    protocol.write_vectors([run], dev, tmp_path, ScoringOptions('bfloat16'))
-    with np.load(tmp_path / 'vectors.npz') as arrays:
-        assert arrays['images'].dtype == np.float32
+        images, texts = protocol.vectors_of(runs, dev)
+        assert (images.dtype, texts.dtype) == (np.float32, np.float32)
+        np.testing.assert_allclose(images @ texts.T, evaluate_runs(runs, dev)[1], atol=1e-5)
+    assert protocol.vectors_of([run], dev, ScoringOptions('bfloat16'))[0].dtype == np.float32
 
 
 def test_vectors_need_inner_products(run):
@@ -197,19 +192,88 @@ def test_vectors_need_inner_products(run):
         protocol.check_vectors([run, order])
 
 
+def evaluate(workdir, *flags):
+    return cli.main(['eval', '--workdir', str(workdir), *map(str, flags)])
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
 def test_command_prints_and_writes(finished, tmp_path, capsys):
-    workdir = str(finished)
     flags = ['--split=test', '--folds=5', '--save_sims', '--save_vectors', f'--output={tmp_path}']
-    assert cli.main(['eval', '--workdir', workdir, *flags]) == 0
+    assert evaluate(finished, *flags) == 0
     out, err = capsys.readouterr()
     assert err == ''
-    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy', 'vectors.npz'}
+    files = {'metrics.json', 'sims.npy', 'image_of_text.npy', 'vectors.npz'}
+    assert {path.name for path in tmp_path.iterdir()} == {*files, OWNED, LOCK}
     assert 'scenes/test: 2 images, 10 captions, mean of 5 folds; ties count against the query' in out
     report = json.loads((tmp_path / 'metrics.json').read_text())
     assert f'rsum {report["metrics"]["rsum"]:.1f}\nMD {report["metrics"]["mean_distance"]:.3g}\n' in out
     assert np.load(tmp_path / 'sims.npy').shape == (10, 50)
-    assert cli.main(['eval', '--workdir', workdir, '--workdir', workdir, f'--output={tmp_path / "both"}']) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / 'image_of_text.npy'), np.repeat(np.arange(10), 5))
+    with np.load(tmp_path / 'vectors.npz') as arrays:
+        np.testing.assert_allclose(arrays['images'] @ arrays['texts'].T, np.load(tmp_path / 'sims.npy'), atol=1e-5)
+        np.testing.assert_array_equal(arrays['image_of_text'], np.repeat(np.arange(10), 5))
+    assert evaluate(finished, '--workdir', finished, f'--output={tmp_path / "both"}') == 0
     assert len(json.loads((tmp_path / 'both' / 'metrics.json').read_text())['protocol']['runs']) == 2
+
+
+def test_similarities_of_an_older_evaluation_are_removed(finished, tmp_path):
+    assert evaluate(finished, '--step=28', '--save_sims', '--save_vectors', '--output', tmp_path) == 0
+    (tmp_path / 'notes.npy').write_bytes(b'mine')
+    assert evaluate(finished, '--output', tmp_path) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'notes.npy', OWNED, LOCK}
+
+
+@pytest.mark.parametrize('name', ['metrics.json', 'blocks/data.txt', 'explain/holiday.png', 'words.json'])
+def test_a_folder_of_somebody_else_is_left_alone(finished, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.setattr('jitm.commands.eval.load_run', lambda *_: pytest.fail('a run was loaded'))
+    monkeypatch.setattr('jitm.commands.words.load_run', lambda *_: pytest.fail('a run was loaded'))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('mine')
+    before = contents(tmp_path)
+    for command in (['eval'], ['words', '--perturbations=noun']):
+        assert cli.main([*command, '--workdir', str(finished), '--output', str(tmp_path)]) == 2
+        sentence = f'{tmp_path} is not empty and is not an evaluation of jitm; choose a new or empty folder'
+        assert capsys.readouterr().err == f'error: {sentence}\n'
+        assert contents(tmp_path) == before
+
+
+def test_a_file_of_somebody_else_is_refused_before_scoring(finished, tmp_path, monkeypatch, capsys):
+    assert evaluate(finished, '--output', tmp_path) == 0
+    (tmp_path / 'vectors.npz').write_text('mine')
+    before = contents(tmp_path)
+    monkeypatch.setattr(Scorer, 'score', lambda *_: pytest.fail('a run was scored'))
+    assert evaluate(finished, '--save_vectors', '--output', tmp_path) == 2
+    assert 'vectors.npz was not written by jitm; move it, or choose another folder' in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+def test_one_evaluation_at_a_time_writes_to_a_folder(finished, tmp_path, capsys):
+    folder = tmp_path / 'evaluated'
+    with locked(folder, 'busy'):
+        assert evaluate(finished, '--output', folder) == 2
+        assert capsys.readouterr().err == (
+            f'error: another jitm eval writes to {folder}; wait for its end, or give another --output\n'
+        )
+    assert not folder.exists()
+
+
+def test_default_folders_are_named_by_the_flags(tmp_path):
+    plain = saved.folder_of(tmp_path, 'dev')
+    assert plain == tmp_path / 'eval' / 'dev'
+    flags = {'folds': 5, 'ensemble': True, 'member': 'anchor', 'top_m': 20, 'step': 0, 'dtype': 'bfloat16'}
+    assert saved.folder_of(tmp_path, 'dev', **flags).name == 'dev_5folds_ensemble_anchor_top20_step0_bfloat16'
+    one, other = (saved.folder_of(tmp_path, 'dev', data_root=str(tmp_path / name / 'f30k')).name for name in 'ab')
+    assert one != other
+    assert one.startswith('dev_f30k-')
+    assert other.startswith('dev_f30k-')
+
+
+def test_commands_write_to_the_folder_of_their_flags(finished):
+    assert evaluate(finished, '--step=28', '--dtype=bfloat16') == 0
+    assert (finished / 'eval' / 'dev_step28_bfloat16' / 'metrics.json').exists()
 
 
 # Runs `jitm eval` with blocks of 8 texts, sends the process a signal after some blocks, and prints their number.
@@ -244,11 +308,11 @@ def test_killed_command_resumes_to_the_same_bytes(finished, tmp_path, monkeypatc
         assert result.returncode == EXIT_INTERRUPTED
         assert result.stderr.splitlines()[-1] == f'stopped; the same command resumes from {tmp_path}/blocks'
         assert result.stdout == 'wrote 2 blocks\n'
-        assert {path.name for path in tmp_path.iterdir()} == {'blocks'}
+        assert {path.name for path in tmp_path.iterdir()} == {'blocks', OWNED, LOCK}
     result = start(signal.SIGKILL, 99)
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith('wrote 1 blocks\n')
-    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy'}
+    assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy', 'image_of_text.npy', OWNED, LOCK}
     monkeypatch.setattr(scoring, 'MAX_TEXTS', 8)
     run = load_run(finished)
     _, want = evaluate_runs([run], read_split([run], 'dev'))

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitm import metrics
+from jitm.analysis.saved import EVALUATION
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import reranking, scoring
+from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.protocol import Shortlist, evaluate_runs
+from jitm.files import OutputFolder
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from tests.models.test_uniter import uniter_config  # noqa: F401
@@ -202,7 +205,8 @@ def test_interrupted_job_resumes(run, others, dev, tmp_path, monkeypatch):
         if len(seen) == 3:
             raise Stop
 
-    evaluate = functools.partial(evaluate_runs, others[:1], dev, shortlist=shortlist, blocks_folder=tmp_path)
+    finished = FinishedBlocks(OutputFolder(tmp_path, EVALUATION))
+    evaluate = functools.partial(evaluate_runs, others[:1], dev, shortlist=shortlist, finished=finished)
     with pytest.raises(Stop):
         evaluate(report=stop_in_the_second_part)
     report, sims = evaluate(report=stop_in_the_second_part)
@@ -247,7 +251,7 @@ def test_command_prints_the_shortlist(finished, capsys):
     workdir = finished
     flags = ['--step=30', f'--shortlist={workdir}', '--split=train', '--top_m=10']
     assert cli.main(['eval', f'--workdir={workdir}', *flags]) == 0
-    report = json.loads((workdir / 'eval' / 'train_top10' / 'metrics.json').read_text())
+    report = json.loads((workdir / 'eval' / 'train_top10_step30' / 'metrics.json').read_text())
     shortlist, values = report['protocol']['shortlist'], report['metrics']
     assert shortlist['pairs'] < shortlist['total_pairs'] == 16 * 80
     out = capsys.readouterr().out

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import functools
 import itertools
+import json
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from jitm.errors import UserError
 from jitm.evaluation import encoding, scoring
 from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.scoring import Scorer, ScoringOptions
+from jitm.files import OWNED, OutputFolder
 from jitm.runs import progress
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
@@ -126,14 +128,14 @@ def test_blocks_without_selected_pairs_are_skipped(vsepp, tmp_path):
     assert len(blocks) == 7  # of 12
     counted = [int(pairs[np.ix_(*block)].sum()) for block in blocks]
     with mock.patch.object(scorer, '_encode_block', wraps=scorer._encode_block) as encode:
-        want = scorer.score(Counting(tmp_path, scorer.cache_key()), seen.append)
+        want = scorer.score(Counting(tmp_path), seen.append)
     assert encode.call_count == len(counted)
     assert [progress.pairs for progress in seen] == np.cumsum(counted).tolist()
     assert {progress.total for progress in seen} == {pairs.sum()}
     seen.clear()
-    finished = FinishedBlocks(tmp_path, scorer.cache_key())
-    finished._path(*blocks[-1]).unlink()
-    assert scorer.score(finished, seen.append).tobytes() == want.tobytes()
+    rows, columns = blocks[-1]
+    next(tmp_path.rglob(f'{rows[0]}_{columns[0]}')).unlink()
+    assert scorer.score(Counting(tmp_path), seen.append).tobytes() == want.tobytes()
     assert [progress.pairs for progress in seen] == [pairs.sum()]
 
 
@@ -251,8 +253,8 @@ def test_unknown_dtype_is_refused(vsepp):
 class Counting(FinishedBlocks):
     """Records the blocks that are written, and interrupts the job after `stop_after` of them."""
 
-    def __init__(self, parent, cache_key, stop_after=None):
-        super().__init__(parent, cache_key)
+    def __init__(self, parent, stop_after=None):
+        super().__init__(OutputFolder(parent, 'an evaluation'))
         self.written, self.stop_after = [], stop_after
 
     def write(self, rows, columns, block):
@@ -266,14 +268,14 @@ class Counting(FinishedBlocks):
 def test_interrupted_job_resumes_to_the_same_bytes(vsepp, tmp_path, stop_after):
     scorer = make_scorer(vsepp)
     want = scorer.score()
-    stopped = Counting(tmp_path, scorer.cache_key(), stop_after)
+    stopped = Counting(tmp_path, stop_after)
     with pytest.raises(KeyboardInterrupt):
         scorer.score(stopped)
     again = make_scorer(vsepp)
-    finished = Counting(tmp_path, again.cache_key())
+    finished = Counting(tmp_path)
     assert again.score(finished).tobytes() == want.tobytes()
     assert len(set(stopped.written) | set(finished.written)) == len(stopped.written) + len(finished.written) == 12
-    finished = Counting(tmp_path, again.cache_key())
+    finished = Counting(tmp_path)
     assert again.score(finished).tobytes() == want.tobytes()
     assert not finished.written
 
@@ -303,11 +305,11 @@ def append(path):
 @pytest.mark.parametrize('damage', [flip_a_bit, cut_off, empty, four_zeros, append, Path.unlink])
 def test_damaged_block_is_recomputed(vsepp, tmp_path, damage):
     scorer = make_scorer(vsepp)
-    first = Counting(tmp_path, scorer.cache_key())
+    first = Counting(tmp_path)
     want = scorer.score(first)
-    path = sorted(first.folder.iterdir())[4]
+    path = sorted(path for path in first.path.rglob('*') if path.is_file())[4]
     damage(path)
-    second = Counting(tmp_path, scorer.cache_key())
+    second = Counting(tmp_path)
     assert scorer.score(second).tobytes() == want.tobytes()
     assert [f'{row}_{column}' for row, column in second.written] == [path.name]
 
@@ -331,9 +333,25 @@ def test_cache_key_depends_on_everything_that_scores_do(vsepp, tmp_path):
         make_scorer((model, variables, split, other_ids)),
         make_scorer((model, variables, split, other_ends)),
     ]
-    folders = {FinishedBlocks(tmp_path, scorer.cache_key()).folder for scorer in scorers}
-    assert len(folders) == len(scorers)
-    assert not list(tmp_path.iterdir())
+    assert len({json.dumps(scorer.cache_key()) for scorer in scorers}) == len(scorers)
+
+
+def test_only_the_blocks_of_the_own_jobs_are_removed(vsepp, tmp_path):
+    """Blocks of an interrupted job with other parameters stay, and so do files of somebody else."""
+    other, own = make_scorer(vsepp, images=2), make_scorer(vsepp)
+    with pytest.raises(KeyboardInterrupt):
+        other.score(Counting(tmp_path, stop_after=3))
+    (tmp_path / 'blocks' / 'data.txt').write_text('mine')
+    finished = Counting(tmp_path)
+    own.score(finished)
+    finished.remove()
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob('*') if path.is_file()}
+    assert len(kept) == 5
+    assert {OWNED, 'blocks/data.txt'} < kept
+    again = Counting(tmp_path)
+    other.score(again)
+    again.remove()
+    assert {path.name for path in tmp_path.rglob('*')} == {OWNED, 'blocks', 'data.txt'}
 
 
 def test_model_repr_has_no_addresses():
@@ -343,25 +361,24 @@ def test_model_repr_has_no_addresses():
 
 
 def test_blocks_may_be_removed_while_scoring(vsepp, tmp_path):
-    """Another process that finishes the same job removes its blocks."""
+    """By a person, for example."""
     scorer = make_scorer(vsepp)
-    finished = FinishedBlocks(tmp_path, scorer.cache_key())
-    got = scorer.score(finished, lambda progress: shutil.rmtree(finished.folder))
+    finished = Counting(tmp_path)
+    got = scorer.score(finished, lambda progress: shutil.rmtree(finished.path))
     np.testing.assert_array_equal(got, scorer.score())
 
 
 def test_unwritable_block_is_a_user_error(vsepp, tmp_path, monkeypatch):
-    scorer = make_scorer(vsepp)
-    (tmp_path / 'file').touch()
-    with pytest.raises(UserError, match=r'file/[0-9a-f]+/0_\d+ cannot be written: Not a directory; make room, or'):
-        scorer.score(FinishedBlocks(tmp_path / 'file', scorer.cache_key()))
+    scorer, replace = make_scorer(vsepp), Path.replace
 
     def full(path, target):
+        if target.name == OWNED:
+            return replace(path, target)
         raise OSError(errno.ENOSPC, 'No space left on device')
 
     monkeypatch.setattr(Path, 'replace', full)
-    with pytest.raises(UserError, match=r'0_.* cannot be written: No space left on device; make room, or'):
-        scorer.score(FinishedBlocks(tmp_path / 'folder', scorer.cache_key()))
+    with pytest.raises(UserError, match=r'0_\d+ cannot be written: No space left on device; make room, or'):
+        scorer.score(Counting(tmp_path / 'folder'))
 
 
 # Progress.
@@ -381,9 +398,9 @@ def test_progress_counts_pairs(vsepp, tmp_path, monkeypatch):
     np.testing.assert_allclose(left, [91 - report.pairs for report in seen])
 
     with pytest.raises(KeyboardInterrupt):
-        scorer.score(Counting(tmp_path, scorer.cache_key(), stop_after=5))
+        scorer.score(Counting(tmp_path, stop_after=5))
     seen.clear()
-    scorer.score(FinishedBlocks(tmp_path, scorer.cache_key()), seen.append)
+    scorer.score(Counting(tmp_path), seen.append)
     assert [report.pairs for report in seen] == [63, 75, 78, 82, 86, 90, 91]
     np.testing.assert_allclose([report.rate for report in seen[:3]], [12 / 2, 24 / 4, 27 / 6])
     np.testing.assert_allclose(seen[0].seconds_left, (91 - 63) / 6)

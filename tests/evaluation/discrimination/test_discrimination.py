@@ -14,6 +14,7 @@ from matplotlib.image import imread
 
 from jitm.analysis import words as words_lib
 from jitm.analysis.retrieval import Retrieved
+from jitm.analysis.saved import EVALUATION
 from jitm.commands import cli
 from jitm.data import scene_graphs, scenes
 from jitm.data.masking import Masking
@@ -29,6 +30,7 @@ from jitm.evaluation.discrimination.pair_scorer import PairScorer, WordPredictio
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.evaluation.scoring import ScoringOptions
+from jitm.files import OutputFolder
 from jitm.layers.text import GRUEncoder
 from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
@@ -520,14 +522,14 @@ def test_page_without_pixels_has_no_images():
 
 
 def test_page_replaces_older_files(explained, split, tmp_path):
-    (tmp_path / '00.png').touch()
-    assert explain.write(explained, split.pixels, tmp_path) == f'2 pairs explained in {tmp_path}'
-    assert {path.name for path in tmp_path.iterdir()} == {'explain.json', 'explain.html'}
-    assert json.loads((tmp_path / 'explain.json').read_text()) == explained
-    assert (
-        Page((tmp_path / 'explain.html').read_text()).texts('small')[0]
-        == f'{100 * explained["pairs"][0]["mismatch"][1]:.0f}'
-    )
+    folder, path = OutputFolder(tmp_path, EVALUATION), tmp_path / 'explain'
+    with folder.replacing('explain/00.png') as file:
+        file.write(b'older')
+    assert explain.write(explained, split.pixels, folder) == f'2 pairs explained in {path}'
+    assert {file.name for file in path.iterdir()} == {'explain.json', 'explain.html'}
+    assert json.loads((path / 'explain.json').read_text()) == explained
+    page = Page((path / 'explain.html').read_text())
+    assert page.texts('small')[0] == f'{100 * explained["pairs"][0]["mismatch"][1]:.0f}'
     assert explain.show(explained, color=False).count('retrieved dev-00000') == 2
 
 

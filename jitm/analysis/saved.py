@@ -1,0 +1,190 @@
+"""Saved files of `jitm eval`: where they lie, what they are of, and their names in reports.
+
+`metrics.json` is written last and has a digest of each file beside it. A file that it does not have, such as one of an
+older evaluation, is therefore never taken for one of this evaluation.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.files import OutputFolder, hash_arrays, parse_json
+
+EVALUATION = 'an evaluation'  # what an output folder holds
+METRICS = 'metrics.json'
+SIMS, IMAGE_OF_TEXT, VECTORS = 'sims.npy', 'image_of_text.npy', 'vectors.npz'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A saved file of `jitm eval`, or a file of the same format without a report.
+
+    Attributes:
+      path: its path.
+      image_of_text: int [T], the image of each text.
+      protocol: the protocol in the `metrics.json` beside it; empty if there is none.
+      captions: `Split.captions_hash`; '' if there is no report.
+    """
+
+    path: Path
+    image_of_text: np.ndarray
+    protocol: Mapping[str, Any]
+    captions: str
+
+
+def folder_of(
+    workdir: Path,
+    split: str,
+    *,
+    folds: int = 1,
+    ensemble: bool = False,
+    member: str | None = None,
+    top_m: int | None = None,
+    step: int | None = None,
+    dtype: str | None = None,
+    data_root: str | None = None,
+) -> Path:
+    """Returns the default output folder of an evaluation, whose name has what differs from the defaults.
+
+    Args:
+      workdir: the first run directory.
+      split: such as 'dev'.
+      folds: parts of the images.
+      ensemble: whether several runs are evaluated together.
+      member: the model, None for the validated one.
+      top_m: candidates of a query in the shortlist, None without one.
+      step: the checkpoint, None for the best.
+      dtype: the precision, None for that of the validation.
+      data_root: the data folder, None for that of training.
+    """
+    words = [split, f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
+    words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '']
+    if data_root:
+        root = Path(data_root).resolve()
+        words.append(f'{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:6]}')
+    return workdir / 'eval' / '_'.join(filter(None, words))
+
+
+def names(sims: bool, vectors: bool) -> list[str]:
+    """Returns the files that `write` writes, with similarities and with vectors or without."""
+    return [METRICS, *([SIMS, IMAGE_OF_TEXT] if sims else []), *([VECTORS] if vectors else [])]
+
+
+def write(
+    report: Mapping[str, Any],
+    split: Split,
+    folder: OutputFolder,
+    *,
+    sims: np.ndarray | None = None,
+    vectors: tuple[np.ndarray, np.ndarray] | None = None,
+) -> None:
+    """Writes an evaluation, and removes the similarities and vectors of an older one.
+
+    Args:
+      report: `metrics` and `protocol`.
+      split: the images and texts.
+      folder: the output folder.
+      sims: float32 [I, T], written with the image of each text; None to write none.
+      vectors: float32 [I, D] and [T, D], written with the image of each text; None to write none.
+
+    Raises:
+      UserError: if a file was written by somebody else, or cannot be written.
+    """
+    files, written = {}, names(sims is not None, vectors is not None)
+    folder.claim(written)
+    if sims is not None:
+        for name, array in ((SIMS, sims), (IMAGE_OF_TEXT, split.image_of_text)):
+            with folder.replacing(name) as file:
+                np.save(file, array)
+        files[SIMS] = hash_arrays([sims, split.image_of_text])
+    if vectors is not None:
+        arrays = {'images': vectors[0], 'texts': vectors[1], 'image_of_text': split.image_of_text}
+        with folder.replacing(VECTORS) as file:
+            np.savez(file, **arrays)
+        files[VECTORS] = hash_arrays(arrays.values())
+    identity = {**split.identity, 'captions': split.captions_hash}
+    with folder.replacing(METRICS) as file:
+        file.write((json.dumps({**report, 'identity': identity, 'files': files}, indent=2) + '\n').encode())
+    folder.remove({SIMS, IMAGE_OF_TEXT, VECTORS}.difference(written))
+
+
+def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
+    """Reads what the `metrics.json` beside a file says of it.
+
+    Args:
+      path: the file.
+      arrays: its content, in the order in which it was written.
+
+    Returns:
+      The attributes `protocol` and `captions` of `Saved`.
+
+    Raises:
+      UserError: if the report is none of `jitm eval`, or is not of this file.
+    """
+    report = path.parent / METRICS
+    if not report.exists():
+        return {'protocol': {}, 'captions': ''}
+    try:
+        content = parse_json(report.read_bytes())
+        protocol, digest, captions = (
+            content['protocol'],
+            content['files'].get(path.name),
+            content['identity']['captions'],
+        )
+        _ = protocol['data'], protocol['split'], [run['workdir'] for run in protocol['runs']]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f'{report} is not a report of jitm eval ({error!r}); write it again, or remove it') from None
+    if digest != hash_arrays(arrays):
+        raise UserError(
+            f'{path} is not of the evaluation in {report.name} beside it; write both again with jitm eval, or move the '
+            'file to a folder without a report'
+        )
+    return {'protocol': protocol, 'captions': captions}
+
+
+def difference(files: Sequence[Saved]) -> str:
+    """Returns which files are of different images or captions; '' if all are of the same."""
+
+    def named(file: Saved) -> str:
+        return f'{file.path} of {file.protocol["data"]}' if file.protocol else str(file.path)
+
+    known = [file for file in files if file.captions]
+    pairs = [pair for pair in itertools.pairwise(known) if pair[0].captions != pair[1].captions]
+    pairs += [
+        pair for pair in itertools.pairwise(files) if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
+    ]
+    return f'{named(pairs[0][0])} and {named(pairs[0][1])} are of different images or captions' if pairs else ''
+
+
+def check_same_data(files: Sequence[Saved]) -> None:
+    """Raises a UserError if files are of different images or captions."""
+    if different := difference(files):
+        raise UserError(f'{different}; compare files of the same split')
+
+
+def names_of(files: Sequence[Saved]) -> list[str]:
+    """Returns a distinct name for each file.
+
+    The names are those of the run directories; with the names of the models if these are not distinct; else paths.
+    """
+
+    def names(*keys: str) -> list[str]:
+        return [
+            ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in file.protocol['runs'])
+            if file.protocol
+            else ''
+            for file in files
+        ]
+
+    for candidates in (names('workdir'), names('workdir', 'member')):
+        if all(candidates) and len({*candidates}) == len(candidates):
+            return candidates
+    return [str(file.path) for file in files]
