@@ -269,6 +269,38 @@ def data_rows() -> Iterator[Row]:
     yield Row('tags nested too deeply', NEW, lambda folder: (folder / deep[0]).write_text(deep[1]), 'line 8 is not')
 
 
+SIMS = 'report', 'distributions', 'evaluated/sims.npy'
+REPORTS = {  # metrics.json beside similarities
+    'of other similarities': (
+        '{"protocol": {"data": "", "split": "", "runs": []}, "identity": {"captions": ""}, "files": {"sims.npy": ""}}',
+        'sims.npy is not of the evaluation in metrics.json beside it',
+    ),
+    'a list': ('[]', 'is not a report of jitm eval'),
+    'nested too deeply': ('[' * 10**5, 'is not a report of jitm eval'),
+    'of another version': ('{"protocol": {"data": "", "split": "", "runs": []}}', 'is not a report of jitm eval'),
+}
+
+
+def _saved(report: str | None) -> Callable[[Path], None]:
+    """Returns a function that writes similarities; with a report also the image of each text."""
+
+    def spoil(folder: Path) -> None:
+        (folder / 'evaluated').mkdir()
+        np.save(folder / 'evaluated' / 'sims.npy', np.eye(2, dtype=np.float32))
+        if report is not None:
+            np.save(folder / 'evaluated' / 'image_of_text.npy', np.arange(2))
+            (folder / 'evaluated' / 'metrics.json').write_text(report)
+
+    return spoil
+
+
+def saved_rows() -> Iterator[Row]:
+    """Yields similarities that are not known to be of the report beside them."""
+    yield Row('similarities without images', SIMS, _saved(None), r'needs image_of_text\.npy beside it')
+    for name, (report, sentence) in REPORTS.items():
+        yield Row(f'the report beside similarities: {name}', SIMS, _saved(report), sentence)
+
+
 COMMANDS = {  # a correct command of each
     'train': NEW,
     'eval': runs.EVALUATE,
@@ -334,6 +366,11 @@ ARGUMENTS = [
     ((*runs.EVALUATE, '--explain=1'), ''),
     (('eval', '--workdir', 'run', '--output', 'config.py'), 'config.py'),
     (('eval', '--workdir', 'run', '--output', '/dev/null/x'), '/dev/null'),
+    (('eval', '--workdir', 'run', '--output', 'data'), 'data is not empty and is not an evaluation of jitm'),
+    ((*COMMANDS['words'], '--output', 'data'), 'data is not empty and is not an evaluation of jitm'),
+    (('report', 'run', '--output', 'config.py'), 'config.py exists and was not written by jitm'),
+    (('report', 'panels', 'data/dev_ims.npy', '--output', 'config.py'), 'config.py exists and was not written by jitm'),
+    (('report', 'training', 'run', '--output', 'config.py'), 'has the suffix .py; give --output one of png, '),
     (('mine', '--workdir', 'absent', '--out', 'mined'), 'absent'),
     ((*runs.MINE, '--top_h_texts=99'), '1 to 35 negatives'),
     ((*runs.MINE, '--top_h_images=8'), '1 to 7 negatives'),
@@ -427,6 +464,7 @@ def rows(base: Path) -> list[Row]:
         ignored_rows(),
         config_file_rows(),
         data_rows(),
+        saved_rows(),
         flag_rows(),
         run_rows(base),
     )
