@@ -2,75 +2,20 @@
 
 import contextlib
 import dataclasses
-import difflib
 import functools
-import importlib
 import inspect
 import json
 import os
-import pkgutil
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 from flax import linen as nn
 
+from jitm import names
 from jitm.errors import UserError, did_you_mean
 
 OLD_KEYS = {'rounds', 'rankings'}  # of configs before checkpoint format 4
-
-
-def resolve(package: str, name: str, *, where: str) -> Callable:
-    """Returns a function or class of a package of jitm.
-
-    Args:
-      package: such as `jitm.losses`, or a module.
-      name: dotted path in the package, such as `ranking.max_of_hinges`.
-      where: the config key with the name, for messages.
-
-    Raises:
-      UserError: if the module does not exist or has no such public name.
-    """
-    module_name, _, attribute = name.rpartition('.')
-    wrong = f"config key '{where}' is '{name}', but"
-    if not module_name and _modules(package):
-        raise UserError(f'{wrong} names of {package} have the form MODULE.NAME{_near_full_name(package, name)}')
-    path = f'{package}.{module_name}' if module_name else package
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if not path.startswith(error.name or ' '):
-            raise
-        near = did_you_mean(module_name, _modules(package))
-        raise UserError(f'{wrong} there is no module {path}{near}') from None
-    known = _public(module)
-    if attribute not in known:
-        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known)}")
-    return getattr(module, attribute)
-
-
-def _public(module: ModuleType) -> list[str]:
-    """Returns the names of the public functions and classes that a module defines."""
-    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
-    return [key for key, value in public.items() if callable(value) and value.__module__ == module.__name__]
-
-
-def _modules(package: str) -> list[str]:
-    """Returns the names of the modules of a package; none if it is a module itself."""
-    path = getattr(importlib.import_module(package), '__path__', ())
-    return [module.name for module in pkgutil.iter_modules(path)]
-
-
-def _near_full_name(package: str, name: str) -> str:
-    """Returns a hint to append to a message about a name without its module."""
-    known = {module: f'{module}.NAME' for module in _modules(package)}
-    for module in list(known):
-        with contextlib.suppress(ImportError):  # of an optional library
-            public = _public(importlib.import_module(f'{package}.{module}'))
-            known |= {attribute: f'{module}.{attribute}' for attribute in public}
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean '{known[nearest[0]]}'?" if nearest else '; see jitm/configs/default.py'
 
 
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
@@ -258,7 +203,9 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
         data = {**data, 'root': root}
     source, keywords = choose(data, 'source', where='data')
-    return bind(resolve('jitm.data', source, where='data.source'), keywords, where='data', later=('split',))(split)
+    return bind(names.resolve('jitm.data', source, where='data.source'), keywords, where='data', later=('split',))(
+        split
+    )
 
 
 def load_relevance(relevance: Mapping[str, Any], split: Any) -> Any:
@@ -287,7 +234,7 @@ def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
     if not source:
         check_keys(keywords, (), where=where)
         return None
-    return bind(resolve('jitm.data', source, where=f'{where}.source'), keywords, where=where, later=('split',))
+    return bind(names.resolve('jitm.data', source, where=f'{where}.source'), keywords, where=where, later=('split',))
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
@@ -297,17 +244,41 @@ def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     return copied.get('model') or config['model']
 
 
-def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
+def is_module(value: Any) -> bool:
+    """Whether a value is a class of models or of their modules."""
+    return isinstance(value, type) and issubclass(value, nn.Module)
+
+
+def own_names(model: Mapping[str, Any]) -> list[str]:
+    """Returns the names in a model section, of which all can be resolved, that are not of jitm."""
+    found = []
+    for key, name in flatten(model).items():
+        package = 'jitm.models' if key == 'name' else 'jitm.layers'
+        if key.rpartition('.')[2] == 'name' and names.is_own(names.resolve(package, name, where=key, own=is_module)):
+            found.append(name)
+    return found
+
+
+def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False) -> Any:
     """Builds the matcher of a config: dict(name='vse.VSE', ...) -> Matcher.
 
     A nested sub-dict is a module of `jitm.layers`. Each module gets the vocabulary's size and the model's `embed_dim`
     if it has these arguments.
+
+    Args:
+      model: The model section of the config.
+      vocab_size: The number of words of the vocabulary.
+      own: Whether the classes may be of the user's own modules, see `names.resolve`.
+
+    Raises:
+      UserError: if a name or an argument is unknown or missing.
     """
     shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
+    read = set()
 
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
-        function = resolve(package, name, where=f'{where}.name')
+        function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None)
         for key in ('image', 'text'):
             if key in keywords and not isinstance(keywords[key], Mapping):
                 raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")
@@ -316,8 +287,11 @@ def make_model(model: Mapping[str, Any], vocab_size: int) -> Any:
                 keywords[key] = build('jitm.layers', value, f'{where}.{key}')
             if isinstance(value, list):  # a tuple that was stored as JSON
                 keywords[key] = tuple(value)
-        own = {key: value for key, value in shared.items() if key in inspect.signature(function).parameters}
-        later = {'parent', 'name', *own.keys() - keywords.keys()}
-        return bind(function, keywords, where=where, later=later)(**own | keywords)
+        handed = {key: value for key, value in shared.items() if key in inspect.signature(function).parameters}
+        read.update(handed.keys() - keywords.keys())
+        if section is model and 'embed_dim' in read - handed.keys():  # one of its modules reads it
+            del keywords['embed_dim']
+        later = {'parent', 'name', 'vocab_size', *handed.keys() - keywords.keys()}
+        return bind(function, keywords, where=where, later=later)(**handed | keywords)
 
     return build('jitm.models', model, 'model')

@@ -275,7 +275,8 @@ def _expression(pattern: str) -> str:
     return ''.join(names).removesuffix(r'\.')
 
 
-def _fits(pattern: str, key: str) -> bool:
+def fits(pattern: str, key: str) -> bool:
+    """Whether a dotted key fits a pattern."""
     return re.fullmatch(_expression(pattern), key) is not None
 
 
@@ -283,7 +284,7 @@ def _fits(pattern: str, key: str) -> bool:
 def rule_of(key: str) -> Rule | None:
     """Returns the rule of a dotted key, None if it has none; `stages.first` has the keys of a config."""
     key = key.removeprefix(FIRST)
-    return next((rule for pattern, rule in RANGES.items() if _fits(pattern, key)), None)
+    return next((rule for pattern, rule in RANGES.items() if fits(pattern, key)), None)
 
 
 def unread(config: Mapping[str, Any], key: str) -> str | None:
@@ -292,11 +293,11 @@ def unread(config: Mapping[str, Any], key: str) -> str | None:
         return unread(config['stages']['first'], key.removeprefix(FIRST))
     values = dict(nodes(config))
     for pattern, switches in SWITCHES.items():
-        if _fits(pattern, key) and key not in switches and not any(map(values.get, switches)):
+        if fits(pattern, key) and key not in switches and not any(map(values.get, switches)):
             return f"is not read unless '{switches[0]}' is set: set both, or leave it out"
     for pattern, (name, readers) in READ_WITH.items():
         other = '.'.join((*key.split('.')[:-1], name))
-        if _fits(pattern, key) and values.get(other, readers[0]) not in readers:
+        if fits(pattern, key) and values.get(other, readers[0]) not in readers:
             return f"is not read where '{other}' is {values[other]!r}: change that, or leave it out"
     return None
 

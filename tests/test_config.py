@@ -1,6 +1,7 @@
 import pytest
 
 from jitm import config as config_lib
+from jitm import names
 from jitm.errors import UserError
 from tests.configs.settings import load, module_of
 
@@ -17,7 +18,7 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / 'needy.py').write_text('import absent_package\n')
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match='absent_package'):
-        config_lib.resolve('needy', 'module.loss', where='terms.ranking.loss')
+        names.resolve('needy', 'module.loss', where='terms.ranking.loss')
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
 )
 def test_unknown_name_is_refused(package, name, message):
     with pytest.raises(UserError, match=message):
-        config_lib.resolve(package, name, where='section.key')
+        names.resolve(package, name, where='section.key')
 
 
 def test_relevance_without_source_is_none():

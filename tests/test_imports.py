@@ -14,6 +14,7 @@ LEVELS = [
     {'types', 'metrics', 'processes'},
     {'losses'},
     {'files', 'parallel', 'agreement'},
+    {'names'},
     {'config'},
     {'ranges'},
     {'data'},

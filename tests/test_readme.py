@@ -2,6 +2,7 @@
 
 import contextlib
 import doctest
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from flax import traverse_util
 
 from jitm import configs, ranges
 from jitm.commands import cli
+from jitm.commands.arguments import with_arguments
 from jitm.evaluation import published
 from tests.conftest import ROOT
 
@@ -61,6 +63,13 @@ def commands(path: Path, folder: Path) -> list[list[str]]:
     return [command.split('\037')[:-1] for command in result.stdout.split('\036')[:-1]]
 
 
+def write_modules(path: Path, folder: Path) -> None:
+    """Writes the blocks of Python in a page whose first line is a comment with the name of a file."""
+    for block in fences(path, 'python'):
+        if name := re.match(r'# (\w+\.py)\n', block):
+            (folder / name[1]).write_text(block)
+
+
 def jitm_arguments(command: list[str]) -> list[str] | None:
     """Returns the arguments of jitm; None if the command is not one of jitm."""
     program, *rest = command
@@ -89,7 +98,7 @@ def shorten(arguments: list[str]) -> list[str]:
     flat = traverse_util.flatten_dict(config.to_dict(), sep='.')
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
-            cli.check_key(config, key)
+            with_arguments(config, {key: value})
             if flat[key] and not ranges.unread(config.to_dict(), key):
                 short.append(f'--config.{key}={value}')
     return short
@@ -173,6 +182,7 @@ def test_published_numbers_of_the_docs():
 @pytest.mark.parametrize('path', PAGES, ids=lambda path: path.name)
 def test_commands_are_accepted(path, workplace, monkeypatch):
     """Flags, config files, words and keys exist; nothing is run."""
+    write_modules(path, workplace)
     for command in commands(path, workplace):
         arguments = jitm_arguments(command)
         if arguments is not None:
@@ -207,6 +217,24 @@ def test_readme_commands_run(workplace, capsys):
     assert examples
     for example in examples:
         exec(compile(example, 'README.md', 'exec'), {})
+
+
+@pytest.mark.parametrize('page', ['losses', 'models'])
+def test_own_losses_and_models_of_the_docs_run(page, workplace, capsys):
+    path = ROOT / 'docs' / f'{page}.md'
+    write_modules(path, workplace)
+    own = [command for command in commands(path, workplace) if 'my_' in ' '.join(command)]
+    assert own
+    for command in own:
+        assert cli.main(shorten(jitm_arguments(command))) == 0, capsys.readouterr().err
+    config = json.loads(
+        (workplace / 'runs' / {'losses': 'my_hinge', 'models': 'my_model'}[page] / 'config.json').read_text()
+    )
+    ranking, model = config['terms']['ranking'], config['model']
+    if page == 'losses':
+        assert (ranking['loss'], ranking['gamma'], ranking['margin']) == ('my_losses.my_hinge', 3.0, 0.2)
+    else:
+        assert (model['name'], model['scale'], 'absolute' in model) == ('my_models.MeanVectors', 0.5, False)
 
 
 def test_python_of_the_docs_is_valid():

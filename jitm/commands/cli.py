@@ -6,13 +6,14 @@ import difflib
 import importlib
 import inspect
 import io
+import itertools
 import logging
 import os
 import re
 import runpy
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -60,23 +61,14 @@ def _one_line(error: Exception) -> str:
     return text[1:-1] if quoted else text
 
 
-def _config_keys(argv: Sequence[str]) -> list[str]:
-    """Returns the keys of `--config.key=value`."""
-    return [word.removeprefix('--config.').split('=')[0] for word in argv if word.startswith('--config.')]
-
-
-def check_key(config: ConfigDict, key: str) -> None:
-    """Raises a UserError with the nearest key unless a config has a dotted key."""
-    from jitm import ranges  # imports jax, which not every command needs
-
-    ranges.check_shared(key)
-    node = config
-    for part in key.split('.'):
-        if not isinstance(node, ConfigDict) or part not in node:
-            keys = [name for name, _ in ranges.nodes(config.to_dict())]
-            nearest = difflib.get_close_matches(key, keys, n=1)
-            raise UserError(f"config key '{key}' is unknown{did_you_mean(key, nearest or config)}")
-        node = node[part]
+def _assignments(argv: Sequence[str]) -> dict[str, str | None]:
+    """Returns key -> value of `--config.key=value` and `--config.key value`, None for a flag without one."""
+    given = {}
+    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue='--'):
+        if word.startswith('--config.'):
+            key, equals, value = word.removeprefix('--config.').partition('=')
+            given[key] = value if equals else None if following.startswith('--') else following
+    return given
 
 
 def _find_config(name: str) -> Path:
@@ -128,25 +120,18 @@ def read_config(argument: str) -> ConfigDict:
 
 
 class _ConfigParser(flags.ArgumentParser):
-    """Reads the value of `--config`, and checks the keys of `--config.key=value`."""
+    """Reads the value of `--config`, with the keys of `--config.key=value`."""
 
-    def __init__(self, keys: Iterable[str]):
-        self._keys = keys
+    def __init__(self, given: Mapping[str, str | None]):
+        self._given = given
 
     def parse(self, argument: str) -> ConfigDict:
         config = read_config(argument)
-        for key in self._keys:
-            check_key(config, key)
+        if self._given:
+            from jitm.commands import arguments  # imports jax, which not every command needs
+
+            config = arguments.with_arguments(config, self._given)
         return config.lock()
-
-
-def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
-    """Raises a UserError if nothing reads one of the keys that are given, since another one is not set."""
-    from jitm import ranges  # imports jax, which not every command needs
-
-    for key in keys:
-        if reason := ranges.unread(config.to_dict(), key):
-            raise UserError(f"config key '{key}' {reason}")
 
 
 def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
@@ -159,18 +144,17 @@ def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
     Raises:
       UserError: if a key is unknown or a value has another type.
     """
-    for key in overrides:
-        check_key(config, key)
+    from jitm.commands import arguments  # imports jax, which not every command needs
+
+    config = arguments.with_arguments(config, overrides)
     argv = [f'--config.{key}={value}' for key, value in overrides.items()]
     values = flags.FlagValues()
     try:
-        config_flags.DEFINE_config_dict(
-            'config', config.copy_and_resolve_references(), flag_values=values, sys_argv=argv
-        )
+        config_flags.DEFINE_config_dict('config', config, flag_values=values, sys_argv=argv)
         values(['', *argv])
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(_one_line(error)) from None
-    check_read(values.config, overrides)
+    arguments.check_read(values.config, overrides)
     return values.config
 
 
@@ -193,7 +177,7 @@ def _define_flags(command: ModuleType, argv: Sequence[str]) -> flags.FlagValues:
     if getattr(command, 'TAKES_CONFIG', False):
         explanation = 'NAME:WORDS of a setting, or a file of your own; --config.key=value changes a key.'
         config_flags.DEFINE_config_file('config', None, explanation, flag_values=values, sys_argv=list(argv))
-        values['config'].parser = _ConfigParser(_config_keys(argv))
+        values['config'].parser = _ConfigParser(_assignments(argv))
     command.define_flags(values)
     return values
 
@@ -213,8 +197,8 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     """
     name = command.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
-    values, keys = _define_flags(command, argv), _config_keys(argv)
-    if keys and 'config' in values and not any(re.match('--?config(=|$)', word) for word in argv):
+    values, given = _define_flags(command, argv), _assignments(argv)
+    if given and 'config' in values and not any(re.match('--?config(=|$)', word) for word in argv):
         raise UserError(NO_CONFIG)
     try:
         words = values(['jitm', *argv])[1:]
@@ -225,8 +209,10 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
-    if keys:
-        check_read(values.config, keys)
+    if given:
+        from jitm.commands import arguments  # imports jax, which not every command needs
+
+        arguments.check_read(values.config, given)
     return values, words
 
 

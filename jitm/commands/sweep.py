@@ -20,6 +20,7 @@ from jitm.analysis.settings import read_settings
 from jitm.analysis.summary import summary
 from jitm.commands import cli
 from jitm.commands import flags as shared
+from jitm.commands.arguments import with_arguments
 from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.runs.checkpoint import Checkpoints
@@ -67,9 +68,9 @@ def settings(config: ConfigDict, sweeps: Sequence[str]) -> dict[str, dict[str, A
     keys, values = zip(*map(parse, sweeps), strict=True)
     if len(set(keys)) < len(keys):
         raise UserError(f'the keys of a sweep must differ, but they are {", ".join(keys)}; --seeds sweeps seed')
+    swept = flatten(with_arguments(config, {key: some[0] for key, some in zip(keys, values, strict=True)}).to_dict())
     for key in keys:
-        cli.check_key(config, key)
-        if key not in flatten(config.to_dict()):
+        if key not in swept:
             raise UserError(f"config key '{key}' is a sub-dict; sweep one of its keys")
     configs = {}
     for chosen in itertools.product(*values):

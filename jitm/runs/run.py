@@ -64,13 +64,14 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       UserError: if the run, checkpoint or model does not exist, or is damaged.
     """
     workdir = Path(workdir)
-    read = _read_folder if hub.is_folder(workdir) and not (workdir / 'checkpoints').is_dir() else _read_checkpoint
-    step, member, variables, run = read(workdir, step, member)
+    exported = hub.is_folder(workdir) and not (workdir / 'checkpoints').is_dir()
+    step, member, variables, run = (_read_folder if exported else _read_checkpoint)(workdir, step, member)
     config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
-        model = config_lib.make_model(config_lib.member_model(config, member), len(vocabulary))
+        section = config_lib.member_model(config, member)
+        model = config_lib.make_model(section, len(vocabulary), own=not exported)  # an exported folder is of anyone
         data = run['data']
         feature_size = data['regions'][2] if 'regions' in data else None
         image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
@@ -117,8 +118,13 @@ def export_run(run: Run, folder: Path) -> None:
       folder: which is created.
 
     Raises:
-      UserError: if it cannot be written.
+      UserError: if it cannot be written, or the model is of a module that is not of jitm.
     """
+    if own := config_lib.own_names(config_lib.member_model(run.config, run.member)):
+        raise UserError(
+            f"{run.workdir} has the model '{own[0]}', which is not of jitm, and an exported folder is read by jitm "
+            'alone: publish the run directory with its module'
+        )
     data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
     if run.feature_size is not None:
         data['regions'] = [0, 0, run.feature_size]

@@ -154,7 +154,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
 
     Raises:
       UserError: if something the user gave is wrong; nothing was written.
-      InterruptedRun: at SIGTERM or SIGINT; the state was saved.
+      InterruptedRun: at SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: if the loss or a gradient was not finite; the last finite state was saved.
     """
     config, workdir = ranges.check(config), Path(workdir)

@@ -4,6 +4,7 @@ import math
 import os
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,6 +147,56 @@ def ignored_rows() -> Iterator[Row]:
     ):
         flags = [f'--config.{assignment}' for assignment in given]
         yield Row(' '.join(flags), (*NEW, *flags), None, given[0].partition('=')[0])
+
+
+OWN = """
+import jax.numpy as jnp
+
+
+def hinge(scores, positives, negatives, *, margin, gamma=2.0):
+    return jnp.sum(jnp.maximum(scores, 0), axis=1) ** gamma
+
+
+def wrong(scores, positives, negatives, *, margin):
+    return scores.maximum(0)
+
+
+def other(x, y):
+    return x
+
+
+class Model:
+    pass
+"""
+OWN_FLAGS = {
+    'no file': (('terms.ranking.loss=own_file.hinge',), 'no own_file in'),
+    'no path': (('terms.ranking.loss=more/own.py:hinge',), 'there is no file more/own.py'),
+    'no function': (('terms.ranking.loss=own.hing',), "own has no 'hing', did you mean 'hinge'"),
+    'another argument': (
+        ('terms.ranking.loss=own.hinge', 'terms.ranking.gama=3'),
+        "did you mean 'terms.ranking.gamma'",
+    ),
+    'a word': (('terms.ranking.loss=own.hinge', 'terms.ranking.gamma=three'), 'gamma'),
+    'a mistake': (('terms.ranking.loss=own.wrong',), r'line 10 of .*own.py: return scores.maximum\(0\)'),
+    'other arguments': (('terms.ranking.loss=own.other',), 'it must have scores, positives and negatives first'),
+    'no module of Flax': (('model.name=own.Model',), 'a model a class of flax.linen.Module'),
+    'a function as model': (('model.name=own.hinge',), 'a model a class of flax.linen.Module'),
+    'a module that fails': (('terms.ranking.loss=broken.loss',), 'SyntaxError in line 1 of .*broken.py'),
+}
+
+
+def _write_own(folder: Path) -> None:
+    (folder / 'own.py').write_text(OWN)
+    (folder / 'broken.py').write_text('def loss(:')
+    for name in ('own', 'broken', 'own_file'):
+        sys.modules.pop(name, None)  # of an earlier copy of the folder
+
+
+def own_rows() -> Iterator[Row]:
+    """Yields losses and models of the user's own modules that are wrong."""
+    for name, (assignments, sentence) in OWN_FLAGS.items():
+        flags = [f'--config.{assignment}' for assignment in assignments]
+        yield Row(f'own: {name}', (*NEW, *flags), _write_own, sentence)
 
 
 CONFIG_TEXTS = {
@@ -462,6 +513,7 @@ def rows(base: Path) -> list[Row]:
         config_rows(),
         range_rows(),
         ignored_rows(),
+        own_rows(),
         config_file_rows(),
         data_rows(),
         saved_rows(),

@@ -1,7 +1,6 @@
 """Builds the objective: sources of rankings and token predictions, terms, and the optimizer."""
 
 import inspect
-import traceback
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import optax
 
 from jitm import config as config_lib
+from jitm import names
 from jitm.errors import UserError, did_you_mean
 from jitm.synthesis.generator import Synthesis
 from jitm.training.candidates import SOURCES, InBatch
@@ -36,6 +36,7 @@ VALUE_ERRORS = (
 )
 TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if or boolean indices'
 COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every term
+TERM_KEYS = (*COMMON_KEYS, 'rankings')
 
 
 def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[Source, ...]]:
@@ -152,7 +153,8 @@ def _make_ranking_term(
     rankings: Collection[str],
     remedies: Mapping[str, str],
 ) -> RankingTerm:
-    loss = config_lib.resolve('jitm.losses', loss_name, where=f'{where}.loss')
+    loss = names.resolve('jitm.losses', loss_name, where=f'{where}.loss', own=callable)
+    _check_arguments(where, loss)
     inputs = [name for name in inputs_of(loss) if name not in {*SETTABLE} & {*keywords}]
     ranked = _named_rankings(where, keywords.pop('rankings', DIRECTIONS), rankings)
     if inputs and not set(ranked) <= set(DIRECTIONS):
@@ -169,12 +171,26 @@ def _make_ranking_term(
 
 
 def _make_token_term(where: str, loss_name: str, keywords: dict[str, Any]) -> TokenTerm:
-    loss = config_lib.resolve('jitm.losses', loss_name, where=f'{where}.loss')
+    loss = names.resolve('jitm.losses', loss_name, where=f'{where}.loss')
     predictions = loss_name.partition('.')[2]
     term = _bind_term(TokenTerm, where, loss, keywords, ('logits', 'labels', 'mask'), predictions=predictions)
     logits, labels, mask = np.zeros((4, 4, 2), np.float32), np.zeros((4, 4), np.int32), np.eye(4, dtype=bool)
     _check_loss(where, term.per_text, TokenPredictions(logits, labels, mask))
     return term
+
+
+def _check_arguments(where: str, loss: Any) -> None:
+    """Raises a UserError unless a loss takes scores and masks first, and no argument with the name of a term's key."""
+    arguments = list(inspect.signature(loss).parameters)
+    if arguments[:3] != ['scores', 'positives', 'negatives']:
+        raise UserError(
+            f"'{where}' has a loss with the arguments {', '.join(arguments)}; it must have scores, positives and "
+            'negatives first'
+        )
+    if clash := {*TERM_KEYS} & {*arguments}:
+        raise UserError(
+            f"'{where}' has a loss with the argument {min(clash)}, a key of every term; rename the argument"
+        )
 
 
 def _bind_term(
@@ -202,22 +218,15 @@ def _check_loss(where: str, loss: Any, example: Any) -> None:
     try:
         result = jax.eval_shape(loss, example)
     except VALUE_ERRORS as error:
-        raise UserError(f"'{where}' reads values while it is traced, {_last_line(error)}; {TRACEABLE}") from None
+        raise UserError(f"'{where}' reads values while it is traced, {names.last_line(error)}; {TRACEABLE}") from None
     except (TypeError, ValueError) as error:
         first, *_ = str(error).splitlines()
-        raise UserError(f"'{where}' cannot be computed with its arguments, {_last_line(error)}: {first}") from None
+        raise UserError(f"'{where}' cannot be computed with its arguments, {names.last_line(error)}: {first}") from None
     except Exception as error:  # a loss is the user's program and can raise anything
-        raise UserError(f"'{where}' fails {_last_line(error)}: {type(error).__name__}: {error}") from None
+        raise UserError(f"'{where}' fails {names.last_line(error)}: {type(error).__name__}: {error}") from None
     if getattr(result, 'shape', None) != (4,) or not jnp.issubdtype(result.dtype, jnp.floating):
         got = f'{result.dtype} of shape {result.shape}' if hasattr(result, 'shape') else type(result).__name__
         raise UserError(f"'{where}' returns {got} for 4 queries; a loss returns one float per query, of shape (4,)")
-
-
-def _last_line(error: Exception) -> str:
-    """Returns where an error was raised outside of its libraries."""
-    frames = (f for f in traceback.extract_tb(error.__traceback__) if 'site-packages' not in f.filename)
-    *_, frame = frames
-    return f'in line {frame.lineno} of {frame.filename}: {frame.line}'
 
 
 def check_token_sources(terms: Mapping[str, Term], predicted: Collection[str]) -> None:
@@ -265,7 +274,7 @@ def make_optimizer(
       UserError: if the name or an argument is unknown, missing or out of its range.
     """
     name, keywords = config_lib.choose(section, 'name', where='optimizer')
-    make = config_lib.resolve('jitm.training.optimizer', name, where='optimizer.name')
+    make = names.resolve('jitm.training.optimizer', name, where='optimizer.name')
     lengths = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
     asked = {key: steps for key, steps in lengths.items() if key in inspect.signature(make).parameters}
     return config_lib.bind(make, keywords, where='optimizer', later=asked)(**asked)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import optax
 
-from jitm import agreement, parallel
+from jitm import agreement, names, parallel
 from jitm import config as config_lib
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
@@ -104,22 +104,42 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     data = data_lib.load_data(config, augmentation)
     for source in sources:
         source.check(config, data.train.num_texts)
-    models = make_models(config, data)
-    pipeline = data_lib.make_pipeline(config, data, models, augmentation, sources, mined_later)
-    optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
-    members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
-    check_members(config, members, terms, pipeline.one_pair())
     check_initialize(config)
-    step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
-    init = jax.jit(functools.partial(init_members, members, config['seed']))
-    warnings = *data.warnings, *unreached_terms(terms, config['epochs'])
-    compiled = parallel.data_parallel(step), jax.jit(schedule)
-    setup = Setup(config, data, pipeline, members, init, *compiled, {}, warnings)
-    shapes = trace(setup, step)
+    with own_models(config):
+        models = make_models(config, data)
+        pipeline = data_lib.make_pipeline(config, data, models, augmentation, sources, mined_later)
+        optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
+        members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
+        check_members(config, members, terms, pipeline.one_pair())
+        step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
+        init = jax.jit(functools.partial(init_members, members, config['seed']))
+        warnings = *data.warnings, *unreached_terms(terms, config['epochs'])
+        compiled = parallel.data_parallel(step), jax.jit(schedule)
+        setup = Setup(config, data, pipeline, members, init, *compiled, {}, warnings)
+        shapes = trace(setup, step)
     if resuming:
         return setup
     weights = load_weights(config, members, shapes.members, data.vocabulary)
     return dataclasses.replace(setup, weights=weights)
+
+
+@contextlib.contextmanager
+def own_models(config: Mapping[str, Any]) -> Iterator[None]:
+    """Names file and line of any error within the block if a config has models that are not of jitm."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not (own := _own_names(config)):
+            raise
+        raise UserError(f"the model '{own[0]}' fails: {names.describe(error)}") from error
+
+
+def _own_names(config: Mapping[str, Any]) -> list[str]:
+    """Returns the names of all members' models and of their modules that are not of jitm."""
+    sections = [config_lib.member_model(config, name) for name in config['members']]
+    return [name for section in sections for name in config_lib.own_names(section)]
 
 
 @config_lib.model_keys()
@@ -132,7 +152,8 @@ def trace(setup: Setup, step: TrainStep) -> TrainState:
     with config_lib.model_keys():
         shapes = jax.eval_shape(setup.random_state)
         # A model may lack pairs or heads, which only scoring shows; plain in-batch scores need no second trace.
-        if len(step.sources) > 1 or setup.pipeline.offline or not isinstance(step.sources[0], InBatch):
+        plain = len(step.sources) == 1 and isinstance(step.sources[0], InBatch) and not setup.pipeline.offline
+        if not plain or _own_names(setup.config):
             one_device = jax.device_count() == 1  # then the first call reuses this trace
             jax.eval_shape(setup.train_step if one_device else step, shapes, setup.pipeline.batch(0))
     return shapes

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
+from jitm import names
 from jitm.errors import UserError
 from jitm.losses import softmax_contrastive
 from jitm.training.build.objective import make_objective, make_terms
@@ -178,7 +178,7 @@ def with_if(scores, positives, negatives):
     ],
 )
 def test_losses_of_another_form_are_refused(monkeypatch, loss, sentence):
-    monkeypatch.setattr(config_lib, 'resolve', lambda package, name, where: loss)
+    monkeypatch.setattr(names, 'resolve', lambda *arguments, **options: loss)
     keys = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
     with pytest.raises(UserError, match=sentence):
         make_terms({'ranking': {'loss': 'ranking.new', **keys}})

@@ -1,0 +1,145 @@
+"""The keys of `--config.key=value`: those of a config, and arguments of the functions and classes that it names."""
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from jitm import names, ranges
+from jitm.config import is_module
+from jitm.errors import UserError, did_you_mean
+from jitm.training.build.objective import TERM_KEYS
+
+
+class Named(NamedTuple):
+    """What a key names.
+
+    Attributes:
+      package: The package of the function or class.
+      own: Whether an object of the user's modules may be named, see `names.resolve`.
+      kept: Keys of the section besides the arguments.
+    """
+
+    package: str
+    own: Callable[[Any], bool] | None = None
+    kept: Collection[str] = ()
+
+
+MODEL = Named('jitm.models', is_module, ('embed_dim',))  # which its modules read, too
+NAMED = {  # pattern of a key -> what its value names
+    'terms.*.loss': Named('jitm.losses', callable, TERM_KEYS),
+    'model.name': MODEL,
+    'members.*.model.name': MODEL,
+    '**.model.**.name': Named('jitm.layers', is_module),
+    'optimizer.name': Named('jitm.training.optimizer'),
+    'data.source': Named('jitm.data'),
+    'relevance.source': Named('jitm.data'),
+    'scene_graphs.source': Named('jitm.data'),
+}
+
+
+def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
+    """Adds the given keys that are arguments of what a config names, without their values.
+
+    Where another function or class is named, the keys of its section that it does not have are left out.
+
+    Args:
+      config: The config of a setting.
+      given: Dotted key -> text of its value, None for a flag without one.
+
+    Returns:
+      A copy of the config, which has every given key.
+
+    Raises:
+      UserError: if a key is unknown, or there is no function or class of a given name.
+    """
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        for key in sorted(given, key=lambda key: (key.count('.'), not _named(key))):  # a section after what it is in
+            section, _, leaf = key.rpartition('.')
+            if (node := _enter(config, section)) is None:
+                continue
+            if named := _named(key):
+                node[leaf] = given[key]
+                kept = {leaf, *named.kept, *_parameters(config, section)}
+                for other in {*node} - kept - {name.removeprefix(f'{section}.') for name in given}:
+                    del node[other]
+            elif leaf not in node and leaf in (parameters := _parameters(config, section)):
+                node[leaf] = _value(parameters[leaf].default, given[key])
+        for section in (key.removesuffix('.name') for key in given if _named(key) is MODEL):
+            key = f'{section}.embed_dim'
+            if _find(config, key) and key not in given and not _has(config, section, 'embed_dim'):
+                del _find(config, section).embed_dim
+    for key in given:
+        _check_key(config, key)
+    return config
+
+
+def _check_key(config: ConfigDict, key: str) -> None:
+    """Raises a UserError with the nearest key unless a config has a dotted key."""
+    ranges.check_shared(key)
+    section, _, leaf = key.rpartition('.')
+    if leaf not in ((_find(config, section) or ()) if section else config):
+        keys = [name for name, _ in ranges.nodes(config.to_dict())]
+        keys += [f'{section}.{name}' for name in _parameters(config, section)]
+        nearest = difflib.get_close_matches(key, keys, n=1)
+        raise UserError(f"config key '{key}' is unknown{did_you_mean(key, nearest or config)}")
+
+
+def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
+    """Raises a UserError if nothing reads one of the keys that are given, since another one is not set."""
+    for key in keys:
+        if reason := ranges.unread(config.to_dict(), key):
+            raise UserError(f"config key '{key}' {reason}")
+
+
+def _named(key: str) -> Named | None:
+    key = key.removeprefix(ranges.FIRST)
+    return next((named for pattern, named in NAMED.items() if ranges.fits(pattern, key)), None)
+
+
+def _find(config: ConfigDict, key: str) -> Any:
+    """Returns the value of a dotted key, None if a config has none."""
+    node = config
+    for part in key.split('.'):
+        if not isinstance(node, ConfigDict) or part not in node:
+            return None
+        node = node[part]
+    return node
+
+
+def _enter(config: ConfigDict, section: str) -> ConfigDict | None:
+    """Returns a section; an empty one is made if it is an argument of what the section around it names."""
+    node, (parent, _, leaf) = _find(config, section), section.rpartition('.')
+    if node is None and leaf in _parameters(config, parent):
+        node = _find(config, parent)[leaf] = ConfigDict()
+    return node if isinstance(node, ConfigDict) else None
+
+
+def _parameters(config: ConfigDict, section: str) -> Mapping[str, inspect.Parameter]:
+    """Returns the arguments of what a section names, none if it names nothing."""
+    for key in (f'{section}.{leaf}' for leaf in ('loss', 'name', 'source')):
+        if (named := _named(key)) and (name := _find(config, key)):
+            function = names.resolve(named.package, name, where=key, own=named.own)
+            return inspect.signature(function).parameters
+    return {}
+
+
+def _has(config: ConfigDict, section: str, argument: str) -> bool:
+    """Whether what a section names, or one of the sections in it, has an argument."""
+    node = _find(config, section)
+    inner = (f'{section}.{key}' for key, value in node.items() if isinstance(value, ConfigDict))
+    return argument in _parameters(config, section) or any(_has(config, one, argument) for one in inner)
+
+
+def _value(default: Any, text: str | None) -> Any:
+    """Returns a value of the type that an argument takes: that of its default, or else of the text."""
+    if isinstance(default, bool | int | float | str | tuple):
+        return default
+    try:
+        return True if text is None else ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text

@@ -1,0 +1,174 @@
+"""Names of functions and classes in a config: those of jitm, and those of the user's own modules."""
+
+import contextlib
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jitm.errors import UserError, did_you_mean
+
+_JITM = Path(__file__).parent
+_LIBRARIES = ('site-packages', 'dist-packages', '<frozen', sysconfig.get_path('stdlib'))
+
+
+def resolve(package: str, name: str, *, where: str, own: Callable[[Any], bool] | None = None) -> Callable:
+    """Returns a function or class of a package of jitm, or of a module of the user.
+
+    Args:
+      package: The package, such as `jitm.losses`, or a module.
+      name: A dotted path in the package, such as `ranking.max_of_hinges`. With `own`, also the dotted path of another
+        module that can be imported in the working directory, such as `my_losses.my_hinge`, or a file and a name,
+        such as `path/to/my_losses.py:my_hinge`.
+      where: The config key with the name, for messages.
+      own: Whether an object of the user's module may be named; None for those of jitm only, since importing a module
+        runs it: a config that the user did not write must not name one.
+
+    Raises:
+      UserError: if the module does not exist, cannot be imported or has no such public name.
+    """
+    wrong = f"config key '{where}' is '{name}', but"
+    file, colon, attribute = name.rpartition(':')
+    if own and '/' in name and not colon:
+        raise UserError(f'{wrong} a function of a file has the form path/to/FILE.py:NAME')
+    if own and colon:
+        return _attribute(_import_file(Path(file), wrong), attribute, wrong, own)
+    module_name, _, attribute = name.rpartition('.')
+    if not module_name and _modules(package):
+        raise UserError(f'{wrong} names of {package} have the form MODULE.NAME{_near_full_name(package, name)}')
+    path = f'{package}.{module_name}' if module_name else package
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not path.startswith(error.name or ' '):
+            raise
+        if own and (module := _import_module(module_name, wrong)):
+            return _attribute(module, attribute, wrong, own)
+        near = did_you_mean(module_name, _modules(package))
+        if own and 'did you mean' not in near:
+            near = f', and no {module_name} in {os.getcwd()}'
+        raise UserError(f'{wrong} there is no module {path}{near}') from None
+    known = _public(module)
+    if attribute not in known:
+        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known)}")
+    return getattr(module, attribute)
+
+
+def _public(module: ModuleType) -> list[str]:
+    """Returns the names of the public functions and classes that a module defines."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
+    return [key for key, value in public.items() if callable(value) and value.__module__ == module.__name__]
+
+
+def _modules(package: str) -> list[str]:
+    """Returns the names of the modules of a package; none if it is a module itself."""
+    path = getattr(importlib.import_module(package), '__path__', ())
+    return [module.name for module in pkgutil.iter_modules(path)]
+
+
+def _near_full_name(package: str, name: str) -> str:
+    """Returns a hint to append to a message about a name without its module."""
+    known = {module: f'{module}.NAME' for module in _modules(package)}
+    for module in list(known):
+        with contextlib.suppress(ImportError):  # of an optional library
+            public = _public(importlib.import_module(f'{package}.{module}'))
+            known |= {attribute: f'{module}.{attribute}' for attribute in public}
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean '{known[nearest[0]]}'?" if nearest else '; see jitm/configs/default.py'
+
+
+def is_own(value: Any) -> bool:
+    """Whether a function or class is not of jitm."""
+    return str(value.__module__).partition('.')[0] != 'jitm'
+
+
+def _attribute(module: ModuleType, name: str, wrong: str, own: Callable[[Any], bool]) -> Callable:
+    """Returns a public object of a module of the user."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
+    known = [key for key, value in public.items() if own(value) and is_own(value)]
+    if name in public and name not in known:
+        raise UserError(f'{wrong} a loss is a function, a model a class of flax.linen.Module: name one of your own')
+    if name not in known:
+        raise UserError(f"{wrong} {module.__name__} has no '{name}'{did_you_mean(name, known)}")
+    return getattr(module, name)
+
+
+def _import_module(name: str, wrong: str) -> ModuleType | None:
+    """Imports a module as Python does in the working directory; None if there is none."""
+    folder = os.getcwd()
+    with _importing(wrong):
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not f'{name}.'.startswith(f'{error.name}.'):
+                raise
+            return None
+        finally:
+            sys.path.remove(folder)
+
+
+def _import_file(file: Path, wrong: str) -> ModuleType:
+    """Imports a file once; the name of its module is the stem of the file with a hash of its path."""
+    if not file.is_file():
+        raise UserError(f'{wrong} there is no file {file}')
+    path = file.resolve()
+    name = f'{file.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}'
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None:
+            raise UserError(f'{wrong} {file} is no file of Python')
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        with _importing(wrong):
+            try:
+                spec.loader.exec_module(sys.modules[name])
+            except BaseException:
+                del sys.modules[name]
+                raise
+    return sys.modules[name]
+
+
+@contextlib.contextmanager
+def _importing(wrong: str) -> Iterator[None]:
+    """Names file and line of an error in a module of the user, which can raise anything."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f'{wrong} its module cannot be imported: {describe(error)}') from None
+
+
+def describe(error: BaseException) -> str:
+    """Returns what an error is and where it was raised: in code of the user if there is any on the way.
+
+    Args:
+      error: An error that was caught.
+
+    Returns:
+      One line, such as 'TypeError in line 7 of my_losses.py (x + y): unsupported operand'.
+    """
+    if isinstance(error.__cause__, AttributeError):  # which Flax leaves out, but it names the attribute
+        error = error.__cause__
+    message, kind = (str(error).strip().splitlines() or [''])[0], type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f'{kind} in line {error.lineno} of {error.filename}: {error.msg}'
+    return f'{kind} {last_line(error)}: {message}'
+
+
+def last_line(error: BaseException) -> str:
+    """Returns the last line on the way to an error that is of the user, or else of jitm."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inner = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
+    frame = ([frame for frame in inner if not Path(frame.filename).is_relative_to(_JITM)] or inner)[-1]
+    return f'in line {frame.lineno} of {frame.filename}: {frame.line}'

@@ -1,0 +1,118 @@
+"""Arguments of what a config names, as keys of the command line: own losses and models, and those of jitm."""
+
+import sys
+
+import pytest
+
+from jitm.commands import cli, sweep
+from jitm.configs import load
+from jitm.errors import UserError
+
+OWN = """
+from flax import linen as nn
+
+
+def my_hinge(scores, positives, negatives, *, margin, needed, gamma=2.0, soft=False, kind=None):
+    pass
+
+
+class Model(nn.Module):
+    image: nn.Module
+    reasoning: nn.Module
+    scale: float = 1.0
+
+
+class Bare(nn.Module):
+    scale: float = 1.0
+"""
+SCHEDULE = {'weight': 0.5, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    (tmp_path / 'my_own.py').write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop('my_own', None)
+
+
+def override(*assignments, setting='vse:fc,selhn,f30k'):
+    return cli.override(load(setting), dict(assignment.split('=') for assignment in assignments))
+
+
+LOSS = 'terms.ranking.loss=my_own.my_hinge'
+
+
+def test_arguments_of_an_own_loss_are_keys():
+    """Those of the former loss that it does not have, here epsilon, are left out."""
+    given = LOSS, *(f'terms.ranking.{one}' for one in ('gamma=3', 'needed=(1, 2)', 'kind=x', 'soft=True'))
+    ranking = override(*given).terms.ranking.to_dict()
+    own = {'loss': 'my_own.my_hinge', 'gamma': 3.0, 'needed': (1, 2), 'kind': 'x', 'soft': True}
+    assert ranking == own | {'margin': 0.2} | SCHEDULE
+    assert isinstance(ranking['gamma'], float)
+
+
+def test_arguments_of_a_named_loss_are_keys():
+    config = override('terms.ranking.clamp=True', setting='aoq:vsepp,adapoffquin,f8k')
+    assert config.terms.ranking.clamp is True
+    first = 'stages.first.terms.ranking.'
+    config = override(f'{first}loss=my_own.my_hinge', f'{first}gamma=4', setting='aoq:vsepp,adapoffquin,f8k')
+    assert (config.stages.first.terms.ranking.loss, config.stages.first.terms.ranking.gamma) == ('my_own.my_hinge', 4)
+
+
+def test_attributes_of_an_own_model_are_keys():
+    given = 'model.name=my_own.Model', 'model.scale=3', 'model.reasoning.name=alignment.Mean', 'model.image.mlp=plain'
+    model = override(*given).model.to_dict()
+    assert model.keys() == {'name', 'scale', 'image', 'reasoning', 'embed_dim'}
+    assert (model['reasoning'], model['image']['mlp']) == ({'name': 'alignment.Mean'}, 'plain')
+    assert override('model.name=my_own.Bare').model.to_dict() == {'name': 'my_own.Bare'}  # nothing reads embed_dim
+    model = override('model.text.name=text.BERTEncoder', 'model.text.size=tiny', 'model.text.dtype=float32').model.text
+    assert model.to_dict() == {'name': 'text.BERTEncoder', 'size': 'tiny', 'dtype': 'float32', 'dropout': 0.0}
+
+
+def test_arguments_of_optimizers_and_data_are_keys():
+    config = override('optimizer.name=adamw_with_warm_up', 'optimizer.warm_up=0.1', 'data.source=scenes.load')
+    assert config.optimizer.warm_up == 0.1
+    assert 'decay_epochs' not in config.optimizer
+    assert config.data.to_dict() == {'source': 'scenes.load', 'dev_images': 1000}
+
+
+def test_arguments_are_swept():
+    config = override(LOSS, 'terms.ranking.needed=1')
+    configs = sweep.settings(config, ['terms.ranking.gamma=1,2'])
+    assert [config['terms']['ranking']['gamma'] for config in configs.values()] == [1.0, 2.0]
+    configs = sweep.settings(load('vse'), ['model.name=my_own.Bare,vse.OrderEmbedding'])
+    assert [{*config['model']} for config in configs.values()] == [{'name'}, {*load('vse').model}]
+
+
+@pytest.mark.parametrize('form', ['=3 --config.terms.ranking.soft', ' 3 --config.terms.ranking.soft=True'])
+def test_flags_have_two_forms(form):
+    command = cli.load_command('train')
+    words = f'--config vse --workdir x --config.{LOSS} --config.terms.ranking.gamma{form}'.split()
+    values, _ = cli._parse(command, words)
+    assert (values.config.terms.ranking.gamma, values.config.terms.ranking.soft) == (3.0, True)
+
+
+@pytest.mark.parametrize(
+    ('given', 'sentence'),
+    [
+        ((LOSS, 'terms.ranking.gama=3'), "'terms.ranking.gama' is unknown, did you mean 'terms.ranking.gamma'"),
+        (('terms.ranking.gamma=3',), "'terms.ranking.gamma' is unknown"),
+        ((LOSS, 'terms.ranking.gamma=x'), 'gamma'),
+        (('terms.other.loss=my_own.my_hinge',), "'terms.other.loss' is unknown"),
+        (('model.name=my_own.Model', 'model.absolute.x=1'), "'model.absolute.x' is unknown"),
+        (('model.name=my_own.Model', 'model.scalle=1'), "is unknown, did you mean 'model.scale'"),
+        (('model.name=my_own.Modell',), "my_own has no 'Modell', did you mean 'Model'"),
+        (('model.name=my_own.my_hinge',), 'a model a class of flax.linen.Module'),
+        (('data.source=scenes.lod',), "has no 'lod', did you mean 'load'"),
+        (('epoch=3',), "'epoch' is unknown, did you mean 'epochs'"),
+    ],
+)
+def test_other_keys_are_refused(given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        override(*given)
+
+
+def test_given_keys_of_the_former_loss_are_kept():
+    """They are refused by the loss, which does not have them."""
+    assert override(LOSS, 'terms.ranking.epsilon=3').terms.ranking.epsilon == 3
