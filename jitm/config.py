@@ -250,16 +250,17 @@ def is_module(value: Any) -> bool:
 
 
 def own_names(model: Mapping[str, Any]) -> list[str]:
-    """Returns the names in a model section, of which all can be resolved, that are not of jitm."""
+    """Returns the names in a model section that are not of jitm; their modules are imported already."""
     found = []
     for key, name in flatten(model).items():
         package = 'jitm.models' if key == 'name' else 'jitm.layers'
-        if key.rpartition('.')[2] == 'name' and names.is_own(names.resolve(package, name, where=key, own=is_module)):
-            found.append(name)
+        if key.rpartition('.')[2] == 'name':
+            named = names.resolve(package, name, where=key, own=is_module, imports=False)
+            found += [name] if names.is_own(named) else []
     return found
 
 
-def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False) -> Any:
+def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, imports: bool = False) -> Any:
     """Builds the matcher of a config: dict(name='vse.VSE', ...) -> Matcher.
 
     A nested sub-dict is a module of `jitm.layers`. Each module gets the vocabulary's size and the model's `embed_dim`
@@ -268,7 +269,8 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False) 
     Args:
       model: The model section of the config.
       vocab_size: The number of words of the vocabulary.
-      own: Whether the classes may be of the user's own modules, see `names.resolve`.
+      own: Whether the classes may be of modules of the user, see `names.resolve`.
+      imports: Whether these modules are imported; only for a config that the user wrote.
 
     Raises:
       UserError: if a name or an argument is unknown or missing.
@@ -278,7 +280,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False) 
 
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
-        function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None)
+        function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None, imports=imports)
         for key in ('image', 'text'):
             if key in keywords and not isinstance(keywords[key], Mapping):
                 raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")

@@ -21,8 +21,12 @@ _JITM = Path(__file__).parent
 _LIBRARIES = ('site-packages', 'dist-packages', '<frozen', sysconfig.get_path('stdlib'))
 
 
-def resolve(package: str, name: str, *, where: str, own: Callable[[Any], bool] | None = None) -> Callable:
+def resolve(
+    package: str, name: str, *, where: str, own: Callable[[Any], bool] | None = None, imports: bool = True
+) -> Callable:
     """Returns a function or class of a package of jitm, or of a module of the user.
+
+    Importing a module runs it. A config that the user did not write must therefore not decide what is imported.
 
     Args:
       package: The package, such as `jitm.losses`, or a module.
@@ -30,8 +34,8 @@ def resolve(package: str, name: str, *, where: str, own: Callable[[Any], bool] |
         module that can be imported in the working directory, such as `my_losses.my_hinge`, or a file and a name,
         such as `path/to/my_losses.py:my_hinge`.
       where: The config key with the name, for messages.
-      own: Whether an object of the user's module may be named; None for those of jitm only, since importing a module
-        runs it: a config that the user did not write must not name one.
+      own: Whether an object of a module of the user may be named; None for objects of jitm only.
+      imports: Whether a module of the user is imported; otherwise the user must have imported it.
 
     Raises:
       UserError: if the module does not exist, cannot be imported or has no such public name.
@@ -41,7 +45,7 @@ def resolve(package: str, name: str, *, where: str, own: Callable[[Any], bool] |
     if own and '/' in name and not colon:
         raise UserError(f'{wrong} a function of a file has the form path/to/FILE.py:NAME')
     if own and colon:
-        return _attribute(_import_file(Path(file), wrong), attribute, wrong, own)
+        return _attribute(_import_file(Path(file), wrong) if imports else _imported(file, wrong), attribute, wrong, own)
     module_name, _, attribute = name.rpartition('.')
     if not module_name and _modules(package):
         raise UserError(f'{wrong} names of {package} have the form MODULE.NAME{_near_full_name(package, name)}')
@@ -51,7 +55,7 @@ def resolve(package: str, name: str, *, where: str, own: Callable[[Any], bool] |
     except ModuleNotFoundError as error:
         if not path.startswith(error.name or ' '):
             raise
-        if own and (module := _import_module(module_name, wrong)):
+        if own and (module := _import_module(module_name, wrong) if imports else _imported(module_name, wrong)):
             return _attribute(module, attribute, wrong, own)
         near = did_you_mean(module_name, _modules(package))
         if own and 'did you mean' not in near:
@@ -61,6 +65,27 @@ def resolve(package: str, name: str, *, where: str, own: Callable[[Any], bool] |
     if attribute not in known:
         raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known)}")
     return getattr(module, attribute)
+
+
+def import_own(module: str) -> None:
+    """Imports a module of the user, whose classes runs may then name.
+
+    Args:
+      module: The dotted path of a module that can be imported in the working directory, or the path of a file.
+
+    Raises:
+      UserError: if there is no such module, or it cannot be imported.
+    """
+    wrong = f"--import is '{module}', but"
+    if module.endswith('.py'):
+        _import_file(Path(module), wrong)
+    elif not _import_module(module, wrong):
+        raise UserError(f'{wrong} there is no module {module} in {os.getcwd()}')
+
+
+def module_of(name: str) -> str:
+    """Returns the module of a name that `resolve` takes: its dotted path, or that of its file."""
+    return name.rpartition(':' if ':' in name else '.')[0]
 
 
 def _public(module: ModuleType) -> list[str]:
@@ -138,6 +163,22 @@ def _import_file(file: Path, wrong: str) -> ModuleType:
     return sys.modules[name]
 
 
+def _imported(module: str, wrong: str) -> ModuleType:
+    """Returns a module, by its dotted path or that of its file, that the user has imported from any folder."""
+    if module in sys.modules:
+        return sys.modules[module]
+    file = Path(module).name if module.endswith('.py') else f'{module.rpartition(".")[2]}.py'
+    for one in list(sys.modules.values()):
+        path = getattr(one, '__file__', None) or ''
+        if Path(path).name == file and _is_of_user(path):
+            return one
+    raise UserError(f'{wrong} {module} is not of jitm: if you trust it, give --import {module}, in Python import it')
+
+
+def _is_of_user(file: str) -> bool:
+    return not any(part in file for part in _LIBRARIES) and not Path(file).is_relative_to(_JITM)
+
+
 @contextlib.contextmanager
 def _importing(wrong: str) -> Iterator[None]:
     """Names file and line of an error in a module of the user, which can raise anything."""
@@ -170,5 +211,5 @@ def last_line(error: BaseException) -> str:
     """Returns the last line on the way to an error that is of the user, or else of jitm."""
     frames = traceback.extract_tb(error.__traceback__)
     inner = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
-    frame = ([frame for frame in inner if not Path(frame.filename).is_relative_to(_JITM)] or inner)[-1]
+    frame = ([frame for frame in inner if _is_of_user(frame.filename)] or inner)[-1]
     return f'in line {frame.lineno} of {frame.filename}: {frame.line}'

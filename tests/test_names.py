@@ -100,6 +100,24 @@ def test_own_modules_are_not_imported_for_others(folder):
     assert not (folder / 'ran').exists()
 
 
+def test_names_of_others_need_modules_that_the_user_imported(folder):
+    def of_other(name):
+        return names.resolve('jitm.losses', name, where='model.name', own=callable, imports=False)
+
+    for name in ('own_losses.my_hinge', 'more/losses.py:my_hinge', 'elsewhere/own_losses.py:my_hinge'):
+        module = names.module_of(name)
+        with pytest.raises(UserError, match=f'{module} is not of jitm: if you trust it, give --import {module}, in Py'):
+            of_other(name)
+    assert 'own_losses' not in sys.modules
+    names.import_own('own_losses')
+    assert of_other('own_losses.my_hinge') is of_other('elsewhere/own_losses.py:my_hinge')
+    names.import_own('more/losses.py')
+    assert of_other('more/losses.py:my_hinge').__module__.startswith('losses_')
+    for wrong in ('own', 'own.py'):
+        with pytest.raises(UserError, match=f"--import is '{wrong}', but there is no (module|file) {wrong}"):
+            names.import_own(wrong)
+
+
 MODELS = """
 from flax import linen as nn
 
@@ -121,7 +139,7 @@ def helper():
 
 
 def make(model, own=True):
-    return config_lib.make_model({'name': 'own_models.Model', **model}, 10, own=own)
+    return config_lib.make_model({'name': 'own_models.Model', **model}, 10, own=own, imports=True)
 
 
 def test_own_models_are_made_of_own_modules_and_those_of_jitm(folder):

@@ -179,6 +179,9 @@ def _define_flags(command: ModuleType, argv: Sequence[str]) -> flags.FlagValues:
         config_flags.DEFINE_config_file('config', None, explanation, flag_values=values, sys_argv=list(argv))
         values['config'].parser = _ConfigParser(_assignments(argv))
     command.define_flags(values)
+    if 'workdir' in values:
+        explanation = 'A module or file of your own with the model of a run; repeat the flag for several.'
+        flags.DEFINE_multi_string('import', [], explanation, flag_values=values)
     return values
 
 
@@ -247,6 +250,10 @@ def _run(argv: Sequence[str]) -> None:
     values, words = _parse(command, rest)
     if 'compilation_cache' in values:
         compilation_cache.configure(values.compilation_cache)
+    for module in values['import'].value if 'import' in values else ():
+        from jitm import names  # imports jax, which not every command needs
+
+        names.import_own(module)
     command.main(values, *([words] if hasattr(command, 'ARGUMENTS') else []))
 
 

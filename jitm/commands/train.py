@@ -16,7 +16,9 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.commands import programs
+from jitm.config import member_model, own_names
 from jitm.metrics import table
+from jitm.names import module_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.training.stages import run_directory, train
 
@@ -35,6 +37,12 @@ def _split_flag(config: Mapping[str, Any]) -> tuple[str, ...]:
     return () if split == shared.SHARED['split'][1] else ('--split', split)
 
 
+def _import_flags(config: Mapping[str, Any]) -> list[str]:
+    """Returns `--import` with each module of the model that is not of jitm."""
+    own = own_names(member_model(config, config['evaluation']['member']))
+    return [word for module in dict.fromkeys(map(module_of, own)) for word in ('--import', module)]
+
+
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
     """Prints the best metrics, the files of the run and the commands to run next."""
     split, best, first = config['evaluation']['split'], result['best'], result['first']
@@ -44,7 +52,7 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
     print(f'\nrun          {workdir}  (config.json, checkpoints/)')
     print(f'metrics      {workdir / "metrics.jsonl"}')
     print(f'TensorBoard  {programs.tensorboard(workdir / "tensorboard")}')
-    print(f'evaluate     {programs.jitm("eval", "--workdir", workdir, *_split_flag(config))}')
+    print(f'evaluate     {programs.jitm("eval", "--workdir", workdir, *_split_flag(config), *_import_flags(config))}')
 
 
 def main(values: flags.FlagValues) -> None:

@@ -61,7 +61,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       The run.
 
     Raises:
-      UserError: if the run, checkpoint or model does not exist, or is damaged.
+      UserError: if the run, checkpoint or model does not exist, or is damaged; or if the model is of a module that is
+        not of jitm and was not imported before.
     """
     workdir = Path(workdir)
     exported = hub.is_folder(workdir) and not (workdir / 'checkpoints').is_dir()
@@ -71,7 +72,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
         section = config_lib.member_model(config, member)
-        model = config_lib.make_model(section, len(vocabulary), own=not exported)  # an exported folder is of anyone
+        model = config_lib.make_model(section, len(vocabulary), own=not exported)
         data = run['data']
         feature_size = data['regions'][2] if 'regions' in data else None
         image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None

@@ -35,7 +35,7 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     models, path = {}, config['vocabulary']['path']
     for name in config['members']:
         section = config_lib.member_model(config, name)
-        models[name] = config_lib.make_model(section, len(data.vocabulary), own=True)
+        models[name] = config_lib.make_model(section, len(data.vocabulary), own=True, imports=True)
         check_vocabulary(data.vocabulary, path, models[name], section)
         for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
             check_lengths(split, tokens, models[name].text_format)

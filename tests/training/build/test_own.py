@@ -12,6 +12,7 @@ from jitm.runs import hub
 from jitm.runs.run import export_run, load_run
 from jitm.training import loop
 from tests.configs.settings import load
+from tests.training.test_stages import write_config
 
 MODELS = """
 import jax.numpy as jnp
@@ -75,8 +76,13 @@ def own_config(tiny_config, tmp_path, monkeypatch):
 
 def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path, capsys):
     run = tmp_path / 'run'
-    loop.train_and_evaluate(own_config, run)
-    assert cli.main(['eval', '--workdir', str(run)]) == 0
+    path = write_config(tmp_path / 'own_config.py', own_config)
+    assert cli.main(['train', '--config', str(path), '--workdir', str(run)]) == 0
+    assert f'eval --workdir {run} --import own_models\n' in capsys.readouterr().out
+    del sys.modules['own_models']
+    assert cli.main(['eval', '--workdir', str(run)]) == 2
+    assert 'own_models is not of jitm: if you trust it, give --import own_models' in capsys.readouterr().err
+    assert cli.main(['eval', '--workdir', str(run), '--import', 'own_models']) == 0
     loaded = load_run(run)
     assert type(loaded.model).__name__ == 'Own'
     with pytest.raises(UserError, match=r"the model 'own_models.Own', which is not of jitm, and an exported folder is"):
