@@ -119,6 +119,16 @@ def test_search_ranks_by_similarity(run, data, images, sims):
     assert len(several) == 2
 
 
+def test_unknown_words_of_queries_are_warned_of(run, images, data, recwarn):
+    with pytest.warns(UserWarning, match=r'^words that the vocabulary of \S*run lacks: zzz, qqq$'):
+        run.search(['a zzz ring', 'qqq zzz'], images)
+    with pytest.warns(UserWarning, match=r'lacks: zzz$'):
+        jitm.score(run, data.images[0], 'zzz')
+    recwarn.clear()
+    run.search('a red ring', images)
+    assert not recwarn.list
+
+
 def test_equal_scores_rank_in_the_order_of_the_images(run, images):
     hits = run.search('a red circle', np.stack([images[0]] * 3))
     assert [hit.index for hit in hits] == [0, 1, 2]
@@ -132,6 +142,7 @@ def test_evaluate_gives_the_metrics_of_the_command(run, finished, capsys):
     assert f'rsum {metrics["rsum"]:.1f}' in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings('ignore:words that the vocabulary of .* lacks. its, ')
 def test_score_has_an_axis_for_each_side_of_several(run, finished, data, sims):
     features = [data.images[i] for i in range(10)]
     np.testing.assert_allclose(jitm.score(run, features, data.captions), sims, atol=1e-6)

@@ -15,7 +15,7 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.errors import UserError
-from jitm.serving.app import check_installed, serve
+from jitm.serving.app import check_installed, in_url, serve
 from jitm.serving.explored import explore
 from jitm.serving.pages import Site
 
@@ -43,7 +43,7 @@ def _check_address(host: str, port: int) -> None:
             tried.bind(address)
     except OSError as error:
         raise UserError(
-            f'the page cannot be served at {host}:{port} ({error.strerror}); choose --host or --port'
+            f'the page cannot be served at {in_url(host)}:{port} ({error.strerror}); choose --host or --port'
         ) from None
 
 
@@ -55,5 +55,5 @@ def main(values: flags.FlagValues) -> None:
     photos = shared.photos_folder(values)
     runs, data = explore(values.workdir, values.split, values.data_root)
     print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
-    print(f'open http://{values.host}:{values.port}; Ctrl-C stops', flush=True)
+    print(f'open http://{in_url(values.host)}:{values.port}; Ctrl-C stops', flush=True)
     serve(Site(runs, data, photos), values.host, values.port)

@@ -94,6 +94,10 @@ class BPE:
         words = ''.join(self.words[i] for i in ids if i < len(self) - 2).split(_WORD_END)
         return ' '.join(decoders.ByteLevel().decode([word]) for word in words).strip()
 
+    def unknown_words(self, caption: str) -> list[str]:
+        """Returns an empty list: every byte is known."""
+        return []
+
     def with_mask(self) -> 'BPE':
         """Raises a UserError, since there is no mask."""
         raise UserError(

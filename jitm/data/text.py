@@ -190,6 +190,10 @@ class Vocabulary:
         words = [self._ids.get(word, UNK) for word in tokenize(caption)]
         return np.array([START, *words, END], np.int32)
 
+    def unknown_words(self, caption: str) -> list[str]:
+        """Returns the words of a caption that the vocabulary lacks, each once."""
+        return list(dict.fromkeys(word for word in tokenize(caption) if word not in self._ids))
+
     def offsets(self, caption: str) -> np.ndarray:
         """Returns (start, stop) of each word of `encode` in characters, 0, 0 for special tokens: int32 [L, 2]."""
         return np.array([(0, 0), *find_tokens(caption, tokenize(caption)), (0, 0)], np.int32)

@@ -70,6 +70,12 @@ class WordPiece:
         pieces = self._tokenizer.encode(caption, add_special_tokens=False).ids
         return np.array([self._ids[CLS], *pieces, self._ids[SEP]], np.int32)
 
+    def unknown_words(self, caption: str) -> list[str]:
+        """Returns the words of a caption that have no pieces, each once."""
+        pieces = self._tokenizer.encode(caption, add_special_tokens=False)
+        unknown = (span for number, span in zip(pieces.ids, pieces.offsets, strict=True) if number == self.unknown)
+        return list(dict.fromkeys(caption[start:stop] for start, stop in unknown))
+
     def offsets(self, caption: str) -> np.ndarray:
         """Returns (start, stop) of each piece of `encode` in characters, 0, 0 for special tokens: int32 [L, 2]."""
         pieces = self._tokenizer.encode(caption, add_special_tokens=False).offsets

@@ -161,6 +161,8 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
     data = runs[0].config['data']
     for run in runs[1:]:
         settings_differ = config_lib.differences({'data': data}, {'data': run.config['data']})
+        # The other keys of two sources have little in common.
+        settings_differ = [key for key in settings_differ if key.startswith('data.source:')] or settings_differ
         if settings_differ or run.data_hash != runs[0].data_hash:
             differ = f' ({", ".join(settings_differ)})' if settings_differ else ''
             raise UserError(

@@ -1,9 +1,13 @@
 """The web application of the explorer: three pages, read only, which the browser may not extend by other content."""
 
+import contextlib
 import importlib.util
+import ipaddress
+import os
+import socket
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from jitm.errors import UserError
 from jitm.serving.pages import NotFound, Site
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST = 2**20  # bytes of an address with its headers
 LOCAL_HOSTS = ('localhost', '127.0.0.1', '[::1]')
+MAX_DIGITS = 18  # of a row
 HEADERS = {
     'Content-Security-Policy': (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
@@ -31,13 +36,30 @@ def check_installed() -> None:
         raise UserError(f"jitm explorer needs {' and '.join(missing)}; pip install 'jitm[explorer]'")
 
 
+def in_url(host: str) -> str:
+    """Returns a host as URLs have it: IPv6 addresses in brackets."""
+    return f'[{host}]' if ':' in host else host
+
+
+def allowed_hosts(host: str) -> list[str]:
+    """Returns the names by which requests may call a host: only its own if all of its addresses are of this machine.
+
+    A page of another site then cannot read the explorer under a name of its own.
+
+    Args:
+      host: the name or address that the explorer is bound to.
+    """
+    found = [ipaddress.ip_address(address[0]) for *_, address in socket.getaddrinfo(host, None)]
+    local = all((getattr(address, 'ipv4_mapped', None) or address).is_loopback for address in found)
+    return sorted({*LOCAL_HOSTS, in_url(host)}) if local else ['*']
+
+
 def make_app(site: Site, host: str) -> 'Starlette':
     """Returns the application.
 
     Args:
       site: the pages.
-      host: the address that it is bound to. On this machine's own address requests must name it, so that a page of
-        another site cannot read the explorer under a name of its own.
+      host: the name or address that it is bound to, see `allowed_hosts`.
     """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -64,16 +86,23 @@ def make_app(site: Site, host: str) -> 'Starlette':
 
     routes = [
         Route('/', respond(lambda request, caption: site.home(caption))),
-        Route('/image/{row:int}', respond(lambda request, caption: site.image(request.path_params['row'], caption))),
-        Route('/pair/{row:int}', respond(lambda request, caption: site.pair(request.path_params['row']))),
+        Route('/image/{row}', respond(lambda request, caption: site.image(_row(request.path_params), caption))),
+        Route('/pair/{row}', respond(lambda request, caption: site.pair(_row(request.path_params)))),
     ]
-    local = host in ('localhost', '127.0.0.1', '::1')
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL_HOSTS) if local else ['*'])
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))
     return Starlette(routes=routes, middleware=[hosts])
 
 
+def _row(params: Mapping[str, str]) -> int:
+    """Returns the number in the path of a page."""
+    text = params['row']
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
+        raise NotFound
+    return int(text)
+
+
 def serve(site: Site, host: str, port: int) -> None:
-    """Serves the pages until the process is stopped.
+    """Serves the pages until a signal, which waits for those that are computed; a second signal ends the process.
 
     Args:
       site: the pages.
@@ -82,5 +111,12 @@ def serve(site: Site, host: str, port: int) -> None:
     """
     import uvicorn
 
-    app = make_app(site, host)
-    uvicorn.run(app, host=host, port=port, log_level='warning', h11_max_incomplete_event_size=MAX_REQUEST)
+    class Server(uvicorn.Server):
+        def handle_exit(self, number: int, frame: Any) -> None:
+            if self.should_exit:
+                os._exit(0)
+            super().handle_exit(number, frame)
+
+    options = {'log_level': 'warning', 'lifespan': 'off', 'h11_max_incomplete_event_size': MAX_REQUEST}
+    with contextlib.suppress(KeyboardInterrupt):
+        Server(uvicorn.Config(make_app(site, host), host=host, port=port, **options)).run()

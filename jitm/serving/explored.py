@@ -47,7 +47,14 @@ class Explored:
 
     def rank_images(self, caption: str) -> list[Hit]:
         """Returns all images of the split in descending order of their scores with a caption."""
-        return self._run.search(caption, self._images, len(self._data.image_ids))
+        count, one = len(self._data.image_ids), self._run.encode_text([caption])
+        if isinstance(self._images, Index):
+            return self._images.top(self._run.vectors(one), count)[0]
+        return rank(self._run.similarity(self._images, one)[:, 0], count)
+
+    def describe_unknown_words(self, caption: str) -> str:
+        """See `LoadedRun.describe_unknown_words`."""
+        return self._run.describe_unknown_words([caption])
 
     def rank_captions(self, image: int) -> list[Hit]:
         """Returns all captions of the split in descending order of their scores with an image."""

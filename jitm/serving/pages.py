@@ -58,8 +58,9 @@ class Site:
             return self._document('', f'<h2>Some images</h2>\n{images}')
 
         def best(run: Explored) -> str:
-            hits = run.rank_images(caption)[:IMAGES]
-            return cards([self._image_result(hit, caption) for hit in hits], self._small)
+            hits, unknown = run.rank_images(caption)[:IMAGES], run.describe_unknown_words(caption)
+            note = f'<p class="soft">{escape(unknown)}.</p>' if unknown else ''
+            return note + cards([self._image_result(hit, caption) for hit in hits], self._small)
 
         return self._document(caption, self._side_by_side(best))
 

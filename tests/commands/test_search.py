@@ -59,6 +59,15 @@ def test_a_caption_finds_images_in_the_order_of_the_evaluation(finished, split, 
     assert lines[0].split()[1] == f'{sims[:, 7].max():.4f}'
 
 
+def test_unknown_words_are_named_on_stderr(finished, capsys):
+    flags = '--workdir', finished, '--split', 'test'
+    printed = search(capsys, *flags, '--rerank', finished, 'a zzz ring <b>qqq zzz')
+    line = f'words that the vocabulary of {finished} lacks: zzz, <, b, >, qqq\n'
+    assert printed.err == 2 * line
+    assert len(printed.out.splitlines()) == 10
+    assert search(capsys, *flags, 'a red ring').err == ''
+
+
 def test_an_image_finds_captions_or_images(finished, split, sims, capsys, tmp_path):
     flags = '--workdir', finished, '--split', 'test', '--image', split.image_ids[4], '--json'
     captions = names_of(search(capsys, *flags, '--find', 'captions', '--top_k', 50))

@@ -20,6 +20,10 @@ def pieces():
     return BPE(MERGES)
 
 
+def test_no_word_is_unknown(pieces):
+    assert pieces.unknown_words('zzz \N{DOG FACE}') == []
+
+
 @pytest.mark.parametrize(
     ('caption', 'words'),
     [

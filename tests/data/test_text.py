@@ -201,6 +201,22 @@ def test_special_words_in_other_places():
         Vocabulary.from_json(Vocabulary(('a', *SPECIAL)).to_json(), 'v.json')
 
 
+def test_unknown_words_are_named_once():
+    vocabulary = Vocabulary.build(['a dog runs'], min_count=1)
+    assert vocabulary.unknown_words('A zebra, a dog and a ZEBRA "run" \u2028 <unk>') == [
+        'zebra',
+        ',',
+        'and',
+        '``',
+        'run',
+        "''",
+        '<',
+        'unk',
+        '>',
+    ]
+    assert vocabulary.unknown_words('a dog') == vocabulary.unknown_words('') == []
+
+
 def test_offsets_are_those_of_the_words():
     vocabulary = Vocabulary((*SPECIAL_WORDS, 'a', 'dog'))
     caption = ' A dog\'s "red"  caf\u00e9 cannot \u0130stanbul e\u0301t\u00e9.'

@@ -75,6 +75,16 @@ def test_pieces_with_capitals_keep_capitals_and_accents(pieces):
     assert not pieces.cased
 
 
+def test_unknown_words_have_no_pieces(pieces):
+    assert pieces.unknown_words('Undogs a Zebra, dog zebra \N{DOG FACE} zebra') == [
+        'Zebra',
+        ',',
+        'zebra',
+        '\N{DOG FACE}',
+    ]
+    assert pieces.unknown_words('a dog.') == []
+
+
 def test_offsets_are_those_of_the_pieces(pieces):
     caption = ' A  Undog, Cafe\u0301 xyz.'
     offsets = pieces.offsets(caption)

@@ -165,6 +165,15 @@ def test_ensemble_needs_the_same_data(run):
         read_split([run, dataclasses.replace(run, data_hash='another')], 'dev')
 
 
+def test_runs_of_different_sources_are_named_by_these(run):
+    photos = dataclasses.replace(
+        run, config=run.config | {'data': {'source': 'photos.load', 'root': 'p', 'flip': True}}
+    )
+    message = r'was trained on other data than \S+ \(data.source: scenes.load -> photos.load\); runs that are'
+    with pytest.raises(UserError, match=message):
+        read_split([run, photos], 'dev')
+
+
 def test_all_runs_are_checked_before_scoring(run, dev, monkeypatch):
     monkeypatch.setattr(Scorer, 'score', lambda *_: pytest.fail('a run was scored'))
     with pytest.raises(UserError, match='was trained on 7'):

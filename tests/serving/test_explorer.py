@@ -5,6 +5,10 @@ import dataclasses
 import http.client
 import importlib.util
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -32,6 +36,7 @@ from jitm.types import Texts
 from tests.commands.test_report import Page
 from tests.commands.test_search import DATA, names_of, search
 from tests.models.test_matchers import DIM, make_scan
+from tests.test_parallel import free_port
 
 HTML = '<script>document.title="broken"</script><b>a red ring</b>'
 CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
@@ -79,6 +84,13 @@ def test_a_query_shows_images_in_the_order_of_the_command(site, finished, capsys
     assert links[0] == f'/image/{site.data.image_ids.index(found[0])}?{urlencode({"q": caption})}'
     assert page.count('<article class="right">') == 2  # its own image, once for each run
     assert len([address for address in parsed.addresses if address.startswith('data:image/png')]) == 20
+
+
+def test_unknown_words_of_a_query_are_named(site, recwarn):
+    page = site.home('a zzz ring <b>')
+    assert page.count('lacks: zzz, &lt;, b, &gt;.</p>') == 2
+    assert 'lacks' not in site.home('a red ring')
+    assert not recwarn.list
 
 
 def test_an_image_shows_its_captions_ranked_and_marked(site):
@@ -179,12 +191,12 @@ def test_pictures_come_from_the_given_folder_only(tmp_path):
 
 
 @contextlib.contextmanager
-def served(site):
-    """Serves a site in a thread; yields its port."""
+def served(site, host='127.0.0.1'):
+    """Serves a site in a thread, as if it were bound to a host; yields its port."""
     uvicorn = pytest.importorskip('uvicorn')
     pytest.importorskip('starlette')
     config = uvicorn.Config(
-        app.make_app(site, '127.0.0.1'), port=0, log_level='error', h11_max_incomplete_event_size=app.MAX_REQUEST
+        app.make_app(site, host), port=0, log_level='error', h11_max_incomplete_event_size=app.MAX_REQUEST
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -229,11 +241,91 @@ def test_only_pages_are_served(site):
         assert get(port, '/', Host='attacker.example')[0] == 400
 
 
+def test_long_numbers_are_not_found(site):
+    with served(site) as port:
+        for path in (f'/image/{"9" * 5000}', f'/pair/{"9" * 5000}', '/image/x', '/pair/1e3'):
+            assert get(port, path)[0] == 404, path
+
+
+LOCAL = ('localhost', '127.0.0.1', '[::1]')
+
+
+@pytest.mark.parametrize(
+    ('host', 'addresses', 'allowed'),
+    [
+        ('127.0.0.1', ['127.0.0.1'], [*LOCAL]),
+        ('::1', ['::1'], [*LOCAL]),
+        ('127.0.0.2', ['127.0.0.2'], [*LOCAL, '127.0.0.2']),
+        ('::ffff:127.0.0.1', ['::ffff:127.0.0.1'], [*LOCAL, '[::ffff:127.0.0.1]']),
+        ('debian', ['127.0.1.1'], [*LOCAL, 'debian']),
+        ('localhost', ['::1', '127.0.0.1'], [*LOCAL]),
+        ('both', ['127.0.0.1', '192.0.2.7'], ['*']),
+        ('0.0.0.0', ['0.0.0.0'], ['*']),
+        ('::', ['::'], ['*']),
+        ('192.0.2.7', ['192.0.2.7'], ['*']),
+        ('fe80::1%eth0', ['fe80::1%eth0'], ['*']),
+    ],
+)
+def test_names_of_this_machine_are_allowed_on_its_own_addresses(host, addresses, allowed, monkeypatch):
+    def resolve(name, port, **options):
+        assert name == host
+        return [(None, None, None, '', (address, 0)) for address in addresses]
+
+    monkeypatch.setattr('socket.getaddrinfo', resolve)
+    assert sorted(app.allowed_hosts(host)) == sorted(allowed)
+
+
+def test_addresses_of_six_have_brackets():
+    assert (app.in_url('::1'), app.in_url('127.0.0.1'), app.in_url('debian')) == ('[::1]', '127.0.0.1', 'debian')
+
+
+def test_requests_of_an_address_of_six_are_answered(site):
+    with served(site, '::1') as port:
+        assert get(port, '/', Host=f'[::1]:{port}')[0] == 200
+        assert get(port, '/', Host='attacker.example')[0] == 400
+
+
+SERVED = """
+import time
+from jitm.serving.app import serve
+class Site:
+    def home(self, caption):
+        print('asked', flush=True)
+        time.sleep(5)
+serve(Site(), '127.0.0.1', {port})
+"""
+
+
+def test_second_signal_ends_a_page_that_is_computed():
+    pytest.importorskip('uvicorn')
+    pytest.importorskip('starlette')
+    port = free_port()
+    code = SERVED.format(port=port)
+    process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(ConnectionRefusedError):
+                connection = socket.create_connection(('127.0.0.1', port))
+                break
+            time.sleep(0.05)
+        with connection:
+            connection.sendall(b'GET / HTTP/1.1\r\nHost: localhost\r\n\r\n')
+            assert process.stdout.readline() == 'asked\n'
+            while process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.1)
+            assert process.communicate() == ('', '')
+            assert process.returncode == 0
+    finally:
+        process.kill()
+
+
 @pytest.mark.parametrize(
     ('arguments', 'sentence'),
     [
         (['--photos', 'nowhere'], 'there is no folder nowhere'),
         (['--host', '203.0.113.7'], 'the page cannot be served at 203.0.113.7:8765'),
+        (['--host', '2001:db8::7'], 'the page cannot be served at [2001:db8::7]:8765'),
         (['--split', 'nothing'], "'nothing'"),
     ],
 )
