@@ -8,6 +8,7 @@ temporary memory of the compiled step, as reported by the compiler, besides the 
 """
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Iterator
@@ -19,10 +20,9 @@ import numpy as np
 from benchmarks.results import Row
 from jitm import config as config_lib
 from jitm import configs, parallel
-from jitm.training.build.objective import make_optimizer, make_terms
-from jitm.training.candidates import InBatch
+from jitm.training.build.objective import make_optimizer, make_retrieval, make_terms
 from jitm.training.members import Gradient, Member, init_members
-from jitm.training.step import TrainState, TrainStep
+from jitm.training.step import TrainState, train_step
 from jitm.types import Batch, Images, Texts
 
 SETTING = 'vse:rvsepp,selhn,f30k'
@@ -48,24 +48,19 @@ def measure(dtype: str, batch: Batch, steps: int) -> Row:
     model = config_lib.make_model(config['model'], WORD_PIECES)
     optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
     members = {'target': Member(model, Gradient(), optimizer)}
-    step = TrainStep(
-        members,
-        make_terms(config['terms']),
-        (InBatch(same_image='negative'),),
-        seed=0,
-        steps_per_epoch=1000,
-        epochs=1,
-    )
+    parts = {'terms': make_terms(config['terms']), 'sources': (make_retrieval(config['candidates']),)}
+    step = functools.partial(train_step, members=members, **parts, seed=0, steps_per_epoch=1000, epochs=1)
     init = jax.jit(lambda: init_members(members, 0, batch.images, batch.texts))
     state = parallel.put_state(TrainState(jnp.int32(0), init()))
     parameters = jax.tree.leaves(state.members['target'].params)
     start = time.perf_counter()
-    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+    batch = parallel.put_batch(batch)
+    compiled = parallel.data_parallel(step).lower(state, batch).compile()
     compile_seconds = time.perf_counter() - start
     times = []
     for n in range(steps + 1):
         start = time.perf_counter()
-        state, metrics = jax.block_until_ready(compiled(state, batch.replace(step=np.int32(n))))
+        state, metrics = jax.block_until_ready(compiled(state, batch.replace(step=np.full(1, n, np.int32))))
         times.append(time.perf_counter() - start)
         assert metrics['finite']
     return {

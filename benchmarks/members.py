@@ -25,12 +25,12 @@ import jax.numpy as jnp
 from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
 from jitm import config as config_lib
-from jitm import configs
+from jitm import configs, parallel
 from jitm.training.build.model import make_members
 from jitm.training.build.objective import make_objective, make_optimizer
 from jitm.training.build.run import set_up
 from jitm.training.members import init_members
-from jitm.training.step import TrainState, TrainStep, score_as_anchor
+from jitm.training.step import TrainState, score_as_anchor, train_step
 from jitm.types import Batch
 
 SCENARIOS = ('single', 'oas', 'oss', 'mss')
@@ -49,28 +49,35 @@ def num_bytes(tree: chex.ArrayTree) -> int:
 
 
 def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, TrainState, int]:
-    """Compiles the step of a scenario; returns it, its initial state and the bytes that it needs in total."""
+    """Compiles the step of a scenario; returns it, its initial state and the bytes that it needs in total.
+
+    The batch has the layout of `parallel.split_rows`.
+    """
     models = {name: config_lib.make_model(config_lib.member_model(config, name), words) for name in config['members']}
     optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
     members = make_members(config['members'], models, optimizer)
     terms, sources = make_objective(config)
-    step = TrainStep(members, terms, sources, seed=0, steps_per_epoch=1000, epochs=config['epochs'])
-    state = TrainState(jnp.int32(0), jax.jit(lambda: init_members(members, 0, batch.images, batch.texts))())
-    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+    parts = {'members': members, 'terms': terms, 'sources': sources}
+    step = functools.partial(train_step, **parts, seed=0, steps_per_epoch=1000, epochs=config['epochs'])
+    pairs = jax.tree.map(lambda x: x[0], batch)
+    states = jax.jit(lambda: init_members(members, 0, pairs.images, pairs.texts))()
+    state = parallel.put_state(TrainState(jnp.int32(0), states))
+    compiled = parallel.data_parallel(step).lower(state, batch).compile()
     return compiled, state, num_bytes((state, batch)) + compiled.memory_analysis().temp_size_in_bytes
 
 
 def compile_forward(config: dict, words: int, state: TrainState, batch: Batch) -> Callable:
     """Compiles only the forward pass of an anchor, with its own weights."""
     model, (_, sources) = config_lib.make_model(config['model'], words), make_objective(config)
-    target = jax.tree.map(jnp.copy, state.members['target'].replace(optimizer=()))
-    return functools.partial(
-        jax.jit(lambda state, batch: score_as_anchor(model, state, sources, batch, None))
-        .lower(target, batch)
-        .compile(),
-        target,
-        batch,
+    variables = jax.tree.map(jnp.copy, state.members['target'].variables)
+    score = functools.partial(score_as_anchor, model, sources=sources)
+    compiled = jax.pmap(
+        lambda variables, batch: score(variables, batch=batch),
+        axis_name=parallel.AXIS,
+        in_axes=(None, 0),
+        out_axes=None,
     )
+    return functools.partial(compiled.lower(variables, batch).compile(), variables, batch)
 
 
 def seconds(function: Callable, *args: object) -> tuple[float, object]:
@@ -91,7 +98,9 @@ def measure(network: str, data: str, batch: Batch, words: int, rounds: int) -> I
     for n in range(rounds + 1):  # the first round warms up
         for scenario, (step, _, _) in steps.items():
             start = time.process_time()
-            took, (states[scenario], metrics) = seconds(step, states[scenario], batch.replace(step=jnp.int32(n)))
+            took, (states[scenario], metrics) = seconds(
+                step, states[scenario], batch.replace(step=jnp.full(1, n, jnp.int32))
+            )
             assert metrics['finite']
             of_cores[scenario].append(time.process_time() - start)
             times[scenario].append(took)
@@ -138,5 +147,5 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
             config['batch_size'], config['data']['root'] = args.batch_size, args.data_root or folder
             config['initialize']['word_vectors'] = ''
             setup = set_up(config)
-            batch = jax.device_put(setup.make_batch(0))
+            batch = parallel.put_batch(setup.make_batch(0))
             yield from measure(network, args.data, batch, len(setup.data.vocabulary), args.rounds)

@@ -59,7 +59,7 @@ def measure(config: dict[str, Any]) -> Row:
     """Compiles the step of a config."""
     setup = set_up(config, resuming=True)
     state, batch = jax.eval_shape(setup.random_state), setup.make_batch(0)
-    sizes = setup.train_step.lower(state, batch).compile().memory_analysis()
+    sizes = setup.train_step.lower(state, parallel.split_rows(batch)).compile().memory_analysis()
     peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
     peak += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     trained = [member.params for member in state.members.values()]

@@ -26,16 +26,14 @@ from benchmarks.members import seconds
 from benchmarks.results import Row
 from benchmarks.scoring import matmul_gflops
 from jitm import config as config_lib
-from jitm import configs
+from jitm import configs, parallel
 from jitm.errors import UserError
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.build.objective import make_terms
-from jitm.training.candidates import DIRECTIONS, Shortlist
-from jitm.training.generated import GENERATED, GeneratedCaptions, MaskedCaptions
-from jitm.training.objective import objective, token_terms
-from jitm.training.source import GlobalBatch, Inputs, Source
+from jitm.training.build.objective import make_retrieval, make_sources, make_terms
+from jitm.training.candidates import Source
+from jitm.training.objective import DIRECTIONS, objective
 from jitm.types import Batch, Elements, Masked, Pairs
 
 SETTING = 'tags:tags_dc,base,f30k'
@@ -86,7 +84,7 @@ class PartInputs(NamedTuple):
       batch: with masked captions and extra candidates.
       generated: K L captions of each image.
       kept: m of these captions.
-      chosen: see `Shortlist.choose`.
+      chosen: see `choose_hardest`.
     """
 
     batch: Batch
@@ -121,9 +119,10 @@ def random_inputs(counts: Counts, positives: int, words: int, regions: int, voca
 def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callable]:
     """Returns a function `(params, inputs, key)` for each of `PARTS`, with the terms of the paper."""
     config = configs.load(SETTING).to_dict()
-    terms = make_terms(config['terms'], rankings=(*DIRECTIONS, GENERATED))
+    terms = make_terms(config['terms'])
     synthesis = Synthesis(**config['synthesis'] | {'num_samples': samples, 'num_hard': counts.num_hard})
-    candidates = Shortlist(num_extra=0, num_hard=counts.num_hard)
+    retrieval = make_retrieval({'source': 'shortlist', 'num_extra': 0, 'num_hard': counts.num_hard})
+    *_, masked, generated = make_sources(terms, retrieval, masked=True, synthesis=synthesis)
 
     def generate(params, given, key):
         keys = jax.random.split(key, len(given.batch.image_index))
@@ -133,7 +132,7 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
         return synthesis.select_hardest(model, {'params': params}, given.batch, given.generated)
 
     def score_candidates(params, given, key):
-        return candidates.choose({'model': (model, {'params': params})}, 'model', given.batch, key, None)
+        return retrieval.choose({'model': (model, {'params': params})}, 'model', given.batch, key)
 
     def train(names: Sequence[str], source: Source, chosen: str = '') -> Callable:
         """Returns the gradient of some terms, whose inputs a source scores."""
@@ -143,12 +142,11 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
             def loss(params):
                 def score(matcher):
                     images = matcher.encode_image(given.batch.images, train=True)
-                    texts = matcher.encode_text(given.batch.texts, train=True) if source is candidates else None
+                    texts = matcher.encode_text(given.batch.texts, train=True) if source is retrieval else None
                     results = getattr(given, chosen) if chosen else None
-                    return source.score(matcher, Inputs(images, texts, given.batch, results, token_terms(selected)))
+                    return source.rank(matcher, images, texts, given.batch, results, True)
 
-                scores, losses = model.apply({'params': params}, method=score, rngs={'dropout': key})
-                rankings = {} if scores is None else source.rank(scores, GlobalBatch(given.batch.image_index))
+                rankings, losses = model.apply({'params': params}, method=score, rngs={'dropout': key})
                 return objective(selected, rankings, 0, losses)[0]
 
             return jax.grad(loss)(params)
@@ -159,9 +157,9 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
         generate,
         score_captions,
         score_candidates,
-        train(['masked'], MaskedCaptions()),
-        train(['synthetic', 'discrimination', 'correction'], GeneratedCaptions(synthesis), 'kept'),
-        train(['ranking'], candidates, 'chosen'),
+        train(['masked'], masked),
+        train(['synthetic', 'discrimination', 'correction'], generated, 'kept'),
+        train(['ranking'], retrieval, 'chosen'),
     )
     return dict(zip(PARTS, functions, strict=True))
 
@@ -191,12 +189,19 @@ def xla_flops_per_pair(
     return jax.jit(function).lower(params, *sides).cost_analysis()['flops']
 
 
+def on_one_device(part: Callable) -> Callable:
+    """Maps a part, which gathers over devices, over an axis of one device that the first argument has."""
+    axes = 0, None, None, None
+    return jax.pmap(lambda _, *inputs: part(*inputs), axis_name=parallel.AXIS, in_axes=axes, out_axes=None)
+
+
 def measure(parts: dict[str, Callable], params: chex.ArrayTree, given: PartInputs, rounds: int) -> dict[str, float]:
     """Returns the median time of each part over several rounds."""
     key = jax.random.key(1)
     given = jax.device_put(given)
-    compiled = {name: jax.jit(part).lower(params, given, key).compile() for name, part in parts.items()}
-    times = [{name: seconds(part, params, given, key)[0] for name, part in compiled.items()} for _ in range(rounds + 1)]
+    inputs = jnp.zeros(1), params, given, key
+    compiled = {name: on_one_device(part).lower(*inputs).compile() for name, part in parts.items()}
+    times = [{name: seconds(part, *inputs)[0] for name, part in compiled.items()} for _ in range(rounds + 1)]
     return {name: statistics.median(took[name] for took in times[1:]) for name in parts}  # the first round warms up
 
 

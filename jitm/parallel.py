@@ -4,7 +4,6 @@ import atexit
 import collections
 import concurrent.futures
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -133,98 +132,73 @@ def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:
         )
 
 
-def all_gather(tree: chex.ArrayTree, axis: str | None) -> chex.ArrayTree:
-    """Concatenates the rows of all devices along axis 0; gradients flow back to the device of a row."""
-    if axis is None:
-        return tree
-    return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
+def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Concatenates the rows of all devices along axis 0 in `data_parallel`; gradients flow back to a row's device."""
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), tree)
+
+
+def mean(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Averages the arrays of all devices in `data_parallel`.
+
+    A gradient there is that of the sum of all devices' losses. If each of them is the loss of the global batch, the
+    mean is the gradient of this loss.
+    """
+    return jax.lax.pmean(tree, AXIS)
+
+
+def device_key(key: chex.PRNGKey) -> chex.PRNGKey:
+    """Returns a different random key on each device in `data_parallel`, and the key itself on a single device."""
+    return key if jax.lax.axis_size(AXIS) == 1 else jax.random.fold_in(key, jax.lax.axis_index(AXIS))
+
+
+def _in_data_parallel() -> bool:
+    return AXIS in jax.sharding.get_abstract_mesh().manual_axes
 
 
 def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Sums the arrays of all devices inside `data_parallel`; on one device returns them.
-
-    For layers with statistics of the global batch, which do not know the axis name.
-    """
-    try:
-        return jax.lax.psum(tree, AXIS)
-    except NameError:  # the axis is only bound on several devices
-        return tree
+    """Sums the arrays of all devices in `data_parallel`, and returns them elsewhere: for layers and models."""
+    return jax.lax.psum(tree, AXIS) if _in_data_parallel() else tree
 
 
 def gather_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Concatenates the rows of all devices along axis 0 inside `data_parallel`; on one device returns them.
-
-    For models that rank the images of the global batch while they score.
-    """
-    try:
-        return all_gather(tree, AXIS)
-    except NameError:
-        return tree
-
-
-def value_and_mean_gradient(loss: Callable, axis: str | None) -> Callable:
-    """`jax.value_and_grad` (with auxiliary output) of a loss that every device computes for the global batch.
-
-    Inside pmap a gradient is that of the sum of all devices' losses, so their mean is the gradient of the loss.
-    """
-    value_and_grad = jax.value_and_grad(loss, has_aux=True)
-    if axis is None:
-        return value_and_grad
-
-    def value_and_mean(*args):
-        value, gradients = value_and_grad(*args)
-        return value, jax.lax.pmean(gradients, axis)
-
-    return value_and_mean
-
-
-def device_key(key: chex.PRNGKey, axis: str | None) -> chex.PRNGKey:
-    """Returns a different random key on each device."""
-    return key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis))
+    """Gathers rows as `all_gather` in `data_parallel`, and returns them elsewhere: for layers and models."""
+    return all_gather(tree) if _in_data_parallel() else tree
 
 
 def data_parallel(step: Callable) -> Callable:
-    """Compiles `step(state, batch, axis=None)` for all devices of all processes, donating the state.
+    """Compiles `step(state, batch)` for all devices of all processes by `pmap`, donating the state.
 
-    On one device this is `jit`; on several `pmap` with an unstacked state: input and output are one copy.
+    The state is not stacked: input and output are one copy on each device. The batch has the layout of `put_batch`.
     """
-    if jax.device_count() == 1:
-        return jax.jit(step, donate_argnums=0)
-    return jax.pmap(
-        functools.partial(step, axis=AXIS), axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0
-    )
+    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
 def _local_mesh() -> jax.sharding.Mesh:
     return jax.sharding.Mesh(jax.local_devices(), (AXIS,))
 
 
-def _local_sharding(spec: jax.sharding.PartitionSpec) -> jax.sharding.Sharding | None:
-    """Returns the sharding over the devices of this process; None on one device."""
-    if jax.device_count() == 1:
-        return None
-    return jax.sharding.NamedSharding(_local_mesh(), spec)
-
-
 def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
     """Copies a state to every device of this process, in memory of its own, so that it can be donated."""
-    return jax.device_put(jax.tree.map(np.array, jax.device_get(state)), _local_sharding(jax.P()))
+    return put_everywhere(jax.tree.map(np.array, jax.device_get(state)))
 
 
-def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
-    """Moves this process' rows of a batch onto its devices, in the layout `data_parallel` expects.
+def split_rows(batch: chex.ArrayTree) -> chex.ArrayTree:
+    """Returns this process' rows of a batch in the layout of `data_parallel`: a leading axis of devices.
 
     Args:
-      batch: numpy arrays; scalars are copied to every device, axis 0 of the others is split evenly.
+      batch: numpy arrays; scalars are repeated, axis 0 of the others is split evenly.
     """
-    if jax.device_count() == 1:
-        return jax.device_put(batch)
     devices = jax.local_device_count()
 
     def split(x):
         return np.full(devices, x) if np.ndim(x) == 0 else x.reshape(devices, -1, *x.shape[1:])
 
-    return jax.device_put(jax.tree.map(split, batch), _local_sharding(jax.P(AXIS)))
+    return jax.tree.map(split, batch)
+
+
+def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
+    """Moves this process' rows of a batch, see `split_rows`, onto its devices."""
+    return put_rows(split_rows(batch))
 
 
 def num_local_devices() -> int:

@@ -29,13 +29,12 @@ from jitm.data.splits import Split  # noqa: E402
 from jitm.data.text import Tokens, Vocabulary  # noqa: E402
 from jitm.losses import anchored, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
-from jitm.training.candidates import InBatch, Shortlist  # noqa: E402
-from jitm.training.generated import MatcherPredictions  # noqa: E402
 from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
-from jitm.training.step import TrainState, TrainStep  # noqa: E402
+from jitm.training.step import TrainState, train_step  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
+from tests.training.models import in_batch_source, predictions_source, shortlist_source  # noqa: E402
 
 HINGE = {'margin': 0.2}
 TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
@@ -89,11 +88,11 @@ def main() -> None:
             continue
         model, terms = MATCHERS[MODELS.get(name, name)], {'ranking': RankingTerm(loss=loss, **TERM)}
         pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes), model.reads)
-        sources = (InBatch(same_image='ignored'),)
+        sources = (in_batch_source('ignored'),)
         if name == 'vsrn_f30k':
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
-            sources = MatcherPredictions(('captioning',)), *sources
+            sources = predictions_source(caption=terms['caption']), *sources
         if name == 'rvse_mlp':
             model = model.clone(image=model.image.clone(norm_padding=True))
         if name == 'saf':
@@ -105,10 +104,10 @@ def main() -> None:
             target = Member(model, Gradient(), optax.trace(0.0), learn_from=('anchor',))
             members = {'anchor': Member(model, Frozen()), 'target': target}
         if name == 'shortlist':
-            sources = (Shortlist(num_extra=8, num_hard=5),)
+            sources = (shortlist_source(8, 5),)
             pipeline = dataclasses.replace(pipeline, relevance=None, num_extra=8)
-        step = TrainStep(members, terms, sources, seed=0, steps_per_epoch=2, epochs=2)
-        step = parallel.data_parallel(step)
+        parts = {'members': members, 'terms': terms, 'sources': sources}
+        step = parallel.data_parallel(functools.partial(train_step, **parts, seed=0, steps_per_epoch=2, epochs=2))
         if name not in states_of:
             whole = pipeline.batch(0)
             states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jitm import parallel
 from jitm.evaluation.encoding import compiled
 from jitm.mining import products, search
 from jitm.training.build.run import set_up
@@ -42,7 +43,7 @@ def folder(tmp_path_factory):
 def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
     setup = set_up(steps.tiny(steps.load(name), folder), resuming=True)
     state, batch = jax.eval_shape(setup.random_state), setup.make_batch(0)
-    assert export(setup.train_step, state, batch) == []
+    assert export(jax.jit(setup.train_step), state, parallel.split_rows(batch)) == []
     member = setup.config['evaluation']['member']
     variables, model = state.members[member].variables, setup.members[member].model
     encoded = []

@@ -147,7 +147,7 @@ def test_evaluation_uses_all_cores_unless_a_number_is_given(given, want):
 
 
 def test_each_device_has_its_own_random_key():
-    keys = jax.vmap(lambda key: parallel.device_key(key, 'x'), axis_name='x')(jnp.stack([jax.random.key(0)] * 3))
+    keys = jax.vmap(parallel.device_key, axis_name=parallel.AXIS)(jnp.stack([jax.random.key(0)] * 3))
     assert len(np.unique(jax.random.key_data(keys), axis=0)) == 3
 
 
@@ -160,7 +160,7 @@ def test_indivisible_batch_is_refused(monkeypatch):
 
 def test_prefetch_keeps_the_order_and_raises_errors():
     made = list(parallel.prefetch(lambda step: {'x': np.full(2, step)}, range(5), depth=2))
-    assert [int(batch['x'][0]) for batch in made] == [0, 1, 2, 3, 4]
+    assert [int(batch['x'][0, 0]) for batch in made] == [0, 1, 2, 3, 4]
 
     def fail(step):
         if step == 3:

@@ -33,7 +33,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Maps [N, K, inputs] with a mask [N, K] of the valid rows to [N, K, features]."""
-        counted = parallel.sum_over_devices(jnp.sum(mask, axis=0)) > 0 if self.norm_padding else mask
+        counted = parallel.sum_over_devices(jnp.sum(mask, axis=0)) > 0 if self.norm_padding and train else mask
         statistics_mask = counted[..., None]
         hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), statistics_mask, train)
         x = Linear(self.features, name='linear_2')(nn.relu(hidden))

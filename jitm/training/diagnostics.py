@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jitm.losses.ranking import hardest_negative, hardest_positive
-from jitm.training.generated import GENERATED
-from jitm.training.objective import DIRECTIONS, Term, objective, ranking_terms
+from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
 from jitm.types import Ranking
 
 BINS = 20  # of the histogram of difficulty

@@ -1,109 +1,146 @@
 """Sources of token predictions and of synthetic negative captions (Fan et al., 2022, algorithm 1)."""
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.models.matcher import Matcher
+from jitm import parallel
+from jitm.errors import UserError
+from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
-from jitm.training.candidates import ListScores
-from jitm.training.source import GlobalBatch, Inputs, Models, Source
-from jitm.types import Batch, Ranking, TokenPredictions
+from jitm.training.candidates import Models, Rankings, TokenLosses, rank_list
+from jitm.training.objective import GENERATED, TokenTerm
+from jitm.types import Batch, TokenPredictions
 
-GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
 MASKED = 'masked_language_modeling'
 HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # predictions -> head of the model
 
+TokenTerms = Mapping[str, TokenTerm]
 
-@dataclasses.dataclass(frozen=True)
-class MatcherPredictions(Source):
-    """Predictions that the model makes of matching pairs, see `Matcher.predict_tokens`.
 
-    Attributes:
-      predictions: their names.
+def matcher_predictions(
+    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, terms: TokenTerms
+) -> tuple[Rankings, TokenLosses]:
+    """Computes the losses of what the model predicts of matching pairs, see `Matcher.predict_tokens`.
+
+    Args:
+      matcher: the bound model.
+      images: this device's encoded images.
+      texts: not used.
+      batch: this device's part of the batch.
+      chosen: nothing.
+      train: whether the model trains; anchors predict nothing.
+      terms: the token terms of these predictions.
+
+    Raises:
+      UserError: if the model does not make the predictions of a term.
     """
-
-    predictions: tuple[str, ...]
-
-    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[None, dict[str, chex.Array]]:
-        """Computes the token losses only."""
-        predictions = matcher.predict_tokens(inputs.images, inputs.batch.texts, inputs.train)
-        return None, {name: term.per_text(predictions[term.predictions]) for name, term in inputs.token_terms.items()}
-
-
-class MaskedCaptions(Source):
-    """Predictions of masked words by the model's `mlm` head, for all K masked views of a caption."""
-
-    predictions = (MASKED,)
-
-    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[None, dict[str, chex.Array]]:
-        """Computes the token losses only."""
-        if not inputs.token_terms:
-            return None, {}
-        (model, variables), batch = matcher.unbind(), inputs.batch
-
-        def one(key, image, ids, length, masked):
-            logits = read_captions(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
-            predictions = _as_one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)
-            return {name: term.per_text(predictions)[0] for name, term in inputs.token_terms.items()}
-
-        rows = _dropout_keys(matcher, batch), inputs.images, batch.texts.ids, batch.texts.lengths, batch.masked
-        floats = largest_array(model, inputs.images, *batch.masked.ids.shape[1:], word_logits=True)
-        return None, map_images(one, rows, floats)
+    del texts, chosen
+    if not train:
+        return {}, {}
+    predictions = matcher.predict_tokens(images, batch.texts, train)
+    for name, term in terms.items():
+        if term.predictions not in predictions:
+            raise UserError(
+                f"'terms.{name}' needs predictions for '{term.predictions}', which {type(matcher).__name__} as "
+                "configured does not make: change config key 'model', or leave the term out"
+            )
+    losses = {name: term.per_text(predictions[term.predictions]) for name, term in terms.items()}
+    return {}, parallel.all_gather(losses)
 
 
-@dataclasses.dataclass(frozen=True)
-class GeneratedCaptions(Source):
-    """Ranks each image's caption against synthetic negatives, and predicts their mismatched words.
+def masked_captions(
+    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, terms: TokenTerms
+) -> tuple[Rankings, TokenLosses]:
+    """Computes the losses of masked words as the model's `mlm` head predicts them, for all K masked views of a caption.
 
-    Attributes:
-      synthesis: how the negatives are generated and chosen.
+    Args:
+      matcher: the bound model.
+      images: this device's encoded images.
+      texts: not used.
+      batch: this device's part of the batch.
+      chosen: nothing.
+      train: whether the model trains; anchors predict nothing.
+      terms: the token terms of these predictions.
     """
+    del texts, chosen
+    if not (terms and train):
+        return {}, {}
+    model, variables = matcher.unbind()
 
-    synthesis: Synthesis
+    def one(key, image, ids, length, masked):
+        logits = read_captions(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
+        predictions = _as_one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)
+        return {name: term.per_text(predictions)[0] for name, term in terms.items()}
 
-    rankings = (GENERATED,)
-    predictions = tuple(HEADS)
+    rows = _dropout_keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, batch.masked
+    floats = largest_array(model, images, *batch.masked.ids.shape[1:], word_logits=True)
+    return {}, parallel.all_gather(map_images(one, rows, floats))
 
-    def choose(self, models: Models, name: str, batch: Batch, key: chex.PRNGKey, axis: str | None) -> Synthetic:
-        """Generates synthetic captions for this device's images and keeps the hardest."""
-        del axis
-        keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
-        return self.synthesis.choose(*models[name], models[self.synthesis.generator], batch, keys)
 
-    def score(self, matcher: Matcher, inputs: Inputs) -> tuple[ListScores, dict[str, chex.Array]]:
-        """Scores each image with its caption and its synthetic negatives, and reads their words in the same pass."""
-        (model, variables), batch, synthetic = matcher.unbind(), inputs.batch, inputs.chosen
-        heads = [HEADS[term.predictions] for term in inputs.token_terms.values()]
+def generate(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, synthesis: Synthesis) -> Synthetic:
+    """Generates synthetic captions for this device's images and keeps the hardest.
 
-        def one(key, image, ids, length, synthetic):
-            captions = jnp.concatenate([ids[None], synthetic.ids])
-            outputs = read_captions(model, variables, image, captions, length, ('rank', *heads), key)
-            valid = synthetic.valid[:, None] & (jnp.arange(len(ids)) < length)
-            labels = {
-                'word_discrimination': ((synthetic.ids == ids).astype(jnp.int32), valid),
-                'word_correction': (jnp.broadcast_to(ids, valid.shape), valid & synthetic.refilled),
-            }
-            losses = {
-                name: term.per_text(_as_one_text(outputs[HEADS[term.predictions]][1:], *labels[term.predictions]))[0]
-                for name, term in inputs.token_terms.items()
-            }
-            return outputs['rank'], losses
+    Args:
+      models: all models that train together.
+      name: the model that chooses among the captions.
+      batch: this device's part of the batch.
+      key: random key for sampling.
+      synthesis: how the captions are generated and chosen.
+    """
+    keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
+    return synthesis.choose(*models[name], models[synthesis.generator], batch, keys)
 
-        rows = _dropout_keys(matcher, batch), inputs.images, batch.texts.ids, batch.texts.lengths, synthetic
-        _, negatives, length = synthetic.ids.shape
-        floats = largest_array(model, inputs.images, 1 + negatives, length, word_logits='correct' in heads)
-        scores, losses = map_images(one, rows, floats)
-        return ListScores(scores, synthetic.valid), losses
 
-    def rank(self, scores: ListScores, batch: GlobalBatch, anchors: Sequence[Any] = ()) -> dict[str, Ranking]:
-        """Makes the ranking `generated` [B, 1 + m]."""
-        del batch, anchors
-        return {GENERATED: scores.ranking()}
+def generated_captions(
+    matcher: Matcher,
+    images: Encoding,
+    texts: Encoding,
+    batch: Batch,
+    chosen: Synthetic,
+    train: bool,
+    *,
+    terms: TokenTerms,
+) -> tuple[Rankings, TokenLosses]:
+    """Ranks each image's caption against synthetic negatives, and reads their mismatched words in the same pass.
+
+    Args:
+      matcher: the bound model.
+      images: this device's encoded images.
+      texts: not used.
+      batch: this device's part of the batch.
+      chosen: the synthetic captions, see `generate`.
+      train: not used; the captions are scored in training only.
+      terms: the token terms of `HEADS`.
+
+    Returns:
+      The ranking `generated` [B, 1 + m], and the token losses.
+    """
+    del texts, train
+    model, variables = matcher.unbind()
+    heads = [HEADS[term.predictions] for term in terms.values()]
+
+    def one(key, image, ids, length, synthetic):
+        captions = jnp.concatenate([ids[None], synthetic.ids])
+        outputs = read_captions(model, variables, image, captions, length, ('rank', *heads), key)
+        valid = synthetic.valid[:, None] & (jnp.arange(len(ids)) < length)
+        labels = {
+            'word_discrimination': ((synthetic.ids == ids).astype(jnp.int32), valid),
+            'word_correction': (jnp.broadcast_to(ids, valid.shape), valid & synthetic.refilled),
+        }
+        losses = {
+            name: term.per_text(_as_one_text(outputs[HEADS[term.predictions]][1:], *labels[term.predictions]))[0]
+            for name, term in terms.items()
+        }
+        return outputs['rank'], losses
+
+    rows = _dropout_keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, chosen
+    _, negatives, length = chosen.ids.shape
+    floats = largest_array(model, images, 1 + negatives, length, word_logits='correct' in heads)
+    scores, losses, valid = parallel.all_gather((*map_images(one, rows, floats), chosen.valid))
+    return {GENERATED: rank_list(scores, valid)}, losses
 
 
 def _dropout_keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:

@@ -7,7 +7,6 @@ target (MSS); mutual learning. A new rule is one more class here, and its name i
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import chex
 import jax
@@ -17,7 +16,7 @@ from flax import struct
 
 from jitm.models.matcher import Matcher
 from jitm.training.optimizer import select_modules
-from jitm.types import Images, Texts, TokenPredictions
+from jitm.types import Images, Texts
 
 
 class MemberState(struct.PyTreeNode):
@@ -33,35 +32,12 @@ class MemberState(struct.PyTreeNode):
         return {'params': self.params, 'batch_stats': self.batch_stats}
 
 
-class Outcome(NamedTuple):
-    """Inputs to a member's update rule.
-
-    Attributes:
-      optimizer: the member's optimizer; None without a gradient.
-      gradients: of the objective, like the member's parameters; None without a gradient.
-      batch_stats: the member's batch statistics after the forward pass; None without a gradient.
-      progress: float32 [], the share of the run's steps done before this one.
-      updated: the new states of the members with a gradient.
-    """
-
-    optimizer: optax.GradientTransformation | None
-    gradients: chex.ArrayTree | None
-    batch_stats: chex.ArrayTree | None
-    progress: chex.Array
-    updated: Mapping[str, MemberState]
-
-
 @dataclasses.dataclass(frozen=True)
 class Gradient:
-    """One optimizer step along the member's own gradient."""
+    """One optimizer step along the member's own gradient, see `Member.take_gradient_step`."""
 
     of = ''
     trains = True
-
-    def __call__(self, state: MemberState, outcome: Outcome) -> MemberState:
-        """Returns the state after the step."""
-        updates, optimizer = outcome.optimizer.update(outcome.gradients, state.optimizer, state.params)
-        return MemberState(optax.apply_updates(state.params, updates), outcome.batch_stats, optimizer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +51,9 @@ class Frozen:
     of: str = ''
     trains = False
 
-    def __call__(self, state: MemberState, outcome: Outcome) -> MemberState:
+    def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
         """Returns the state unchanged."""
-        del outcome
+        del trained, progress
         return state
 
 
@@ -97,10 +73,16 @@ class EMA:
     momentum: float
     trains = False
 
-    def __call__(self, state: MemberState, outcome: Outcome) -> MemberState:
-        """Returns the average of the state and the new state of the other member."""
-        step_size = (1 - self.momentum) * (1 + jnp.cos(jnp.pi * outcome.progress)) / 2
-        target = outcome.updated[self.of]
+    def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
+        """Returns the average of the state and the new state of the other member.
+
+        Args:
+          state: the state of this member.
+          trained: the new states of the members with a gradient.
+          progress: float32 [], the share of the run's steps done before this one.
+        """
+        step_size = (1 - self.momentum) * (1 + jnp.cos(jnp.pi * progress)) / 2
+        target = trained[self.of]
         old, new = (state.params, state.batch_stats), (target.params, target.batch_stats)
         params, batch_stats = optax.incremental_update(new, old, step_size)
         return state.replace(params=params, batch_stats=batch_stats)
@@ -116,7 +98,7 @@ class Member:
 
     Attributes:
       model: the matcher.
-      rule: `(state, outcome) -> state`.
+      rule: how its state changes.
       optimizer: an optax transformation, which sees this member's gradients only; None without a gradient.
       learn_from: the members whose scores are the `anchor_scores` of its losses.
       init_from: the run directory whose parameters and statistics it is initialized from; '' for random initialization.
@@ -151,14 +133,18 @@ class Member:
         frozen = select_modules(params, self.frozen)
         return jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
 
-    def predicted_tokens(self, images: Images, texts: Texts) -> set[str]:
-        """Returns the names of the model's own token predictions; of the images and texts only the shapes count."""
+    def take_gradient_step(
+        self, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree
+    ) -> MemberState:
+        """Returns the state after a step of the optimizer.
 
-        def predict(model: Matcher) -> dict[str, TokenPredictions]:
-            return model.predict_tokens(model.encode_image(images, train=True), texts, train=True)
-
-        predictions, _ = jax.eval_shape(lambda key: self.model.init_with_output(key, method=predict), jax.random.key(0))
-        return set(predictions)
+        Args:
+          state: the state before it.
+          gradients: of the objective, like the parameters.
+          batch_stats: the batch statistics after the forward pass.
+        """
+        updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
+        return MemberState(optax.apply_updates(state.params, updates), batch_stats, optimizer)
 
 
 def init_members(members: Mapping[str, Member], seed: int, images: Images, texts: Texts) -> dict[str, MemberState]:

@@ -9,26 +9,21 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jitm.errors import UserError, did_you_mean
 from jitm.types import Ranking, TokenPredictions
 
 DIRECTIONS = ('i2t', 't2i')
+GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
-# Arguments of ranking losses besides scores and masks: fields that not every Ranking has -> how a user supplies them.
+# Fields that not every Ranking has, and that losses may take as arguments -> how a user supplies them.
 INPUTS = {
     'anchor_scores': 'add an anchor model to members and name it in learn_from',
     'offline_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
-    'margins': "set relevance.source, such as 'cider.from_captions'",
+    'margins': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
     'temperature': 'set it, or take a model that learns it, such as clip.CLIP',
 }
-SETTABLE = ('temperature',)  # the inputs that a config may set instead
-
-
-def inputs_of(loss: Callable) -> list[str]:
-    """Returns the names in `INPUTS` that a loss takes as arguments and that are not bound to values."""
-    parameters = inspect.signature(loss).parameters.values()
-    return [p.name for p in parameters if p.name in INPUTS and p.default is p.empty]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,8 +87,9 @@ class RankingTerm(Term):
 
     @property
     def inputs(self) -> list[str]:
-        """Names in `INPUTS` that the loss takes."""
-        return inputs_of(self.loss)
+        """The names in `INPUTS` that the loss takes as arguments and that are not bound to values."""
+        parameters = inspect.signature(self.loss).parameters.values()
+        return [p.name for p in parameters if p.name in INPUTS and p.default is p.empty]
 
     def per_query(self, ranking: Ranking) -> chex.Array:
         """Returns the unreduced loss [Q], the mean over the anchors if there are several."""
@@ -136,6 +132,20 @@ def token_terms(terms: Mapping[str, Term]) -> dict[str, TokenTerm]:
     return {name: term for name, term in terms.items() if isinstance(term, TokenTerm)}
 
 
+def check_inputs(terms: Mapping[str, Term], rankings: Mapping[str, Ranking]) -> None:
+    """Raises a UserError if a term needs a ranking that does not exist, or an input that its rankings do not have."""
+    for name, term in ranking_terms(terms).items():
+        for ranking in term.rankings:
+            if ranking not in rankings:
+                raise UserError(
+                    f"'terms.{name}.rankings' names '{ranking}', which is no ranking{did_you_mean(ranking, rankings)}"
+                )
+            for key in term.inputs:
+                if getattr(rankings[ranking], key) is None:
+                    needed = f': {INPUTS[key]}' if ranking in DIRECTIONS else ', which only rankings i2t and t2i have'
+                    raise UserError(f"'terms.{name}' needs {key}{needed}")
+
+
 def objective(
     terms: Mapping[str, Term],
     rankings: Mapping[str, Ranking],
@@ -152,7 +162,11 @@ def objective(
 
     Returns:
       The sum, a scalar, and the value of each term by name.
+
+    Raises:
+      UserError: see `check_inputs`.
     """
+    check_inputs(terms, rankings)
     values = {
         name: term(rankings, epoch) if isinstance(term, RankingTerm) else term.reduce([token_losses[name]], epoch)
         for name, term in terms.items()

@@ -1,8 +1,7 @@
 """One training step, the same function on one device and on many: choose, score, objective, update."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -12,12 +11,10 @@ from flax import struct
 from jitm import parallel
 from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
-from jitm.training.members import Member, MemberState, Outcome
-from jitm.training.objective import RankingTerm, Term, objective, token_terms
-from jitm.training.source import GlobalBatch, Inputs, Source
-from jitm.types import Batch, Ranking
-
-Scores = tuple[Any, ...]  # scores of the global batch, one entry per source; None for a source that was left out
+from jitm.training.candidates import Rankings, Source, TokenLosses
+from jitm.training.members import Member, MemberState
+from jitm.training.objective import DIRECTIONS, RankingTerm, Term, objective
+from jitm.types import Batch
 
 
 class TrainState(struct.PyTreeNode):
@@ -32,83 +29,153 @@ class TrainState(struct.PyTreeNode):
     members: dict[str, MemberState]
 
 
-class Forward(NamedTuple):
-    """The outputs of a model's forward pass over the global batch.
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    *,
+    members: Mapping[str, Member],
+    terms: Mapping[str, Term],
+    sources: Sequence[Source],
+    seed: int,
+    steps_per_epoch: int,
+    epochs: int,
+) -> tuple[TrainState, dict[str, chex.Array]]:
+    """Takes one step, within `parallel.data_parallel`.
 
-    Attributes:
-      scores: of every source.
-      token_losses: name of a token term -> its loss [B] of every pair.
-      batch_stats: the batch statistics after this batch.
+    If the loss or a gradient is not finite, the state is returned unchanged and `metrics['finite']` is False. All later
+    steps return it unchanged too, because its step is no longer that of the batch.
+
+    Args:
+      state: the state before the step.
+      batch: this device's part of the batch.
+      members: the models that train together; no gradient flows through the scores of another model.
+      terms: the objective of each trained model, see `terms_of`.
+      sources: where rankings and token losses come from, in the order in which they are computed.
+      seed: seed for dropout and sampling.
+      steps_per_epoch: turns the step into the epoch, which decides which terms are active.
+      epochs: total number of epochs of the run.
+
+    Returns:
+      The state after the step, and metrics: `NAME/METRIC` of each model, and `finite`.
+
+    Raises:
+      UserError: while it is traced, if the members, terms and sources do not fit together.
     """
+    epoch, key = state.step // steps_per_epoch, jax.random.fold_in(jax.random.key(seed), state.step)
+    trained = {name: members[name] for name in sorted(members) if members[name].trains}
+    keys = {name: parallel.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
+    learned_from = {other for member in trained.values() for other in member.learn_from}
 
-    scores: Scores
-    token_losses: dict[str, chex.Array]
-    batch_stats: chex.ArrayTree
+    # Choose the candidates of each trained model, and score those of its anchors, without gradient.
+    models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
+    chosen = {
+        name: [source.choose and source.choose(models, name, batch, keys[name]) for source in sources]
+        for name in trained
+    }
+    anchors = {
+        name: score_as_anchor(*models[name], sources, batch) for name in members if name in learned_from - set(trained)
+    }
+
+    def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
+        # Score the candidates; the scores of other models are constants.
+        rankings, token_losses, batch_stats = {}, {}, {}
+        for name, member in trained.items():
+            variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
+            scored = score(member.model, variables, sources, batch, chosen[name], keys[name])
+            rankings[name], token_losses[name], batch_stats[name] = scored
+        others = anchors | jax.lax.stop_gradient(rankings)
+        rankings = {
+            name: with_anchors(rankings[name], [others[other] for other in member.learn_from])
+            for name, member in trained.items()
+        }
+
+        # Sum the objectives.
+        total, values = 0.0, {}
+        for name, member in trained.items():
+            own, of_terms = objective(terms_of(member, terms), rankings[name], epoch, token_losses[name])
+            total += own
+            values |= {f'{name}/loss': own} | {f'{name}/terms/{term}': value for term, value in of_terms.items()}
+        return total, (values, rankings, batch_stats)
+
+    params = {name: state.members[name].params for name in trained}
+    (total, (values, rankings, batch_stats)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+    gradients = parallel.mean(gradients)
+
+    # Update the models: first those with a gradient, then those that follow them.
+    progress = state.step / (epochs * steps_per_epoch)
+    updated = {
+        name: member.take_gradient_step(state.members[name], gradients[name], batch_stats[name])
+        for name, member in trained.items()
+    }
+    following = {
+        name: member.rule(state.members[name], updated, progress)
+        for name, member in members.items()
+        if name not in trained
+    }
+    metrics = values | diagnose(members, terms, rankings, anchors, gradients, epoch)
+    finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
+    # A state that was not updated no longer stands at the batch's step, so it stays unchanged from then on.
+    proceed = finite & (batch.step == state.step)
+    new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members})
+    return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state), metrics | {'finite': finite}
 
 
 def score(
     model: Matcher,
     variables: chex.ArrayTree,
     sources: Sequence[Source],
-    terms: Mapping[str, Term],
     batch: Batch,
     chosen: Sequence[Any],
     key: chex.PRNGKey,
-    axis: str | None,
-) -> Forward:
+) -> tuple[Rankings, TokenLosses, chex.ArrayTree]:
     """Scores the candidates of all sources with one model in training.
-
-    Each device encodes its rows and scores its queries; scores and token losses are gathered.
 
     Args:
       model: the matcher.
       variables: its parameters and batch statistics.
-      sources: of rankings and token predictions.
-      terms: the objective, for the token terms.
+      sources: where rankings and token losses come from.
       batch: this device's part of the batch.
-      chosen: the candidates chosen by each source.
+      chosen: what each source chose.
       key: random key for dropout.
-      axis: name of the device axis; None on one device.
+
+    Returns:
+      The rankings and the token losses of the global batch, and the batch statistics after it.
     """
 
-    def score_all(matcher: Matcher) -> tuple[Scores, dict[str, chex.Array]]:
+    def score_all(matcher: Matcher) -> tuple[Rankings, TokenLosses]:
         texts = matcher.encode_text(batch.texts, train=True)
         images = matcher.encode_image(batch.images, train=True)
-        scores, losses = [], {}
+        rankings, losses = {}, {}
         for source, choice in zip(sources, chosen, strict=True):
-            own = {name: term for name, term in token_terms(terms).items() if term.predictions in source.predictions}
-            of_source, token_losses = source.score(matcher, Inputs(images, texts, batch, choice, own, axis))
-            scores.append(of_source)
+            ranked, token_losses = source.rank(matcher, images, texts, batch, choice, True)
+            rankings |= ranked
             losses |= token_losses
-        return tuple(scores), losses
+        return rankings, losses
 
     outputs, changed = model.apply(variables, method=score_all, mutable=['batch_stats'], rngs={'dropout': key})
-    return Forward(*parallel.all_gather(outputs, axis), changed.get('batch_stats', {}))
+    return *outputs, changed.get('batch_stats', {})
 
 
-def score_as_anchor(
-    model: Matcher, state: MemberState, sources: Sequence[Source], batch: Batch, axis: str | None
-) -> Scores:
-    """Scores the candidates of the global batch in evaluation mode, for other models to learn from."""
+def score_as_anchor(model: Matcher, variables: chex.ArrayTree, sources: Sequence[Source], batch: Batch) -> Rankings:
+    """Scores the global batch in evaluation mode, for other models to learn from: the sources that choose nothing."""
 
-    def score_batch(matcher: Matcher) -> Scores:
+    def score_all(matcher: Matcher) -> Rankings:
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        inputs = Inputs(images, texts, batch, axis=axis, train=False)
-        scores = tuple(source.score(matcher, inputs)[0] if source.for_anchors else None for source in sources)
-        return jax.tree.map(lambda x: x if x.dtype == bool else matcher.training_scores(x), scores)
+        rankings = {}
+        for source in sources:
+            if source.choose is None:
+                rankings |= source.rank(matcher, images, texts, batch, None, False)[0]
+        return rankings
 
-    return parallel.all_gather(model.apply(state.variables, method=score_batch), axis)
+    return model.apply(variables, method=score_all)
 
 
-def rank(
-    sources: Sequence[Source], scores: Scores, batch: GlobalBatch, anchors: Sequence[Scores] = ()
-) -> dict[str, Ranking]:
-    """Makes the rankings of all sources from their scores, and from those of anchor models."""
-    rankings = {}
-    for n, (source, of_source) in enumerate(zip(sources, scores, strict=True)):
-        if of_source is not None:
-            rankings |= source.rank(of_source, batch, [anchor[n] for anchor in anchors])
-    return rankings
+def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
+    """Returns the rankings, those of both retrieval directions with the scores of the same rankings by A anchors."""
+    if not anchors:
+        return rankings
+    scores = {direction: jnp.stack([anchor[direction].scores for anchor in anchors]) for direction in DIRECTIONS}
+    return rankings | {name: rankings[name].replace(anchor_scores=of_anchors) for name, of_anchors in scores.items()}
 
 
 def terms_of(member: Member, terms: Mapping[str, Term]) -> dict[str, Term]:
@@ -120,148 +187,28 @@ def terms_of(member: Member, terms: Mapping[str, Term]) -> dict[str, Term]:
     return {name: term for name, term in terms.items() if member.learn_from or not takes_anchors(term)}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TrainStep:
-    """The training step `(state, batch, axis=None) -> (state, metrics)`.
+def diagnose(
+    members: Mapping[str, Member],
+    terms: Mapping[str, Term],
+    rankings: Mapping[str, Rankings],
+    anchors: Mapping[str, Rankings],
+    gradients: Mapping[str, chex.ArrayTree],
+    epoch: chex.Array,
+) -> dict[str, chex.Array]:
+    """Computes the diagnostics of every model, `NAME/METRIC`.
 
-    If the loss or a gradient is not finite it returns the state unchanged and `metrics['finite']` is False. All later
-    steps return it unchanged too, because its step is no longer that of the batch.
-
-    Attributes:
-      members: the models that train together; no gradient flows through the scores of another model.
-      terms: the objective of each trained model, see `terms_of`.
-      sources: of rankings and token predictions, in the order in which they are scored.
-      seed: seed for dropout and sampling.
-      steps_per_epoch: turns the step into the epoch, which decides which terms are active.
-      epochs: total number of epochs of the run.
+    Args:
+      members: the models that train together.
+      terms: the objective.
+      rankings: of each trained model.
+      anchors: the rankings of each model that others learn from and that does not train.
+      gradients: of each trained model.
+      epoch: int [].
     """
-
-    members: Mapping[str, Member]
-    terms: Mapping[str, Term]
-    sources: Sequence[Source]
-    seed: int
-    steps_per_epoch: int
-    epochs: int
-
-    @property
-    def trained(self) -> dict[str, Member]:
-        """The models with a gradient, by name."""
-        return {name: self.members[name] for name in sorted(self.members) if self.members[name].trains}
-
-    @property
-    def anchors(self) -> list[str]:
-        """Names of the models without a gradient that others learn from."""
-        learned_from = {anchor for member in self.trained.values() for anchor in member.learn_from}
-        return [name for name, member in self.members.items() if name in learned_from and not member.trains]
-
-    def keys(self, step: chex.Array, axis: str | None) -> dict[str, chex.PRNGKey]:
-        """Makes the random key of each trained model for this device and step."""
-        key = jax.random.fold_in(jax.random.key(self.seed), step)
-        return {name: parallel.device_key(jax.random.fold_in(key, n), axis) for n, name in enumerate(self.trained)}
-
-    def choose(
-        self, state: TrainState, batch: Batch, keys: Mapping[str, chex.PRNGKey], axis: str | None
-    ) -> dict[str, tuple[Any, ...]]:
-        """Chooses candidates for each trained model from every source, without gradient."""
-        models = {name: (member.model, state.members[name].variables) for name, member in self.members.items()}
-        return {
-            name: tuple(source.choose(models, name, batch, keys[name], axis) for source in self.sources)
-            for name in self.trained
-        }
-
-    def score(
-        self,
-        params: Mapping[str, chex.ArrayTree],
-        state: TrainState,
-        batch: Batch,
-        chosen: Mapping[str, tuple[Any, ...]],
-        keys: Mapping[str, chex.PRNGKey],
-        axis: str | None,
-    ) -> dict[str, Forward]:
-        """Scores the candidates with each trained model, from parameters that carry the gradient."""
-        forward = {}
-        for name, member in self.trained.items():
-            variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
-            given = self.sources, self.terms, batch, chosen[name], keys[name], axis
-            forward[name] = score(member.model, variables, *given)
-        return forward
-
-    def rankings(
-        self, forward: Mapping[str, Forward], anchors: Mapping[str, Scores], index: GlobalBatch
-    ) -> dict[str, dict[str, Ranking]]:
-        """Makes the rankings of each trained model; scores of other models in them carry no gradient."""
-        scores = jax.lax.stop_gradient({name: out.scores for name, out in forward.items()}) | anchors
-        return {
-            name: rank(self.sources, out.scores, index, [scores[other] for other in self.trained[name].learn_from])
-            for name, out in forward.items()
-        }
-
-    def objective(
-        self, forward: Mapping[str, Forward], anchors: Mapping[str, Scores], index: GlobalBatch, epoch: chex.Array
-    ) -> tuple[chex.Array, dict[str, chex.Array]]:
-        """Computes the sum of the objectives of all trained models, and `NAME/loss` and `NAME/terms/TERM` of each."""
-        total, values = 0.0, {}
-        for name, rankings in self.rankings(forward, anchors, index).items():
-            terms = terms_of(self.members[name], self.terms)
-            loss, of_terms = objective(terms, rankings, epoch, forward[name].token_losses)
-            total += loss
-            values |= {f'{name}/loss': loss} | {f'{name}/terms/{term}': value for term, value in of_terms.items()}
-        return total, values
-
-    def diagnose(
-        self,
-        forward: Mapping[str, Forward],
-        anchors: Mapping[str, Scores],
-        index: GlobalBatch,
-        epoch: chex.Array,
-        gradients: Mapping[str, chex.ArrayTree],
-    ) -> dict[str, chex.Array]:
-        """Computes the diagnostics of every model, `NAME/METRIC`."""
-        metrics = {}
-        for name, rankings in self.rankings(forward, anchors, index).items():
-            metrics[name] = diagnostics.ranking_metrics(rankings, terms_of(self.members[name], self.terms), epoch)
-            metrics[name] |= diagnostics.gradient_norms(gradients[name])
-        for name, scores in anchors.items():
-            rankings = rank(self.sources, scores, index)
-            metrics[name] = diagnostics.gap_metrics(rankings, diagnostics.hard_epsilon(self.terms))
-        return {f'{name}/{key}': value for name, of_model in metrics.items() for key, value in of_model.items()}
-
-    def update(
-        self, state: TrainState, gradients: Mapping[str, chex.ArrayTree], forward: Mapping[str, Forward]
-    ) -> TrainState:
-        """Applies each model's update rule; models without a gradient see the new states of those with one."""
-        progress = state.step / (self.epochs * self.steps_per_epoch)
-
-        def apply(name: str, updated: Mapping[str, MemberState]) -> MemberState:
-            member = self.members[name]
-            batch_stats = forward[name].batch_stats if name in forward else None
-            outcome = Outcome(member.optimizer, gradients.get(name), batch_stats, progress, updated)
-            return member.rule(state.members[name], outcome)
-
-        updated = {name: apply(name, {}) for name in self.trained}
-        states = {name: updated[name] if name in updated else apply(name, updated) for name in self.members}
-        return TrainState(state.step + 1, states)
-
-    def __call__(self, state: TrainState, batch: Batch, axis: str | None = None) -> tuple[TrainState, dict]:
-        """Takes one step; see the class."""
-        epoch, keys = state.step // self.steps_per_epoch, self.keys(state.step, axis)
-        index = GlobalBatch(*parallel.all_gather((batch.image_index, batch.relevance), axis))
-        chosen = self.choose(state, batch, keys, axis)
-        anchors = {
-            name: score_as_anchor(self.members[name].model, state.members[name], self.sources, batch, axis)
-            for name in self.anchors
-        }
-
-        def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
-            forward = self.score(params, state, batch, chosen, keys, axis)
-            total, values = self.objective(forward, anchors, index, epoch)
-            return total, (forward, values)
-
-        params = {name: state.members[name].params for name in self.trained}
-        (total, (forward, values)), gradients = parallel.value_and_mean_gradient(loss, axis)(params)
-        metrics = values | self.diagnose(forward, anchors, index, epoch, gradients)
-        finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in self.trained))
-        # A state that was not updated no longer stands at the batch's step, so it stays unchanged from then on.
-        proceed = finite & (batch.step == state.step)
-        new = self.update(state, gradients, forward)
-        return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state), metrics | {'finite': finite}
+    metrics = {}
+    for name, of_model in rankings.items():
+        metrics[name] = diagnostics.ranking_metrics(of_model, terms_of(members[name], terms), epoch)
+        metrics[name] |= diagnostics.gradient_norms(gradients[name])
+    for name, of_anchor in anchors.items():
+        metrics[name] = diagnostics.gap_metrics(of_anchor, diagnostics.hard_epsilon(terms))
+    return {f'{name}/{key}': value for name, of_model in metrics.items() for key, value in of_model.items()}

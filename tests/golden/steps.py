@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` was made with
+from jitm import parallel
 from jitm.commands.cli import read_config
 from jitm.data import candidates, scenes
 from jitm.training.build.run import set_up
@@ -95,9 +96,9 @@ def two_steps(setting: str, folder: Path) -> dict[str, Any]:
       batch statistics.
     """
     setup = set_up(tiny(load(setting), folder), resuming=True)
-    state, steps = setup.random_state(), []
+    state, steps = parallel.put_state(setup.random_state()), []
     for n in range(2):
-        state, metrics = setup.train_step(state, setup.make_batch(n))
+        state, metrics = setup.train_step(state, parallel.put_batch(setup.make_batch(n)))
         metrics = jax.device_get(metrics)
         assert metrics['finite']
         kept = {key: value for key, value in metrics.items() if key.split('/', 1)[-1] in ('loss', 'gradient_norm')}

@@ -141,7 +141,7 @@ def test_thresholds_are_reset_for_each_training_batch():
 
 
 @pytest.mark.slow
-def test_devices_rank_the_images_of_all():
+def test_devices_rank_the_images_of_all(monkeypatch):
     images, captions = map(padded, make_pairs())
 
     def loss(images):
@@ -151,6 +151,7 @@ def test_devices_rank_the_images_of_all():
     step = jax.grad(loss, has_aux=True, allow_int=True)
     gradient, (scores, left) = step(images)
     halves = jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), images)
+    monkeypatch.setattr(parallel, '_in_data_parallel', lambda: True)
     gradients, (rows, thresholds) = jax.vmap(step, axis_name=parallel.AXIS)(halves)
     np.testing.assert_allclose(rows.reshape(8, 8), scores, atol=1e-6)
     np.testing.assert_allclose(gradients.vectors.reshape(gradient.vectors.shape), gradient.vectors, atol=1e-5)

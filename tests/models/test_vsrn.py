@@ -12,13 +12,11 @@ from jitm.losses import tokens
 from jitm.models import vsrn
 from jitm.training.build.objective import make_terms
 from jitm.training.build.run import set_up
-from jitm.training.candidates import InBatch
-from jitm.training.generated import MatcherPredictions
-from jitm.training.members import Member
 from jitm.training.step import score
 from jitm.types import Batch, Images, Texts
 from tests.layers.test_layers import sigmoid
 from tests.models.test_matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
+from tests.training.models import in_batch_source, on_one_device, predictions_source
 from tests.training.test_objective import CAPTION
 
 LAYOUTS = ['vsrn_f30k', 'vsrn_coco']
@@ -281,13 +279,13 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
 
     def shapes(*sources):
         def run(v, k):
-            return score(model, v, sources, terms, batch, [None] * len(sources), k, None)
+            return score(model, v, sources, batch, [None] * len(sources), k)
 
-        return jax.eval_shape(run, variables, jax.random.key(0))
+        return jax.eval_shape(on_one_device(run), variables, jax.random.key(0))
 
-    ranked, captioned = InBatch(same_image='negative'), MatcherPredictions(('captioning',))
+    ranked, captioned = in_batch_source(), predictions_source(**terms)
     outputs = shapes(ranked, captioned)
-    assert (outputs[0][0].rows.shape, outputs[1]['caption'].shape) == ((5, 5), (5,))
+    assert (outputs[0]['i2t'].scores.shape, outputs[1]['caption'].shape) == ((5, 5), (5,))
     assert set(outputs[2]) == {'graph_0', 'graph_1', 'norm'}
 
     def refuse(*_, **__):
@@ -299,16 +297,20 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
         shapes(ranked, captioned)
 
 
-@pytest.mark.parametrize(
-    ('model', 'names'),
-    [
-        (MATCHERS['vsrn_f30k'], {'captioning'}),
-        (vsrn.VSRN(**VSRN | {'caption': False}), set()),
-        (make_vse(), set()),
-    ],
-)
-def test_a_member_knows_what_its_model_predicts(model, names):
-    assert Member(model, None).predicted_tokens(*make_pairs()) == names
+@pytest.mark.parametrize('model', [vsrn.VSRN(**VSRN | {'caption': False}), make_vse()])
+def test_a_caption_term_needs_a_model_that_writes_captions(model):
+    images, texts = make_pairs()
+    batch, source = (
+        Batch(np.int32(0), images, texts, np.arange(5)),
+        predictions_source(**make_terms({'caption': CAPTION})),
+    )
+
+    def run(key):
+        variables = model.init(key, images, texts)
+        return score(model, variables, [source], batch, [None], key)
+
+    with pytest.raises(UserError, match=r"'terms.caption' needs predictions for 'captioning', which \w+ as configured"):
+        jax.eval_shape(on_one_device(run), jax.random.key(0))
 
 
 def test_without_captioner_there_are_no_parameters_for_it():

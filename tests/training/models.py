@@ -1,11 +1,56 @@
 """Small models and configs that are traced in a fraction of the time of the published ones."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm import parallel
+from jitm.training.build.objective import make_retrieval
+from jitm.training.candidates import Source
+from jitm.training.generated import matcher_predictions
+from jitm.training.step import train_step
 from jitm.types import TextFormat
 from tests.configs.settings import load
 from tests.models.test_matchers import DIM, VOCABULARY, make_vse
+
+
+def compile_step(**parts):
+    """The training step `(state, batch) -> (state, metrics)` of some parts, for batches without an axis of devices."""
+    step = parallel.data_parallel(functools.partial(train_step, **parts))
+
+    def take(state, batch):
+        return step(parallel.put_state(state), parallel.put_batch(batch))
+
+    take.compiled = step
+    return take
+
+
+def on_one_device(function):
+    """Compiles a function that gathers over the devices."""
+
+    def call(*args):
+        axes = 0, *(None for _ in args)
+        mapped = jax.pmap(lambda _, *a: function(*a), axis_name=parallel.AXIS, in_axes=axes, out_axes=None)
+        return mapped(jnp.zeros(1), *args)
+
+    return call
+
+
+def in_batch_source(same_image='negative'):
+    """The source of in-batch candidates."""
+    return make_retrieval({'source': 'in_batch', 'same_image': same_image})
+
+
+def shortlist_source(num_extra, num_hard):
+    """The source of a shortlist."""
+    return make_retrieval({'source': 'shortlist', 'num_extra': num_extra, 'num_hard': num_hard})
+
+
+def predictions_source(**terms):
+    """The source of what a model predicts itself."""
+    return Source(functools.partial(matcher_predictions, terms=terms))
 
 
 class WordEncoder(nn.Module):

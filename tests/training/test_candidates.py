@@ -8,24 +8,41 @@ import pytest
 from jitm.errors import UserError
 from jitm.losses.anchored import relative_max
 from jitm.losses.ranking import matching_cross_entropy
-from jitm.training.build.objective import make_retrieval
-from jitm.training.candidates import SAME_IMAGE, BatchScores, InBatch, ListScores, Sampled, Shortlist
-from jitm.training.source import GlobalBatch, Inputs
+from jitm.models.matcher import DualEncoder
+from jitm.training.build.objective import check_candidates, make_objective, make_retrieval
+from jitm.training.candidates import SAME_IMAGE, in_batch, rank_list, sampled
+from jitm.training.step import with_anchors
 from jitm.types import Batch, Pairs
 from tests.configs.settings import load
 from tests.models.test_matchers import make_inputs, perturb
-from tests.training.models import small_vse
+from tests.training.models import in_batch_source, on_one_device, shortlist_source, small_vse
 
 MODEL = small_vse()
 PAIRS, EXTRA, HARD = 4, 6, 3
 SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
 
 
-def rank_in_batch(index, scores=SCORES, relevance=None, offline=None, anchors=(), **options):
+class Scores(DualEncoder):
+    """A matcher whose vectors of texts are given, and whose images are all of them: any matrix of scores."""
+
+    learned: float | None = None
+
+    @property
+    def temperature(self):
+        """See `Matcher.temperature`."""
+        return None if self.learned is None else jnp.float32(self.learned)
+
+
+def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), learned=None, **options):
     """The rankings of in-batch scores."""
-    source = InBatch(**{'same_image': 'negative'} | options)
-    batch = GlobalBatch(jnp.asarray(index), relevance)
-    return source.rank(BatchScores(scores, offline), batch, [BatchScores(rows, None) for rows in anchors])
+    batch = Batch(np.int32(0), None, None, np.asarray(index), relevance)
+
+    def rank(scores):
+        images = jnp.eye(len(scores))
+        return in_batch(Scores(learned), images, scores.T, batch, None, True, **{'same_image': 'negative'} | options)[0]
+
+    rankings = on_one_device(rank)(scores)
+    return with_anchors(rankings, [on_one_device(rank)(rows) for rows in anchors])
 
 
 @pytest.mark.parametrize('same_image', SAME_IMAGE)
@@ -51,14 +68,9 @@ def test_views_of_a_pair_match_each_other():
 
 
 def test_a_learned_temperature_is_that_of_the_model():
-    source = InBatch(same_image='ignored')
-    scores = BatchScores(SCORES, None, jnp.full(5, 0.3))
-    both = source.rank(scores, GlobalBatch(jnp.arange(5)))
+    both = rank_in_batch(range(5), learned=0.3)
     assert [float(ranking.temperature) for ranking in both.values()] == [np.float32(0.3)] * 2
     assert rank_in_batch(range(5))['i2t'].temperature is None
-    config = load('clip:softmax,scenes')
-    assert source.supplies(config) == {'temperature'}
-    assert source.supplies(config | {'model': load('vsepp:vsepp,f8k')['model']}) == set()
 
 
 def test_margins_are_differences_in_relevance():
@@ -77,14 +89,6 @@ def test_anchor_scores_are_stacked_and_transposed():
     np.testing.assert_array_equal(both['i2t'].anchor_scores, np.stack(anchors))
     np.testing.assert_array_equal(both['t2i'].anchor_scores, np.stack([rows.T for rows in anchors]))
     assert all(r.anchor_scores is None for r in rank_in_batch(range(5)).values())
-
-
-def test_rankings_hold_scores_of_mined_negatives():
-    offline = {'i2t': (np.ones(5), np.zeros(5)), 't2i': (np.full(5, 2.0), np.full(5, 3.0))}
-    both = rank_in_batch(range(5), offline=offline)
-    for direction, (with_query, of_pair) in offline.items():
-        np.testing.assert_array_equal(both[direction].offline_scores, with_query)
-        np.testing.assert_array_equal(both[direction].offline_pair_scores, of_pair)
 
 
 @pytest.mark.parametrize(
@@ -125,24 +129,24 @@ def make_batch(num_extra=EXTRA):
 
 def rank_batch(source, batch, variables, params=None):
     """The rankings of a batch: chosen with some variables, scored with these or with other parameters."""
-    chosen = source.choose({'m': (MODEL, variables)}, 'm', batch, jax.random.key(0), None)
+    models = {'m': (MODEL, variables)}
+    chosen = source.choose and source.choose(models, 'm', batch, jax.random.key(0))
 
-    def score(matcher):
+    def rank(matcher):
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        return source.score(matcher, Inputs(images, texts, batch, chosen, train=False))
+        return source.rank(matcher, images, texts, batch, chosen, True)
 
-    scores, losses = MODEL.apply(variables if params is None else variables | {'params': params}, method=score)
+    rankings, losses = MODEL.apply(variables if params is None else variables | {'params': params}, method=rank)
     assert losses == {}
-    return source.rank(scores, GlobalBatch(batch.image_index))
+    return rankings
 
 
 @pytest.mark.parametrize('num_extra', [EXTRA, 0])
 def test_shortlist_is_the_hardest_of_all_candidates(variables, num_extra):
     batch, images, texts, index = make_batch(num_extra)
     sims = np.asarray(jax.jit(MODEL.apply)(variables, images, texts))
-    source = Shortlist(num_extra=num_extra, num_hard=HARD)
-    assert source.extra_pairs == num_extra
-    rankings = jax.jit(functools.partial(rank_batch, source))(batch, variables)
+    source = shortlist_source(num_extra, HARD)
+    rankings = on_one_device(functools.partial(rank_batch, source))(batch, variables)
     for direction, rows in (('i2t', sims[:PAIRS]), ('t2i', sims.T[:PAIRS])):
         ranking = rankings[direction]
         assert ranking.scores.shape == (PAIRS, 1 + HARD)
@@ -157,7 +161,7 @@ def test_shortlist_is_the_hardest_of_all_candidates(variables, num_extra):
 
 def test_gradient_of_shortlist_is_that_of_the_matrix(variables):
     batch, images, texts, index = make_batch()
-    source = Shortlist(num_extra=EXTRA, num_hard=EXTRA + PAIRS - 1)
+    source = shortlist_source(EXTRA, EXTRA + PAIRS - 1)
 
     def listed(params):
         rankings = rank_batch(source, batch, variables, params)
@@ -168,15 +172,14 @@ def test_gradient_of_shortlist_is_that_of_the_matrix(variables):
         counted = (index[:, None] != index) | np.eye(len(index), dtype=bool)
         return sum(jnp.sum(jnp.where(counted, jnp.sin(s), 0)[:PAIRS]) for s in (sims, sims.T))
 
-    got, want = (jax.jit(jax.value_and_grad(loss))(variables['params']) for loss in (listed, whole))
+    got, want = (on_one_device(jax.value_and_grad(loss))(variables['params']) for loss in (listed, whole))
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-5), got, want)
 
 
 def test_in_batch_candidates_are_the_batch(variables):
     batch, *_ = make_batch(0)
-    source = InBatch(same_image='ignored')
-    assert source.extra_pairs == 0
-    rankings = jax.jit(functools.partial(rank_batch, source))(batch, variables)
+    source = in_batch_source('ignored')
+    rankings = on_one_device(functools.partial(rank_batch, source))(batch, variables)
     want = np.asarray(jax.jit(MODEL.apply)(variables, batch.images, batch.texts))
     np.testing.assert_allclose(rankings['i2t'].scores, want, atol=1e-6)
     np.testing.assert_allclose(rankings['t2i'].scores, want.T, atol=1e-6)
@@ -184,7 +187,7 @@ def test_in_batch_candidates_are_the_batch(variables):
 
 def test_ranking_of_a_list_of_scores():
     valid = jnp.array([[True, False], [False, True]])
-    ranking = ListScores(jnp.zeros((2, 3)), valid).ranking()
+    ranking = rank_list(jnp.zeros((2, 3)), valid)
     np.testing.assert_array_equal(ranking.positives, [[True, False, False]] * 2)
     np.testing.assert_array_equal(ranking.negatives, [[False, True, False], [False, False, True]])
 
@@ -203,17 +206,16 @@ def rank_sampled(variables, anchors=()):
 
     mismatched = Pairs(jax.tree.map(choose, own[0], extra[0]), jax.tree.map(choose, extra[1], own[1]))
     batch = batch.replace(extra=None, mismatched=mismatched, text_replaced=jnp.asarray(REPLACED))
-    source = Sampled()
 
-    def score(matcher):
+    def rank(matcher):
         encoded = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        scores, losses = source.score(matcher, Inputs(*encoded, batch, None, train=False))
+        rankings, losses = sampled(matcher, *encoded, batch, None, False)
         assert losses == {}
-        return scores, matcher(*own), matcher(mismatched.images, mismatched.texts)
+        return rankings, matcher(*own), matcher(mismatched.images, mismatched.texts)
 
-    scores, matching, other = jax.jit(lambda v: MODEL.apply(v, method=score))(variables)
-    shifted = [jax.tree.map(lambda x, s=s: x if x.dtype == bool else x + s, scores) for s in anchors]
-    return source.rank(scores, GlobalBatch(batch.image_index), shifted), np.diag(matching), np.diag(other)
+    rankings, matching, other = on_one_device(lambda v: MODEL.apply(v, method=rank))(variables)
+    shifted = [{name: r.replace(scores=r.scores + s) for name, r in rankings.items()} for s in anchors]
+    return with_anchors(rankings, shifted), np.diag(matching), np.diag(other)
 
 
 def test_sampled_negatives_rank_one_query_of_each_pair(variables):
@@ -255,7 +257,7 @@ def test_anchored_losses_compare_a_pair_with_its_sampled_negative(variables):
         ({'augmentation': {'num_views': 2}}, "'augmentation.num_views' must be 1: .* 'sampled' has each pair once"),
         (
             {'relevance': {'source': 'cider.from_captions'}},
-            "supplies margins, which needs 'candidates.source' 'in_batch'",
+            "'relevance.source' is set but unused: add a term with margins",
         ),
     ],
 )
@@ -264,22 +266,26 @@ def test_sampled_negatives_refuse_other_inputs(changes, message):
     for section, keys in changes.items():
         config[section] |= keys
     with pytest.raises(UserError, match=message):
-        Sampled().check(config, 100)
+        check_candidates(config, 100) if 'augmentation' in changes else make_objective(config)
 
 
 @pytest.mark.parametrize('key', ['drop_regions', 'change_words'])
 def test_extra_pairs_refuse_augmentation(key):
     """The extra pairs are not augmented, so that augmentation would tell the negatives among them from positives."""
     config = load('uniter:uniter,f8k')
-    Shortlist(num_extra=EXTRA, num_hard=HARD).check(config, 100)
+    config['candidates'] |= {'num_extra': EXTRA, 'num_hard': HARD}
+    check_candidates(config, 100)
     config['augmentation'][key] = 0.2
-    Shortlist(num_extra=0, num_hard=HARD).check(config, 100)
+    check_candidates(config | {'candidates': config['candidates'] | {'num_extra': 0}}, 100)
     with pytest.raises(
         UserError, match=f"'augmentation.{key}' must be 0: .* 'shortlist' does not change its negatives"
     ):
-        Shortlist(num_extra=EXTRA, num_hard=HARD).check(config, 100)
+        check_candidates(config, 100)
 
 
-def test_only_anchor_scores_are_supplied_with_sampled_negatives():
-    assert Sampled().supplies(load('oscar:f8k')) == set()
-    assert Sampled().supplies(load('oscar:rm,f8k')) == {'anchor_scores'}
+def test_models_with_a_shortlist_do_not_learn_from_others(tiny_config):
+    tiny_config['candidates'] = {'source': 'shortlist', 'num_extra': 8, 'num_hard': 3}
+    tiny_config['members'] = {name: dict(tiny_config['members']['target']) for name in ('target', 'other')}
+    tiny_config['members']['target']['learn_from'] = ('other',)
+    with pytest.raises(UserError, match=r"'members.target.learn_from' needs 'candidates.source' 'in_batch'"):
+        check_candidates(tiny_config, 100)

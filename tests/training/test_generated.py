@@ -14,15 +14,15 @@ from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
 from jitm.synthesis import refill
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.candidates import ListScores, Shortlist
+from jitm.training.build.objective import make_sources
+from jitm.training.candidates import rank_list
 from jitm.training.diagnostics import BINS, difficulty
-from jitm.training.generated import GeneratedCaptions, MaskedCaptions
 from jitm.training.members import Frozen, Gradient, Member, MemberState
 from jitm.training.objective import RankingTerm, TokenTerm
-from jitm.training.source import Inputs
-from jitm.training.step import TrainState, TrainStep
+from jitm.training.step import TrainState
 from jitm.types import Batch, Masked, Texts
 from tests.models.test_matchers import VOCABULARY, make_inputs, perturb
+from tests.training.models import compile_step, on_one_device, shortlist_source
 
 MODEL = UNITER(VOCABULARY, 'tiny', dropout=0.0, dtype='float32', heads=('mlm', 'discriminate', 'correct'))
 PAIRS, VIEWS, LENGTH = 2, 3, 7
@@ -122,9 +122,9 @@ def test_hardest_new_captions_are_kept(params, generated):
 def make_step(terms=TERMS, **members):
     target = Member(MODEL, Gradient(), optax.trace(0.0))
     synthesis = dataclasses.replace(SYNTHESIS, generator='generator' if members else 'target')
-    sources = Shortlist(num_extra=0, num_hard=1), MaskedCaptions(), GeneratedCaptions(synthesis)
-    step = TrainStep({'target': target, **members}, terms, sources, seed=0, steps_per_epoch=2, epochs=1)
-    return jax.jit(step)
+    sources = make_sources(terms, shortlist_source(0, 1), True, synthesis)
+    members = {'target': target, **members}
+    return compile_step(members=members, terms=terms, sources=sources, seed=0, steps_per_epoch=2, epochs=1)
 
 
 def state_of(params, **others):
@@ -212,21 +212,21 @@ def test_static_generator_is_constant(params, stepped):
 
 @pytest.mark.slow
 def test_no_valid_caption_gives_no_gradient():
-    scores = ListScores(jnp.array([[0.5, 0.9], [0.5, 0.9]]), jnp.array([[False], [True]]))
+    scores, valid = jnp.array([[0.5, 0.9], [0.5, 0.9]]), jnp.array([[False], [True]])
 
     def loss(values):
-        one = scores.replace(scores=values).ranking()
+        one = rank_list(values, valid)
         return jnp.sum(HINGES(one.scores, one.positives, one.negatives))
 
-    value, slope = jax.value_and_grad(loss)(scores.scores)
+    value, slope = jax.value_and_grad(loss)(scores)
     np.testing.assert_allclose(value, 0.6, rtol=1e-6)
     np.testing.assert_allclose(slope, [[0, 0], [-1, 1]], atol=1e-6)
-    assert float(difficulty(scores.replace(valid=jnp.zeros((2, 1), bool)).ranking())['gap']) == 0
+    assert float(difficulty(rank_list(scores, jnp.zeros((2, 1), bool)))['gap']) == 0
 
 
 def test_difficulty_is_a_histogram_of_score_differences():
-    scores = ListScores(jnp.array([[0.5, 0.83, 0.12, 0.45]]), jnp.array([[True, True, False]]))
-    metrics = jax.device_get(difficulty(scores.ranking()))
+    ranked = rank_list(jnp.array([[0.5, 0.83, 0.12, 0.45]]), jnp.array([[True, True, False]]))
+    metrics = jax.device_get(difficulty(ranked))
     np.testing.assert_allclose([metrics['count'], metrics['gap']], [2, (0.33 - 0.38) / 2], atol=1e-6)
     shares = [metrics[f'share_{n:02}'] for n in range(BINS)]
     np.testing.assert_allclose(np.flatnonzero(shares), [6, 13])  # -0.38 and 0.33 of [-1, 1] in twentieths
@@ -237,20 +237,20 @@ def test_difficulty_is_a_histogram_of_score_differences():
 def test_memory_does_not_grow_with_the_images(params, monkeypatch):
     """A tile holds one image's captions: twelve images take the memory of two, apart from inputs and results."""
     monkeypatch.setattr(parallel, 'tile_floats', lambda: 6 * 11 * 512)
-    source = GeneratedCaptions(SYNTHESIS)
+    *_, source = make_sources({}, shortlist_source(0, 1), False, SYNTHESIS)
 
     def memory(images):
         def loss(params, batch, synthetic):
             def score(matcher):
                 images = matcher.encode_image(batch.images, train=True)
-                return source.score(matcher, Inputs(images, None, batch, synthetic))[0].scores
+                return source.rank(matcher, images, None, batch, synthetic, True)[0]['generated'].scores
 
             return jnp.sum(MODEL.apply({'params': params}, method=score, rngs={'dropout': jax.random.key(0)}))
 
         batch = jax.tree.map(lambda x: np.resize(x, (images, *x.shape[1:])) if x.ndim else x, make_batch())
         ids = np.resize(batch.texts.ids[:, None], (images, SYNTHESIS.num_hard, LENGTH))
         synthetic = Synthetic(ids, ids > 0, np.ones(ids.shape[:2], bool))
-        compiled = jax.jit(jax.grad(loss)).lower(params, batch, synthetic).compile()
+        compiled = jax.jit(on_one_device(jax.grad(loss))).lower(params, batch, synthetic).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert memory(12) < 1.2 * memory(2)

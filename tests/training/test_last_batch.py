@@ -6,13 +6,12 @@ import optax
 import pytest
 
 from jitm.losses import ranking, tokens
-from jitm.training.candidates import InBatch, Shortlist
-from jitm.training.generated import MatcherPredictions
 from jitm.training.members import Gradient, Member, MemberState
 from jitm.training.objective import RankingTerm, TokenTerm
-from jitm.training.step import TrainState, TrainStep
+from jitm.training.step import TrainState
 from jitm.types import Batch
 from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
+from tests.training.models import compile_step, in_batch_source, predictions_source, shortlist_source
 
 TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
 
@@ -28,16 +27,17 @@ def take_step(model, terms, sources, size):
     variables = random_variables(model, images, texts)
     optimizer = optax.adamw(1e-2)
     state = MemberState(variables['params'], variables.get('batch_stats', {}), optimizer.init(variables['params']))
-    step = TrainStep({'target': Member(model, Gradient(), optimizer)}, terms, sources, 0, steps_per_epoch=1, epochs=1)
-    return jax.jit(step)(TrainState(np.int32(0), {'target': state}), batch)
+    members = {'target': Member(model, Gradient(), optimizer)}
+    step = compile_step(members=members, terms=terms, sources=sources, seed=0, steps_per_epoch=1, epochs=1)
+    return step(TrainState(np.int32(0), {'target': state}), batch)
 
 
 @pytest.mark.parametrize('name', ['vse_infty', 'vsrn_f30k', 'saf', 'naaf'])
 def test_one_pair_has_no_negatives_and_stays_finite(name):
-    terms, sources = {'ranking': RankingTerm(loss=hinges, **TERM)}, (InBatch(same_image='negative'),)
+    terms, sources = {'ranking': RankingTerm(loss=hinges, **TERM)}, (in_batch_source(),)
     if name == 'vsrn_f30k':
         terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
-        sources = MatcherPredictions(('captioning',)), *sources
+        sources = predictions_source(caption=terms['caption']), *sources
     state, metrics = take_step(MATCHERS[name], terms, sources, 1)
     assert metrics['finite']
     assert metrics['target/terms/ranking'] == 0
@@ -48,8 +48,7 @@ def test_one_pair_has_no_negatives_and_stays_finite(name):
 def test_shortlist_of_fewer_candidates_than_it_keeps():
     terms = {'ranking': RankingTerm(loss=hinges, **TERM)}
     values = {
-        num_hard: take_step(MATCHERS['vsepp'], terms, (Shortlist(num_extra=0, num_hard=num_hard),), 3)[1]
-        for num_hard in (2, 5)
+        num_hard: take_step(MATCHERS['vsepp'], terms, (shortlist_source(0, num_hard),), 3)[1] for num_hard in (2, 5)
     }
     assert values[5]['target/loss'] > 0
     np.testing.assert_allclose(values[5]['target/loss'], values[2]['target/loss'], rtol=1e-6)

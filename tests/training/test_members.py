@@ -24,13 +24,12 @@ from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.training import loop
 from jitm.training.build.objective import make_terms
-from jitm.training.candidates import InBatch
-from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, Outcome, init_members
-from jitm.training.step import TrainState, TrainStep
+from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members
+from jitm.training.step import TrainState
 from tests.configs.settings import load as load_setting
 from tests.conftest import TINY, UNCHANGED
 from tests.test_train import assert_same_run, remove_checkpoints
-from tests.training.models import small_vse
+from tests.training.models import compile_step, in_batch_source, small_vse
 from tests.training.test_objective import TERM
 
 BOOST = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'margin': 0.2}
@@ -48,10 +47,10 @@ def pipeline():
 
 def start(pipeline, terms=TERMS, **members):
     """The compiled step of some members, and their initial state."""
-    sources = (InBatch(same_image='negative'),)
-    step = TrainStep(members, make_terms(terms, ('anchor_scores',)), sources, 0, PER_EPOCH, EPOCHS)
+    parts = {'members': members, 'terms': make_terms(terms), 'sources': (in_batch_source(),)}
+    step = compile_step(**parts, seed=0, steps_per_epoch=PER_EPOCH, epochs=EPOCHS)
     batch = pipeline.batch(0)
-    return jax.jit(step), TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
+    return step, TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
 
 
 def train(step, state, pipeline, count=3):
@@ -81,7 +80,8 @@ def test_no_gradient_is_computed_for_frozen_modules(pipeline):
     for member in (frozen, free):
         step, state = start(pipeline, target=member)
         batch = pipeline.batch(0)
-        products.append(str(jax.make_jaxpr(step)(state, batch)).count('dot_general'))
+        traced = jax.make_jaxpr(step.compiled)(state, parallel.split_rows(batch))
+        products.append(str(traced).count('dot_general'))
         after, metrics = step(state, batch)
         results.append((state.members['target'].params, after.members['target'].params, metrics))
     (before, after, metrics), (_, other, _) = results
@@ -191,9 +191,9 @@ def test_averaged_anchor_equals_its_closed_form(mss):
 def test_published_average_at_start_middle_and_end():
     def after(progress):
         target = MemberState({'w': jnp.ones(1)}, {})
-        outcome = Outcome(None, None, None, jnp.float32(progress), {'target': target})
         rule = EMA(of='target', momentum=0.99995)
-        return float(rule(MemberState({'w': jnp.zeros(1)}, {}), outcome).params['w'][0])
+        averaged = rule(MemberState({'w': jnp.zeros(1)}, {}), {'target': target}, jnp.float32(progress))
+        return float(averaged.params['w'][0])
 
     np.testing.assert_allclose([after(0), after(0.5), after(1)], [5e-5, 2.5e-5, 0], atol=1e-11, rtol=1e-4)
 
@@ -302,10 +302,10 @@ def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
         loop.set_up(config)
     config['members']['anchor']['model'] = load_run(finished).config['model']
     setup = loop.set_up(config)
-    state = setup.initial_state()
+    state = parallel.put_state(setup.initial_state())
     sizes = {name: setup.members[name].model.embed_dim for name in state.members}
     assert sizes == {'anchor': 16, 'target': 12}
-    _, metrics = setup.train_step(state, setup.make_batch(0))
+    _, metrics = setup.train_step(state, parallel.put_batch(setup.make_batch(0)))
     assert np.isfinite(metrics['target/terms/boost'])
 
 
@@ -345,7 +345,7 @@ def test_clip_learns_from_an_anchor(clip_alone, loss, scenario):
     state = parallel.put_state(setup.initial_state())
     members, metrics = [jax.device_get(state.members)], []
     for n in range(2):
-        state, logged = setup.train_step(state, setup.make_batch(n))
+        state, logged = setup.train_step(state, parallel.put_batch(setup.make_batch(n)))
         members.append(jax.device_get(state.members))
         metrics.append(jax.device_get(logged))
     anchors, targets = ([after[name].params for after in members] for name in ('anchor', 'target'))

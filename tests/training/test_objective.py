@@ -12,15 +12,14 @@ from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.losses import ranking
 from jitm.training.build.objective import make_terms
-from jitm.training.candidates import InBatch
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, ranking_metrics
 from jitm.training.logs import CollapseMonitor
-from jitm.training.members import Gradient, Member, MemberState, Outcome, init_members
+from jitm.training.members import Gradient, Member, MemberState, init_members
 from jitm.training.objective import objective, token_terms
-from jitm.training.step import TrainState, TrainStep
+from jitm.training.step import TrainState
 from jitm.types import TokenPredictions
 from tests.conftest import UNCHANGED
-from tests.training.models import small_vse
+from tests.training.models import compile_step, in_batch_source, small_vse
 from tests.training.test_candidates import SCORES, rank_in_batch
 
 TERM = {
@@ -38,7 +37,7 @@ def test_loss_takes_the_margins_of_a_ranking():
     phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
     both = rank_in_batch(range(5), relevance=phi, margin_temperature=4.0)
     adaptive = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'ranking.adaptive_margin'}
-    terms = make_terms({'hard': TERM, 'sam': adaptive}, supplied=('margins',))
+    terms = make_terms({'hard': TERM, 'sam': adaptive})
     total, values = objective(terms, both, epoch=0)
     s, want = np.asarray(SCORES, np.float64), 0.0
     for i in range(5):
@@ -121,17 +120,18 @@ def parts():
     member = Member(model, Gradient(), optax.sgd(0.1))
     members = {'target': member, 'other': member}
     terms = make_terms({'ranking': TERM, 'later': TERM | {'start_epoch': 1}})
-    step = TrainStep(members, terms, (InBatch(same_image='ignored'),), seed=0, steps_per_epoch=5, epochs=2)
+    parts = {'members': members, 'terms': terms, 'sources': (in_batch_source('ignored'),)}
+    step = compile_step(**parts, seed=0, steps_per_epoch=5, epochs=2)
     batch = pipeline.batch(0)
     state = TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
-    return jax.jit(step), state, pipeline
+    return step, state, pipeline
 
 
 def test_gradient_rule_updates_statistics_and_optimizer():
     member = Member(None, Gradient(), optax.trace(0.5))
     state = MemberState({'w': jnp.zeros(1)}, {'mean': 0}, member.optimizer.init({'w': jnp.zeros(1)}))
     for mean in (1, 2):
-        state = member.rule(state, Outcome(member.optimizer, {'w': jnp.ones(1)}, {'mean': mean}, 0.0, {}))
+        state = member.take_gradient_step(state, {'w': jnp.ones(1)}, {'mean': mean})
     assert state.batch_stats == {'mean': 2}
     np.testing.assert_allclose(state.params['w'], 1 + 1.5)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import ranges
+from jitm import parallel, ranges
 from jitm.commands import cli
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
@@ -153,7 +153,7 @@ def test_step_scores_mined_pairs(two_stages, tmp_path):
         (1.5 - (off - best) / 0.3) * hinge(0.2 - positive + best) + hinge(off - positive) + hinge(pair - positive)
         for off, best, pair in ((with_image, on.max(1), pairs[0]), (with_text, on.max(0), pairs[1]))
     ).sum()
-    _, metrics = made.train_step(state, batch)
+    _, metrics = made.train_step(parallel.put_state(state), parallel.put_batch(batch))
     np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-5)
 
 

@@ -103,7 +103,7 @@ def set_up_with(config, **changes):
         ),
         (
             {'synthesis__generator': ''},
-            "'terms.synthetic.rankings' names 'generated', which is no ranking; known are i2t, t2i",
+            "'terms.correction' needs 'synthesis.generator': set it, or leave the term out",
         ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
@@ -168,8 +168,10 @@ def test_terms_of_unsuitable_rankings_are_refused(tags_dc):
             | {'terms': tags_dc['terms'] | {'synthetic': margins}, 'relevance': {'source': 'cider.from_captions'}}
         )
     for wrong in ('generated', ()):
-        with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .*; give a tuple of some of i2t, t2i, gen"):
+        with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .*; give a tuple of names of rankings"):
             loop.set_up(with_synthetic(rankings=wrong))
+    with pytest.raises(UserError, match=r"rankings' names 'generatd', which is no ranking, did you mean 'gen"):
+        loop.set_up(with_synthetic(rankings=('generatd',)))
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -19,7 +19,6 @@ from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
-from jitm.training.source import Source
 
 MAX_UNKNOWN = 0.1  # share of unknown words without a warning
 LONG = 10  # medians: no caption of Flickr30K and COCO is so long
@@ -181,12 +180,17 @@ def read_fields(models: Iterable[Matcher], augmentation: Augmentation) -> tuple[
     return tuple(sorted(reads))
 
 
+def num_extra(config: Mapping[str, Any]) -> int:
+    """Returns how many candidate pairs a batch holds in addition to the matching pairs."""
+    section = config['candidates']
+    return section['num_extra'] if section['source'] == 'shortlist' else 0
+
+
 def make_pipeline(
     config: Mapping[str, Any],
     data: Data,
     models: Mapping[str, Matcher],
     augmentation: Augmentation,
-    sources: Sequence[Source],
     mined_later: bool,
 ) -> Pipeline:
     """Makes the training batches.
@@ -196,7 +200,6 @@ def make_pipeline(
       data: splits, vocabulary and tokens.
       models: all models that read the batches.
       augmentation: of the examples.
-      sources: of candidates, which may need more pairs in a batch than the matching ones.
       mined_later: see `load_offline`.
 
     Raises:
@@ -215,8 +218,8 @@ def make_pipeline(
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
         reads=read_fields(models.values(), augmentation),
-        num_extra=sum(source.extra_pairs for source in sources),
-        mismatched=any(source.mismatched for source in sources),
+        num_extra=num_extra(config),
+        mismatched=config['candidates']['source'] == 'sampled',
         masked=load_masked_words(config, data),
         drop_last=config['drop_last'],
         num_devices=jax.device_count(),

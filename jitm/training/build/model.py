@@ -17,11 +17,9 @@ from jitm.models.joint import JointEncoder
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
 from jitm.training.build.data import Data
-from jitm.training.generated import HEADS, MASKED
 from jitm.training.members import RULES, Frozen, Member, MemberState
-from jitm.training.objective import RankingTerm, Term, token_terms
+from jitm.training.objective import INPUTS, Term, ranking_terms
 from jitm.training.step import terms_of
-from jitm.types import Batch
 
 VOCABULARY_OF = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 
@@ -125,17 +123,13 @@ def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> N
         raise UserError(f"config key 'members.{name}.of' names '{member.copy_of}', which does not train")
 
 
-@config_lib.model_keys()
-def check_members(
-    config: Mapping[str, Any], members: Mapping[str, Member], terms: Mapping[str, Term], batch: Batch
-) -> None:
+def check_members(config: Mapping[str, Any], members: Mapping[str, Member], terms: Mapping[str, Term]) -> None:
     """Raises a UserError if members do not fit the terms, or the evaluated member does not train.
 
     Args:
       config: the whole config.
       members: name -> Member.
       terms: the objective.
-      batch: any batch; only shapes are used.
     """
     trained = {name: member for name, member in members.items() if member.trains}
     if config['evaluation']['member'] not in trained:
@@ -143,8 +137,12 @@ def check_members(
             f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {list(trained)}, which "
             'train'
         )
-    if not any('anchor_scores' in term.inputs for term in terms.values() if isinstance(term, RankingTerm)):
-        for name in (name for name, member in members.items() if member.learn_from):
+    learning = [name for name, member in members.items() if member.learn_from]
+    anchored = [name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs]
+    if anchored and not learning:
+        raise UserError(f"'terms.{anchored[0]}' needs anchor_scores: {INPUTS['anchor_scores']}")
+    if not anchored:
+        for name in learning:
             raise UserError(
                 f"'members.{name}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
             )
@@ -156,15 +154,6 @@ def check_members(
         )
     for name, member in trained.items():
         check_epochs(name, terms_of(member, terms).values(), config['epochs'])
-    for name, term in token_terms(terms).items():
-        if term.predictions in (MASKED, *HEADS):
-            continue  # predictions of heads, which the model checks when it is traced
-        for member in trained.values():
-            if term.predictions not in member.predicted_tokens(batch.images, batch.texts):
-                raise UserError(
-                    f"'terms.{name}' needs predictions for '{term.predictions}', which {type(member.model).__name__} "
-                    "as configured does not make: change config key 'model', or leave the term out"
-                )
 
 
 def check_epochs(name: str, terms: Collection[Term], epochs: int) -> None:

@@ -1,7 +1,8 @@
 """Builds the objective: sources of rankings and token predictions, terms, and the optimizer."""
 
+import functools
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,20 +14,18 @@ from jitm import config as config_lib
 from jitm import names
 from jitm.errors import UserError, did_you_mean
 from jitm.synthesis.generator import Synthesis
-from jitm.training.candidates import SOURCES, InBatch
-from jitm.training.generated import GENERATED, HEADS, MASKED, GeneratedCaptions, MaskedCaptions, MatcherPredictions
+from jitm.training.candidates import SAME_IMAGE, Source, choose_hardest, in_batch, sampled, shortlist
+from jitm.training.generated import HEADS, MASKED, generate, generated_captions, masked_captions, matcher_predictions
 from jitm.training.objective import (
     DIRECTIONS,
+    GENERATED,
     INPUTS,
-    SETTABLE,
     RankingTerm,
     Term,
     TokenTerm,
-    inputs_of,
     ranking_terms,
     token_terms,
 )
-from jitm.training.source import Source
 from jitm.types import Ranking, TokenPredictions
 
 VALUE_ERRORS = (
@@ -35,6 +34,7 @@ VALUE_ERRORS = (
     jax.errors.TracerArrayConversionError,
 )
 TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if or boolean indices'
+CANDIDATES = {'in_batch': ('same_image', 'margin_temperature'), 'shortlist': ('num_extra', 'num_hard'), 'sampled': ()}
 COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every term
 TERM_KEYS = (*COMMON_KEYS, 'rankings')
 
@@ -46,45 +46,104 @@ def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[So
       config: the whole config, a nested dict.
 
     Returns:
-      The terms by name, and the sources in the order in which they are scored.
+      The terms by name, and the sources in the order in which they are computed.
 
     Raises:
-      UserError: if a key is wrong, or terms and sources do not fit together.
+      UserError: if a key is wrong.
     """
-    sources = (make_retrieval(config['candidates']), *make_masked(config), *make_generated(config))
-    supplied = set().union(*(source.supplies(config) for source in sources))
-    rankings = [name for source in sources for name in source.rankings]
-    if isinstance(sources[0], InBatch):
-        terms = make_terms(config['terms'], supplied, rankings)
-    else:
-        need = "set candidates.source to 'in_batch', which alone supplies it"
-        terms = make_terms(config['terms'], supplied, rankings, dict.fromkeys(INPUTS, need))
-    predicted = {name for source in sources for name in source.predictions}
-    check_token_sources(terms, predicted)
+    terms, retrieval = make_terms(config['terms']), make_retrieval(config['candidates'])
+    synthesis = make_synthesis(config)
     check_options(config, terms)
-    own = {term.predictions for term in token_terms(terms).values()} - predicted
-    return terms, ((MatcherPredictions(tuple(sorted(own))), *sources) if own else sources)
+    return terms, make_sources(terms, retrieval, bool(config['masking']['num_views']), synthesis)
+
+
+def make_sources(
+    terms: Mapping[str, Term], retrieval: Source, masked: bool, synthesis: Synthesis | None
+) -> tuple[Source, ...]:
+    """Makes all sources, each with the token terms whose predictions it makes.
+
+    Args:
+      terms: the objective.
+      retrieval: the source of retrieval candidates.
+      masked: whether captions are masked.
+      synthesis: how synthetic captions are generated; None for none.
+    """
+
+    def of(*predictions: str) -> dict[str, TokenTerm]:
+        return {name: term for name, term in token_terms(terms).items() if term.predictions in predictions}
+
+    sources, own = [retrieval], {term.predictions for term in token_terms(terms).values()} - {MASKED, *HEADS}
+    if masked:
+        sources.append(Source(functools.partial(masked_captions, terms=of(MASKED))))
+    if synthesis:
+        rank = functools.partial(generated_captions, terms=of(*HEADS))
+        sources.append(Source(rank, functools.partial(generate, synthesis=synthesis)))
+    if own:
+        sources.insert(0, Source(functools.partial(matcher_predictions, terms=of(*own))))
+    return tuple(sources)
 
 
 def make_retrieval(section: Mapping[str, Any]) -> Source:
-    """Makes the source of retrieval candidates: dict(source='in_batch', ...) -> InBatch."""
+    """Makes the source of retrieval candidates from a config's `candidates`: dict(source='in_batch', ...)."""
     name, keywords = config_lib.choose(section, 'source', where='candidates')
-    if name not in SOURCES:
-        raise UserError(f"config key 'candidates.source' is '{name}'; take one of {', '.join(SOURCES)}")
+    if name not in CANDIDATES:
+        raise UserError(f"config key 'candidates.source' is '{name}'; take one of {', '.join(CANDIDATES)}")
     for key in keywords:
-        of = [other for other, source in SOURCES.items() if key in inspect.signature(source).parameters]
+        of = [other for other, keys in CANDIDATES.items() if key in keys]
         if of and name not in of:
             raise UserError(f"config key 'candidates.{key}' is for source '{of[0]}', not for '{name}': leave it out")
-    return config_lib.bind(SOURCES[name], keywords, where='candidates')()
+    if name == 'shortlist':
+        _, keywords = config_lib.choose(keywords, 'num_extra', where='candidates')
+        later = 'models', 'name', 'batch', 'key'
+        return Source(shortlist, config_lib.bind(choose_hardest, keywords, where='candidates', later=later))
+    if 'same_image' in keywords and keywords['same_image'] not in SAME_IMAGE:
+        raise UserError(
+            f"config key 'candidates.same_image' is '{keywords['same_image']}'; take one of {', '.join(SAME_IMAGE)}"
+        )
+    rank = {'in_batch': in_batch, 'sampled': sampled}[name]
+    later = 'matcher', 'images', 'texts', 'batch', 'chosen', 'train'
+    return Source(config_lib.bind(rank, keywords, where='candidates', later=later))
 
 
-def make_masked(config: Mapping[str, Any]) -> tuple[Source, ...]:
-    """Makes the source of masked captions, if captions are masked."""
-    return (MaskedCaptions(),) if config['masking']['num_views'] else ()
+def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
+    """Raises a UserError if the config's `candidates` do not fit its other sections.
+
+    Args:
+      config: the whole config.
+      num_texts: the number of training captions.
+    """
+    section, augmentation = config['candidates'], config['augmentation']
+    if section['source'] == 'in_batch':
+        return
+    source = f"'candidates.source' '{section['source']}'"
+    if augmentation['num_views'] != 1:
+        raise UserError(f"config key 'augmentation.num_views' must be 1: {source} has each pair once")
+    if section['source'] == 'sampled' or section['num_extra']:
+        # Augmentation would tell the pairs of a batch from the negatives that the source adds to it.
+        for key in ('drop_regions', 'change_words'):
+            if augmentation[key]:
+                raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
+    if section['source'] == 'sampled':
+        return
+    for name, member in config['members'].items():
+        if member.get('learn_from'):
+            raise UserError(
+                f"config key 'members.{name}.learn_from' needs 'candidates.source' 'in_batch' or 'sampled': models "
+                'with a shortlist score different candidates'
+            )
+    if section['num_extra'] > num_texts:
+        raise UserError(
+            f"config key 'candidates.num_extra' is {section['num_extra']}, but there are {num_texts} texts for training"
+        )
+    candidates = config['batch_size'] + section['num_extra'] - 1
+    if section['num_hard'] > candidates:
+        raise UserError(
+            f"config key 'candidates.num_hard' is {section['num_hard']}, but a query has {candidates} candidates"
+        )
 
 
-def make_generated(config: Mapping[str, Any]) -> tuple[Source, ...]:
-    """Makes the source of synthetic captions, if the config names a generator.
+def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
+    """Makes the synthesis of captions; None if the config names no generator.
 
     Raises:
       UserError: if the generator is not a model of `members`, or captions are not masked for it.
@@ -93,7 +152,7 @@ def make_generated(config: Mapping[str, Any]) -> tuple[Source, ...]:
     synthesis = config_lib.bind(Synthesis, section, where='synthesis')
     generator = section['generator']
     if not generator:
-        return ()
+        return None
     if generator not in config['members']:
         raise UserError(
             f"config key 'synthesis.generator' is '{generator}', no member{did_you_mean(generator, config['members'])}"
@@ -108,61 +167,42 @@ def make_generated(config: Mapping[str, Any]) -> tuple[Source, ...]:
             f"config key 'synthesis.num_hard' is {section['num_hard']}, more than the synthetic captions of an image "
             f"('masking.num_views' x 'synthesis.num_samples' = {most})"
         )
-    return (GeneratedCaptions(made),)
+    return made
 
 
-def make_terms(
-    configs: Mapping[str, Mapping[str, Any]],
-    supplied: Collection[str] = (),
-    rankings: Collection[str] = DIRECTIONS,
-    remedies: Mapping[str, str] = INPUTS,
-) -> dict[str, Term]:
+def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
     """Makes the terms of a config.
 
     Args:
       configs: name -> dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=, reduction=, optionally
         rankings=, and the loss' own arguments); a loss in `tokens` takes the predictions of its name.
-      supplied: the names in `INPUTS` that the rankings hold.
-      rankings: the names of the rankings.
-      remedies: how each of `INPUTS` is supplied, for messages.
 
     Returns:
       Name -> RankingTerm or TokenTerm.
 
     Raises:
-      UserError: if a loss or an argument is unknown or missing, or a loss needs an input that is not supplied.
+      UserError: if a loss or an argument is unknown or missing.
     """
     if not configs:
         raise UserError("config key 'terms' is empty; name at least one loss")
     terms = {}
     for name, section in configs.items():
-        loss_name, keywords = config_lib.choose(section, 'loss', where=f'terms.{name}')
         where = f'terms.{name}'
-        if loss_name.startswith('tokens.'):
-            terms[name] = _make_token_term(where, loss_name, keywords)
-        else:
-            terms[name] = _make_ranking_term(where, loss_name, keywords, supplied, rankings, remedies)
+        loss_name, keywords = config_lib.choose(section, 'loss', where=where)
+        make = _make_token_term if loss_name.startswith('tokens.') else _make_ranking_term
+        terms[name] = make(where, loss_name, keywords)
     return terms
 
 
-def _make_ranking_term(
-    where: str,
-    loss_name: str,
-    keywords: dict[str, Any],
-    supplied: Collection[str],
-    rankings: Collection[str],
-    remedies: Mapping[str, str],
-) -> RankingTerm:
+def _make_ranking_term(where: str, loss_name: str, keywords: dict[str, Any]) -> RankingTerm:
     loss = names.resolve('jitm.losses', loss_name, where=f'{where}.loss', own=callable)
     _check_arguments(where, loss)
-    inputs = [name for name in inputs_of(loss) if name not in {*SETTABLE} & {*keywords}]
-    ranked = _named_rankings(where, keywords.pop('rankings', DIRECTIONS), rankings)
-    if inputs and not set(ranked) <= set(DIRECTIONS):
-        raise UserError(f"'{where}' needs {inputs[0]}, which only rankings {' and '.join(DIRECTIONS)} have")
-    if missing := [name for name in inputs if name not in supplied]:
-        raise UserError(f"'{where}' needs {missing[0]}: {remedies[missing[0]]}")
+    inputs = [name for name in INPUTS if name != 'temperature' or name not in keywords]  # which may be set or learned
+    ranked = keywords.pop('rankings', DIRECTIONS)
+    if not isinstance(ranked, tuple | list) or not ranked:
+        raise UserError(f"config key '{where}.rankings' is {ranked!r}; give a tuple of names of rankings")
     term = _bind_term(
-        RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=ranked
+        RankingTerm, where, loss, keywords, ('scores', 'positives', 'negatives', *inputs), rankings=tuple(ranked)
     )
     scores, own = np.zeros((4, 4), np.float32), np.eye(4, dtype=bool)
     example = Ranking(scores, own, ~own, scores[None], scores, scores[0], scores[0], np.float32(1))
@@ -204,15 +244,6 @@ def _bind_term(
     return make(loss=bound, arguments=arguments, **given)
 
 
-def _named_rankings(where: str, named: Any, known: Collection[str]) -> tuple[str, ...]:
-    """Returns the rankings that a term names, at least one of the known ones."""
-    if not isinstance(named, tuple | list) or not named:
-        raise UserError(f"config key '{where}.rankings' is {named!r}; give a tuple of some of {', '.join(known)}")
-    if unknown := [name for name in named if name not in known]:
-        raise UserError(f"'{where}.rankings' names '{unknown[0]}', which is no ranking; known are {', '.join(known)}")
-    return tuple(named)
-
-
 def _check_loss(where: str, loss: Any, example: Any) -> None:
     """Raises a UserError if a loss cannot be traced with its arguments, or does not return one value per query [4]."""
     try:
@@ -229,16 +260,8 @@ def _check_loss(where: str, loss: Any, example: Any) -> None:
         raise UserError(f"'{where}' returns {got} for 4 queries; a loss returns one float per query, of shape (4,)")
 
 
-def check_token_sources(terms: Mapping[str, Term], predicted: Collection[str]) -> None:
-    """Raises a UserError if a term of masked or generated captions has no source of its predictions."""
-    needed = {MASKED: 'masking.num_views'} | dict.fromkeys(HEADS, 'synthesis.generator')
-    for name, term in token_terms(terms).items():
-        if term.predictions in needed and term.predictions not in predicted:
-            raise UserError(f"'terms.{name}' needs '{needed[term.predictions]}': set it, or leave the term out")
-
-
 def check_options(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
-    """Raises a UserError if a config names data, or an auxiliary input, that no part of the training reads."""
+    """Raises a UserError if a config names data that no term reads, or a term reads data that it does not name."""
     inputs = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
     predictions = {term.predictions for term in token_terms(terms).values()}
     generator = config['synthesis']['generator']
@@ -249,6 +272,11 @@ def check_options(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
         'masking.num_views': (generator or MASKED in predictions, 'a term of masked words'),
         'scene_graphs.source': (config['masking']['num_views'], 'masked captions (masking.num_views)'),
     }
+    needed = {MASKED: 'masking.num_views'} | dict.fromkeys(HEADS, 'synthesis.generator')
+    for name, term in token_terms(terms).items():
+        section, _, key = needed.get(term.predictions, '').partition('.')
+        if section and not config[section][key]:
+            raise UserError(f"'terms.{name}' needs '{section}.{key}': set it, or leave the term out")
     for key, (is_read, reader) in readers.items():
         section, name = key.split('.')
         if config[section][name] and not is_read:

@@ -22,11 +22,10 @@ from jitm.runs.log import read_metrics
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
 from jitm.training.build.model import check_initialize, check_members, load_weights, make_members, make_models
-from jitm.training.build.objective import make_objective, make_optimizer, unreached_terms
-from jitm.training.candidates import InBatch
+from jitm.training.build.objective import check_candidates, make_objective, make_optimizer, unreached_terms
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.optimizer import frozen_modules
-from jitm.training.step import TrainState, TrainStep
+from jitm.training.step import TrainState, train_step
 from jitm.types import Batch
 
 READ_EARLY = {'relevance': 'source', 'offline': 'path', 'masking': 'num_views'}  # before their section is checked
@@ -99,24 +98,24 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     check_sections(config)
     terms, sources = make_objective(config)
     parallel.check_batch_size(config['batch_size'])
-    parallel.check_batch_size(sum(source.extra_pairs for source in sources), "config key 'candidates.num_extra'")
+    parallel.check_batch_size(data_lib.num_extra(config), "config key 'candidates.num_extra'")
     augmentation = data_lib.make_augmentation(config, terms)
     data = data_lib.load_data(config, augmentation)
-    for source in sources:
-        source.check(config, data.train.num_texts)
+    check_candidates(config, data.train.num_texts)
     check_initialize(config)
     with own_models(config):
         models = make_models(config, data)
-        pipeline = data_lib.make_pipeline(config, data, models, augmentation, sources, mined_later)
+        pipeline = data_lib.make_pipeline(config, data, models, augmentation, mined_later)
         optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
         members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
-        check_members(config, members, terms, pipeline.one_pair())
-        step = TrainStep(members, terms, sources, config['seed'], pipeline.steps_per_epoch, config['epochs'])
+        check_members(config, members, terms)
+        clock = {'seed': config['seed'], 'steps_per_epoch': pipeline.steps_per_epoch, 'epochs': config['epochs']}
+        step = functools.partial(train_step, members=members, terms=terms, sources=sources, **clock)
         init = jax.jit(functools.partial(init_members, members, config['seed']))
         warnings = *data.warnings, *unreached_terms(terms, config['epochs'])
         compiled = parallel.data_parallel(step), jax.jit(schedule)
         setup = Setup(config, data, pipeline, members, init, *compiled, {}, warnings)
-        shapes = trace(setup, step)
+        shapes = trace(setup)
     if resuming:
         return setup
     weights = load_weights(config, members, shapes.members, data.vocabulary)
@@ -142,20 +141,17 @@ def _own_names(config: Mapping[str, Any]) -> list[str]:
     return [name for section in sections for name in config_lib.own_names(section)]
 
 
-@config_lib.model_keys()
-def trace(setup: Setup, step: TrainStep) -> TrainState:
-    """Traces initialization and a step without computing them, in which a model may refuse its arguments.
+def trace(setup: Setup) -> TrainState:
+    """Traces initialization and the first step without computing them, in which a part may refuse its arguments.
+
+    The first call of the step reuses this trace.
 
     Returns:
       The shapes of the state.
     """
     with config_lib.model_keys():
         shapes = jax.eval_shape(setup.random_state)
-        # A model may lack pairs or heads, which only scoring shows; plain in-batch scores need no second trace.
-        plain = len(step.sources) == 1 and isinstance(step.sources[0], InBatch) and not setup.pipeline.offline
-        if not plain or _own_names(setup.config):
-            one_device = jax.device_count() == 1  # then the first call reuses this trace
-            jax.eval_shape(setup.train_step if one_device else step, shapes, setup.pipeline.batch(0))
+        jax.eval_shape(setup.train_step, shapes, parallel.split_rows(setup.make_batch(0)))
     return shapes
 
 

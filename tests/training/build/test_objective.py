@@ -5,8 +5,12 @@ import pytest
 from jitm import names
 from jitm.errors import UserError
 from jitm.losses import softmax_contrastive
-from jitm.training.build.objective import make_objective, make_terms
+from jitm.training.build.objective import make_terms
+from jitm.training.build.run import set_up
+from jitm.training.objective import objective
 from jitm.types import Ranking, TokenPredictions
+
+RANKINGS = {name: Ranking(jnp.eye(4), jnp.eye(4, dtype=bool), ~jnp.eye(4, dtype=bool)) for name in ('i2t', 't2i')}
 
 
 def term(**changes):
@@ -41,41 +45,43 @@ def test_loss_without_anchor_is_refused(monkeypatch):
     from jitm.losses import ranking
 
     def relative(scores, positives, negatives, *, anchor_scores):
-        return scores
+        return scores[:, 0]
 
     relative.__module__ = ranking.__name__
     monkeypatch.setattr(ranking, 'relative', relative, raising=False)
     with pytest.raises(UserError, match='needs anchor_scores: add an anchor model to members'):
-        make_terms(term(loss='ranking.relative', margin='absent'))
+        objective(make_terms(term(loss='ranking.relative', margin='absent')), RANKINGS, 0)
 
 
 def test_loss_without_margins_is_refused():
+    terms = make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
     with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, such as 'cider.from_c"):
-        make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
-    make_terms(term(loss='ranking.adaptive_margin', margin='absent'), supplied=('margins',))
-    make_terms(term(), supplied=('margins',))
+        objective(terms, RANKINGS, 0)
+    with_margins = {name: ranking.replace(margins=ranking.scores) for name, ranking in RANKINGS.items()}
+    for names in (terms, make_terms(term())):
+        assert np.isfinite(objective(names, with_margins, 0)[0])
 
 
 @pytest.mark.parametrize('relevance', ['', 'cider.from_captions'])
-def test_margins_of_a_shortlist_name_the_source(tiny_config, relevance):
+def test_a_shortlist_has_no_margins(tiny_config, relevance):
     tiny_config['relevance'] = {'source': relevance}
     tiny_config['candidates'] = {'source': 'shortlist', 'num_extra': 8, 'num_hard': 3}
     tiny_config['terms'] = term(loss='ranking.adaptive_margin', margin='absent')
-    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set candidates.source to 'in_batch'"):
-        make_objective(tiny_config)
+    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, .* 'in_batch'"):
+        set_up(tiny_config)
 
 
 def test_supplied_input_is_not_an_argument():
     with pytest.raises(UserError, match=r"'terms.ranking.margins' is unknown"):
-        make_terms(term(loss='ranking.adaptive_margin', margin='absent', margins=0.2), supplied=('margins',))
+        make_terms(term(loss='ranking.adaptive_margin', margin='absent', margins=0.2))
 
 
 def test_a_temperature_is_set_or_learned():
     softmax = term(loss='ranking.softmax_contrastive', margin='absent')
     with pytest.raises(UserError, match=r"'terms.ranking' needs temperature: set it, or take a model that learns it"):
-        make_terms(softmax)
-    learned = make_terms(softmax, supplied=('temperature',))['ranking']
-    fixed = make_terms(softmax | {'ranking': softmax['ranking'] | {'temperature': 0.5}}, supplied=('temperature',))
+        objective(make_terms(softmax), RANKINGS, 0)
+    learned = make_terms(softmax)['ranking']
+    fixed = make_terms(softmax | {'ranking': softmax['ranking'] | {'temperature': 0.5}})
     assert (learned.inputs, fixed['ranking'].inputs) == (['temperature'], [])
     example = Ranking(jnp.eye(3), jnp.eye(3, dtype=bool), ~jnp.eye(3, dtype=bool), temperature=jnp.float32(0.5))
     want = softmax_contrastive(example.scores, example.positives, temperature=0.5)
@@ -86,12 +92,12 @@ def test_a_temperature_is_set_or_learned():
 def test_wrong_arguments_are_refused_when_built():
     boost = term(loss='distillation.rank_distillation', margin='absent', length=7)
     with pytest.raises(UserError, match=r"'terms.ranking.length' is 7; take 1"):
-        make_terms(boost, supplied=('anchor_scores',))
+        make_terms(boost)
     with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments"):
         make_terms(term(margin='wide'))
     quintuplet = term(loss='offline.adaptive_offline_quintuplet', margin='absent', alpha=0.0)
     with pytest.raises(UserError, match=r"'terms.ranking.alpha' is 0.0; it must be above 0"):
-        make_terms(quintuplet, supplied=('offline_scores', 'offline_pair_scores'))
+        make_terms(quintuplet)
 
 
 def test_token_term_checks_and_passes_its_arguments():
