@@ -176,15 +176,10 @@ class OutputFolder:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[str]]:
         """Yields the names of the files, which the block may change, while other processes wait."""
-        with writing(self.path), contextlib.ExitStack() as stack:
-            self.path.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self.path, os.O_RDONLY)
-            stack.callback(os.close, folder)
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        with replacing(self.path / OWNED) as file:
             names = self._read()
             yield names
-            with replacing(self.path / OWNED) as file:
-                file.write((json.dumps({'kind': self._kind, 'files': sorted(names)}) + '\n').encode())
+            file.write((json.dumps({'kind': self._kind, 'files': sorted(names)}) + '\n').encode())
 
     def claim(self, names: Iterable[str]) -> None:
         """Registers files before they are written.
