@@ -58,8 +58,8 @@ def test_loss_without_margins_is_refused():
     with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, such as 'cider.from_c"):
         objective(terms, RANKINGS, 0)
     with_margins = {name: ranking.replace(margins=ranking.scores) for name, ranking in RANKINGS.items()}
-    for names in (terms, make_terms(term())):
-        assert np.isfinite(objective(names, with_margins, 0)[0])
+    for made in (terms, make_terms(term())):
+        assert np.isfinite(objective(made, with_margins, 0)[0])
 
 
 @pytest.mark.parametrize('relevance', ['', 'cider.from_captions'])
