@@ -1,10 +1,14 @@
 """Wrong inputs: each ends with exit code 2 and one line on stderr, and changes no file."""
 
+import json
 import math
 import os
+import pickle
 import random
 import re
+import struct
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +17,7 @@ import numpy as np
 
 from jitm.commands import cli
 from jitm.errors import EXIT_USER_ERROR
+from jitm.files import LOCK, hash_file
 from jitm.runs.checkpoint import Checkpoints
 from tests.drills import kills, runs
 
@@ -53,8 +58,8 @@ def check(row: Row, base: Path, folder: Path) -> str | None:
             return f'exit code {code}, output {output[:200]!r}, warnings {warnings}, error {error[-600:]!r}'
         if not re.search(row.sentence, error):
             return f'the message lacks {row.sentence!r}: {error}'
-        changes = before.items() ^ runs.contents(folder).items()
-        return f'{sorted({name for name, _ in changes})} changed' if changes else None
+        changed = {name for name, _ in before.items() ^ runs.contents(folder).items() if Path(name).name != LOCK}
+        return f'{sorted(changed)} changed' if changed else None
 
 
 NEW = ('train', '--config', 'config.py', '--workdir', 'new')
@@ -320,6 +325,77 @@ def data_rows() -> Iterator[Row]:
     yield Row('tags nested too deeply', NEW, lambda folder: (folder / deep[0]).write_text(deep[1]), 'line 8 is not')
 
 
+def _nested(depth: int) -> list:
+    """Returns a small list that would be endless if the parts that it repeats were written out."""
+    node: list = []
+    for _ in range(depth):
+        node = [node, node]
+    return node
+
+
+def _torch(content: bytes, compression: int = zipfile.ZIP_STORED) -> Callable[[Path], None]:
+    """Returns a function that writes a file of torch with a pickle."""
+
+    def spoil(folder: Path) -> None:
+        with zipfile.ZipFile(folder / 'x.pth', 'w', compression) as archive:
+            archive.writestr('x/data.pkl', content)
+
+    return spoil
+
+
+def _float8(folder: Path) -> None:
+    header = json.dumps({'fc.weight': {'dtype': 'F8_E4M3', 'shape': [4], 'data_offsets': [0, 4]}}).encode()
+    (folder / 'x.safetensors').write_bytes(struct.pack('<Q', len(header)) + header + bytes(4))
+
+
+def _exported(name: str, text: str) -> Callable[[Path], None]:
+    """Returns a function that exports the run and replaces a file of the folder, with its checksum."""
+
+    def spoil(folder: Path) -> None:
+        assert runs.call(('convert', '--to', 'safetensors', 'run', '--out', 'exported')).code == 0
+        path, config = folder / 'exported' / name, folder / 'exported' / 'config.json'
+        path.write_text(text)
+        if path != config:
+            described = json.loads(config.read_text())
+            described['sha256'][name] = hash_file(path)
+            config.write_text(json.dumps(described))
+
+    return spoil
+
+
+TORCH = {
+    'lists twice in lists': (_torch(pickle.dumps(_nested(60), protocol=2)), 'repeats its content too often'),
+    'nested too deeply': (_torch(b']' * 10**5 + b'a' * (10**5 - 1) + b'.'), 'RecursionError'),
+    'compressed': (_torch(bytes(10**6), zipfile.ZIP_DEFLATED), 'data.pkl is compressed'),
+    'a pipe': (lambda folder: os.mkfifo(folder / 'x.pth'), 'x.pth'),
+}
+EXPORTED = {
+    'a vocabulary nested too deeply': (_exported('vocabulary.json', '[' * 10**5), 'exported is damaged'),
+    'a vocabulary of numbers': (_exported('vocabulary.json', '{"kind": "words", "words": [1]}'), 'is damaged'),
+    'a config nested too deeply': (_exported('config.json', '[' * 10**5), 'exported is damaged'),
+}
+VOCABULARIES = 'x.json', 'x.txt', 'x.pkl', 'merges.txt', 'tokenizer.json', 'x.txt.gz'
+
+
+def untrusted_rows() -> Iterator[Row]:
+    """Yields weights, vocabularies and exported models that would take much time or memory, or never end."""
+    convert = 'convert', '--from', 'vsepp', '--out', 'converted'
+    for name, (spoil, sentence) in TORCH.items():
+        yield Row(f'a file of torch: {name}', (*convert, 'x.pth'), spoil, sentence)
+    yield Row('safetensors in 8 bits', (*convert, 'x.safetensors'), _float8, '')
+    for name, (spoil, sentence) in EXPORTED.items():
+        yield Row(f'an exported model: {name}', ('eval', '--workdir', 'exported'), spoil, sentence)
+    for name in VOCABULARIES:
+        argv = *NEW, f'--config.vocabulary.path={name}'
+        yield Row(f'{name} is a pipe', argv, make_pipe(name), 'it is no regular file')
+
+
+def other_data_rows() -> Iterator[Row]:
+    """Yields data of which one number is not as in the run that resumes."""
+    for split, key in (('train', 'data.content'), ('dev', 'data.validation.content')):
+        yield Row(f'{split} features: another number', runs.TRAIN, _array(_put(0.5), split), f'other data .*{key}')
+
+
 SIMS = 'report', 'distributions', 'evaluated/sims.npy'
 REPORTS = {  # metrics.json beside similarities
     'of other similarities': (
@@ -516,6 +592,8 @@ def rows(base: Path) -> list[Row]:
         own_rows(),
         config_file_rows(),
         data_rows(),
+        untrusted_rows(),
+        other_data_rows(),
         saved_rows(),
         flag_rows(),
         run_rows(base),
