@@ -115,7 +115,7 @@ BAD = [
     ('members.target', 'gradient', "is 'gradient'; it must be a dict"),
     ('members.target.learn_from', 'target', "is 'target'; it must be a tuple of names"),
     ('candidates.margin_temperature', 0, 'is 0; it must be above 0'),
-    ('candidates.same_image', 'negativ', "did you mean 'negative'?"),
+    ('candidates.same_image', 'negativ', 'take one of negative, positive, ignored'),
     ('evaluation.dtype', 'float16', "is 'float16'; take one of float32, bfloat16"),
     ('evaluation.split', '../tiny/dev', "the split is '../tiny/dev'; give the name of one"),
     ('run.log_every', None, 'is None; it must be an integer'),
@@ -240,4 +240,4 @@ def test_a_disk_that_fills_up_at_the_start_leaves_nothing(tiny_config, tmp_path)
     (workdir / '.config.json.jitm_partial').symlink_to('/dev/full')
     with pytest.raises(UserError, match=r'run/config.json cannot be written: No space left on device; make room'):
         train_and_evaluate(tiny_config, workdir)
-    assert not workdir.exists()
+    assert not list(workdir.iterdir())
