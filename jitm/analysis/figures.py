@@ -40,7 +40,8 @@ def curve(seeds: Sequence[Mapping[float, float]]) -> Curve:
 def arrange(settings: Sequence[Setting]) -> list[tuple[str, str]]:
     """Assigns each setting a column of panels and a label in it.
 
-    If the settings differ in the model and in other keys, each model has a column; otherwise there is one column.
+    If the settings differ in the model and in other keys, and several have the same model, each model has a column;
+    otherwise there is one column.
 
     Returns:
       (column, label) of each setting.
@@ -52,7 +53,10 @@ def arrange(settings: Sequence[Setting]) -> list[tuple[str, str]]:
         )
         for setting in settings
     ]
-    return split_words if all(map(all, split_words)) else [('', setting.name) for setting in settings]
+    models = {model for model, _ in split_words}
+    if all(map(all, split_words)) and len(models) < len(settings):
+        return split_words
+    return [('', setting.name) for setting in settings]
 
 
 def draw_curves(

@@ -17,6 +17,13 @@ from jitm.runs.log import read_description, read_metrics, warn_of_lost_lines
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
 SELF_EVIDENT = ('loss', 'name', 'source')  # keys whose values are named without the key
+# What people call a run by: named wherever the values differ, by the value of the first of the keys that a config has.
+TOPICS = (
+    ('terms.ranking.loss',),
+    ('model.name',),
+    ('model.image.network.name', 'model.image.name'),
+    ('data.root', 'data.source'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,8 +232,9 @@ def _section_rank(key: str) -> int:
 def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Returns short descriptions of the differences of configs: 'max_of_hinges', 'learning_rate=0.002', 'no epsilon'.
 
-    A key is included if it separates configs that agree in all keys before it. Losses come before models, models before
-    the rest; within each, keys that all configs have come before others, and names before numbers.
+    The ranking loss, the model, its image network and the data are included if they differ. Another key is included if
+    it separates configs that agree in all keys before it. Losses come before models, models before the rest; within
+    each, keys that all configs have come before others, and names before numbers.
 
     Args:
       configs: nested dicts with distinct `setting_keys`.
@@ -236,7 +244,8 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """
     flat = [setting_keys(config) for config in configs]
     keys = {key for one in flat for key in one}
-    words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys}
+    topics = _topics(flat)
+    words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys} | topics
 
     def rank(key: str) -> tuple[int, bool, bool, str]:
         lacking = any(key not in one for one in flat)
@@ -246,11 +255,23 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     def num_groups(chosen: Sequence[str]) -> int:
         return len({tuple(words[key][n] for key in chosen) for n in range(len(configs))})
 
-    chosen: list[str] = []
+    chosen = [*topics]
     for key in sorted(keys, key=rank):
         if num_groups([*chosen, key]) > num_groups(chosen):
             chosen.append(key)
     return [{key: words[key][n] for key in chosen} for n in range(len(configs))]
+
+
+def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Returns the words of those `TOPICS` in which flattened configs differ, by the first key of each."""
+    words = {}
+    for keys in TOPICS:
+        found = [next((str(one[key]) for key in keys if one.get(key)), None) for one in configs]
+        if None not in found and len({*found}) > 1:
+            separator = '/' if 'data.root' in keys else '.'
+            values = [value.rstrip('/') for value in found]
+            words[keys[0]] = [_shorten(value, values, separator) for value in values]
+    return words
 
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
@@ -266,9 +287,9 @@ def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
     return [f'no {short}' if value is ABSENT else f'{short}={value}' for value in values]
 
 
-def _shorten(path: str, paths: Collection[str]) -> str:
+def _shorten(path: str, paths: Collection[str], separator: str = '.') -> str:
     """Returns the shortest tail of a dotted path that is not also a tail of another path."""
-    parts = path.split('.')
-    ends = ('.'.join(parts[-n:]) for n in range(1, len(parts)))
-    others = {other for other in paths if other != path}
-    return next((end for end in ends if not any(f'.{other}'.endswith(f'.{end}') for other in others)), path)
+    parts = path.split(separator)
+    ends = (separator.join(parts[-n:]) for n in range(1, len(parts)))
+    others = {separator + other for other in paths if other != path}
+    return next((end for end in ends if not any(other.endswith(separator + end) for other in others)), path)

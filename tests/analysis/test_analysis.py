@@ -164,6 +164,34 @@ HINGES = 'ranking.sum_of_hinges'
             ['late.loss=ranking.polynomial', 'late.loss=ranking.sum_of_hinges'],
         ),
         ([{}, {'terms__late__loss': HINGES}], ['no late.loss', f'late.loss={HINGES}']),
+        # The loss, the model, the image network and the data are named wherever they differ, other keys are not.
+        (
+            [
+                {'model__image__name': 'vision.RegionEncoder', 'data__root': 'data/f8k_precomp', 'epochs': 8},
+                {
+                    'model__image': {'name': 'cnn.PixelEncoder', 'network': {'name': 'cnn.SqueezeNet'}},
+                    'data__root': 'data/f8k.photos/',
+                    'terms__warm_up__loss': HINGES,
+                    'epochs': 20,
+                },
+            ],
+            ['RegionEncoder, f8k_precomp', 'SqueezeNet, f8k.photos'],
+        ),
+        (
+            [
+                {'terms__warm_up__loss': HINGES, 'data__root': 'a/f30k'},
+                {'terms__ranking__loss': HINGES, 'data__root': 'b/f30k'},
+                {'terms__ranking__loss': HINGES, 'data__source': 'scenes.load', 'model__name': 'scan.SCAN'},
+            ],
+            ['max_of_hinges, VSE, a/f30k', 'sum_of_hinges, VSE, b/f30k', 'sum_of_hinges, SCAN, scenes.load'],
+        ),
+        (
+            [
+                {'model__embed_dim': 512, 'model__image__name': 'a.A'},
+                {'model__embed_dim': 256, 'model__name': 'b.SCAN'},
+            ],
+            ['VSE', 'SCAN'],
+        ),
     ],
 )
 def test_settings_are_named_by_their_differences(configs, names):
@@ -181,7 +209,7 @@ def test_run_section_does_not_make_a_setting(tmp_path):
 @pytest.mark.parametrize(
     ('key', 'names'),
     [
-        ('data.root', ['root=data/a', 'root=data/b']),
+        ('data.root', ['a', 'b']),
         ('initialize.bert', ['bert=data/a', 'bert=data/b']),
         ('relevance.path', ['relevance.path=data/a', 'relevance.path=data/b']),
     ],
@@ -237,6 +265,8 @@ def test_models_have_columns_if_other_keys_differ():
         {'model__mlp': 2, 'terms__ranking__loss': HINGES},
     )
     assert arrange(both) == [('mlp=1', 'max_of_hinges'), ('mlp=2', 'max_of_hinges'), ('mlp=2', 'sum_of_hinges')]
+    alone = settings({}, {'model__name': 'scan.SCAN', 'terms__ranking__loss': HINGES})
+    assert arrange(alone) == [('', 'max_of_hinges, VSE'), ('', 'sum_of_hinges, SCAN')]
 
 
 def test_window_includes_its_last_step():

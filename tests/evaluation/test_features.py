@@ -89,6 +89,7 @@ def test_cells_are_regions_with_boxes(split, tmp_path):
     np.testing.assert_allclose(read.boxes[3], [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]])
     assert (read.captions, read.image_ids) == (split.captions, split.image_ids)
     np.testing.assert_array_equal(read.image_of_text, split.image_of_text)
+    assert read.captions_hash == split.captions_hash  # so that reports compare models of both
 
 
 def test_a_global_feature_is_a_vector(split, tmp_path):
