@@ -20,7 +20,7 @@ LOCK = '.lock'
 PARTIAL = '.jitm_partial'
 OWNED = '.jitm'  # in an output folder: its kind, and the files that jitm wrote to it
 MARK = b'written by jitm, which may replace this file'  # near an end of a single output file
-MARK_WITHIN = 4096  # bytes
+MARK_WITHIN = 2**16  # bytes
 PART_BYTES = 16 * 2**20  # of a large array
 RESUMES = 'make room and repeat the command, which resumes the run'
 

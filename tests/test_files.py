@@ -214,6 +214,6 @@ def test_output_folder_names_no_file_outside(tmp_path):
 
 def test_the_mark_may_stand_at_the_end(tmp_path):
     path = tmp_path / 'figure.pdf'
-    for first in (b'first' * 10_000, b'second' * 10_000):
+    for first in (b'first' * 100_000, b'second' * 100_000):
         with replacing_own(path) as file:
             file.write(first + MARK)

@@ -19,7 +19,7 @@ from jitm.commands import cli
 from jitm.errors import EXIT_USER_ERROR
 from jitm.files import LOCK, hash_file
 from jitm.runs.checkpoint import Checkpoints
-from tests.drills import kills, runs
+from tests.drills import foreign, kills, runs
 
 
 class Row(NamedTuple):
@@ -396,6 +396,16 @@ def other_data_rows() -> Iterator[Row]:
         yield Row(f'{split} features: another number', runs.TRAIN, _array(_put(0.5), split), f'other data .*{key}')
 
 
+def foreign_rows() -> Iterator[Row]:
+    """Yields commands that would write where files of somebody else are; `check` sees that none changes."""
+    for name, argv in foreign.FOLDERS.items():
+        sentence = 'is not empty and is not an? .* of jitm|exists and is not a run of jitm|config.json is damaged'
+        yield Row(f'{name}: a folder of somebody else', argv, foreign.write, sentence)
+    for name, argv in foreign.FILES.items():
+        sentence = 'was not written by jitm|is not a row of jitm'
+        yield Row(f'{name}: a file of somebody else', argv, foreign.write, sentence)
+
+
 SIMS = 'report', 'distributions', 'evaluated/sims.npy'
 REPORTS = {  # metrics.json beside similarities
     'of other similarities': (
@@ -597,6 +607,7 @@ def rows(base: Path) -> list[Row]:
         data_rows(),
         untrusted_rows(),
         other_data_rows(),
+        foreign_rows(),
         saved_rows(),
         flag_rows(),
         run_rows(base),

@@ -1,0 +1,56 @@
+"""Files of somebody else, with every name that jitm writes, at every path that a command writes to."""
+
+from pathlib import Path
+
+from tests.drills import runs
+
+NAMES = (
+    *('blocks/0123456789abcdef/0_0', 'explain/00.png', 'explain/explain.json', 'explain/explain.html'),  # jitm eval
+    *('metrics.json', 'sims.npy', 'image_of_text.npy', 'vectors.npz', 'words.json', 'words.html'),
+    *('manifest.json', 'vectors.npy', 'vectors-40703a8131575e05.npy', 'parts/0.npz', 'names.json'),  # jitm search
+    *('state_0.npz', 'texts_of_image.npy', 'images_of_text.npy', 'found_0.npz'),  # jitm mine
+    *('config.json', 'metrics.jsonl', 'timing.jsonl', 'checkpoints/1/manifest', 'damaged/1', 'model.safetensors'),
+    *('encoded.json', 'dev_ims.npy', 'dev_caps.txt', 'dev_ids.txt', 'boxes.npy', 'README.md', 'vocabulary.json'),
+    *(
+        'report.html',
+        'training.png',
+        'panels.md',
+        'panels_images/0.png',
+        'results.jsonl',
+        'page.html',
+        'graph.stablehlo',
+    ),
+    *('graph.stablehlo', '.lock', '.hidden', 'notes.txt.partial', '.notes.txt.jitm_partial', 'stage1/config.json'),
+)
+FOLDER = 'somebody'
+FOLDERS = {  # commands that write to a folder, which follows the last flag
+    'eval': (*runs.EVALUATE[:-1], FOLDER),
+    'eval with everything': (*runs.EVALUATE[:-2], '--save_sims', '--save_vectors', '--output', FOLDER),
+    'words': ('words', '--workdir', 'run', '--perturbations', 'noun', '--output', FOLDER),
+    'search': (*runs.SEARCH, '--index', FOLDER),
+    'mine': ('mine', '--workdir', 'run', '--top_h_texts=3', '--top_h_images=3', '--out', FOLDER),
+    'train': ('train', '--config', 'config.py', '--workdir', FOLDER),
+    'convert --to': ('convert', '--to', 'safetensors', 'run', '--out', FOLDER),
+    'convert --from': ('convert', '--from', 'scan', 'run', '--out', FOLDER),
+    'sweep': ('sweep', '--config', 'config.py', '--workdir', 'swept', '--sweep', 'terms.ranking.margin=0.1,0.2'),
+}
+FILES = {  # commands that write a file, after the last flag
+    'search --html': (*runs.SEARCH, '--html', f'{FOLDER}/page.html'),
+    'search --export': (*runs.SEARCH, '--export', f'{FOLDER}/graph.stablehlo'),
+    'report': ('report', 'run', '--output', f'{FOLDER}/report.html'),
+    'report --rows': ('report', 'run', '--output', 'new.html', '--rows', f'{FOLDER}/results.jsonl'),
+    'report training': ('report', 'training', 'run', '--output', f'{FOLDER}/training.png'),
+    'report validation': ('report', 'validation', 'run', '--output', f'{FOLDER}/training.png'),
+    'report panels': ('report', 'panels', 'evaluated/sims.npy', '--output', f'{FOLDER}/panels.md'),
+}
+
+
+def write(folder: Path) -> None:
+    """Writes the files."""
+    for name in NAMES:
+        path = folder / FOLDER / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('mine\n')
+    swept = folder / 'swept' / 'terms.ranking.margin=0.2_seed=0'
+    swept.mkdir(parents=True)
+    (swept / 'notes.txt').write_text('mine\n')
