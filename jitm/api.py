@@ -31,13 +31,17 @@ def _loaded(run: LoadedRun | Run | str | Path) -> LoadedRun:
     return LoadedRun(run) if isinstance(run, Run) else load(run)
 
 
-def load(workdir: str | Path, step: int | None = None, member: str | None = None) -> LoadedRun:
+def load(
+    workdir: str | Path, step: int | None = None, member: str | None = None, encoder: str | Path | None = None
+) -> LoadedRun:
     """Loads a trained model; its tokenizer and its config are part of the checkpoint.
 
     Args:
       workdir: the run directory, or a folder of `jitm convert --to safetensors`.
       step: the step of the checkpoint; None for the best on the validation split.
       member: name of the model in the config's `members`; None for the validated one.
+      encoder: the run directory, or the file of weights, of the network that encoded the features of the run, for
+        photos, if it has moved.
 
     Returns:
       The loaded run.
@@ -49,7 +53,7 @@ def load(workdir: str | Path, step: int | None = None, member: str | None = None
         raise UserError(f'the run is of {type(workdir).__name__}; give a run directory or the result of jitm.load')
     if not isinstance(step, int | np.integer | None) or not isinstance(member, str | None):
         raise UserError(f'step is {step!r} and member is {member!r}; give an integer and a name, or None')
-    return LoadedRun(load_run(workdir, step, member))
+    return LoadedRun(load_run(workdir, step, member), encoder)
 
 
 def evaluate(

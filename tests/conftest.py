@@ -60,6 +60,15 @@ def run_script(script: str, *arguments: object, **variables: str) -> subprocess.
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
 
 
+def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """The time of change and the content of each file, folder and link below a folder."""
+    found = {}
+    for path in sorted(folder.rglob('*')):
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b''
+        found[str(path.relative_to(folder))] = path.lstat().st_mtime_ns, content
+    return found
+
+
 UNCHANGED = {'drop_regions': 0.0, 'change_words': 0.0, 'keep_special_tokens': False, 'num_views': 1}
 HINGE = {'margin': 0.2, 'end_epoch': None, 'reduction': 'sum'}
 TINY = {

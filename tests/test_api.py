@@ -200,7 +200,7 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: run.encode_image(features), rf'images are of shape \[{len(features)}, 200\]'),
         (lambda: run.encode_image([]), 'there are no images'),
         (lambda: run.encode_image(data.images[:0]), 'there are no images'),
-        (lambda: run.encode_image(['a.jpg', 'b.jpg']), 'image 0 must be an array of real numbers, not str'),
+        (lambda: run.encode_image(['a.jpg', 'b.jpg']), 'features of an unknown network, which cannot read photos'),
         (lambda: run.encode_image([[features, [0]]]), 'image 0 must be an array of real numbers, not list'),
         (lambda: run.encode_image([features, np.zeros((3, 7))]), r'image 1 has features of shape \[3, 7\].*, 200\]'),
         (lambda: run.encode_image([features, np.zeros((0, size))]), r'image 1 has features of shape \[0, 200\]'),

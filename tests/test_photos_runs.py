@@ -286,7 +286,7 @@ def test_commands_of_the_page_run(page, capsys):
         if (arguments := jitm_arguments(command)) is not None:
             assert cli.main(shorten(arguments)) == 0, f'{command}\n{capsys.readouterr().err}'
             ran.append(arguments[0])
-    features = ['encode', 'train', 'encode', 'encode', 'train']
+    features = ['encode', 'train', 'search', 'encode', 'search', 'encode', 'encode', 'train']
     assert ran == ['train', 'eval', 'search', 'train', 'eval', *features, 'convert', 'eval', 'encode', 'train']
     assert precomp.load('dev', root='data/f8k_cells_precomp').boxes.shape[:2] == (6, 36)
     assert precomp.load('dev', root='data/drawn_clip_precomp').regions.shape == (6, 4, published.WIDTH)

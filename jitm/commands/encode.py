@@ -2,31 +2,37 @@
 
     jitm encode --workdir runs/vsepp --out data/mine_precomp
     jitm encode --config vsepp:vsepp,f30k,vgg19 --out data/mine_precomp --crops 10
+    jitm encode --workdir runs/vsepp --images photos --out data/holiday
     jitm encode --workdir runs/clip_b32 --out data/mine_cells
 
 The network is that of a trained run, or of a config with its initial weights, see config key initialize.image. The
-output has the layout of data.source precomp.load: one vector for each image, or the cells of the last map as regions.
-A CLIP has cells, before the projection: the patches of a vision transformer after the last normalization, or the last
-map of a residual network. Vectors of its joint space: `jitm eval --save_vectors`.
+images are splits of its data set, or a folder of photos without captions. The output has the layout of data.source
+precomp.load: one vector for each image, or the cells of the last map as regions. A CLIP has cells, before the
+projection: the patches of a vision transformer after the last normalization, or the last map of a residual network.
+Vectors of its joint space: `jitm eval --save_vectors`.
 A stopped job resumes with the split that it has not finished. All splits of a folder have the features of one network.
 """
 
 import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-import jax
 import tqdm
 from absl import flags
 
 from jitm import ranges
 from jitm.commands import flags as shared
+from jitm.commands import programs
 from jitm.config import load_split
+from jitm.data import photos
+from jitm.data.pipeline import check_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation import features
+from jitm.evaluation import features, networks
 from jitm.runs.interrupt import interruptible
-from jitm.runs.run import load_run
-from jitm.training.build.run import set_up
+from jitm.runs.run import Run, load_run
+from jitm.serving.inputs import make_transform
 
 TAKES_CONFIG = True
 REQUIRED = ('out',)
@@ -35,32 +41,48 @@ REQUIRED = ('out',)
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags."""
     flags.DEFINE_string('out', None, 'The output folder.', flag_values=values)
+    flags.DEFINE_string('images', None, 'A folder of photos without captions.', flag_values=values)
     flags.DEFINE_multi_string('split', ['train', 'dev'], 'A split to encode; repeat the flag.', flag_values=values)
     flags.DEFINE_integer('crops', 1, '1 for the centre of each photo, 10 for ten crops.', flag_values=values)
     flags.DEFINE_enum('precision', 'float32', ('float32', 'float16'), 'Of the features.', flag_values=values)
     shared.define(values, 'workdir', 'step', 'member', 'data_root', 'compilation_cache')
 
 
-def _read_network(values: flags.FlagValues) -> tuple[features.Network, dict]:
-    """Returns the network of a run or of a config, and the config's `data`."""
+def _check(values: flags.FlagValues) -> None:
+    """Raises a UserError for flags that do not fit together."""
     if (values.config is None) == (values.workdir is None):
         raise UserError('give either --workdir or --config')
     shared.check_read(values, '--workdir', values.workdir, 'step')
-    if values.workdir is not None:
-        run = load_run(values.workdir, values.step, values.member)
-        return features.Network(run.model, run.variables, values.crops, values.precision), run.config['data']
-    config = ranges.check(values.config.to_dict())
-    setup, member = set_up(config), values.member or config['evaluation']['member']
-    if member not in setup.members:
-        raise UserError(f"the config has no member '{member}'; it has {', '.join(setup.members)}")
-    variables = jax.device_get(setup.initial_state().members[member].variables)
-    network = features.Network(setup.members[member].model, variables, values.crops, values.precision)
-    if not config['initialize']['image'] and not config['members'][member]['init_from']:
+    if values.images and (values['split'].present or values.data_root):
+        raise UserError('--images is read instead of --split and --data_root; leave them out')
+
+
+def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
+    """Returns the images by the names of their files, decoded as `data` of the config says."""
+    if not values.images:
+        return {name: load_split(data, name, values.data_root) for name in values.split}
+    size = data.get('image_size') if run is None else run.image_size[0]
+    if size is None:
+        raise UserError("config key 'data.image_size' is missing: give a config whose data are photos, or --workdir")
+    split = photos.load_folder(Path(values.images), make_transform(size, data))
+    return {split.name: split}
+
+
+def _make_network(
+    config: Mapping[str, Any], member: str, splits: Iterable[Split], values: flags.FlagValues
+) -> networks.Network:
+    """Returns the network with which a config starts to train."""
+    reads = networks.make_model(config, member).reads
+    for split in splits:
+        check_images(split, reads)
+    image_size = next(iter(splits)).pixels.shape[1:3]
+    network = networks.of_config(config, member, image_size, values.crops, values.precision)
+    if not config['initialize']['image'] and not config['members'][member].get('init_from'):
         logging.warning('the network has random parameters: set initialize.image, or give --workdir')
-    return network, config['data']
+    return network
 
 
-def _encode(network: features.Network, split: Split, name: str, folder: Path) -> bool:
+def _encode(network: networks.Network, split: Split, name: str, folder: Path) -> bool:
     """Encodes a split with a progress bar; returns whether it was written, see `features.write`."""
     bar = tqdm.tqdm(
         desc=split.name, total=split.num_images, unit=' images', disable=None, dynamic_ncols=True, leave=False
@@ -69,12 +91,33 @@ def _encode(network: features.Network, split: Split, name: str, folder: Path) ->
         return features.write(network, split, name, folder, bar.update)
 
 
+def _print_next(folder: Path, splits: Mapping[str, Split], crops: int) -> None:
+    """Prints where the features are, and commands that read them."""
+    print(f'\nwritten      {folder}')
+    for name, split in splits.items():
+        if not split.captions:
+            path = folder / f'{name}{features.FEATURES}'
+            print(f'search       {programs.jitm("search", "--workdir", "RUN", "--images", path, "CAPTION")}')
+    if {'train', 'dev'} <= splits.keys():
+        cells = (folder / 'boxes.npy').exists()
+        setting = 'scan:t2i,lse,f8k' if cells else f'vsepp:vsepp,f8k_{crops}c'
+        root = f'--config.data.root={folder}'
+        print(f'train        {programs.jitm("train", "--config", setting, "--workdir", "runs/features", root)}')
+
+
 def main(values: flags.FlagValues) -> None:
     """Checks all splits, encodes each, and prints what was written."""
-    folder = Path(values.out)
-    network, data = _read_network(values)
+    _check(values)
+    folder, run = Path(values.out), None
+    if values.workdir is not None:
+        run = load_run(values.workdir, values.step, values.member)
+        network = networks.of_run(run, values.crops, values.precision)
+    config = ranges.check(values.config.to_dict()) if run is None else run.config
     with interruptible(folder):
-        splits = {name: load_split(data, name, values.data_root) for name in values.split}
+        splits = _read_splits(config['data'], run, values)
+        if run is None:
+            member = values.member or config['evaluation']['member']
+            network = _make_network(config, member, splits.values(), values)
         warnings = [warning for split in splits.values() for warning in features.check(network, split)]
         features.output_folder(folder, splits)  # before the first one is encoded
         for warning in dict.fromkeys(warnings):  # each of them once
@@ -82,4 +125,4 @@ def main(values: flags.FlagValues) -> None:
         for name, split in splits.items():
             written = _encode(network, split, name, folder)
             print(f'{split.name}: {split.num_images} images {"encoded" if written else "had been encoded"}')
-    print(f"\nwritten to {folder}; train with config key 'data' dict(source='precomp.load', root='{folder}')")
+    _print_next(folder, splits, values.crops)

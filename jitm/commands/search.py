@@ -29,7 +29,7 @@ from jitm.serving.export import check_export, export
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.query import Answer, Query, answer, page
-from jitm.serving.sources import PhotoFiles, Source, open_source
+from jitm.serving.sources import PhotoFiles, Source
 
 REQUIRED = ('workdir',)
 ARGUMENTS = '[CAPTION]'
@@ -66,6 +66,12 @@ def define_flags(values: flags.FlagValues) -> None:
         'index', None, 'The folder of the index; one in the run directory if not given.', flag_values=values
     )
     flags.DEFINE_string('export', None, 'Also write the vectors as an index of FAISS to this file.', flag_values=values)
+    flags.DEFINE_string(
+        'encoder',
+        None,
+        'The run directory, or the weights, of the network that encoded the features of the run, if it has moved.',
+        flag_values=values,
+    )
     shared.define(values, 'step', 'member', 'data_root', 'compilation_cache')
 
 
@@ -135,12 +141,14 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     caption = ' '.join(words)
     _check(values, caption)
     parallel.use_all_cores()
-    run = LoadedRun(load_run(values.workdir, values.step, values.member))
+    run = LoadedRun(load_run(values.workdir, values.step, values.member), values.encoder)
     run.check_vectors()
     second = LoadedRun(load_run(values.rerank)) if values.rerank else None
     photos = shared.photos_folder(values)
     data = run.load_data(values.split, values.data_root) if values.split else None
-    source = open_source(values.images if data is None else data, run.run, photos)
+    source = run.open(values.images if data is None else data, photos)
+    encodes = 'pixels' not in run.run.model.reads and (isinstance(source, PhotoFiles) or values.image)
+    shared.check_read(values, 'photos for a run on features', encodes, 'encoder')
     if photos and isinstance(source, PhotoFiles):
         raise UserError('--photos is for images of features, but these are photos; leave it out')
     if second is not None:

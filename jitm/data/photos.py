@@ -14,12 +14,15 @@ from PIL import Image
 from jitm.data import caption_files, precomp
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
-from jitm.data.transforms import Transform, check_image
-from jitm.errors import UserError, check_at_least
+from jitm.data.transforms import RAW, Transform, check_image
+from jitm.errors import UserError, check_at_least, printable
 from jitm.files import OutputFolder, cache_home, check_within, replacing
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'
+
+SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
+FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 
 
 def load(
@@ -79,6 +82,30 @@ def load(
     )
 
 
+def load_folder(folder: Path, transform: Transform) -> Split:
+    """Opens a folder of photos without captions, and checks all of it.
+
+    Args:
+      folder: the folder, see `list_files`; its name is that of the split, and the paths within it those of the images.
+      transform: how they become pixels.
+
+    Returns:
+      A split with `pixels` and without captions.
+
+    Raises:
+      UserError: if there are no photos, one of them cannot be read, or has a name that cannot be written as a line.
+    """
+    names, problems = list_files(folder)
+    for name, problem in problems.items():
+        raise UserError(f'{folder / name} {problem}')
+    for name in names:
+        if name != printable(name.strip()):
+            raise UserError(f'{folder} has a photo with the name {name!r}, which is no line of plain text: rename it')
+    files = [str(folder / name) for name in names]
+    pixels = Photos(files, transform, check_files(files))
+    return Split(folder.resolve().name, None, None, (), np.zeros(0, np.int32), tuple(names), pixels=pixels)
+
+
 def write(split: Split, root: str | Path) -> None:
     """Writes the pixels and captions of a split, such as one of `scenes`, as PNG files with `metadata.jsonl`.
 
@@ -131,6 +158,42 @@ def _folder_of(listing: caption_files.Listing) -> Path:
         if os.path.exists(os.path.join(folder, first.name)):  # no error if the name is too long
             return folder
     raise UserError(f'{first.where} names {first.name}, which is not in {listing.folders[0]}: add the file')
+
+
+def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Lists the image files of a folder and of the folders in it, without hidden ones.
+
+    Returns:
+      The names, relative to the folder, and name -> reason, of those that cannot be read: links that lead out of the
+      folder, and folders without permission.
+
+    Raises:
+      UserError: if there are none, or the folder cannot be read.
+    """
+    names, problems, inside = [], {}, os.path.realpath(folder)
+
+    def leave_out(error: OSError) -> None:
+        problems[os.path.relpath(error.filename, folder)] = f'cannot be read ({error.strerror}): make it readable'
+
+    for parent, folders, files in os.walk(folder, onerror=leave_out):
+        folders[:] = [name for name in folders if not name.startswith('.')]
+        for name in [*filter(_is_photo, files), *folders]:
+            path = os.path.join(parent, name)
+            relative = os.path.relpath(path, folder)
+            if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(inside):
+                problems[relative] = f'is a link that leads out of {folder}: copy what it leads to, or leave it out'
+            elif name not in folders:
+                names.append(relative)
+    if os.curdir in problems:
+        raise UserError(f'{folder} {problems[os.curdir]}')
+    names = sorted([*names, *problems])
+    if not names:
+        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
+    return names, problems
+
+
+def _is_photo(name: str) -> bool:
+    return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not name.startswith('.')
 
 
 def check_files(files: Sequence[str]) -> str:

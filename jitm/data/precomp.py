@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from jitm.files import open_file, parse_json
 
 _CHUNK_BYTES = 64 * 2**20
 _FEATURES = '_ims.npy'
+MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.evaluation.networks`
+ENCODED_BY = {'network', 'parameters', 'crops', 'dtype', 'image_size', 'short_side', 'interpolation', 'origin'}
 SHARED = 'boxes.npy', 'dataset.txt'  # by all splits of a folder
 _OTHERS = '_caps.txt', '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
 FLOATS = (np.float16, np.float32)
@@ -103,7 +106,18 @@ def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score:
         boxes=None if boxes is None else boxes[:kept],
         dataset=dataset,
         tags=None if tags is None else tags[::repeats][:kept],
+        encoded_by=_read_encoded_by(root, split),
     )
+
+
+def _read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
+    """Returns what encoded a split; None if that is not known."""
+    try:
+        with open_file(os.path.join(root, MANIFEST)) as file:
+            entry = parse_json(file.read())[split]
+        return {key: entry[key] for key in sorted(ENCODED_BY)}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def read_lines(path: str) -> tuple[str, ...]:

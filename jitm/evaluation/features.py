@@ -1,7 +1,5 @@
 """Features of a model's image network, written once in the layout that `jitm.data.precomp` reads."""
 
-import dataclasses
-import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,47 +11,19 @@ import jax
 import numpy as np
 
 from jitm import config as config_lib
-from jitm import parallel
 from jitm.data.pipeline import check_images
 from jitm.data.pixels import Photos
-from jitm.data.precomp import SHARED, files_of
+from jitm.data.precomp import MANIFEST, SHARED, files_of
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.files import OutputFolder, hash_arrays, locked, parse_json
-from jitm.layers.normalization import l2_normalize
+from jitm.evaluation.networks import CROPS, Network, check_model
+from jitm.files import OutputFolder, locked, parse_json
 from jitm.models.matcher import Matcher
 from jitm.types import Images
 
 KIND = 'a set of encoded features'
-MANIFEST = 'encoded.json'
 FEATURES = '_ims.npy'
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
-CROPS = (1, 10)
-IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
-
-
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """An image network with its parameters.
-
-    Attributes:
-      model: a matcher whose `image` computes `features` of pixels, and says whether to `normalize_features`.
-      variables: its parameters and statistics.
-      crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
-      dtype: of the files, 'float32' or 'float16'.
-    """
-
-    model: Matcher
-    variables: chex.ArrayTree
-    crops: int
-    dtype: str
-
-    @functools.cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything besides the images that the features depend on, as JSON."""
-        variables = {part: values.get('image', {}) for part, values in self.variables.items()}
-        network = repr(self.model.image), hash_arrays(jax.tree.leaves(jax.device_get(variables)))
-        return {'network': network[0], 'parameters': network[1], 'crops': self.crops, 'dtype': self.dtype}
 
 
 def check(network: Network, split: Split) -> list[str]:
@@ -69,10 +39,8 @@ def check(network: Network, split: Split) -> list[str]:
     Raises:
       UserError: if the network has no features of pixels, or cannot read these images.
     """
-    model = network.model
-    if 'pixels' not in model.reads or not hasattr(getattr(model, 'image', None), 'features'):
-        raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: take a model with one')
-    check_images(split, model.reads)
+    check_model(network.model)
+    check_images(split, network.model.reads)
     if network.crops not in CROPS:
         raise UserError(f'crops is {network.crops}: take 1 or 10')
     if network.crops > 1 and not isinstance(split.pixels, Photos):
@@ -103,39 +71,14 @@ def _num_regions(network: Network, split: Split) -> int:
     return jax.eval_shape(lambda variables: network.model.apply(variables, method=features), network.variables).shape[1]
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(model: Matcher) -> Callable:
-    """Returns `(pixels [N, C, H, W, 3], variables) -> features float32 [N, R, F]`, the mean over C crops."""
-
-    def features(matcher: Matcher, pixels: chex.Array) -> chex.Array:
-        flat = pixels.reshape(-1, *pixels.shape[2:])
-        values = matcher.image.features(Images(pixels=flat))
-        values = values.reshape(*pixels.shape[:2], *values.shape[1:]).mean(axis=1)
-        return l2_normalize(values) if matcher.image.normalize_features else values
-
-    return parallel.map_rows(lambda pixels, variables: model.apply(variables, pixels, method=features))
-
-
 def encode(network: Network, split: Split) -> Iterator[np.ndarray]:
-    """Yields the features of the images of a split, float32 [n, R, F], some at a time; the next ones are decoded ahead.
+    """Yields the features of the images of a split, [n, R, F], some at a time; see `Network.encode`."""
 
-    They are what the encoder after the network reads: normalized if `normalize_features` is set.
-    """
-    variables = parallel.put_everywhere(network.variables)
-    size = max(1, IMAGES_PER_CALL // network.crops) * parallel.num_local_devices()
-    waiting: list[tuple[int, chex.Array]] = []
-    for start in range(0, split.num_images, size):
-        rows = np.arange(start, min(start + size, split.num_images))
-        padded = np.pad(rows, (0, size - len(rows)), mode='edge')
-        pixels = split.pixels[padded][:, None] if network.crops == 1 else split.pixels.crops(padded)
-        waiting.append((len(rows), _compiled(network.model)(parallel.put_rows(pixels), variables)))
-        if len(waiting) > 1:
-            yield _fetch(*waiting.pop(0))
-    yield _fetch(*waiting.pop())
+    def crops(rows: np.ndarray) -> np.ndarray:
+        return split.pixels.crops(rows) if network.crops > 1 else split.pixels[rows][:, None]
 
-
-def _fetch(count: int, features: chex.Array) -> np.ndarray:
-    return jax.device_get(features)[:count]
+    count, size = split.num_images, network.images_per_call
+    return network.encode(crops(np.arange(start, min(start + size, count))) for start in range(0, count, size))
 
 
 def grid_boxes(regions: int) -> np.ndarray | None:
@@ -148,7 +91,7 @@ def grid_boxes(regions: int) -> np.ndarray | None:
 
 
 def _describe(network: Network, split: Split) -> dict[str, Any]:
-    """Returns everything that the features of a split depend on, as JSON: the entry of the split in the manifest."""
+    """Returns everything that the features of a split depend on, as JSON."""
     transform = getattr(split.pixels, 'transform', None)  # an array of pixels has none
     resizing = {key: getattr(transform, key, None) for key in ('short_side', 'interpolation')}
     pixels = {'image_size': list(split.pixels.shape[1:3]), **resizing}
@@ -195,7 +138,7 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
 def write(
     network: Network, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
 ) -> bool:
-    """Writes the features, captions and names of a split, unless they have been written before.
+    """Writes the features, the names and any captions of a split, unless they have been written before.
 
     All splits of a folder have the features of one network. What is left of others is removed.
 
@@ -232,12 +175,14 @@ def _write(network: Network, split: Split, split_name: str, output: OutputFolder
     if not present:  # other features were removed, or never completed
         known = {}
     output.remove(files_of(split_name) if present else output.names)
-    texts, _ = split.texts_of_image
     with output.replacing(MANIFEST) as file:
-        file.write((json.dumps({**known, split_name: wanted}, indent=2) + '\n').encode())
-    _write_lines(output, f'{split_name}_caps.txt', [split.captions[text] for text in texts])
+        entry = {**wanted, 'origin': network.origin}
+        file.write((json.dumps({**known, split_name: entry}, indent=2) + '\n').encode())
     _write_lines(output, f'{split_name}_ids.txt', split.image_ids)
-    _save(output, f'{split_name}_image_of_text.npy', split.image_of_text[texts])
+    if split.captions:
+        texts, _ = split.texts_of_image
+        _write_lines(output, f'{split_name}_caps.txt', [split.captions[text] for text in texts])
+        _save(output, f'{split_name}_image_of_text.npy', split.image_of_text[texts])
     if split.dataset:
         _write_lines(output, 'dataset.txt', [split.dataset])
     _write_features(network, split, output, name, report)  # the last one: with it the split is complete
@@ -251,8 +196,7 @@ def _write_features(
     dtype, written = np.dtype(network.dtype), 0
     with output.replacing(name) as file:
         for features in encode(network, split):
-            with np.errstate(over='ignore'):
-                features, (regions, size) = features.astype(dtype), features.shape[1:]
+            regions, size = features.shape[1:]
             if not np.isfinite(features).all():
                 row = written + int(np.argmin(np.isfinite(features).all(axis=(1, 2))))
                 raise UserError(

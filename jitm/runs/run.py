@@ -34,6 +34,7 @@ class Run:
       data_hash: hash of the training split, see `Split.identity`.
       image_size: H and W of the training pixels; None for models that do not read pixels.
       data_name: what published weights call their training data; '' if unknown, and for runs that were trained here.
+      encoded_by: the network that computed the training features, see `Split`; None if not known.
     """
 
     workdir: Path
@@ -47,6 +48,7 @@ class Run:
     data_hash: str
     image_size: tuple[int, int] | None = None
     data_name: str = ''
+    encoded_by: Mapping[str, Any] | None = None
 
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
@@ -80,7 +82,18 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     except (AttributeError, IndexError, KeyError, TypeError) as error:  # that of a folder has no checksum
         raise UserError(f'{workdir} has a damaged config ({error!r}); restore or export it again') from error
     return Run(
-        workdir, step, member, model, variables, vocabulary, config, feature_size, data_hash, image_size, data_name
+        workdir=workdir,
+        step=step,
+        member=member,
+        model=model,
+        variables=variables,
+        vocabulary=vocabulary,
+        config=config,
+        feature_size=feature_size,
+        data_hash=data_hash,
+        image_size=image_size,
+        data_name=data_name,
+        encoded_by=run.get('encoded_by'),
     )
 
 
@@ -138,6 +151,7 @@ def export_run(run: Run, folder: Path) -> None:
         'data': data,
         'step': run.step,
         'member': run.member,
+        'encoded_by': run.encoded_by,
     }
     name = config_lib.member_model(run.config, run.member)['name']
     card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member))

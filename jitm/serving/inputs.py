@@ -1,7 +1,7 @@
 """Images and captions for a loaded run: region features of any layout, checked and padded, and splits."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -162,11 +162,27 @@ def _read_boxes(boxes: Any, images: Sequence[np.ndarray]) -> np.ndarray:
     return _pad(boxes)
 
 
+def reads_photos(run: Run) -> bool:
+    """Returns whether a run reads pixels, or features of a known network."""
+    return 'pixels' in run.model.reads or run.encoded_by is not None
+
+
 def transform_of(run: Run) -> Transform:
-    """Returns how photos become the pixels that the model of a run reads: as in its training data."""
-    size, data = run.image_size[0], run.config['data']
-    given = {key: data[key] for key in ('short_side', 'interpolation') if key in data}
+    """Returns how photos become the pixels that a run, or the network of its features, reads: as in its training."""
+    reads = 'pixels' in run.model.reads
+    size, data = (run.image_size, run.config['data']) if reads else (run.encoded_by['image_size'], run.encoded_by)
+    return make_transform(size[0], data)
+
+
+def make_transform(size: int, data: Mapping[str, Any]) -> Transform:
+    """Returns how photos become square pixels of a size, with what `data` says of the resizing, as in evaluation."""
+    given = {key: data[key] for key in ('short_side', 'interpolation') if data.get(key) is not None}
     return Transform(**{'short_side': size, 'interpolation': 'bilinear'} | given, image_size=size, **CENTRE)
+
+
+def are_photos(images: Any) -> bool:
+    """Returns whether a value is a list of photos, see `decode`."""
+    return is_list(images) and len(images) > 0 and all(isinstance(image, Photo) for image in images)
 
 
 def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
@@ -180,7 +196,7 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
       UserError: if they are neither, or a photo cannot be read.
     """
     wanted = [*run.image_size, 3]
-    if is_list(images) and len(images) and all(isinstance(image, Photo) for image in images):
+    if are_photos(images):
         transform = transform_of(run)
         if all(isinstance(image, str | Path) for image in images):
             return Photos(list(map(str, images)), transform)
@@ -196,9 +212,9 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
 
 def is_one_image(image: Any, run: Run) -> bool:
     """Returns whether a value is one image and not several: a photo, its pixels, its features or a vector."""
-    if 'pixels' in run.model.reads:
-        return isinstance(image, Photo) or getattr(image, 'ndim', 4) == 3
-    return getattr(image, 'ndim', 3) < 3
+    if isinstance(image, Photo):
+        return reads_photos(run)
+    return getattr(image, 'ndim', 4) == 3 if 'pixels' in run.model.reads else getattr(image, 'ndim', 3) < 3
 
 
 def check_tags(tags: Any, run: Run, num_images: int) -> Tokens | None:

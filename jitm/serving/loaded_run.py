@@ -15,15 +15,17 @@ from jitm.data.pipeline import pad_texts
 from jitm.data.transforms import Photo
 from jitm.errors import UserError
 from jitm.evaluation.encoding import Encoder, fill, first
+from jitm.evaluation.networks import Network, restore
 from jitm.files import hash_arrays
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
 from jitm.serving.batches import concatenate, num_items, starts, take
+from jitm.serving.encoded_photos import features_of_photos
 from jitm.serving.encodings import check, image_batches, shapes
 from jitm.serving.index import Index
 from jitm.serving.indexing import update
-from jitm.serving.inputs import Data, data_of, is_list, read_captions, transform_of
-from jitm.serving.sources import Source, open_source
+from jitm.serving.inputs import Data, are_photos, data_of, is_list, read_captions, transform_of
+from jitm.serving.sources import Source, check_photos, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
 from jitm.types import Images
 
@@ -42,9 +44,15 @@ class LoadedRun:
       run: the run as plain data: workdir, step, model, variables, vocabulary and config.
     """
 
-    def __init__(self, run: Run):
-        """Moves the parameters of a run to the device."""
-        self.run = run
+    def __init__(self, run: Run, encoder: str | Path | None = None):
+        """Moves the parameters of a run to the device.
+
+        Args:
+          run: the run.
+          encoder: the run directory, or the file of weights, of the network that encoded the features of the run, if it
+            has moved.
+        """
+        self.run, self._moved = run, encoder
         self._encoder = Encoder(run.model, run.variables, run.config['evaluation']['dtype'])
 
     def __repr__(self) -> str:
@@ -66,12 +74,23 @@ class LoadedRun:
         """
         return data_of(read_split([self.run], split, data_root), self.run.model.reads)
 
+    @functools.cached_property
+    def network(self) -> Network:
+        """The network that encoded the training features; a UserError if it is unknown, or not found."""
+        check_photos(self.run, 'photos')
+        return restore(self.run.encoded_by, self.run.workdir, self._moved)
+
+    def open(self, images: str | Path | Data | Source, photos: Path | None = None) -> Source:
+        """Returns images as a source, see `sources.open_source`."""
+        return open_source(images, self.run, photos, lambda: self.network)
+
     def encode_image(self, images: Any, boxes: Any = None, tags: Sequence[str] | None = None) -> Encoding:
         """Encodes images.
 
         Args:
           images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `Data.images`; for models of
-            pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow.
+            pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow. For
+            models of features that `jitm encode` wrote photos, too, which the same network then encodes.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `Data.images`.
           tags: the object tags of each image in one string, such as 'dog person'; only for models that read tags, and
@@ -81,9 +100,11 @@ class LoadedRun:
           The encodings: leaves [I, ...].
 
         Raises:
-          UserError: if there are no images, or features, boxes or tags do not have these shapes or are not read by the
-            model.
+          UserError: if there are no images, features, boxes or tags do not have these shapes or are not read by the
+            model, or the network of the features is not found.
         """
+        if 'pixels' not in self.run.model.reads and are_photos(images):
+            images = features_of_photos(self.network, images, transform_of(self.run))
         batches = image_batches(self.run, images, boxes, tags, MAX_ENCODED)
         return concatenate([self._encode('encode_image', batch) for batch in batches])
 
@@ -294,7 +315,7 @@ class LoadedRun:
           UserError: if no image can be read, the model has no vectors, or the index cannot be written.
         """
         self.check_vectors()
-        source = open_source(images, self.run)
+        source = self.open(images)
         folder = self.index_folder(source) if folder is None else Path(folder)
         size = self._encoder.images_per_call
         return update(source, folder, self.model_key, functools.partial(self._encode_vectors, size), size, report)

@@ -14,7 +14,7 @@ from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.sources import Source
+from jitm.serving.sources import Source, check_photos
 from jitm.serving.vectors import Hit, VectorSearch, rank
 
 
@@ -107,7 +107,8 @@ def _vector(run: LoadedRun, index: Index, query: Query, row: int | None) -> np.n
         return run.vectors(run.encode_text([query.caption]))
     if row is not None:
         return index.vectors[row : row + 1]
-    if 'pixels' in run.run.model.reads and Path(query.image).is_file():
+    if Path(query.image).is_file():
+        check_photos(run.run, f'the photo {query.image}')
         return run.vectors(run.encode_image([query.image]))
     raise UserError(f"the index has no image '{query.image}'{did_you_mean(query.image, index.names)}")
 

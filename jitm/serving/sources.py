@@ -2,27 +2,29 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from PIL import Image
 
 from jitm.analysis.pictures import pictures_of, thumbnail, uri
+from jitm.data.photos import list_files
 from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
-from jitm.data.precomp import open_npy
+from jitm.data.precomp import open_npy, read_lines
 from jitm.data.splits import Split
-from jitm.data.transforms import RAW, decode, reading
+from jitm.data.transforms import decode, reading
 from jitm.errors import UserError
+from jitm.evaluation.features import FEATURES
+from jitm.evaluation.networks import Network, crops_of
 from jitm.runs.run import Run, check_split
+from jitm.serving.encoded_photos import images_of_crops
 from jitm.serving.index import Entry
-from jitm.serving.inputs import Data, images_of, transform_of
+from jitm.serving.inputs import Data, images_of, reads_photos, transform_of
 from jitm.types import Images
-
-SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
-FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 
 
 class Item(NamedTuple):
@@ -78,7 +80,15 @@ class Source(Protocol):
 class PhotoFiles:
     """Image files, named as given."""
 
-    def __init__(self, names: Sequence[str], photos: Photos, label: str, problems: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        names: Sequence[str],
+        photos: Photos,
+        label: str,
+        problems: Mapping[str, str] | None = None,
+        view: Callable[[Image.Image], np.ndarray] | None = None,
+        as_images: Callable[[np.ndarray], Images] | None = None,
+    ):
         """Takes the files in the order of their names.
 
         Args:
@@ -86,8 +96,11 @@ class PhotoFiles:
           photos: the files, and how they become pixels.
           label: see `Source`.
           problems: name -> reason, of those that are not read.
+          view: from a decoded photo to an array; the pixels that are read in evaluation if None.
+          as_images: from the arrays of N photos to those that a model reads, which are their pixels if None.
         """
         self.label, self.names, self._photos, self._problems = label, list(names), photos, problems or {}
+        self._view, self._as_images = view, as_images or (lambda pixels: Images(pixels=pixels))
         self._row = {name: row for row, name in enumerate(self.names)}
 
     def _path(self, name: str) -> str:
@@ -109,19 +122,19 @@ class PhotoFiles:
         if not problem:
             try:
                 with reading(path) as file:
-                    pixels = decode(file.data, self._photos.transform.evaluate, path)
+                    pixels = decode(file.data, self._view or self._photos.transform.evaluate, path)
                     return Item(Entry(name, file.size, file.time, file.checksum), pixels)
             except UserError as error:
                 problem = str(error).removeprefix(f'{path} ')
         return Item(Entry(name, 0, 0, ''), None, problem)
 
     def stack(self, images: Sequence[np.ndarray]) -> Images:
-        """Returns decoded photos as pixels."""
-        return Images(pixels=np.stack(images))
+        """Returns decoded photos as a model reads them."""
+        return self._as_images(np.stack(images))
 
     def check(self, run: Run) -> None:
-        """Raises a UserError unless the model of a run reads pixels."""
-        _check_reads_pixels(run, 'photos')
+        """Raises a UserError unless a run reads photos."""
+        check_photos(run, 'photos')
 
     def take(self, names: Sequence[str], run: Run) -> list[str]:
         """Returns the paths of some photos, which a run decodes as it does in evaluation."""
@@ -188,65 +201,49 @@ def unique_ids(split: Split) -> list[str]:
 
 
 def read_features(path: Path) -> Split:
-    """Opens a file of features as a split without captions, whose images are named by their numbers.
+    """Opens a file of features as a split without captions.
 
     Args:
-      path: a `.npy` file of floats [I, R, F], or of vectors [I, F].
+      path: a `.npy` file of floats [I, R, F], or of vectors [I, F]. The images of `x_ims.npy` have the names in
+        `x_ids.txt`; those of others have numbers.
 
     Raises:
-      UserError: if it is not such a file.
+      UserError: if it is not such a file, or the names are not those of the images.
     """
     regions = open_npy(str(path))
     regions = regions[:, None] if regions.ndim == 2 else regions
     if regions.ndim != 3 or not regions.size:
         raise UserError(f'{path} has shape {list(regions.shape)}; give features [images, regions, features]')
     counts = np.full(len(regions), regions.shape[1], np.int32)
-    return Split(path.name, regions, counts, (), np.zeros(0, np.int32), tuple(map(str, range(len(regions)))))
+    return Split(path.name, regions, counts, (), np.zeros(0, np.int32), _read_names(path, len(regions)))
 
 
-def read_folder(folder: Path, run: Run, label: str) -> PhotoFiles:
-    """Lists the image files of a folder and of the folders in it, without hidden ones.
-
-    Links that lead out of the folder, and folders that cannot be read, are listed as problems.
-
-    Raises:
-      UserError: if there are none, the folder cannot be read, or the model of the run does not read pixels.
-    """
-    _check_reads_pixels(run, f'the photos of {folder}')
-    names, problems, inside = [], {}, os.path.realpath(folder)
-
-    def leave_out(error: OSError) -> None:
-        problems[os.path.relpath(error.filename, folder)] = f'cannot be read ({error.strerror}): make it readable'
-
-    for parent, folders, files in os.walk(folder, onerror=leave_out):
-        folders[:] = [name for name in folders if not name.startswith('.')]
-        for name in [*filter(_is_photo, files), *folders]:
-            path = os.path.join(parent, name)
-            relative = os.path.relpath(path, folder)
-            if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(inside):
-                problems[relative] = f'is a link that leads out of {folder}: copy what it leads to, or leave it out'
-            elif name not in folders:
-                names.append(relative)
-    if os.curdir in problems:
-        raise UserError(f'{folder} {problems[os.curdir]}')
-    names = sorted([*names, *problems])
-    if not names:
-        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
-    return PhotoFiles(names, Photos([str(folder / name) for name in names], transform_of(run)), label, problems)
+def _read_names(path: Path, images: int) -> tuple[str, ...]:
+    """Returns the names of the images of a file of features, which may be listed once for each caption."""
+    names = path.with_name(f'{path.name.removesuffix(FEATURES)}_ids.txt')
+    if not path.name.endswith(FEATURES) or not names.exists():
+        return tuple(map(str, range(images)))
+    lines = read_lines(str(names))
+    if len(lines) % images:
+        raise UserError(f'{names} has {len(lines)} ids for the {images} images of {path.name}: give one for each')
+    return lines[:: len(lines) // images]
 
 
-def _check_reads_pixels(run: Run, photos: str) -> None:
-    if 'pixels' not in run.model.reads:
+def check_photos(run: Run, photos: str) -> None:
+    """Raises a UserError unless a run reads photos."""
+    if not reads_photos(run):
         raise UserError(
-            f'{run.workdir} has a model of region features, which cannot read {photos}; give a file of their features'
+            f'{run.workdir} has a model of region features of an unknown network, which cannot read {photos}; give a '
+            'file of their features'
         )
 
 
-def _is_photo(name: str) -> bool:
-    return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not name.startswith('.')
-
-
-def open_source(images: str | Path | Data | Source, run: Run, photos: Path | None = None) -> Source:
+def open_source(
+    images: str | Path | Data | Source,
+    run: Run,
+    photos: Path | None = None,
+    network: Callable[[], Network] | None = None,
+) -> Source:
     """Returns images as a source.
 
     Args:
@@ -254,6 +251,7 @@ def open_source(images: str | Path | Data | Source, run: Run, photos: Path | Non
         unchanged.
       run: the run whose model reads them.
       photos: a folder with the pictures of a split, see `pictures_of`.
+      network: returns the network that encoded the features of the run, see `LoadedRun.network`.
 
     Raises:
       UserError: if the model cannot read these images.
@@ -268,5 +266,12 @@ def open_source(images: str | Path | Data | Source, run: Run, photos: Path | Non
     path = Path(images).absolute()
     label = f'{path.name}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}'
     if path.is_dir():
-        return read_folder(path, run, label)
+        check_photos(run, f'the photos of {path}')
+        names, problems = list_files(path)
+        transform = transform_of(run)
+        files = Photos([str(path / name) for name in names], transform)
+        if 'pixels' in run.model.reads:
+            return PhotoFiles(names, files, label, problems)
+        view = crops_of(transform, run.encoded_by['crops'])
+        return PhotoFiles(names, files, label, problems, view, lambda crops: images_of_crops(network(), crops))
     return SplitImages(read_features(path), run, photos, label)

@@ -80,6 +80,7 @@ def _describe(setup: Setup) -> dict[str, Any]:
         'vocabulary_hash': setup.data.vocabulary.hash,
         'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
         'steps_per_epoch': setup.pipeline.steps_per_epoch,
+        'encoded_by': setup.data.train.encoded_by,
     }
 
 

@@ -18,7 +18,7 @@ from jitm.serving.inputs import data_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.sources import PhotoFiles, open_source
 from tests.commands.test_report import Page
-from tests.conftest import TINY
+from tests.conftest import TINY, state_of
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
 
@@ -110,7 +110,7 @@ def test_a_second_run_may_read_other_fields_of_the_split(finished, split, sims, 
     np.testing.assert_array_equal(source.take(split.image_ids[2:4], reads_pixels), split.pixels[2:4])
     source.check(reads_pixels)
     photos = PhotoFiles(['a.jpg'], Photos(['folder/a.jpg'], None), 'photos')
-    with pytest.raises(UserError, match='has a model of region features, which cannot read photos; give a file'):
+    with pytest.raises(UserError, match='features of an unknown network, which cannot read photos; give a file'):
         photos.check(run)
 
 
@@ -138,11 +138,11 @@ def test_files_of_somebody_else_are_not_replaced(finished, capsys, tmp_path):
         (tmp_path / 'new', ('--export', vectors), 'vectors.faiss exists and was not written by jitm'),
         (tmp_path, (), 'is not empty and is not an index of jitm; choose a new or empty folder'),
     ):
-        before = {path: path.stat() for path in tmp_path.rglob('*')}
+        before = state_of(tmp_path)
         arguments = *flags[:4], '--index', index, 'a', *file
         assert cli.main(['search', *map(str, arguments)]) == 2
         assert sentence in capsys.readouterr().err
-        assert {path: path.stat() for path in tmp_path.rglob('*')} == before
+        assert state_of(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_files_of_somebody_else_are_not_replaced(finished, capsys, tmp_path):
         (['--split', 'test', '--export', 'x', '--json'], '--json is not read without a caption or --image'),
         (['--split', 'test', '--export', 'x', '--html', 'a.html'], '--html is not read without a caption or --image'),
         (['--split', 'test', '--image', 'test-00003'], "the index has no image 'test-00003', did you mean 'test-0000"),
-        (['a', '--images', '.'], 'has a model of region features, which cannot read the photos of'),
+        (['a', '--images', '.'], 'features of an unknown network, which cannot read the photos of'),
         (['a', '--images', 'none.npy'], 'none.npy'),
         (['a', '--split', 'nothing'], "'nothing'"),
     ],
@@ -180,7 +180,7 @@ def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys, tmp
 def test_pictures_of_photos_are_refused(finished, split, capsys, monkeypatch, tmp_path):
     """A split of photos has pictures of its own."""
     source = PhotoFiles(['a.jpg'], Photos(['folder/a.jpg'], None), 'photos')
-    monkeypatch.setattr('jitm.commands.search.open_source', lambda *arguments: source)
+    monkeypatch.setattr(LoadedRun, 'open', lambda *arguments: source)
     flags = f'--workdir {finished} --split test --html {tmp_path}/a.html --photos {tmp_path} a'
     assert cli.main(['search', *flags.split()]) == 2
     assert '--photos is for images of features, but these are photos; leave it out' in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import shutil
 import types
 
@@ -10,11 +11,12 @@ import pytest
 from flax import linen as nn
 from PIL import Image
 
-from jitm.commands import encode
+from jitm.commands import cli, encode
 from jitm.data import photos, precomp, scenes
 from jitm.errors import UserError
-from jitm.evaluation import features
-from jitm.files import OutputFolder, locked
+from jitm.evaluation import features, networks
+from jitm.files import LOCK, OWNED, OutputFolder, locked
+from jitm.serving import sources
 from tests.models.test_matchers import make_vse
 
 
@@ -39,8 +41,8 @@ class Cells(nn.Module):
 
 def make_network(edge=2, normalize=False, crops=1, dtype='float32', factor=2.0):
     model = make_vse().clone(image=Cells(edge, normalize))
-    variables = {'params': {'image': {'factor': np.float32(factor)}, 'text': {'unused': np.ones(3, np.float32)}}}
-    return features.Network(model, variables, crops, dtype)
+    variables = {'params': {'image': {'factor': np.float32(factor)}}}
+    return networks.Network(model, variables, crops, dtype)
 
 
 @pytest.fixture(scope='module')
@@ -110,7 +112,7 @@ def test_features_are_averaged_over_crops_and_then_normalized(split, tmp_path, c
 
 
 def test_images_are_encoded_in_blocks(split, tmp_path, monkeypatch):
-    monkeypatch.setattr(features, 'IMAGES_PER_CALL', 2)
+    monkeypatch.setattr(networks, 'IMAGES_PER_CALL', 2)
     features.write(make_network(), split, 'dev', tmp_path)
     np.testing.assert_allclose(np.load(tmp_path / 'dev_ims.npy'), 2 * cells(split.pixels[:]), rtol=1e-6)
 
@@ -323,7 +325,7 @@ def test_a_damaged_description_is_named(split, tmp_path, content):
 
 
 def test_encoded_images_are_counted(split, tmp_path, monkeypatch):
-    monkeypatch.setattr(features, 'IMAGES_PER_CALL', 2)
+    monkeypatch.setattr(networks, 'IMAGES_PER_CALL', 2)
     counts = []
     features.write(make_network(), split, 'dev', tmp_path, counts.append)
     assert len(counts) > 1
@@ -342,17 +344,21 @@ class Bar:
     def __exit__(self, *_):
         pass
 
-    def update(self, count):
+    def update(self, count=1):
         self.shown[2] += count
 
 
-def run_command(monkeypatch, root, out, network, splits=('train', 'dev'), **data):
+def run_command(monkeypatch, root, out, network, splits=('train', 'dev'), arguments=(), **data):
     """Runs the command with a network, and returns its progress bars."""
     bars = []
     monkeypatch.setattr(encode.tqdm, 'tqdm', lambda *args, **keywords: bars.append(Bar(*args, **keywords)) or bars[-1])
     data = {'source': 'photos.load', 'root': str(root), 'image_size': 16, 'short_side': 20} | data
-    monkeypatch.setattr(encode, '_read_network', lambda values: (network, data))
-    encode.main(types.SimpleNamespace(out=str(out), split=splits, data_root=None))
+    run = types.SimpleNamespace(config={'data': data}, image_size=(16, 16))
+    monkeypatch.setattr(encode, 'load_run', lambda *_: run)
+    monkeypatch.setattr(networks, 'of_run', lambda *_: network)
+    values = cli._define_flags(encode, [])
+    values(['jitm', '--workdir', 'run', '--out', str(out), *(arguments or [f'--split={name}' for name in splits])])
+    encode.main(values)
     return [bar.shown for bar in bars]
 
 
@@ -379,3 +385,71 @@ def test_the_command_warns_once_of_ten_crops_that_are_alike(root, tmp_path, monk
     assert "'data.short_side' and 'data.image_size' are both 16: give a larger --config.data.short_side" in message
     alike = load(root, short_side=16).pixels.crops(np.arange(1))[0]
     assert len(np.unique(alike, axis=0)) == 2
+
+
+def test_a_folder_of_photos_needs_no_captions(root, tmp_path, monkeypatch, capsys):
+    holiday = tmp_path / 'holiday'
+    shutil.copytree(root / 'dev', holiday / 'deep')
+    (holiday / 'deep' / 'metadata.jsonl').unlink()
+    shutil.copy(root / 'train' / 'train-000001.png', holiday / 'a b.png')
+    out = tmp_path / 'out'
+    bars = run_command(monkeypatch, root, out, make_network(), arguments=['--images', str(holiday)])
+    assert bars == [['checking', 6, 6], ['holiday', 6, 6]]
+    assert set(contents(out)) == {OWNED, LOCK, 'boxes.npy', 'encoded.json', 'holiday_ids.txt', 'holiday_ims.npy'}
+    split = sources.read_features(out / 'holiday_ims.npy')
+    assert split.image_ids == ('a b.png', *(f'deep/dev-{n:06}.png' for n in range(5)))
+    features.write(make_network(), load(root), 'dev', tmp_path / 'known')
+    np.testing.assert_array_equal(split.regions[1:], np.load(tmp_path / 'known' / 'dev_ims.npy'))
+    output = capsys.readouterr().out
+    assert f'--images {out}/holiday_ims.npy CAPTION' in output
+    assert 'jitm train' not in output
+    run_command(monkeypatch, root, out, make_network(), arguments=['--images', str(holiday)])
+    assert 'holiday: 6 images had been encoded' in capsys.readouterr().out
+
+
+def test_names_of_features_are_one_for_each_image(tmp_path):
+    np.save(tmp_path / 'a_ims.npy', np.ones((2, 3), np.float32))
+    for lines, ids in (('x\ny\n', ('x', 'y')), ('x\nx\ny\ny\n', ('x', 'y'))):
+        (tmp_path / 'a_ids.txt').write_text(lines)
+        assert sources.read_features(tmp_path / 'a_ims.npy').image_ids == ids
+    (tmp_path / 'a_ids.txt').write_text('x\ny\nz\n')
+    with pytest.raises(UserError, match=r'a_ids.txt has 3 ids for the 2 images of a_ims.npy: give one for each'):
+        sources.read_features(tmp_path / 'a_ims.npy')
+    (tmp_path / 'a_ims.npy').rename(tmp_path / 'a.npy')
+    assert sources.read_features(tmp_path / 'a.npy').image_ids == ('0', '1')
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'sentence'),
+    [
+        ('notes.txt', b'x', 'has no image files'),
+        ('a.jpg', b'', 'a.jpg is empty'),
+        ('a.jpg', b'x', 'a.jpg is no image that Pillow can read'),
+        (' a.png', None, "a photo with the name ' a.png', which is no line of plain text: rename it"),
+        ('a\nb.png', None, 'which is no line of plain text: rename it'),
+    ],
+)
+def test_folders_with_odd_photos_are_one_sentence(root, tmp_path, monkeypatch, name, content, sentence):
+    folder = tmp_path / 'holiday'
+    folder.mkdir()
+    (folder / name).write_bytes((root / 'dev' / 'dev-000000.png').read_bytes() if content is None else content)
+    with pytest.raises(UserError, match=sentence):
+        run_command(monkeypatch, root, tmp_path / 'out', make_network(), arguments=['--images', str(folder)])
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_folder_of_photos_has_no_splits(root, tmp_path, monkeypatch):
+    arguments = ['--images', str(root), '--split', 'dev']
+    with pytest.raises(UserError, match='--images is read instead of --split and --data_root; leave them out'):
+        run_command(monkeypatch, root, tmp_path / 'out', make_network(), arguments=arguments)
+
+
+@pytest.mark.parametrize(('edge', 'crops', 'loss'), [(2, 1, 'scan.SCAN'), (1, 1, 'vse.VSE'), (1, 10, 'vse.VSE')])
+def test_the_command_prints_how_to_train(root, tmp_path, monkeypatch, capsys, edge, crops, loss):
+    run_command(monkeypatch, root, tmp_path, make_network(edge, crops=crops))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith('train ')]
+    _, *words = shlex.split(line.partition(' ')[2])
+    values, _ = cli._parse(cli.load_command('train'), words[words.index('train') + 1 :])
+    assert (values.config.data.root, values.config.model.name) == (str(tmp_path), loss)
+    run_command(monkeypatch, root, tmp_path, make_network(edge, crops=crops), ('test',))
+    assert 'train ' not in capsys.readouterr().out

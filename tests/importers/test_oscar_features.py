@@ -9,6 +9,7 @@ from jitm.data import precomp
 from jitm.errors import UserError
 from jitm.files import OWNED
 from jitm.importers.oscar_features import write
+from tests.conftest import state_of
 from tests.importers.torch_pickles import write_zip
 
 F = 5
@@ -88,10 +89,10 @@ def test_only_its_own_files_are_replaced(tmp_path, released):
         write(released, 'dev', out)
     assert not (out / 'dev_ims.npy').exists()
     (out / OWNED).unlink()
-    before = {path: path.stat() for path in out.iterdir()}
+    before = state_of(out)
     with pytest.raises(UserError, match='is not empty and is not a set of converted features of jitm'):
         write(released, 'test', out)
-    assert {path: path.stat() for path in out.iterdir()} == before
+    assert state_of(out) == before
 
 
 @pytest.mark.parametrize('content', [[1, 2], {}, {7: 3}, {7: '{'}, {7: []}])

@@ -27,7 +27,7 @@ from jitm.mining.products import ProductSearch
 from jitm.mining.report import summarize
 from jitm.mining.state import MiningState
 from jitm.runs.run import load_run, read_split
-from tests.conftest import ROOT, environment, run_script
+from tests.conftest import ROOT, environment, run_script, state_of
 from tests.evaluation.test_scoring import make_problem, make_scorer, score_at_once
 from tests.test_parallel import ends, free_port, run_processes, started
 
@@ -245,11 +245,10 @@ def test_command_writes_lists(trained, tmp_path, capsys):
 @pytest.mark.parametrize('name', ['manifest.json', 'i2t_train.npy', 'unfinished_7.npz', 'notes.txt'])
 def test_command_changes_no_files_of_somebody_else(trained, tmp_path, capsys, name):
     (tmp_path / name).write_bytes(b'mine')
-    before = (tmp_path / name).stat()
+    before = state_of(tmp_path)
     assert mine_by_command(trained, tmp_path) == 2
     assert 'is not empty and is not a set of mined negatives of jitm; choose a new' in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [tmp_path / name]
-    assert (tmp_path / name).stat() == before
+    assert state_of(tmp_path) == before
 
 
 def test_files_of_somebody_else_stay_beside_mined_lists(trained, tmp_path, capsys):

@@ -11,6 +11,7 @@ from jitm.commands.cli import main
 from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.runs.run import load_run
+from tests.conftest import state_of
 from tests.importers import authors_checkpoints as theirs
 from tests.importers.test_authors import REGIONS, SYSTEMS, convert, scores_of
 
@@ -69,11 +70,11 @@ def test_only_an_exported_model_is_replaced(run, exported, tmp_path, capsys):
     assert not (folder / 'old.txt').exists()
     assert (folder / 'notes.txt').read_text() == 'mine'
     (folder / '.jitm').unlink()
-    before = {path: path.stat() for path in folder.iterdir()}
+    before = state_of(folder)
     for target in ('safetensors', 'scan'):
         assert main(['convert', '--to', target, str(run), '--out', str(folder)]) == 2
         assert 'is not empty and is not an exported model of jitm; choose a new or empty' in capsys.readouterr().err
-    assert {path: path.stat() for path in folder.iterdir()} == before
+    assert state_of(folder) == before
 
 
 METRICS = {f'{side}/{name}': 50.0 for side in ('i2t', 't2i') for name in ('median_rank', 'mean_rank')}

@@ -191,7 +191,7 @@ def test_only_changed_photos_are_read(folder, tmp_path, monkeypatch):
 
 def test_photos_take_the_transform_of_the_training_data():
     assert transform_of(RUN) == Transform(8, 10, 'bicubic', 'centre', 1.0, False)
-    plain = types.SimpleNamespace(image_size=(8, 8), config={'data': {}})
+    plain = types.SimpleNamespace(model=RUN.model, image_size=(8, 8), config={'data': {}})
     assert transform_of(plain) == Transform(8, 8, 'bilinear', 'centre', 1.0, False)
 
 
@@ -212,5 +212,6 @@ def test_an_index_is_of_one_transform():
 def test_folders_without_photos_are_refused(tmp_path):
     with pytest.raises(UserError, match=r'has no image files \(.avif, .bmp, .gif,'):
         open_source(tmp_path, RUN)
-    with pytest.raises(UserError, match='has a model of region features, which cannot read the photos'):
-        open_source(tmp_path, types.SimpleNamespace(workdir='run', model=types.SimpleNamespace(reads=('regions',))))
+    reads = types.SimpleNamespace(reads=('regions',))
+    with pytest.raises(UserError, match='features of an unknown network, which cannot read the photos'):
+        open_source(tmp_path, types.SimpleNamespace(workdir='run', model=reads, encoded_by=None))

@@ -1,0 +1,215 @@
+"""Image networks that write features, and how a run on these features finds its network again."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+from PIL import Image
+
+from jitm import config as config_lib
+from jitm import parallel, ranges
+from jitm.data.transforms import Transform
+from jitm.errors import UserError
+from jitm.files import hash_arrays
+from jitm.importers.pretrained import load_pretrained, replace
+from jitm.layers.normalization import l2_normalize
+from jitm.models.matcher import Matcher
+from jitm.runs.run import Run, load_run
+from jitm.types import Images
+
+CROPS = (1, 10)
+IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
+PARTS = 'params', 'batch_stats'
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """An image network with its parameters.
+
+    Attributes:
+      model: a matcher whose `image` computes `features` of pixels, and says whether to `normalize_features`.
+      variables: the parameters and statistics of `image`.
+      crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
+      dtype: of the features, 'float32' or 'float16'.
+      origin: where the parameters are from, as JSON: `workdir`, `step` and `member` of a run, or a `config` and its
+        `member`.
+    """
+
+    model: Matcher
+    variables: chex.ArrayTree
+    crops: int
+    dtype: str
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything besides the images that the features depend on, as JSON."""
+        parameters = hash_arrays(jax.tree.leaves(jax.device_get(self.variables)))
+        return {'network': repr(self.model.image), 'parameters': parameters, 'crops': self.crops, 'dtype': self.dtype}
+
+    @property
+    def images_per_call(self) -> int:
+        """The number of images that are encoded at a time."""
+        return max(1, IMAGES_PER_CALL // self.crops) * parallel.num_local_devices()
+
+    def encode(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Encodes images; the next batch is read while one is encoded.
+
+        Args:
+          batches: crops of up to `images_per_call` images, uint8 [n, C, H, W, 3].
+
+        Yields:
+          The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
+          `normalize_features` is set.
+        """
+        waiting: list[tuple[int, chex.Array]] = []
+        for pixels in batches:
+            padding = [(0, self.images_per_call - len(pixels))] + [(0, 0)] * 4
+            padded = parallel.put_rows(np.pad(pixels, padding, mode='edge'))
+            waiting.append((len(pixels), _compiled(self.model)(padded, self._placed)))
+            if len(waiting) > 1:
+                yield self._fetch(*waiting.pop(0))
+        for count, features in waiting:
+            yield self._fetch(count, features)
+
+    @functools.cached_property
+    def _placed(self) -> chex.ArrayTree:
+        return parallel.put_everywhere(self.variables)
+
+    def _fetch(self, count: int, features: chex.Array) -> np.ndarray:
+        with np.errstate(over='ignore'):
+            return jax.device_get(features)[:count].astype(self.dtype)
+
+
+def crops_of(transform: Transform, crops: int) -> Callable[[Image.Image], np.ndarray]:
+    """Returns the function from a photo to one or ten crops of it that are encoded, uint8 [C, H, W, 3]."""
+    return transform.evaluate_crops if crops > 1 else lambda photo: transform.evaluate(photo)[None]
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(model: Matcher) -> Callable:
+    """Returns `(pixels [N, C, H, W, 3], variables) -> features float32 [N, R, F]`, the mean over C crops."""
+
+    def features(matcher: Matcher, pixels: chex.Array) -> chex.Array:
+        flat = pixels.reshape(-1, *pixels.shape[2:])
+        values = matcher.image.features(Images(pixels=flat))
+        values = values.reshape(*pixels.shape[:2], *values.shape[1:]).mean(axis=1)
+        return l2_normalize(values) if matcher.image.normalize_features else values
+
+    return parallel.map_rows(lambda pixels, variables: model.apply(variables, pixels, method=features))
+
+
+def check_model(model: Matcher) -> None:
+    """Raises a UserError unless a model has a network with features of pixels."""
+    if 'pixels' not in model.reads or not hasattr(getattr(model, 'image', None), 'features'):
+        raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: take a model with one')
+
+
+def _image_part(variables: Mapping[str, chex.ArrayTree]) -> dict[str, chex.ArrayTree]:
+    return {part: {'image': variables[part]['image']} for part in PARTS if 'image' in variables.get(part, {})}
+
+
+def of_run(run: Run, crops: int, dtype: str) -> Network:
+    """Returns the network of a trained run; for the arguments see `Network`.
+
+    Raises:
+      UserError: if its model has none.
+    """
+    check_model(run.model)
+    origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
+    return Network(run.model, _image_part(run.variables), crops, dtype, origin)
+
+
+def make_model(config: Mapping[str, Any], member: str) -> Matcher:
+    """Returns the model of a member of a config, whose words do not matter.
+
+    Raises:
+      UserError: if there is no such member, or it has no network that reads pixels.
+    """
+    if member not in config['members']:
+        raise UserError(f"the config has no member '{member}'; it has {', '.join(config['members'])}")
+    model = config_lib.make_model(config_lib.member_model(config, member), vocab_size=1)
+    check_model(model)
+    return model
+
+
+def of_config(config: Mapping[str, Any], member: str, image_size: tuple[int, int], crops: int, dtype: str) -> Network:
+    """Returns the network with which a config starts to train.
+
+    Args:
+      config: a nested dict, checked by `ranges.check`.
+      member: name of the model in the config's `members`.
+      image_size: H and W of the pixels.
+      crops: see `Network`.
+      dtype: see `Network`.
+
+    Raises:
+      UserError: if the model has no network that reads pixels, or its weights cannot be read.
+    """
+    model, section = make_model(config, member), dict(config['members'][member])
+    weights, init_from = config['initialize']['image'], section.pop('init_from', '')
+    if init_from:
+        init_from = str(Path(init_from).absolute())
+        section['init_from'], variables = init_from, _image_part(load_run(init_from).variables)
+    else:
+        pixels = Images(pixels=np.zeros((1, *image_size, 3), np.uint8))
+        key = jax.random.fold_in(jax.random.key(config['seed']), 0)  # of the first member that trains
+        with config_lib.model_keys():
+            initial = jax.jit(functools.partial(model.init, method='encode_image'))(key, pixels)
+        variables = {part: dict(initial.get(part, {})) for part in PARTS}
+        if weights:
+            weights = str(Path(weights).absolute())
+            names = {**dict.fromkeys(config['initialize'], ''), 'image': weights}
+            load = config_lib.bind(load_pretrained, names, where='initialize', later=('variables', 'words'))
+            loaded = load(variables, ())
+            variables = {part: replace(variables[part], values) for part, values in loaded.items()}
+        variables = _image_part(variables)
+    described = {
+        **config,
+        'members': {**config['members'], member: section},
+        'initialize': {**config['initialize'], 'image': weights},
+    }
+    return Network(model, variables, crops, dtype, {'config': config_lib.to_json(described), 'member': member})
+
+
+def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> Network:
+    """Returns the network that encoded the features of a run.
+
+    Args:
+      encoded_by: see `Run.encoded_by`.
+      workdir: of the run.
+      moved: the run directory, or the file of weights, of the network, if it is not where it was.
+
+    Raises:
+      UserError: if it cannot be read, or is another network.
+    """
+    features = f'{workdir} was trained on features of a network'
+    remedy = 'name its run directory, or its file of weights, with --encoder (jitm.load: encoder)'
+    try:
+        network = _read(encoded_by, moved)
+    except UserError as error:
+        raise UserError(f'{features} that cannot be read: {error}; {remedy}') from None
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f'{features} of which the record is damaged; train again on features of jitm encode') from None
+    differing = [key for key, value in network.identity.items() if encoded_by[key] != value]
+    if differing:
+        raise UserError(f'{features} that differs from the one found ({", ".join(differing)}); {remedy}')
+    return network
+
+
+def _read(encoded_by: Mapping[str, Any], moved: str | Path | None) -> Network:
+    origin, crops, dtype = (encoded_by[key] for key in ('origin', 'crops', 'dtype'))
+    if 'workdir' in origin:
+        return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), crops, dtype)
+    config, member = ranges.check(origin['config']), origin['member']
+    if moved and config['members'][member].get('init_from'):
+        section = {**config['members'][member], 'init_from': str(moved)}
+        config = {**config, 'members': {**config['members'], member: section}}
+    elif moved:
+        config = {**config, 'initialize': {**config['initialize'], 'image': str(moved)}}
+    return of_config(config, member, tuple(encoded_by['image_size']), crops, dtype)

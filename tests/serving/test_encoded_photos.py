@@ -1,0 +1,226 @@
+"""Photos for runs on encoded features: the network of the features is found again, and computes the same bits."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+from PIL import Image
+
+import jitm
+from jitm import ranges
+from jitm.commands import cli
+from jitm.data import photos, precomp, scenes
+from jitm.errors import UserError
+from jitm.evaluation import features, networks
+from jitm.runs.run import load_run
+from jitm.serving.loaded_run import LoadedRun
+from jitm.training.build.run import set_up
+from jitm.training.loop import train_and_evaluate
+from tests.conftest import make_tiny_config
+from tests.evaluation.test_features import load, make_network
+from tests.importers import test_clip as published
+from tests.test_photos_runs import make_clip, write_config
+
+SIZES = {'train': 8, 'dev': 4}
+SIZE = 32  # pixels
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    """Photos of scenes."""
+    folder = tmp_path_factory.mktemp('photos') / 'drawn'
+    for name, images in SIZES.items():
+        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
+    return folder
+
+
+def train(data_root, workdir):
+    """Trains for one epoch on encoded features."""
+    config = make_tiny_config() | {'epochs': 1, 'data': {'source': 'precomp.load', 'root': str(data_root)}}
+    config['terms'].pop('later')
+    config['evaluation']['every_steps'] = None
+    train_and_evaluate(config, workdir)
+    return workdir
+
+
+@pytest.fixture(scope='module', params=[(2, 1, 'float32'), (1, 10, 'float16')], ids=['cells', 'ten crops'])
+def encoded(request, root, tmp_path_factory):
+    """A run on the features of a network, the network, and the folder of the features."""
+    edge, crops, dtype = request.param
+    network, folder = make_network(edge, crops=crops, dtype=dtype), tmp_path_factory.mktemp('encoded')
+    for name in SIZES:
+        features.write(network, load(root, name), name, folder / 'features')
+    return train(folder / 'features', folder / 'run'), network, folder / 'features'
+
+
+def with_network(run):
+    """The loaded run, whose network is that of the fixture."""
+    workdir, network, _ = run
+    loaded = jitm.load(workdir)
+    loaded.__dict__['network'] = network
+    return loaded
+
+
+def test_photos_have_the_bits_of_their_features(root, encoded, tmp_path):
+    run = with_network(encoded)
+    of_features = run.index(encoded[2] / 'dev_ims.npy', tmp_path / 'of_features')
+    of_photos = run.index(root / 'dev', tmp_path / 'of_photos')
+    assert of_photos.names == of_features.names == sorted(f'dev-{n:06}.png' for n in range(4))
+    np.testing.assert_array_equal(of_photos.vectors, of_features.vectors, strict=True)
+    paths = [root / 'dev' / name for name in of_photos.names]
+    regions = np.load(encoded[2] / 'dev_ims.npy').reshape(4, -1, 3)
+    want = run.encode_image(list(regions.astype(np.float32)))
+    for given in (paths, [str(path) for path in paths], [Image.open(path) for path in paths]):
+        np.testing.assert_array_equal(run.encode_image(given), want)
+    score = jitm.score(run, paths[2], 'a red ring')
+    assert score == jitm.score(run, regions[2].astype(np.float32), 'a red ring')
+
+
+def test_photos_are_encoded_in_blocks_of_any_number(root, encoded, tmp_path, monkeypatch):
+    run = with_network(encoded)
+    whole = run.index(root / 'train', tmp_path / 'whole')
+    paths = [str(root / 'train' / name) for name in whole.names]
+    together = run.encode_image(paths)
+    monkeypatch.setattr(networks, 'IMAGES_PER_CALL', 3)
+    np.testing.assert_array_equal(run.index(root / 'train', tmp_path / 'parts').vectors, whole.vectors)
+    np.testing.assert_array_equal(run.encode_image(paths), together)
+
+
+def test_an_index_that_is_complete_needs_no_network(root, encoded, tmp_path):
+    with_network(encoded).index(root / 'dev', tmp_path)
+    assert len(jitm.load(encoded[0]).index(root / 'dev', tmp_path)) == 4
+
+
+def test_the_run_records_its_network(encoded, tmp_path):
+    """In its checkpoint and in an export."""
+    workdir, network, folder = encoded
+    entry = json.loads((folder / 'encoded.json').read_text())['train']
+    run = load_run(workdir)
+    assert run.encoded_by == {key: value for key, value in entry.items() if key != 'data'}
+    assert {key: run.encoded_by[key] for key in network.identity} == network.identity
+    assert cli.main(['convert', '--to', 'safetensors', str(workdir), '--out', str(tmp_path / 'exported')]) == 0
+    assert load_run(tmp_path / 'exported').encoded_by == run.encoded_by
+
+
+@pytest.mark.parametrize('content', ['', '[]', '{"dev": {}}', '{"dev": {"crops": 1}}', '{"train": 3}'])
+def test_features_of_unknown_networks_are_read(precomp_folder, content):
+    (precomp_folder / 'encoded.json').write_text(content)
+    assert precomp.load('dev', root=str(precomp_folder)).encoded_by is None
+
+
+@pytest.fixture(scope='module')
+def clip(root, tmp_path_factory):
+    """A converted CLIP, a run on the cells that it encoded, and one on those of a config."""
+    folder = tmp_path_factory.mktemp('clip')
+    write_config(make_clip(root), folder / 'config.py')
+    weights = published.write_published(folder / 'published', SIZE)
+    argv = '--from', 'clip', weights, '--out', folder / 'clip', '--config', folder / 'config.py'
+    assert cli.main(['convert', *map(str, argv)]) == 0
+    for name, *argv in (('trained', '--workdir', folder / 'clip'), ('initial', '--config', folder / 'config.py')):
+        assert cli.main(['encode', *map(str, argv), '--out', str(folder / name)]) == 0
+        train(folder / name, folder / f'run_{name}')
+    return folder
+
+
+@pytest.mark.parametrize('name', ['trained', 'initial'])
+def test_the_network_is_found_again(root, clip, name, tmp_path, capsys):
+    run = jitm.load(clip / f'run_{name}')
+    index = run.index(root / 'dev', tmp_path / 'api')
+    of_features = run.index(clip / name / 'dev_ims.npy', tmp_path / 'of_features')
+    np.testing.assert_array_equal(index.vectors, of_features.vectors)
+    flags = '--workdir', clip / f'run_{name}', '--images', root / 'dev', '--index', tmp_path / 'command', '--json'
+    assert cli.main(['search', *map(str, flags), 'a red ring']) == 0
+    np.testing.assert_array_equal(jitm.Index(tmp_path / 'command').vectors, index.vectors)
+    capsys.readouterr()
+    photo = root / 'train' / 'train-000003.png'  # as a query, whether the images are photos or features
+    found = []
+    for images in (root / 'dev', clip / name / 'dev_ims.npy'):
+        flags = '--workdir', clip / f'run_{name}', '--images', images, '--image', photo, '--json'
+        assert cli.main(['search', *map(str, flags)]) == 0
+        found.append(json.loads(capsys.readouterr().out)['results'])
+    assert found[0] == found[1]
+
+
+def test_a_config_gives_the_network_of_its_first_step(root, clip):
+    config = ranges.check(make_clip(root))
+    network = networks.of_config(config, 'target', (32, 32), 1, 'float32')
+    member = set_up(config).initial_state().members['target']
+    chex.assert_trees_all_equal(network.variables['params']['image'], jax.device_get(member.params['image']))
+
+
+def test_a_network_that_has_moved_is_named(root, clip, tmp_path, capsys):
+    moved = shutil.copytree(clip, tmp_path / 'moved')
+    run = moved / 'run_trained'
+    (clip / 'clip').rename(clip / 'away')
+    try:
+        argv = 'search', '--workdir', run, '--images', root / 'dev', '--index', tmp_path / 'index', 'a red ring'
+        assert cli.main(list(map(str, argv))) == 2
+        message = capsys.readouterr().err
+        assert 'run_trained was trained on features of a network that cannot be read: ' in message
+        assert 'name its run directory, or its file of weights, with --encoder' in message
+        assert cli.main([*map(str, argv), '--encoder', str(moved / 'clip')]) == 0
+        assert len(jitm.load(run, encoder=moved / 'clip').encode_image([root / 'dev' / 'dev-000000.png'])) == 1
+    finally:
+        (clip / 'away').rename(clip / 'clip')
+
+
+def test_another_network_is_refused(clip):
+    run = load_run(clip / 'run_trained')
+    for changes, sentence in (
+        ({'parameters': 'x'}, r'differs from the one found \(parameters\); name its run directory'),
+        ({'network': 'x'}, r'differs from the one found \(network\); name its run directory'),
+        ({'origin': {}}, 'of which the record is damaged; train again on features of jitm encode'),
+        ({'origin': 3}, 'of which the record is damaged'),
+        ({'origin': {'workdir': 'x', 'step': 0, 'member': 'target'}}, 'that cannot be read: x is not a run directory'),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            networks.restore(run.encoded_by | changes, run.workdir)
+
+
+def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
+    """Those of `initialize.image`, here of a single parameter."""
+
+    def load_pretrained(variables, words, *, bert, image, uniter, oscar, word_vectors):
+        if not Path(image).exists():
+            raise UserError(f'{image} cannot be read')
+        path = min(traverse_util.flatten_dict(variables['params']))
+        return {'params': {path: np.load(image)}, 'batch_stats': {}}
+
+    monkeypatch.setattr(networks, 'load_pretrained', load_pretrained)
+    monkeypatch.chdir(tmp_path)
+    np.save('weights.npy', np.float32(3))
+    np.save('others.npy', np.float32(4))
+    config = ranges.check(make_clip(root))
+    config['initialize']['image'] = 'weights.npy'
+    network = networks.of_config(config, 'target', (SIZE, SIZE), 1, 'float32')
+    encoded_by = {**network.identity, 'image_size': [SIZE, SIZE], 'origin': network.origin}
+    monkeypatch.chdir(root)
+    assert networks.restore(encoded_by, Path('run')).identity == network.identity
+    (tmp_path / 'weights.npy').rename(tmp_path / 'moved.npy')
+    assert networks.restore(encoded_by, Path('run'), tmp_path / 'moved.npy').identity == network.identity
+    for moved, sentence in (
+        (None, 'cannot be read: .*weights.npy cannot be read; name its run directory, or its file of weights'),
+        (tmp_path / 'others.npy', r'differs from the one found \(parameters\); name its run directory'),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            networks.restore(encoded_by, Path('run'), moved)
+
+
+def test_the_encoder_of_pixels_is_not_read(root, clip, capsys):
+    argv = 'search', '--workdir', clip / 'clip', '--images', root / 'dev', '--encoder', clip / 'clip', 'a red ring'
+    assert cli.main(list(map(str, argv))) == 2
+    assert '--encoder is not read without photos for a run on features' in capsys.readouterr().err
+
+
+def test_features_in_other_places_have_no_network(encoded, root):
+    run = load_run(encoded[0])
+    unknown = LoadedRun(dataclasses.replace(run, encoded_by=None))
+    for call in (lambda: unknown.index(root / 'dev'), lambda: unknown.encode_image([root / 'dev' / 'x.png'])):
+        with pytest.raises(UserError, match='has a model of region features of an unknown network, which cannot read'):
+            call()
