@@ -125,15 +125,21 @@ def of_run(run: Run, crops: int, dtype: str) -> Network:
     return Network(run.model, _image_part(run.variables), crops, dtype, origin)
 
 
-def make_model(config: Mapping[str, Any], member: str) -> Matcher:
+def make_model(config: Mapping[str, Any], member: str, imports: bool = False) -> Matcher:
     """Returns the model of a member of a config, whose words do not matter.
+
+    Args:
+      config: a nested dict.
+      member: name of the model in the config's `members`.
+      imports: whether modules of the user are imported; only for a config that the user wrote.
 
     Raises:
       UserError: if there is no such member, or it has no network that reads pixels.
     """
     if member not in config['members']:
         raise UserError(f"the config has no member '{member}'; it has {', '.join(config['members'])}")
-    model = config_lib.make_model(config_lib.member_model(config, member), vocab_size=1)
+    section = config_lib.member_model(config, member)
+    model = config_lib.make_model(section, vocab_size=1, own=True, imports=imports)
     check_model(model)
     return model
 

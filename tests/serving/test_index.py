@@ -262,6 +262,7 @@ def run(finished):
     return jitm.load(finished)
 
 
+@pytest.mark.filterwarnings('ignore:words that the vocabulary')
 def test_an_index_ranks_exactly_as_the_evaluation_does(run, tmp_path):
     """The same scores to the last bit, hence the same order; by the file that `jitm eval --save_sims` writes."""
     data = run.load_data('test')
