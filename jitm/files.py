@@ -161,9 +161,12 @@ class OutputFolder:
                 raise UserError(
                     f'{self.path} is not empty and is not {kind} of jitm; choose a new or empty folder'
                 ) from None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            reason = 'is no folder' if isinstance(error, NotADirectoryError) else f'has a damaged file {OWNED}'
-            raise UserError(f'{self.path} {reason}; choose a new or empty folder') from None
+        except NotADirectoryError:
+            if not self.path.exists():  # a file lies higher up, which whoever writes here or reads there will name
+                return []
+            raise UserError(f'{self.path} is no folder; choose a new or empty folder') from None
+        except (OSError, ValueError, TypeError, KeyError):
+            raise UserError(f'{self.path} has a damaged file {OWNED}; choose a new or empty folder') from None
         if kind != self._kind:
             raise UserError(f'{self.path} is {kind} of jitm, not {self._kind}; choose another folder')
         return names
