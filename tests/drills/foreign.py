@@ -43,6 +43,46 @@ FILES = {  # commands that write a file, after the last flag
     'report validation': ('report', 'validation', 'run', '--output', f'{FOLDER}/training.png'),
     'report panels': ('report', 'panels', 'evaluated/sims.npy', '--output', f'{FOLDER}/panels.md'),
 }
+READ = {  # commands that read a folder or a file, of which they can make nothing
+    'encode --workdir': ('encode', '--workdir', FOLDER, '--out', 'new'),
+    'encode --images': ('encode', '--config', 'config.py', '--images', FOLDER, '--out', 'new'),
+    'encode --out': ('encode', '--config', 'config.py', '--out', FOLDER),
+    'encode --data_root': ('encode', '--config', 'config.py', '--out', 'new', '--data_root', FOLDER),
+    'eval --workdir': ('eval', '--workdir', FOLDER),
+    'eval --data_root': ('eval', '--workdir', 'run', '--data_root', FOLDER),
+    'eval --shortlist': ('eval', '--workdir', 'run', '--top_m', '10', '--shortlist', FOLDER),
+    'explorer --workdir': ('explorer', '--workdir', FOLDER),
+    'explorer --photos': ('explorer', '--workdir', 'run', '--photos', f'{FOLDER}/config.json'),
+    'explorer --data_root': ('explorer', '--workdir', 'run', '--data_root', FOLDER),
+    'mine --workdir': ('mine', '--workdir', FOLDER, '--out', 'new'),
+    'mine --data_root': ('mine', '--workdir', 'run', '--out', 'new', '--data_root', FOLDER),
+    'words --workdir': ('words', '--workdir', FOLDER),
+    'words --data_root': ('words', '--workdir', 'run', '--data_root', FOLDER),
+    'words --generator': ('words', '--workdir', 'run', '--perturbations', 'generated', '--generator', FOLDER),
+    'words --concreteness': ('words', '--workdir', 'run', '--perturbations', 'noun', '--concreteness', FOLDER),
+    'report RUN': ('report', FOLDER, '--output', 'new.html'),
+    'report --photos': ('report', 'run', '--output', 'new.html', '--photos', f'{FOLDER}/config.json'),
+    'report --data_root': ('report', 'panels', 'evaluated/sims.npy', '--output', 'new.md', '--data_root', FOLDER),
+    'search --workdir': ('search', '--workdir', FOLDER, '--split', 'dev', 'a dog'),
+    'search --images': ('search', '--workdir', 'run', '--images', FOLDER, 'a dog'),
+    'search --image': (*runs.SEARCH[:-1], '--index', FOLDER, '--image', f'{FOLDER}/config.json'),
+    'search --captions': ('search', '--workdir', 'run', '--captions', FOLDER, '--image', 'x'),
+    'search --rerank': (*runs.SEARCH, '--rerank', FOLDER),
+    'search --photos': (*runs.SEARCH, '--html', 'new.html', '--photos', f'{FOLDER}/config.json'),
+    'search --encoder': (*runs.SEARCH, '--encoder', FOLDER),
+    'search --data_root': (*runs.SEARCH, '--data_root', FOLDER),
+    'convert --vocabulary': ('convert', '--from', 'scan', 'run', '--out', 'new', '--vocabulary', FOLDER),
+    'sweep --workdir': ('sweep', '--config', 'config.py', '--sweep', 'seed=0,1', '--workdir', f'{FOLDER}/config.json'),
+}
+NO_PATHS = {  # flags of text that name no file
+    *('split', 'member', 'coordinator', 'compare_systems', 'host', 'select', 'images', 'texts', 'from', 'to', 'show'),
+    *(
+        'sweep',
+        'seeds',
+        'perturbations',
+        'scene_graphs',
+    ),
+}
 
 
 def write(folder: Path) -> None:

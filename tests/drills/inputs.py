@@ -404,6 +404,8 @@ def foreign_rows() -> Iterator[Row]:
     for name, argv in foreign.FILES.items():
         sentence = 'was not written by jitm|is not a row of jitm'
         yield Row(f'{name}: a file of somebody else', argv, foreign.write, sentence)
+    for name, argv in foreign.READ.items():
+        yield Row(f'{name}: something of somebody else', argv, foreign.write, '.')
 
 
 SIMS = 'report', 'distributions', 'evaluated/sims.npy'

@@ -1,13 +1,17 @@
 """The drills in a small form; `python -m tests.drills` runs the long one."""
 
+import importlib
 import random
 import shutil
 
 import pytest
+from absl import flags
 
+from jitm.commands import cli
 from tests.conftest import shared_folder
-from tests.drills import disks, flips, inputs, kills, runs
+from tests.drills import disks, flips, foreign, inputs, kills, runs
 
+STRINGS = 'string', 'multi string', 'comma separated list of strings'  # types of flags
 FAST = 4  # one of so many wrong inputs is tried by `make test`
 
 
@@ -29,6 +33,20 @@ def test_table_is_long_and_without_repetition(base):
 
 def test_some_wrong_inputs_are_one_sentence(base, tmp_path):
     refuse(inputs.rows(base)[::FAST], base, tmp_path / 'copy')
+
+
+def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else():
+    tried = {*foreign.FOLDERS.values(), *foreign.FILES.values(), *foreign.READ.values()}
+    for command in cli.COMMANDS:
+        values = flags.FlagValues()
+        importlib.import_module(f'jitm.commands.{command}').define_flags(values)
+        text = {name for name in values if values[name].flag_type() in STRINGS} - foreign.NO_PATHS
+        for name in text | ({'images'} if command in ('encode', 'search') else set()):
+            assert any(
+                argv[0] == command and argv[at] == f'--{name}' and argv[at + 1].startswith(foreign.FOLDER)
+                for argv in tried
+                for at in range(len(argv) - 1)
+            ), f'jitm {command} --{name}'
 
 
 @pytest.mark.slow
