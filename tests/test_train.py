@@ -1,5 +1,6 @@
 """Whole runs: their files, how they resume, and how they end on errors."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -33,9 +34,11 @@ from jitm.runs import checkpoint
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
+from jitm.runs.progress import Pace
 from jitm.runs.run import load_run, read_split
-from jitm.training import loop
+from jitm.training import logs, loop
 from jitm.training.build.run import set_up
+from jitm.training.logs import Logs
 from jitm.types import Texts
 from tests.conftest import ROOT, environment, run_script
 from tests.models.test_matchers import VSRN
@@ -196,6 +199,33 @@ def test_the_first_step_says_what_is_compiled(finished, tiny_config, tmp_path, c
     assert_same_run(workdir, finished)
 
 
+def test_a_line_each_period_says_what_training_does(finished, tiny_config, tmp_path, monkeypatch, capsys):
+    """The clock strikes when a step compiles, when one is logged, and when the model is evaluated."""
+    strikes = []
+
+    @contextlib.contextmanager
+    def repeated(seconds, function):
+        assert seconds == 60
+        strikes.append(function)
+        yield
+
+    def after_a_strike(function):
+        return lambda *arguments: [strikes[-1](), function(*arguments)][1]
+
+    monkeypatch.setattr(logs, 'repeated', repeated)
+    monkeypatch.setattr(Logs, 'train', after_a_strike(Logs.train))
+    monkeypatch.setattr(loop, 'validate', after_a_strike(loop.validate))
+    monkeypatch.setattr(jax, 'block_until_ready', after_a_strike(jax.block_until_ready))  # of the step that compiles
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    remove_checkpoints(workdir, after=28)
+    loop.train_and_evaluate(tiny_config, workdir)
+    said = '\n'.join(line for line in capsys.readouterr().out.splitlines() if line.startswith('step'))
+    compiling = r'step 28 of 30: compiling the training step of target for captions of 32 tokens for 0:00:\d\d'
+    steps = r'step 29 of 30\nstep 30 of 30, [\d.e+]+ steps/s, 0:00:00 left'
+    assert re.match(rf'{compiling}\n{steps}\nstep 30 of 30: evaluating dev for 0:00:00\nstep 30 epoch 3.00', said), said
+    assert_same_run(workdir, finished)
+
+
 class CaptionBatch(NamedTuple):
     texts: Texts
 
@@ -203,9 +233,9 @@ class CaptionBatch(NamedTuple):
 @pytest.mark.parametrize(('slow', 'announced'), [(-1, ['4', '8']), (10, ['4'])])
 def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, announced):
     monkeypatch.setattr(loop, 'SLOW', slow)
-    config, said = {'run': {'log_every': 1}}, []
+    config, said, pace = {'run': {'log_every': 1}}, [], Pace(0, 3)
     setup = SimpleNamespace(config=config, members={'target': None}, train_step=lambda state, batch: (state, {}))
-    steps = loop._Loop(setup, None, {}, SimpleNamespace(say=said.append), None, None)
+    steps = loop._Loop(setup, None, {}, SimpleNamespace(say=said.append, pace=pace), None, None)
     for length in (4, 8, 4):
         steps._step(0, CaptionBatch(Texts(np.zeros((2, length), int), np.ones(2, int))))
     assert re.findall(r'for captions of (\d+) tokens', ' '.join(said)) == announced

@@ -1,11 +1,107 @@
-"""Progress of long jobs over pairs of images and captions."""
+"""Progress of long jobs: training steps, and pairs of images and captions."""
 
+import contextlib
 import dataclasses
 import datetime
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 
-REPORT_EVERY = 10  # seconds
+REPORT_EVERY = 10  # seconds between lines of a job over pairs
+REPORT_TRAINING_EVERY = 60  # seconds
+
+
+def _duration(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+@contextlib.contextmanager
+def repeated(seconds: float, function: Callable[[], None]) -> Iterator[None]:
+    """Calls a function every so many seconds, in a thread, until the block ends.
+
+    Args:
+      seconds: The period; the first call comes after one.
+      function: It may print; an error of writing is left to the next line of the main thread.
+    """
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(seconds):
+            with contextlib.suppress(OSError):
+                function()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Pace:
+    """Rate and time left of a training run.
+
+    Attributes:
+      step: The number of steps done; to be updated after each.
+    """
+
+    def __init__(self, step: int, total: int, clock: Callable[[], float] = time.perf_counter):
+        """Starts the clock.
+
+        Args:
+          step: The number of steps done before.
+          total: The number of steps of the run.
+          clock: A function that returns seconds.
+        """
+        self.step, self._total, self._clock = step, total, clock
+        self._first, self._start = step, clock()
+        self._compiled = 0  # steps that compiled
+        self._once = self._again = 0.0  # seconds of what is not a step: compiling, and what comes again
+        self._doing: tuple[str, float] | None = None  # what is not a step, and its start
+
+    @contextlib.contextmanager
+    def doing(self, what: str, compiles: bool = False) -> Iterator[None]:
+        """Names what is done in the block, which is left out of the rate.
+
+        Args:
+          what: Such as 'evaluating dev'.
+          compiles: Whether it is a step that compiles, which is left out of the time left, too.
+        """
+        start = self._clock()
+        self._doing = what, start
+        try:
+            yield
+        finally:
+            self._doing = None
+            if compiles or self._timed <= 0:
+                self._once += self._clock() - start
+            else:
+                self._again += self._clock() - start
+            self._compiled += compiles
+
+    @property
+    def _timed(self) -> int:
+        return self.step - self._first - self._compiled
+
+    def left(self) -> str:
+        """Returns the time left, as hours:minutes:seconds; '' before a step has been timed."""
+        if self._timed <= 0:
+            return ''
+        spent = self._clock() - self._start - self._once
+        return f', {_duration(spent * (self._total - self.step) / self._timed)} left'
+
+    def line(self) -> str:
+        """Returns a line about the present moment."""
+        now, text, doing = self._clock(), f'step {self.step} of {self._total}', self._doing
+        if doing:
+            what, since = doing
+            return f'{text}: {what} for {_duration(now - since)}'
+        if self._timed <= 0:
+            return text
+        rate = self._timed / (now - self._start - self._once - self._again)
+        return f'{text}, {rate:.3g} steps/s{self.left()}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +146,7 @@ class ProgressPrinter:
         if time.monotonic() - self._printed < REPORT_EVERY:
             return
         self._printed = time.monotonic()
-        left = datetime.timedelta(seconds=round(progress.seconds_left))
+        left = _duration(progress.seconds_left)
         print(
             f'scored {progress.pairs:,} of {progress.total:,} pairs, {progress.rate:,.0f} pairs/s, {left} left',
             file=sys.stderr,

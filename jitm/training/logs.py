@@ -1,7 +1,7 @@
 """Outputs of a training run: metrics, times, TensorBoard, a progress bar, and a warning when a model collapses."""
 
 import contextlib
-import datetime
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from jitm import parallel
 from jitm.files import RESUMES, writing
 from jitm.runs import log
 from jitm.runs.log import MetricsFile, read_metrics
+from jitm.runs.progress import REPORT_TRAINING_EVERY, Pace, repeated
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
@@ -109,7 +110,10 @@ class Logs:
     """All outputs of a training run, in its directory.
 
     `metrics.jsonl` holds deterministic metrics only, so that two runs can be compared byte by byte; times go to
-    `timing.jsonl`.
+    `timing.jsonl`. On a terminal a bar shows the progress, else a line every minute.
+
+    Attributes:
+      pace: Rate and time left.
     """
 
     def __init__(
@@ -130,6 +134,7 @@ class Logs:
         self._timing = MetricsFile(workdir / 'timing.jsonl', last)
         self._board = Board(workdir / 'tensorboard', last + 1)
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
+        self.pace, self._lines = Pace(step, total_steps), contextlib.ExitStack()
         self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=disable, dynamic_ncols=True)
         self._monitor = monitor
         for line in read_metrics(workdir):
@@ -142,6 +147,7 @@ class Logs:
         """Prints a line above the progress bar."""
         if parallel.is_primary():
             self._bar.write(text)
+            sys.stdout.flush()  # a file or a pipe would keep lines back
 
     def record(self, step: int) -> dict[str, Any]:
         """Returns the number of lines of `metrics.jsonl`, for the checkpoint of a step."""
@@ -179,15 +185,17 @@ class Logs:
         if step > start:
             line += f' | {trained:.0f} s, {timing["pairs_per_second"]:.0f} pairs/s'
             line += f', waiting for data {100 * timing["data_wait_share"]:.1f} %'
-            left = (self._bar.total - step) * (trained + seconds) / (step - start)
-            line += f', {datetime.timedelta(seconds=round(left))} left'
+            line += self.pace.left()
         self.say(line)
         self._mark, self._waited = (step, time.perf_counter()), 0.0
 
     def __enter__(self) -> 'Logs':
+        if self._bar.disable:
+            self._lines.enter_context(repeated(REPORT_TRAINING_EVERY, lambda: self.say(self.pace.line())))
         return self
 
     def __exit__(self, *_) -> None:
+        self._lines.close()
         self._bar.close()
         self._board.close()
         self._metrics.close()

@@ -243,6 +243,7 @@ class _Loop:
             batch = next(batches)
             self._logs.waited(time.perf_counter() - start_of_wait)
             state, values = self._step(state, batch)
+            self._logs.pace.step = step + 1
             self._log(state, step + 1, values)
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
@@ -253,9 +254,11 @@ class _Loop:
         self._compiled.append(shapes)
         say = self._logs.say if self._slow else (lambda text: None)
         members, length = ', '.join(self._setup.members), batch.texts.ids.shape[-1]
-        say(f'compiling the training step of {members} for captions of {length} tokens, which takes a while')
+        compiling = f'compiling the training step of {members} for captions of {length} tokens'
+        say(f'{compiling}, which takes a while')
         start = time.perf_counter()
-        result = jax.block_until_ready(self._setup.train_step(state, batch))
+        with self._logs.pace.doing(compiling, compiles=True):
+            result = jax.block_until_ready(self._setup.train_step(state, batch))
         seconds = time.perf_counter() - start
         say(f'compiled in {seconds:.0f} s')
         self._slow = seconds > SLOW
@@ -281,9 +284,10 @@ class _Loop:
         raise _not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:
-        start = time.perf_counter()
-        scores = validate(self._setup, state)
-        seconds, split = time.perf_counter() - start, self._setup.config['evaluation']['split']
+        start, split = time.perf_counter(), self._setup.config['evaluation']['split']
+        with self._logs.pace.doing(f'evaluating {split}'):
+            scores = validate(self._setup, state)
+        seconds = time.perf_counter() - start
         self._logs.validation(step, step / self._setup.pipeline.steps_per_epoch, split, scores, seconds)
         return scores
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import sys
 
 import pytest
 
@@ -89,6 +90,15 @@ def test_resumed_run_warns_at_the_same_steps(log, restored):
     early = log('run', [line for line in lines if line['step'] <= restored + 90])  # stopped 90 steps after it saved
     late = log('run', [line for line in lines if line['step'] > restored], restored)
     assert [step for step in early if step <= restored] + late == whole
+
+
+def test_lines_reach_a_file_at_once(tmp_path, monkeypatch):
+    file = (tmp_path / 'out.txt').open('w')
+    monkeypatch.setattr(sys, 'stdout', file)
+    with Logs(tmp_path / 'run', None, 2000, 128, CollapseMonitor('target')) as logs:
+        logs.say('a line')
+        assert (tmp_path / 'out.txt').read_text() == 'a line\n'
+    file.close()
 
 
 def test_full_disk_is_one_sentence(tmp_path, monkeypatch):
