@@ -67,6 +67,15 @@ def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -
     return [epoch * steps_per_epoch for epoch in sorted(epochs)]
 
 
+def advise(terms: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns what may help a config's objective against a collapse."""
+    ends = [term['end_epoch'] for term in terms.values() if term['loss'] == 'ranking.sum_of_hinges']
+    if None in ends:
+        return 'a lower learning rate may help'
+    sums = f'more epochs of sum_of_hinges than {max(ends)}' if ends else 'a first epoch of sum_of_hinges'
+    return f'a lower learning rate, or {sums}, may help'
+
+
 class CollapseMonitor:
     """Detects a collapse: the loss stays at its value for constant scores, 2 x batch x margin for max of hinges.
 
@@ -74,14 +83,16 @@ class CollapseMonitor:
     steps with other terms are no sign of it: max of hinges starts near this value, and leaves it where it trains well.
     """
 
-    def __init__(self, member: str, changes: Sequence[int] = (0,)):
+    def __init__(self, member: str, changes: Sequence[int] = (0,), advice: str = ''):
         """Makes a monitor of a run's first step.
 
         Args:
           member: the model whose loss is read.
           changes: `term_changes` of the run.
+          advice: The end of a warning, see `advise`.
         """
         self.member = member
+        self._advice = advice
         self._changes = changes
         self._left = 0  # the last logged step off the plateau
         self._warned = None  # the start of the plateau of the last warning
@@ -99,10 +110,10 @@ class CollapseMonitor:
         if step - start < COLLAPSE_STEPS or start == self._warned:
             return None
         self._warned = start
+        percent = 100 * COLLAPSE_TOLERANCE
         return (
-            f'the loss is {loss:.2f}, its value for constant scores ({collapsed_loss:.2f}), for {step - start} steps: '
-            'the model has collapsed or has not started to learn; a lower learning rate, or a first epoch of '
-            'sum_of_hinges, may help'
+            f'for {step - start} steps the loss has been within {percent:.0f} % of its value for constant scores (now '
+            f'{loss:.2f} of {collapsed_loss:.2f}): the model has collapsed or hardly learns; {self._advice}'
         )
 
 

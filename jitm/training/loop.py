@@ -21,7 +21,7 @@ from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import make_line, read_metrics, repair_metrics
 from jitm.training.build.run import Setup, check_workdir, claim, described, set_up
-from jitm.training.logs import CollapseMonitor, Logs, term_changes
+from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
 from jitm.training.step import TrainState
 from jitm.types import Batch
 
@@ -173,7 +173,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
             repair_metrics(workdir, _saved_validations(setup, checkpoints))
         _write_config(config, workdir)  # keys that cannot change a number may differ
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
-        monitor = CollapseMonitor(config['evaluation']['member'], changes)
+        monitor = CollapseMonitor(config['evaluation']['member'], changes, advise(config['terms']))
         with Logs(folder, restored, setup.total_steps, config['batch_size'], monitor) as logs:
             _Loop(setup, checkpoints, run, logs, stop, folder).train(state, resumed=restored is not None)
         return {'first': _first_validation(folder), 'best': _best_validation(checkpoints)}

@@ -10,11 +10,12 @@ import pytest
 
 from jitm.errors import UserError
 from jitm.runs.log import MetricsFile
-from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, term_changes
+from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, advise, term_changes
 
 CONSTANT = 51.2  # the loss for constant scores
 EPOCH = 234  # steps, as on Flickr8k with batches of 128
-SUM, MAX = {'start_epoch': 0, 'end_epoch': 1}, {'start_epoch': 1, 'end_epoch': None}
+SUM = {'loss': 'ranking.sum_of_hinges', 'start_epoch': 0, 'end_epoch': 1}
+MAX = {'loss': 'ranking.max_of_hinges', 'start_epoch': 1, 'end_epoch': None}
 SUM_FIRST = term_changes({'warm_up': SUM, 'ranking': MAX}, EPOCH)
 
 
@@ -33,7 +34,7 @@ def warned_steps(lines, changes=(0,)):
 
 def test_terms_change_where_one_starts_or_ends():
     assert SUM_FIRST == [0, EPOCH]
-    late = {'start_epoch': 2, 'end_epoch': 4}
+    late = MAX | {'start_epoch': 2, 'end_epoch': 4}
     assert term_changes({'ranking': MAX, 'late': late}, 10) == [0, 10, 20, 40]
 
 
@@ -41,7 +42,23 @@ def test_collapse_from_the_first_step_is_warned_of_once():
     lines = list(make_lines([51.3] * 200))
     assert warned_steps(lines) == [COLLAPSE_STEPS]
     warning = next(filter(None, map(CollapseMonitor('target').update, lines)))
-    assert f'the loss is 51.30, its value for constant scores (51.20), for {COLLAPSE_STEPS} steps' in warning
+    plateau = 'for 500 steps the loss has been within 5 % of its value for constant scores (now 51.30 of 51.20)'
+    assert warning.startswith(plateau)
+
+
+@pytest.mark.parametrize(
+    ('terms', 'advice'),
+    [
+        ({'ranking': MAX}, 'a lower learning rate, or a first epoch of sum_of_hinges, may help'),
+        ({'warm_up': SUM, 'ranking': MAX}, 'a lower learning rate, or more epochs of sum_of_hinges than 1, may help'),
+        ({'ranking': SUM | {'end_epoch': None}}, 'a lower learning rate may help'),
+    ],
+)
+def test_a_warning_advises_more_epochs_of_sums_than_the_config_has(terms, advice):
+    monitor = CollapseMonitor('target', advice=advise(terms))
+    (warning,) = filter(None, map(monitor.update, make_lines([50.18] * 60)))
+    assert '(now 50.18 of 51.20)' in warning
+    assert warning.endswith(advice)
 
 
 def test_each_plateau_is_warned_of():
@@ -77,7 +94,7 @@ def log(tmp_path, monkeypatch):
                 names = [key for key in line if key.startswith('target/')]
                 if names:
                     logs.train(line['step'], line['epoch'], {key: line[key] for key in names})
-        return [int(re.match(r'WARNING step (\d+): the loss is', text).group(1)) for text in printed]
+        return [int(re.match(r'WARNING step (\d+): for 5\d\d steps the loss', text).group(1)) for text in printed]
 
     return log
 
