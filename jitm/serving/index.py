@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.files import OutputFolder, hash_arrays, hash_file, parse_json
+from jitm.files import OutputFolder, hash_arrays, hash_file, leads_out, parse_json
 from jitm.serving.vectors import Hit, VectorSearch
 
 FORMAT = 1
@@ -97,6 +97,8 @@ class Index:
             self.model, self.unreadable = str(manifest['model']), dict(manifest['unreadable'])
             self.entries = [Entry(*entry) for entry in manifest['images']]
             self._file, self._checksum = self.folder / manifest['vectors'], manifest['checksum']
+            if leads_out(manifest['vectors']) or not self._file.is_file():
+                raise ValueError('it has no file of vectors')
             self.vectors = np.load(self._file, mmap_mode='r')
         except (OSError, ValueError, TypeError, EOFError):
             raise _damaged(self.folder) from None

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import numpy as np
 import pytest
@@ -223,6 +224,12 @@ def damage(change):
     return apply
 
 
+def put_a_pipe(folder):
+    (path,) = folder.glob('vectors-*')
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ('apply', 'sentence'),
     [
@@ -233,16 +240,19 @@ def damage(change):
         (damage(lambda manifest: manifest | {'format': 99}), 'has format 99, this version reads 1'),
         (damage(lambda manifest: manifest | {'images': manifest['images'][1:]}), 'is damaged'),
         (damage(lambda manifest: manifest | {'vectors': 'vectors.npy'}), 'is damaged'),
+        (damage(lambda manifest: manifest | {'vectors': f'../index/{manifest["vectors"]}'}), 'is damaged'),
+        (put_a_pipe, 'is damaged'),
         (damage(lambda manifest: []), 'is not an index of jitm, or its manifest.json is damaged'),
         (damage(lambda manifest: {'name': 'my extension'}), 'is not an index of jitm, or its manifest.json is damaged'),
         (lambda folder: (folder / MANIFEST).unlink(), 'is not an index of jitm: it has no manifest.json'),
     ],
 )
 def test_damaged_indexes_are_refused(apply, sentence, tmp_path):
-    update(Files(files(3)), tmp_path, Encoder())
-    apply(tmp_path)
+    folder = tmp_path / 'index'
+    update(Files(files(3)), folder, Encoder())
+    apply(folder)
     with pytest.raises(UserError, match=sentence):
-        Index(tmp_path)
+        Index(folder)
 
 
 def test_a_flipped_bit_of_the_vectors_is_found(tmp_path):
