@@ -8,7 +8,6 @@ scores = run.similarity(images, captions)
 hits = run.search('a red ring above a blue square', images, top_k=5)
 """
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -92,7 +91,7 @@ def score(
     boxes: np.ndarray | Sequence[np.ndarray] | None = None,
     tags: str | Sequence[str] | None = None,
 ) -> np.ndarray | np.float32:
-    """Scores one image or several with one caption or several; warns of words that the vocabulary lacks.
+    """Scores one image or several with one caption or several; warns of words of one caption that the vocabulary lacks.
 
     Args:
       run: a loaded run, or a run directory, which is read anew at each call.
@@ -117,6 +116,5 @@ def score(
     images, captions = [image] if one_image else image, [text] if one_text else text
     boxes, tags = ([side] if one_image and side is not None else side for side in (boxes, tags))
     sims = run.similarity(run.encode_image(images, boxes, tags), run.encode_text(captions))
-    if unknown := run.describe_unknown_words(captions):
-        warnings.warn(unknown, stacklevel=2)
+    run.warn_of_unknown_words(text)
     return sims[0 if one_image else slice(None), 0 if one_text else slice(None)]

@@ -121,11 +121,12 @@ def test_search_ranks_by_similarity(run, data, images, sims):
 
 def test_unknown_words_of_queries_are_warned_of(run, images, data, recwarn):
     with pytest.warns(UserWarning, match=r'^words that the vocabulary of \S*run lacks: zzz, qqq$'):
-        run.search(['a zzz ring', 'qqq zzz'], images)
+        run.search('a zzz ring qqq zzz', images)
     with pytest.warns(UserWarning, match=r'lacks: zzz$'):
         jitm.score(run, data.images[0], 'zzz')
     recwarn.clear()
     run.search('a red ring', images)
+    run.search(['a zzz ring'], images)  # a list may be of a data set with its rare words
     assert not recwarn.list
 
 
@@ -142,7 +143,6 @@ def test_evaluate_gives_the_metrics_of_the_command(run, finished, capsys):
     assert f'rsum {metrics["rsum"]:.1f}' in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings('ignore:words that the vocabulary')
 def test_score_has_an_axis_for_each_side_of_several(run, finished, data, sims):
     features = [data.images[i] for i in range(10)]
     np.testing.assert_allclose(jitm.score(run, features, data.captions), sims, atol=1e-6)

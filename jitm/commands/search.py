@@ -165,7 +165,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     query = Query(caption, values.image, captions)
     found = answer(run, index, source, query, values.top_k, rerank=second, top_m=values.top_m)
     for one in filter(None, (run, second)):
-        if unknown := one.describe_unknown_words([caption]):
+        if unknown := one.describe_unknown_words(caption):
             print(printable(unknown), file=sys.stderr)
     print(json.dumps(_as_json(found, index), indent=2) if values.json else _text(found))
     if values.html:

@@ -54,7 +54,7 @@ class Explored:
 
     def describe_unknown_words(self, caption: str) -> str:
         """See `LoadedRun.describe_unknown_words`."""
-        return self._run.describe_unknown_words([caption])
+        return self._run.describe_unknown_words(caption)
 
     def rank_captions(self, image: int) -> list[Hit]:
         """Returns all captions of the split in descending order of their scores with an image."""

@@ -32,7 +32,6 @@ from jitm.types import Images
 # Shapes are padded to few sizes, so that calls with other numbers of items reuse what was compiled.
 MAX_ENCODED = 64  # images or captions encoded at a time
 MAX_SCORED = 256  # images and captions scored at a time
-MAX_NAMED = 10  # words
 
 
 class LoadedRun:
@@ -188,17 +187,20 @@ class LoadedRun:
             parts.append(self._encoder.apply('similarity_pairwise', rows, columns)[:count])
         return np.concatenate(parts).astype(np.float32)
 
-    def describe_unknown_words(self, captions: Sequence[str]) -> str:
-        """Returns a line that names the words of captions that the vocabulary lacks; '' if it has all."""
-        words = list(dict.fromkeys(word for caption in captions for word in self.run.vocabulary.unknown_words(caption)))
-        others = f' and {len(words) - MAX_NAMED} others' if len(words) > MAX_NAMED else ''
-        named = ', '.join(words[:MAX_NAMED]) + others
-        return f'words that the vocabulary of {self.run.workdir} lacks: {named}' if words else ''
+    def describe_unknown_words(self, caption: str) -> str:
+        """Returns a line that names the words of a caption that the vocabulary lacks; '' if it has all."""
+        words = self.run.vocabulary.unknown_words(caption)
+        return f'words that the vocabulary of {self.run.workdir} lacks: {", ".join(words)}' if words else ''
+
+    def warn_of_unknown_words(self, query: str | Sequence[str]) -> None:
+        """Warns of words that the vocabulary lacks in a caption; a list may be of a data set with its rare words."""
+        if isinstance(query, str) and (unknown := self.describe_unknown_words(query)):
+            warnings.warn(unknown, stacklevel=3)
 
     def search(
         self, query: str | Sequence[str], images: Encoding | Index, top_k: int = 10
     ) -> list[Hit] | list[list[Hit]]:
-        """Returns the images that match a caption best; warns of words that the vocabulary lacks.
+        """Returns the images that match a caption best; warns of words of one caption that the vocabulary lacks.
 
         Args:
           query: a caption, or a list of captions.
@@ -213,10 +215,8 @@ class LoadedRun:
           UserError: if `images` is not an encoding or an index of this run, or `top_k` is not positive.
         """
         check_top_k(top_k)
-        given = [query] if isinstance(query, str) else query
-        captions = self.encode_text(given)
-        if unknown := self.describe_unknown_words(given):
-            warnings.warn(unknown, stacklevel=2)
+        captions = self.encode_text([query] if isinstance(query, str) else query)
+        self.warn_of_unknown_words(query)
         if isinstance(images, Index):
             self._check_index(images)
             hits = images.top(self.vectors(captions), top_k)
