@@ -173,8 +173,8 @@ def data_parallel(step: Callable) -> Callable:
     return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
-def _local_mesh() -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(jax.local_devices(), (AXIS,))
+def _local_mesh(devices: int | None = None) -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(jax.local_devices()[:devices], (AXIS,))
 
 
 def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
@@ -206,24 +206,30 @@ def num_local_devices() -> int:
     return jax.local_device_count()
 
 
-def map_rows(function: Callable) -> Callable:
-    """Compiles `function(rows, shared)` for all devices of this process, with the rows split evenly.
+def map_rows(function: Callable, devices: int | None = None) -> Callable:
+    """Compiles `function(rows, shared)` for devices of this process, with the rows split evenly.
 
     Args:
       function: maps rows, leaves [N, ...], and any shared argument to results, leaves [N, ...].
+      devices: number of devices; None for all.
 
     Returns:
       The same function of rows in the layout of `put_rows`.
     """
     rows = jax.P(AXIS)
     return jax.jit(
-        jax.shard_map(function, mesh=_local_mesh(), in_specs=(rows, jax.P()), out_specs=rows, check_vma=False)
+        jax.shard_map(function, mesh=_local_mesh(devices), in_specs=(rows, jax.P()), out_specs=rows, check_vma=False)
     )
 
 
-def put_rows(rows: chex.ArrayTree) -> chex.ArrayTree:
-    """Splits rows, numpy leaves [N, ...], evenly over the devices of this process."""
-    return jax.device_put(rows, jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS)))
+def put_rows(rows: chex.ArrayTree, devices: int | None = None) -> chex.ArrayTree:
+    """Splits rows, numpy leaves [N, ...], evenly over devices of this process, see `map_rows`."""
+    return jax.device_put(rows, jax.sharding.NamedSharding(_local_mesh(devices), jax.P(AXIS)))
+
+
+def first_copy(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Returns the copy on the first device of arrays that all devices of this process hold; nothing is transferred."""
+    return jax.tree.map(lambda x: x.addressable_data(0), tree)
 
 
 def put_everywhere(tree: chex.ArrayTree) -> chex.ArrayTree:

@@ -48,11 +48,11 @@ def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
     variables, model = state.members[member].variables, setup.members[member].model
     encoded = []
     for method, rows in (('encode_image', batch.images), ('encode_text', batch.texts)):
-        encode = compiled(model, method, 'bfloat16')
+        encode = compiled(model, method, 'bfloat16', 1)
         assert export(encode, (rows,), (variables,)) == []
         encoded.append(jax.eval_shape(encode, (rows,), (variables,)))
     images, texts = encoded
-    assert export(compiled(model, 'similarity', 'bfloat16'), (images,), (variables, texts)) == []
+    assert export(compiled(model, 'similarity', 'bfloat16', 1), (images,), (variables, texts)) == []
     jax.clear_caches()
 
 

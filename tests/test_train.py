@@ -753,8 +753,9 @@ def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, 
     options = scoring.ScoringOptions('float32', 4096)
     scorer = scoring.Scorer(model, variables, setup.data.validation, setup.data.validation_tokens, options)
     read = []
-    monkeypatch.setattr(scorer._encoder, 'apply', lambda method, texts: read.append(texts.ids.shape))
-    scorer._encode_texts(np.arange(20))
+    encoded = np.zeros((scorer._encoder.texts_per_call, 4))
+    monkeypatch.setattr(encoding, 'compiled', lambda *_: lambda rows, _: read.append(rows[0].ids.shape) or encoded)
+    scorer.encode_texts()
     assert {rows for rows, _ in read} == {scorer._encoder.texts_per_call}
     assert max(length for _, length in read) == 512
 

@@ -21,9 +21,8 @@ from jitm.models import tiling
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.types import DTYPES
 
-IMAGES_PER_CALL = 64  # per device
-TEXTS_PER_CALL = {'cpu': 16}  # per device; a caption that is searched is encoded in such a call
-TEXTS_PER_CALL_ELSEWHERE = 64
+IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
+SHORT_CALL = 16  # texts of a call on a CPU, where products have a row for each word of each text
 TILE = (256, 64)  # vectors on each side
 
 
@@ -41,13 +40,14 @@ def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
 
 
 @functools.lru_cache(maxsize=64)
-def compiled(model: Matcher, method: str, dtype: str) -> Callable:
+def compiled(model: Matcher, method: str, dtype: str, devices: int) -> Callable:
     """Returns `(rows, (variables, *others)) -> result` of a method, with the rows split over the devices.
 
     Args:
       model: the model; equal models share what is compiled.
       method: such as 'encode_image'.
       dtype: of the encodings, a key of `DTYPES`; scores are float32.
+      devices: the number of devices.
     """
 
     def cast(x: chex.Array) -> chex.Array:
@@ -60,7 +60,7 @@ def compiled(model: Matcher, method: str, dtype: str) -> Callable:
         result = model.apply(variables, *rows, *others, method=method)
         return jax.tree.map(cast, result) if method.startswith('encode') else result
 
-    return parallel.map_rows(apply)
+    return parallel.map_rows(apply, devices)
 
 
 def fill(index: np.ndarray, size: int) -> np.ndarray:
@@ -85,6 +85,7 @@ class Encoder:
     def __init__(self, model: Matcher, variables: chex.ArrayTree, dtype: str):
         """Moves the parameters to the devices."""
         self.model, self.variables, self.dtype = model, parallel.put_state(variables), dtype
+        self._first_copy = parallel.first_copy(self.variables)
 
     @property
     def is_dual(self) -> bool:
@@ -98,13 +99,16 @@ class Encoder:
 
     @property
     def texts_per_call(self) -> int:
-        """Captions that a dual encoder encodes at once on all devices."""
-        each = TEXTS_PER_CALL.get(jax.default_backend(), TEXTS_PER_CALL_ELSEWHERE)
-        return each * parallel.num_local_devices()
+        """Captions that a dual encoder encodes at once on each device.
 
-    def function(self, method: str) -> Callable:
-        """Returns a method of the model, see `compiled`."""
-        return compiled(self.model, method, self.dtype)
+        A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
+        """
+        recurrent = self.model.text_format.max_length is None
+        return TEXTS_PER_CALL if recurrent or jax.default_backend() != 'cpu' else SHORT_CALL
+
+    def function(self, method: str, devices: int | None = None) -> Callable:
+        """Returns a method of the model on some devices, on all if None, see `compiled`."""
+        return compiled(self.model, method, self.dtype, devices or parallel.num_local_devices())
 
     def apply(self, method: str, *rows: chex.ArrayTree, others: tuple[chex.ArrayTree, ...] = ()) -> chex.ArrayTree:
         """Applies a method to rows, which are split over the devices, and to others, which are not.
@@ -119,23 +123,29 @@ class Encoder:
         """Returns the length to which texts are padded that are encoded together."""
         return bucket(lengths.max(), LENGTH_MULTIPLE, self.model.text_format.max_length)
 
-    def encode_texts(self, tokens: Tokens, index: np.ndarray) -> Encoding:
-        """Encodes texts by a dual encoder; the encoding of a text does not depend on the others.
+    def encode_texts(self, tokens: Tokens, index: np.ndarray, one_device: bool = False) -> Encoding:
+        """Encodes texts by a dual encoder; the encoding of a text depends on neither the others nor the devices.
 
         Args:
           tokens: the texts.
           index: int [N], some of them, in any order.
+          one_device: takes only the first device, for a few texts.
 
         Returns:
           Leaves [N, ...] in host memory.
         """
+        devices = 1 if one_device else parallel.num_local_devices()
+        encode, size = self.function('encode_text', devices), devices * self.texts_per_call
+        variables = self._first_copy if one_device else self.variables
         lengths = np.array([self.padded_length(length) for length in tokens.lengths[index]])
-        order, parts = np.argsort(lengths, kind='stable'), []
+        order, parts, counts = np.argsort(lengths, kind='stable'), [], []
         for length in np.unique(lengths):
-            rows = order[lengths[order] == length]
-            for start in range(0, len(rows), self.texts_per_call):
-                some = index[rows[start : start + self.texts_per_call]]
-                texts = pad_texts(tokens, fill(some, self.texts_per_call), length)
-                parts.append(first(self.apply('encode_text', texts), len(some)))
+            rows = index[order[lengths[order] == length]]
+            for start in range(0, len(rows), size):
+                some = rows[start : start + size]
+                texts = parallel.put_rows(pad_texts(tokens, fill(some, size), length), devices)
+                parts.append(encode((texts,), (variables,)))  # returns before it is computed
+                counts.append(len(some))
+        parts = map(first, jax.device_get(parts), counts)
         places = np.argsort(order)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[places], *parts)

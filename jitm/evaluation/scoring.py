@@ -27,6 +27,7 @@ from jitm.runs.progress import Progress
 from jitm.types import DTYPES, Images
 
 MAX_TEXTS = 128  # of a block
+MAX_VECTORS = 4096  # texts of a block of a dual encoder, so that most calls of the encoder are full
 MIN_TEXTS = 8
 MAX_PAIRS = 256  # per device and call, where only some pairs of a block are scored
 
@@ -69,6 +70,11 @@ def _compiled_pairs(model: Matcher) -> Callable:
 def _shapes(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:
     """Returns the shapes of a tree with `count` rows."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), tree)
+
+
+def _repeat_first(tree: chex.ArrayTree, size: int) -> chex.ArrayTree:
+    """Returns a tree with the item on axis 0 with `size` items, of which the last ones are the first item."""
+    return jax.tree.map(lambda x: x[fill(np.arange(len(x)), size)], tree)
 
 
 def _num_bytes(tree: chex.ArrayTree) -> int:
@@ -125,7 +131,10 @@ class Scorer:
         devices, budget = parallel.num_local_devices(), self._options.memory_mb * 2**20
         max_images = max(1, budget * devices // (4 * _num_bytes(self._image)))
         self.images_per_block = bucket(min(self._split.num_images, max_images), devices)
-        self.texts_per_block = bucket(min(self._split.num_texts, MAX_TEXTS), devices)
+        max_texts = MAX_TEXTS
+        if self._encoder.is_dual:  # two blocks for each process, if they are large
+            max_texts = np.clip(-(-self._split.num_texts // (2 * jax.process_count())), MAX_TEXTS, MAX_VECTORS)
+        self.texts_per_block = bucket(min(self._split.num_texts, max_texts), devices)
         while (needed := sum(sides := self._required_bytes())) > budget:
             only_texts = sides[1] > sides[0] or self.images_per_block == devices
             if self.texts_per_block > max(MIN_TEXTS, devices) and only_texts:
@@ -156,19 +165,20 @@ class Scorer:
 
         The first covers reading, encoding and holding the images; the second encoding the longest texts and scoring.
         """
+        devices = parallel.num_local_devices()
         read = _shapes(self._read, self._images_per_call)
         images = _shapes(self._image, self.images_per_block)
         texts, encoder = _shapes(self._text, self.texts_per_block), self._encoder
-        padded = _shapes(self._padded, encoder.texts_per_call if encoder.is_dual else self.texts_per_block)
+        padded = _shapes(self._padded, devices * encoder.texts_per_call if encoder.is_dual else self.texts_per_block)
         encode_images = parallel.memory_of(encoder.function('encode_image'), (read,), (encoder.variables,))
         encode_texts = parallel.memory_of(encoder.function('encode_text'), (padded,), (encoder.variables,))
         if self._pairs is None:
             score = parallel.memory_of(encoder.function('similarity'), (images,), (encoder.variables, texts))
         else:
-            index = jax.ShapeDtypeStruct((self._pairs_per_call * parallel.num_local_devices(),), np.int32)
+            index = jax.ShapeDtypeStruct((self._pairs_per_call * devices,), np.int32)
             sides = images, (index, index)
             score = parallel.memory_of(_compiled_pairs(self._model), sides, (encoder.variables, texts))
-        copies = 1 + parallel.num_local_devices()  # every device holds all texts of the block
+        copies = 1 + devices  # every device holds all texts of the block
         return 2 * _num_bytes((read, images)) + encode_images, copies * _num_bytes(texts) + max(encode_texts, score)
 
     def _take_images(self, index: np.ndarray) -> Images:
@@ -192,9 +202,10 @@ class Scorer:
         return encoded
 
     def _encode_texts(self, index: np.ndarray) -> Encoding:
-        """Encodes the texts of a block, padded to the longest one."""
+        """Encodes the texts of a block, padded to the longest one, and repeats the first one up to the block's size."""
         if self._encoder.is_dual:
-            return self._encoder.encode_texts(self._tokens, index)
+            return _repeat_first(self._encoder.encode_texts(self._tokens, index), self.texts_per_block)
+        index = fill(index, self.texts_per_block)
         length = self._encoder.padded_length(self._tokens.lengths[index])
         return self._encoder.apply('encode_text', pad_texts(self._tokens, index, length))
 
@@ -234,9 +245,9 @@ class Scorer:
     def _encode_block(self, rows: np.ndarray, columns: np.ndarray) -> tuple[Encoding, Encoding]:
         """Encodes a block, padded to its full size: the images on the devices, the texts in host memory."""
         if self._encoded is None or self._encoded[0] is not rows:
-            encoded = self.encode_images(fill(rows, self.images_per_block))
+            encoded = _repeat_first(self.encode_images(rows), self.images_per_block)
             self._encoded = rows, parallel.put_rows(encoded)
-        return self._encoded[1], self._encode_texts(fill(columns, self.texts_per_block))
+        return self._encoded[1], self._encode_texts(columns)
 
     def score_block(self, rows: np.ndarray, columns: np.ndarray) -> chex.Array:
         """Scores a block.

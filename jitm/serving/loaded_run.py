@@ -130,7 +130,7 @@ class LoadedRun:
         tokens = read_captions(captions, self.run)
         index = np.arange(len(tokens.lengths))
         if self._encoder.is_dual:
-            return self._encoder.encode_texts(tokens, index)
+            return self._encoder.encode_texts(tokens, index, one_device=len(index) <= self._encoder.texts_per_call)
         return self._encode('encode_text', pad_texts(tokens, index, self._encoder.padded_length(tokens.lengths)))
 
     @functools.cached_property

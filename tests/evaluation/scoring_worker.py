@@ -22,6 +22,14 @@ from jitm.evaluation import encoding, scoring  # noqa: E402
 from tests.evaluation.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
 
 
+def check_one_device(model, variables, _, tokens) -> None:
+    """One device encodes a text as all devices encode all texts, to the last bit."""
+    encoder, index = encoding.Encoder(model, variables, 'float32'), np.arange(len(tokens.lengths))
+    want = encoder.encode_texts(tokens, index)
+    got = [encoder.encode_texts(tokens, index[text : text + 1], one_device=True) for text in index]
+    assert np.concatenate(got).tobytes() == want.tobytes()
+
+
 def main() -> None:
     warnings.simplefilter('error')
     results = {'devices': parallel.num_local_devices()}
@@ -39,6 +47,7 @@ def main() -> None:
     lengths = len(set(-(-problem[3].lengths // 4)))
     assert count_compilations(lambda: scoring.Scorer(*problem, options).score()) == 2 + lengths
     assert count_compilations(lambda: scoring.Scorer(*problem, options).score()) == 0
+    check_one_device(*make_problem('vsepp'))
     np.savez(out, **results)
     parallel.barrier('done')
 

@@ -72,7 +72,7 @@ class Stop(Exception):
 
 
 def test_interrupted_ensemble_resumes_in_any_order(run, other, dev, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, 'MAX_TEXTS', 16)
+    monkeypatch.setattr(scoring, 'MAX_VECTORS', 16)
     seen = []
 
     def stop_in_the_second_run(progress):
@@ -291,7 +291,7 @@ import atexit, os, sys
 from jitm.evaluation import scoring
 from jitm.evaluation.blocks import FinishedBlocks
 number, after = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-scoring.MAX_TEXTS, write, written = 8, FinishedBlocks.write, []
+scoring.MAX_VECTORS, write, written = 8, FinishedBlocks.write, []
 def write_and_signal(self, *block):
     write(self, *block)
     written.append(block)
@@ -322,7 +322,7 @@ def test_killed_command_resumes_to_the_same_bytes(finished, tmp_path, monkeypatc
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith('wrote 1 blocks\n')
     assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy', 'image_of_text.npy', OWNED, LOCK}
-    monkeypatch.setattr(scoring, 'MAX_TEXTS', 8)
+    monkeypatch.setattr(scoring, 'MAX_VECTORS', 8)
     run = load_run(finished)
     _, want = evaluate_runs([run], read_split([run], 'dev'))
     assert np.load(tmp_path / 'sims.npy').tobytes() == want.tobytes()

@@ -197,7 +197,7 @@ class Stop(Exception):
 
 
 def test_interrupted_job_resumes(run, others, dev, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, 'MAX_TEXTS', 32)
+    monkeypatch.setattr(scoring, 'MAX_VECTORS', 32)
     seen, shortlist = [], Shortlist([run], 2)
 
     def stop_in_the_second_part(progress):

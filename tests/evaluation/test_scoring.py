@@ -97,6 +97,20 @@ def test_images_are_encoded_in_several_calls(vsepp, monkeypatch):
     np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
 
 
+def test_incomplete_blocks_encode_nothing_twice(vsepp, monkeypatch):
+    monkeypatch.setattr(encoding, 'TEXTS_PER_CALL', 1)
+    monkeypatch.setattr(encoding, 'IMAGES_PER_CALL', 1)
+    scorer, compiled, calls = make_scorer(vsepp, 4, 8), encoding.compiled, []
+
+    def counting(model, method, *others):
+        function = compiled(model, method, *others)
+        return lambda *arguments: calls.append(method) or function(*arguments)
+
+    monkeypatch.setattr(encoding, 'compiled', counting)
+    np.testing.assert_allclose(scorer.score(), score_at_once('vsepp'), atol=1e-6)
+    assert (calls.count('encode_image'), calls.count('encode_text')) == (7, 2 * 13)  # 2 blocks of images
+
+
 # Selected pairs.
 
 
