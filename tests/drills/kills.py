@@ -1,7 +1,12 @@
-"""SIGKILL at random moments: the restarted command ends with the same bytes as an uninterrupted one."""
+"""SIGKILL at random moments: the restarted command ends with the same bytes as an uninterrupted one.
+
+No command takes for whole what a killed one has left. Of two processes of one job, one or both are killed, and the
+other one must end by itself.
+"""
 
 import functools
 import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import shutil
@@ -13,11 +18,14 @@ from typing import Any, NamedTuple
 import jax
 
 from jitm import ranges
-from tests.drills import runs
+from tests.drills import photos, runs
+from tests.test_parallel import free_port
+from tests.test_photos_runs import make_clip
 from tests.test_train import assert_same_run
 from tests.training.models import tiny_tags_dc
 
 MAX_KILLS = 3  # of one command
+TO_END = 300  # seconds that a process may go on after another one of its job was killed
 HINGE = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
 BOOST = HINGE | {'loss': 'anchored.absolute_max', 'margin': 0.2, 'alpha': 0.5}
 OFFLINE = HINGE | {'loss': 'offline.adaptive_offline_quintuplet', 'online_margin': 0.2, 'offline_margin': 0.0}
@@ -45,20 +53,53 @@ def tags_dc() -> dict[str, Any]:
     return tiny_tags_dc({'source': 'scenes.load', 'seed': 0, 'dev_images': 10, 'test_images': 10})
 
 
+def write_photos(folder: Path) -> None:
+    """Writes photos with captions and `run`, a CLIP that is trained on them."""
+    photos.write_base(folder, {'train': 700, 'dev': 100})  # an index has parts of 512 images
+    config = make_clip('photos') | {'epochs': 1, 'batch_size': 350}
+    runs.write_config(folder / 'config.py', config)
+    _prepare(folder, runs.TRAIN)
+
+
+def write_published(folder: Path) -> None:
+    """Writes `run`, and its weights as the authors of VSE++ publish theirs."""
+    runs.write_base(folder)
+    _prepare(folder, ('convert', '--to', 'vsepp', 'run', '--out', 'authors'))
+
+
+def _prepare(folder: Path, argv: tuple[str, ...]) -> None:
+    with runs.inside(folder):
+        result = runs.call(argv)
+    assert result.code == 0, result.error
+
+
 class Scenario(NamedTuple):
     """A command that is killed.
 
     Attributes:
       argv: the command.
       make: its config; None for that of the trained run.
-      folders: what it writes, run directories or folders of arrays.
+      folders: what it writes, run directories or folders of files.
+      write: writes the folder in which it starts; None for that of `runs.write_base`.
+      reader: a command that must refuse what a killed one has left; None if nothing is to be tried.
+      ended: the refusal of a command that has ended before; '' if it is repeated.
+      processes: the processes of the job.
     """
 
     argv: tuple[str, ...]
     make: Callable[[], dict[str, Any]] | None = None
     folders: tuple[str, ...] = ('killed',)
+    write: Callable[[Path], None] | None = None
+    reader: tuple[str, ...] | None = None
+    ended: str = ''
+    processes: int = 1
 
 
+INDEX = ('search', '--workdir', 'run', '--images', 'photos/train', '--index', 'index', 'a dog')
+ENCODE = ('encode', '--workdir', 'run', '--out', 'encoded')
+PUBLISH = ('convert', '--to', 'safetensors', 'run', '--out', 'published')
+IMPORT = ('convert', '--from', 'vsepp', 'authors', '--out', 'imported')
+READ = '--output', 'read'
 TRAIN = ('train', '--config', 'config.py', '--workdir', 'killed')
 SCENARIOS = {
     'mining': Scenario((*runs.MINE, '--memory_mb', '1'), None, ('mined',)),
@@ -68,38 +109,103 @@ SCENARIOS = {
     'mss': Scenario(TRAIN, lambda: boosted({'rule': 'ema', 'of': 'target', 'momentum': 0.9})),
     'aoq': Scenario(TRAIN, two_stages, ('killed/stage1', 'killed/candidates', 'killed/stage2')),
     'tags_dc': Scenario(TRAIN, tags_dc),
+    'evaluating': Scenario((*runs.EVALUATE, '--save_sims', '--save_vectors'), None, ('evaluated',)),
+    'indexing': Scenario(INDEX, None, ('index',), write_photos),
+    'encoding': Scenario(ENCODE, None, ('encoded',), write_photos),
+    'publishing': Scenario(PUBLISH, None, ('published',), reader=('eval', '--workdir', 'published', *READ)),
+    'importing': Scenario(
+        IMPORT,
+        None,
+        ('imported',),
+        write_published,
+        ('eval', '--workdir', 'imported', '--data_root', 'data', *READ),
+        'is a converted run already',
+    ),
+    'two processes': Scenario(TRAIN, plain, processes=2),
 }
 
 
-def _work(argv: tuple[str, ...], folder: Path, cache: Path) -> None:
-    """Runs a command in a process of its own."""
+def _work(argv: tuple[str, ...], folder: Path, result: Path) -> None:
+    """Runs a command in a process of its own, and writes how it ended."""
+    cache = folder.parent / 'cache'
     jax.config.update('jax_compilation_cache_dir', str(cache))
     os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache)  # a killed process may leave part of a file there
     with runs.inside(folder):
-        result = runs.call(argv)
-        Path('result').write_text(f'{result.code}\n{result.error}')
+        ended = runs.call(argv)
+        result.write_text(f'{ended.code}\n{ended.error}')
 
 
 @functools.cache
 def _processes() -> multiprocessing.context.ForkServerContext:
     """Returns a context whose processes have imported everything."""
     context = multiprocessing.get_context('forkserver')
-    commands = [f'jitm.commands.{name}' for name in ('train', 'eval', 'mine')]
+    commands = [f'jitm.commands.{name}' for name in ('train', 'eval', 'mine', 'search', 'encode', 'convert')]
     context.set_forkserver_preload(['tests.drills.kills', *commands])
     return context
 
 
-def run_for(argv: tuple[str, ...], folder: Path, seconds: float | None = None) -> bool:
-    """Runs a command in a process of its own, which is killed after some seconds; returns whether it was killed."""
-    process = _processes().Process(target=_work, args=(argv, folder, folder.parent / 'cache'))
-    process.start()
-    process.join(seconds)
-    killed = process.is_alive()
-    process.kill()
-    process.join()
+def _commands(scenario: Scenario) -> list[tuple[str, ...]]:
+    """Returns the command of each process."""
+    if scenario.processes == 1:
+        return [scenario.argv]
+    job = f'--coordinator=localhost:{free_port()}', f'--num_processes={scenario.processes}'
+    return [(*scenario.argv, *job, f'--process_id={number}') for number in range(scenario.processes)]
+
+
+def run_for(scenario: Scenario, folder: Path, rng: random.Random | None = None, seconds: float = TO_END) -> bool:
+    """Runs a command in processes of its own, some of which are killed after some seconds.
+
+    Args:
+      scenario: the command.
+      folder: where it runs.
+      rng: chooses which of several processes are killed; None to kill none.
+      seconds: the time until then.
+
+    Returns:
+      Whether one was killed.
+
+    Raises:
+      AssertionError: if a command fails that was not killed, or does not end.
+    """
+    commands = _commands(scenario)
+    results = [folder / f'result{number}' for number in range(len(commands))]
+    processes = [
+        _processes().Process(target=_work, args=(argv, folder, result))
+        for argv, result in zip(commands, results, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    multiprocessing.connection.wait([process.sentinel for process in processes], seconds)
+    running = [process for process in processes if process.is_alive()]
+    killed = rng is not None and len(running) == len(processes)
+    if killed:
+        for process in rng.sample(running, rng.randint(1, len(running))):
+            process.kill()
+    deadline = time.monotonic() + TO_END
+    for process in processes:
+        process.join(max(0, deadline - time.monotonic()))
+    going_on = [process for process in processes if process.is_alive()]
+    for process in going_on:
+        process.kill()
+        process.join()
+    assert not going_on, f'{len(going_on)} of {len(processes)} processes do not end'
     if not killed:
-        assert (folder / 'result').read_text().startswith('0\n'), (folder / 'result').read_text()
+        for result in results:
+            code, _, error = result.read_text().partition('\n')
+            assert code == '0' or (scenario.ended and scenario.ended in error), error
     return killed
+
+
+def assert_not_taken_for_whole(scenario: Scenario, folder: Path, whole: Path) -> None:
+    """The reader of what a killed command has left refuses it in a sentence, unless it is whole."""
+    read = scenario._replace(argv=scenario.reader, ended='error: ')
+    run_for(read, folder)
+    if (folder / 'result0').read_text().startswith('0\n'):
+        shutil.rmtree(folder / 'read')
+        for part in scenario.folders:
+            assert_same(folder / part, whole / part)
+    else:
+        assert not (folder / 'read').exists()
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -128,18 +234,27 @@ class Drill:
         folder.mkdir(parents=True)
 
     def _start(self, name: str, folder: Path) -> Path:
-        shutil.copytree(self._base, folder)
-        if make := SCENARIOS[name].make:
-            runs.write_config(folder / 'config.py', make())
+        scenario = SCENARIOS[name]
+        shutil.copytree(self._base_of(scenario), folder)
+        if scenario.make:
+            runs.write_config(folder / 'config.py', scenario.make())
         return folder
+
+    def _base_of(self, scenario: Scenario) -> Path:
+        if scenario.write is None:
+            return self._base
+        base = self._folder / scenario.write.__name__
+        if not base.exists():
+            scenario.write(base)
+        return base
 
     def _whole(self, name: str) -> Path:
         """Returns the folder of an uninterrupted command, and notes how long it takes when everything is compiled."""
         folder = self._folder / name
         if name not in self._seconds:
-            run_for(SCENARIOS[name].argv, self._start(name, self._folder / f'{name}_compiling'))
+            run_for(SCENARIOS[name], self._start(name, self._folder / f'{name}_compiling'))
             start = time.monotonic()
-            run_for(SCENARIOS[name].argv, self._start(name, folder))
+            run_for(SCENARIOS[name], self._start(name, folder))
             self._seconds[name] = time.monotonic() - start
         return folder
 
@@ -149,13 +264,15 @@ class Drill:
         Raises:
           AssertionError: if it fails, or ends with other bytes than an uninterrupted one.
         """
-        argv, whole = SCENARIOS[name].argv, self._whole(name)
+        scenario, whole = SCENARIOS[name], self._whole(name)
         folder = self._start(name, self._folder / f'{name}_killed')
         kills = 0
-        while kills < max_kills and run_for(argv, folder, rng.uniform(0.1, 1) * self._seconds[name]):
+        while kills < max_kills and run_for(scenario, folder, rng, rng.uniform(0.1, 1) * self._seconds[name]):
             kills += 1
-        run_for(argv, folder)
-        for part in SCENARIOS[name].folders:
+            if scenario.reader:
+                assert_not_taken_for_whole(scenario, folder, whole)
+        run_for(scenario, folder)
+        for part in scenario.folders:
             assert_same(folder / part, whole / part)
         shutil.rmtree(folder)
         return kills

@@ -8,7 +8,7 @@ import shutil
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +23,10 @@ PHOTO = 'photos/train/3.jpg'
 IMAGES = {'train': 8, 'dev': 4}
 
 
-def write_base(folder: Path) -> None:
-    """Writes a folder of photos and a config file that trains on them."""
+def write_base(folder: Path, sizes: Mapping[str, int] = IMAGES) -> None:
+    """Writes a folder of photos, with so many images of each split, and a config file that trains on them."""
     rng = np.random.default_rng(0)
-    for split, images in IMAGES.items():
+    for split, images in sizes.items():
         inner = folder / 'photos' / split
         inner.mkdir(parents=True)
         rows = []
