@@ -57,7 +57,18 @@ def test_other_wrong_inputs_are_one_sentence(base, tmp_path):
 @pytest.mark.slow
 def test_killed_commands_resume_exactly(base, tmp_path):
     drill, rng = kills.Drill(base, tmp_path / 'kills'), random.Random(0)
-    for name in ('plain', 'mining', 'scoring', 'mss', 'aoq'):
+    for name in (
+        'plain',
+        'mining',
+        'scoring',
+        'mss',
+        'aoq',
+        'evaluating',
+        'indexing',
+        'encoding',
+        'publishing',
+        'importing',
+    ):
         drill.survives(name, rng, max_kills=1)
 
 
