@@ -394,6 +394,7 @@ def uniter_config(tiny_config, tmp_path):
     return tiny_config | {'epochs': 1, 'length_multiple': 64}
 
 
+@pytest.mark.filterwarnings('ignore:words that the vocabulary')
 @pytest.mark.slow
 def test_a_run_trains_is_evaluated_and_scores_features_with_boxes(uniter_config, tmp_path):
     result = train_and_evaluate(uniter_config, tmp_path / 'run')
