@@ -160,6 +160,7 @@ def tiny_oscar(workdir):
     return config, config | {key: boosted[key] for key in ('members', 'terms')}
 
 
+@pytest.mark.filterwarnings('ignore:words that the vocabulary')
 @pytest.mark.slow
 def test_a_run_trains_is_evaluated_and_boosts_itself(tmp_path):
     config, boosted = tiny_oscar(tmp_path / 'run')
