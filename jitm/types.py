@@ -5,11 +5,23 @@ Q queries, C candidates of a ranking, A anchors; N pairs of an image with a text
 of the vocabulary.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import chex
 import jax.numpy as jnp
+from annotated_types import Ge, Gt, Interval
 from flax import struct
+
+# Types and ranges of the arguments that a config sets, as hints of these arguments; `config.bind` checks them.
+Count = Annotated[int, Ge(1)]
+Index = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Margin = Weight = NotNegative
+Temperature = Positive
+Probability = Annotated[float, Interval(ge=0, le=1)]
+Rate = Annotated[float, Interval(ge=0, lt=1)]  # of dropping; dropping everything leaves nothing to learn from
+Cosine = Annotated[float, Interval(ge=-1, le=1)]
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
 

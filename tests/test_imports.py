@@ -33,7 +33,7 @@ LEVELS = [
     {'__main__'},
 ]
 PURE = {'types', 'metrics', 'losses'}
-PURE_PACKAGES = {'jax', 'numpy', 'chex', 'flax', 'collections', 'itertools', 'typing'}
+PURE_PACKAGES = {'jax', 'numpy', 'chex', 'flax', 'collections', 'itertools', 'typing', 'annotated_types'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))
 BUILD = sorted((ROOT / 'jitm' / 'training' / 'build').glob('*.py'))
 PAPERS = {'vse', 'aoq', 'dbl', 'tags', 'uniter', 'selhn', 'rvse', 'faghri', 'fan', 'diao', 'li', 'chen'}
