@@ -1,7 +1,7 @@
 """Runs the drills for some minutes and prints a line of counts for each.
 
-python -m tests.drills --minutes 30
-python -m tests.drills --minutes 30 --seed 7
+python -m tools.drills --minutes 30
+python -m tools.drills --minutes 30 --seed 7
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.drills import disks, flips, inputs, kills, runs
+from tools.drills import disks, flips, inputs, kills, runs
 
 SHARES = {'inputs': 0.2, 'disks': 0.1, 'flips': 0.25, 'kills': 0.45}  # of the time
 Counts = collections.Counter
@@ -103,7 +103,7 @@ DRILLS: dict[str, Callable[[Path, Path, random.Random, float], Counts]] = {
 
 def main() -> int:
     """Runs the drills; returns 1 if one of them failed."""
-    parser = argparse.ArgumentParser(prog='python -m tests.drills')
+    parser = argparse.ArgumentParser(prog='python -m tools.drills')
     parser.add_argument('--minutes', type=float, default=30)
     parser.add_argument('--seed', type=int, default=random.randrange(10**6))
     flags = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The drills in a small form; `python -m tests.drills` runs the long one."""
+"""The drills in a small form; `python -m tools.drills` runs the long one."""
 
 import importlib
 import random
@@ -9,7 +9,7 @@ from absl import flags
 
 from jitm.commands import cli
 from tests.conftest import shared_folder
-from tests.drills import disks, flips, foreign, inputs, kills, runs
+from tools.drills import disks, flips, foreign, inputs, kills, runs
 
 STRINGS = 'string', 'multi string', 'comma separated list of strings'  # types of flags
 FAST = 4  # one of so many wrong inputs is tried by `make test`

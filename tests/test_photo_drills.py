@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.drills import inputs, photos
-from tests.drills.test_drills import FAST
+from tests.test_drills import FAST
+from tools.drills import inputs, photos
 
 
 @pytest.fixture(scope='module')

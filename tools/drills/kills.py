@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import jax
 
 from jitm import ranges
-from tests.drills import runs
 from tests.test_parallel import free_port
 from tests.test_photos_runs import make_clip
 from tests.test_train import assert_same_run
 from tests.training.models import tiny_tags_dc
+from tools.drills import runs
 
 MAX_KILLS = 3  # of one command
 TO_END = 300  # seconds that a process may go on after another one of its job was killed
@@ -55,7 +55,7 @@ def tags_dc() -> dict[str, Any]:
 
 def write_photos(folder: Path) -> None:
     """Writes photos with captions and `run`, a CLIP that is trained on them."""
-    from tests.drills import photos  # which imports `inputs`, which imports this module
+    from tools.drills import photos  # which imports `inputs`, which imports this module
 
     photos.write_base(folder, {'train': 700, 'dev': 100})  # an index has parts of 512 images
     config = make_clip('photos') | {'epochs': 1, 'batch_size': 350}
@@ -142,7 +142,7 @@ def _processes() -> multiprocessing.context.ForkServerContext:
     """Returns a context whose processes have imported everything."""
     context = multiprocessing.get_context('forkserver')
     commands = [f'jitm.commands.{name}' for name in ('train', 'eval', 'mine', 'search', 'encode', 'convert')]
-    context.set_forkserver_preload(['tests.drills.kills', *commands])
+    context.set_forkserver_preload(['tools.drills.kills', *commands])
     return context
 
 

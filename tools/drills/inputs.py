@@ -19,7 +19,7 @@ from jitm.commands import cli
 from jitm.errors import EXIT_USER_ERROR
 from jitm.files import LOCK, hash_file
 from jitm.runs.checkpoint import Checkpoints
-from tests.drills import foreign, kills, runs
+from tools.drills import foreign, kills, runs
 
 
 class Row(NamedTuple):
