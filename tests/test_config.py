@@ -2,6 +2,7 @@ import pytest
 
 from jitm import config as config_lib
 from jitm import names
+from jitm.data.load import load_relevance
 from jitm.errors import UserError
 from tests.configs.settings import load, module_of
 
@@ -39,9 +40,9 @@ def test_unknown_name_is_refused(package, name, message):
 
 
 def test_relevance_without_source_is_none():
-    assert config_lib.load_relevance({'source': ''}, None) is None
+    assert load_relevance({'source': ''}, None) is None
     with pytest.raises(UserError, match=r"'relevance.path' is unknown"):
-        config_lib.load_relevance({'source': '', 'path': 'cider.npy'}, None)
+        load_relevance({'source': '', 'path': 'cider.npy'}, None)
 
 
 def test_differences_ignore_run_and_paths():

@@ -5,9 +5,9 @@ import sys
 import pytest
 from flax import linen as nn
 
-from jitm import config as config_lib
 from jitm import names
 from jitm.errors import UserError
+from jitm.models.make import make_model, own_names
 
 LOSSES = """
 import jax.numpy as jnp
@@ -139,7 +139,7 @@ def helper():
 
 
 def make(model, own=True):
-    return config_lib.make_model({'name': 'own_models.Model', **model}, 10, own=own, imports=True)
+    return make_model({'name': 'own_models.Model', **model}, 10, own=own, imports=True)
 
 
 def test_own_models_are_made_of_own_modules_and_those_of_jitm(folder):
@@ -149,8 +149,8 @@ def test_own_models_are_made_of_own_modules_and_those_of_jitm(folder):
     assert (model.image.embed_dim, model.image.width, model.scale) == (8, 3, 2.0)
     assert isinstance(model, nn.Module)
     section = {'name': 'own_models.Model', 'image': {'name': 'text.GRUEncoder', 'word_dim': 4}}
-    assert config_lib.own_names(section) == ['own_models.Model']
-    assert config_lib.own_names({'name': 'vse.VSE', 'image': encoder}) == ['own_models.Encoder']
+    assert own_names(section) == ['own_models.Model']
+    assert own_names({'name': 'vse.VSE', 'image': encoder}) == ['own_models.Encoder']
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from jitm import config as config_lib
 from jitm.analysis.matrices import Matrix
 from jitm.analysis.pictures import png
 from jitm.analysis.retrieval import Retrieved, retrieve
 from jitm.analysis.saved import names_of
 from jitm.analysis.settings import read_run_log
 from jitm.analysis.tables import table
+from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.files import MARK, OutputFolder, replacing_own
@@ -54,7 +54,7 @@ def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data
     Raises:
       UserError: if the data cannot be read, or are of other images or captions.
     """
-    split = config_lib.load_split(data, split_name, data_root)
+    split = load_split(data, split_name, data_root)
     if split.captions_hash != matrix.captions:
         raise UserError(
             f'{split.name} has other images or captions than {matrix.path}; give the --data_root that jitm eval used'

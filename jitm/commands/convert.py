@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import safetensors.numpy
 from absl import flags
 
-from jitm import config as config_lib
 from jitm import configs, ranges
 from jitm.commands import flags as shared
 from jitm.commands import programs
@@ -39,6 +38,7 @@ from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
 from jitm.importers.published import Published
+from jitm.models.make import member_model
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, export_run, load_run
@@ -201,7 +201,7 @@ def _export(target: str, run: Run, folder: Path) -> None:
     if target == 'safetensors':
         export_run(run, folder)
         return
-    model = config_lib.member_model(run.config, run.member)
+    model = member_model(run.config, run.member)
     if target in AUTHORS:
         tensors, options = export_checkpoint(target, model, run.variables)
         name, words = to_file(run.vocabulary)

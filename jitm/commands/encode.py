@@ -72,7 +72,7 @@ def _make_network(
     config: Mapping[str, Any], member: str, splits: Iterable[Split], values: flags.FlagValues
 ) -> networks.Network:
     """Returns the network with which a config starts to train."""
-    reads = networks.make_model(config, member, imports=True).reads
+    reads = networks.model_of_pixels(config, member, imports=True).reads
     for split in splits:
         check_images(split, reads)
     image_size = next(iter(splits)).pixels.shape[1:3]

@@ -18,6 +18,7 @@ from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.layers.normalization import l2_normalize
+from jitm.models.make import make_model, member_model, model_keys
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
 from jitm.types import Images
@@ -125,7 +126,7 @@ def of_run(run: Run, crops: int, dtype: str) -> Network:
     return Network(run.model, _image_part(run.variables), crops, dtype, origin)
 
 
-def make_model(config: Mapping[str, Any], member: str, imports: bool = False) -> Matcher:
+def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = False) -> Matcher:
     """Returns the model of a member of a config, whose words do not matter.
 
     Args:
@@ -138,8 +139,8 @@ def make_model(config: Mapping[str, Any], member: str, imports: bool = False) ->
     """
     if member not in config['members']:
         raise UserError(f"the config has no member '{member}'; it has {', '.join(config['members'])}")
-    section = config_lib.member_model(config, member)
-    model = config_lib.make_model(section, vocab_size=1, own=True, imports=imports)
+    section = member_model(config, member)
+    model = make_model(section, vocab_size=1, own=True, imports=imports)
     check_model(model)
     return model
 
@@ -157,7 +158,7 @@ def of_config(config: Mapping[str, Any], member: str, image_size: tuple[int, int
     Raises:
       UserError: if the model has no network that reads pixels, or its weights cannot be read.
     """
-    model, section = make_model(config, member), dict(config['members'][member])
+    model, section = model_of_pixels(config, member), dict(config['members'][member])
     weights, init_from = config['initialize']['image'], section.pop('init_from', '')
     if init_from:
         init_from = str(Path(init_from).absolute())
@@ -165,7 +166,7 @@ def of_config(config: Mapping[str, Any], member: str, image_size: tuple[int, int
     else:
         pixels = Images(pixels=np.zeros((1, *image_size, 3), np.uint8))
         key = jax.random.fold_in(jax.random.key(config['seed']), 0)  # of the first member that trains
-        with config_lib.model_keys():
+        with model_keys():
             initial = jax.jit(functools.partial(model.init, method='encode_image'))(key, pixels)
         variables = {part: dict(initial.get(part, {})) for part in PARTS}
         if weights:

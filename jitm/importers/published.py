@@ -7,8 +7,8 @@ import chex
 import jax
 import numpy as np
 
-from jitm import config as config_lib
 from jitm.data.vocabularies import Tokenizer
+from jitm.models.make import make_model, model_keys
 from jitm.types import Images, Texts
 
 
@@ -44,5 +44,5 @@ def shapes_of(model: Mapping[str, Any], vocab_size: int, images: Images) -> dict
       UserError: if the config is wrong.
     """
     texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
-    with config_lib.model_keys():
-        return dict(jax.eval_shape(config_lib.make_model(model, vocab_size).init, jax.random.key(0), images, texts))
+    with model_keys():
+        return dict(jax.eval_shape(make_model(model, vocab_size).init, jax.random.key(0), images, texts))

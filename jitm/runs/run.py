@@ -8,11 +8,13 @@ from typing import Any
 import chex
 
 from jitm import config as config_lib
+from jitm.data.load import load_split
 from jitm.data.pipeline import check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.data.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
 from jitm.errors import UserError, did_you_mean
+from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
@@ -73,8 +75,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
-        section = config_lib.member_model(config, member)
-        model = config_lib.make_model(section, len(vocabulary), own=not exported)
+        section = member_model(config, member)
+        model = make_model(section, len(vocabulary), own=not exported)
         data = run['data']
         feature_size = data['regions'][2] if 'regions' in data else None
         image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
@@ -134,7 +136,7 @@ def export_run(run: Run, folder: Path) -> None:
     Raises:
       UserError: if it cannot be written, or the model is of a module that is not of jitm.
     """
-    if own := config_lib.own_names(config_lib.member_model(run.config, run.member)):
+    if own := own_names(member_model(run.config, run.member)):
         raise UserError(
             f"{run.workdir} has the model '{own[0]}', which is not of jitm, and an exported folder is read by jitm "
             'alone: publish the run directory with its module'
@@ -153,7 +155,7 @@ def export_run(run: Run, folder: Path) -> None:
         'member': run.member,
         'encoded_by': run.encoded_by,
     }
-    name = config_lib.member_model(run.config, run.member)['name']
+    name = member_model(run.config, run.member)['name']
     card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member))
     hub.write_folder(folder, run.variables, described, card)
 
@@ -183,7 +185,7 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
                 f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
                 'runs that are evaluated together need the same'
             )
-    return config_lib.load_split(data, split_name, data_root)
+    return load_split(data, split_name, data_root)
 
 
 def check_split(split: Split, run: Run) -> None:

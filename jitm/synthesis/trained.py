@@ -11,6 +11,7 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm import parallel
+from jitm.data.load import load_scene_graphs
 from jitm.data.masking import Masking, caption_words, find_phrases
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts, take_images
 from jitm.data.scene_graphs import CaptionGraph
@@ -110,7 +111,7 @@ def generate_captions(
     vocabulary, model = run.vocabulary, run.model
     tokens = read_tokens(run, split)
     if graphs is None or not run.config['scene_graphs']['source']:
-        graphs = config_lib.load_scene_graphs(run.config['scene_graphs'], split)
+        graphs = load_scene_graphs(run.config['scene_graphs'], split)
     phrases, known = find_phrases(split.captions, vocabulary, graphs), caption_words(tokens, split.image_of_text)
     length = bucket(tokens.lengths.max(), LENGTH_MULTIPLE, model.text_format.max_length)
     shared = parallel.put_everywhere((run.variables, generator.generator.variables, jax.random.key(seed)))

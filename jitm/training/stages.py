@@ -13,6 +13,7 @@ import jax
 from jitm import agreement, parallel, ranges
 from jitm import config as config_lib
 from jitm.data.candidates import read_manifest
+from jitm.data.load import load_split
 from jitm.data.splits import as_recorded
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation.scoring import ScoringOptions
@@ -153,7 +154,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
 def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
     """Mines with the first stage, unless the folder holds the same negatives already."""
     run, folder = load_run(workdir / 'stage1'), workdir / 'candidates'
-    split = config_lib.load_split(stages.first['data'], 'train')
+    split = load_split(stages.first['data'], 'train')
     manifest, wanted = read_manifest(folder) or {}, describe([run], split, **stages.top_h)
     wanted['data'] = as_recorded(wanted['data'], manifest.get('data', {}))
     if not parallel.any_process(any(manifest.get(key) != value for key, value in wanted.items())):

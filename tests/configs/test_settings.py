@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from jitm import config as config_lib
 from jitm.configs import clip, common
+from jitm.models.make import make_model, member_model
 from jitm.training import stages
 from jitm.training.build.model import make_members
 from jitm.training.build.objective import make_objective, make_optimizer
@@ -32,8 +32,8 @@ def test_setting_builds_its_parts(setting):
 def build(config):
     """Builds the models, members, optimizer, candidates and terms of a config without its data."""
     make_objective(config)
-    sections = {name: config_lib.member_model(config, name) for name in config['members']}
-    models = {name: config_lib.make_model(section, vocab_size=10) for name, section in sections.items()}
+    sections = {name: member_model(config, name) for name in config['members']}
+    models = {name: make_model(section, vocab_size=10) for name, section in sections.items()}
     for model in models.values():
         kind = 'word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words'
         assert model.text_format.kind in (kind, None)

@@ -7,8 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
 from jitm.data import scene_graphs, scenes
+from jitm.data.load import load_scene_graphs
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -96,7 +96,7 @@ def test_rules_do_not_depend_on_blanks_or_capitals():
 
 
 def load(source, split, **keywords):
-    return config_lib.load_scene_graphs({'source': f'scene_graphs.{source}', **keywords}, split)
+    return load_scene_graphs({'source': f'scene_graphs.{source}', **keywords}, split)
 
 
 def test_sources_in_a_config():
@@ -104,7 +104,7 @@ def test_sources_in_a_config():
     assert load('rules', split) == tuple(map(scene_graphs.parse, SENTENCES))
     dev = scenes.load('dev', dev_images=2)
     assert load('gold', dev) is dev.caption_graphs
-    assert config_lib.load_scene_graphs({'source': ''}, split) is None
+    assert load_scene_graphs({'source': ''}, split) is None
     with pytest.raises(UserError, match="config key 'scene_graphs\\.path' is unknown"):
         load('rules', split, path='x')
     with pytest.raises(UserError, match="made has no gold scene graphs; take source 'scene_graphs\\.rules'"):

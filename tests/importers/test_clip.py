@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm import config as config_lib
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
 from jitm.importers import clip_config
 from jitm.importers.clip import load_clip
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
+from jitm.models.make import make_model
 from jitm.types import Images, Texts
 from tests.configs.settings import load as load_setting
 from tests.importers.torch_pickles import modules, write_zip
@@ -464,7 +464,7 @@ class Example:
         return torch.tensor(pixels.transpose(0, 3, 1, 2).astype(np.float32))
 
     def encode(self, published):
-        model = config_lib.make_model(published.model, len(published.vocabulary))
+        model = make_model(published.model, len(published.vocabulary))
 
         def encode(matcher):
             texts = Texts(self.ids.astype(np.int32), self.lengths)
@@ -536,7 +536,7 @@ def test_agrees_with_open_clip(tmp_path, kind):
         cells = cells_of(model.visual, example.normalized())
     published = load_clip(folder)
     assert_agree(example.encode(published), images, texts, 100.0)
-    network = config_lib.make_model(published.model, V)
+    network = make_model(published.model, V)
     got = network.apply(published.variables, Images(pixels=example.pixels), method=lambda m, x: m.image.features(x))
     np.testing.assert_allclose(got, cells, atol=1e-5 * np.abs(cells).max())
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
+from jitm.models.make import make_model
 from jitm.types import Images, Texts
 from tests.configs.settings import load
 
@@ -25,6 +25,6 @@ def test_published_sizes_have_the_published_number_of_parameters(size, count):
     section = load(f'clip:{size},softmax,f30k')['model']
     pixels = np.zeros((1, section['image']['image_size'], section['image']['image_size'], 3), np.uint8)
     texts = Texts(np.ones((1, 3), np.int32), np.full(1, 3, np.int32))
-    model = config_lib.make_model(section, BYTE_PAIRS)
+    model = make_model(section, BYTE_PAIRS)
     shapes = jax.eval_shape(model.init, jax.random.key(0), Images(pixels=pixels), texts)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes['params'])) == count

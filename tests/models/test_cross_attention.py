@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.layers import alignment, attention
 from jitm.layers.normalization import l2_normalize
 from jitm.models import bfan, scan, sgraf
+from jitm.models.make import model_keys
 from jitm.types import Elements
 from tests.models import cross_attention_oracle as oracle
 
@@ -314,7 +314,7 @@ def test_half_precision_inputs_give_float32_scores():
     ],
 )
 def test_wrong_arguments_are_refused(model, message):
-    with pytest.raises(UserError, match=message), config_lib.model_keys():
+    with pytest.raises(UserError, match=message), model_keys():
         model.init(jax.random.key(0), IMAGES, TEXTS, method='similarity')
 
 

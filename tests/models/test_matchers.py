@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
 from jitm.errors import UserError
 from jitm.layers import alignment, clip_resnet, clip_text, text, vision, vit
 from jitm.losses import tokens
 from jitm.models import bfan, clip, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.joint import JointEncoder, has_heads, read_pairs
+from jitm.models.make import model_keys
 from jitm.models.matcher import DualEncoder
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Images, Texts
@@ -406,7 +406,7 @@ BERT_ENCODER = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 
     ],
 )
 def test_errors_name_the_config_key(model, message):
-    with pytest.raises(UserError, match=f"config key 'model.{message}"), config_lib.model_keys():
+    with pytest.raises(UserError, match=f"config key 'model.{message}"), model_keys():
         jax.eval_shape(model.init, jax.random.key(0), *make_inputs())
 
 

@@ -9,11 +9,11 @@ import pytest
 from flax import linen as nn
 
 import jitm
-from jitm import config as config_lib
 from jitm import parallel
 from jitm.data import scenes
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
+from jitm.models.make import model_keys
 from jitm.models.uniter import HEADS, UNITER
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
@@ -331,7 +331,7 @@ def test_bfloat16_is_for_embeddings_and_blocks(variables):
     ],
 )
 def test_wrong_arguments_are_refused(changes, message):
-    with pytest.raises(UserError, match=message), config_lib.model_keys():
+    with pytest.raises(UserError, match=message), model_keys():
         make(**changes).init(jax.random.key(0), *make_inputs())
 
 

@@ -11,12 +11,14 @@ import numpy as np
 from jitm import config as config_lib
 from jitm.data import candidates as candidates_lib
 from jitm.data.augmentation import Augmentation
+from jitm.data.load import load_relevance, load_scene_graphs, load_split
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
 from jitm.data.pipeline import Pipeline, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
+from jitm.models.make import member_model
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
 
@@ -73,10 +75,10 @@ def load_splits(config: Mapping[str, Any]) -> tuple[Split, Split]:
     Raises:
       UserError: if they cannot be read, are too small or have features of different sizes.
     """
-    train = config_lib.load_split(config['data'], 'train')
+    train = load_split(config['data'], 'train')
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
-    validation = config_lib.load_split(config['data'], config['evaluation']['split'])
+    validation = load_split(config['data'], config['evaluation']['split'])
     if train.feature_size != validation.feature_size:
         raise UserError(
             f'{train.name} has {train.feature_size} features per region and {validation.name} '
@@ -94,7 +96,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     section = config['vocabulary']
     path = section['path']
     vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, section['min_count'])
-    models = [config_lib.member_model(config, name) for name in config['members']]
+    models = [member_model(config, name) for name in config['members']]
     fills_masks = any('mlm' in model.get('heads', ()) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
         vocabulary = vocabulary.with_mask()
@@ -164,7 +166,7 @@ def load_masked_words(config: Mapping[str, Any], data: Data) -> MaskedWords | No
     masking = config_lib.bind(Masking, config['masking'], where='masking')
     if not config['masking']['num_views']:
         return None
-    graphs = config_lib.load_scene_graphs(config['scene_graphs'], data.train)
+    graphs = load_scene_graphs(config['scene_graphs'], data.train)
     phrases = find_phrases(data.train.captions, data.vocabulary, graphs)
     return MaskedWords(masking(), phrases, caption_words(data.train_tokens, data.train.image_of_text))
 
@@ -214,7 +216,7 @@ def make_pipeline(
         seed=config['seed'],
         length_multiple=config['length_multiple'],
         augmentation=augmentation,
-        relevance=config_lib.load_relevance(config['relevance'], data.train),
+        relevance=load_relevance(config['relevance'], data.train),
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
         reads=read_fields(models.values(), augmentation),

@@ -14,6 +14,7 @@ from jitm.data.vocabularies import Tokenizer, kind_of
 from jitm.errors import UserError, did_you_mean
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.joint import JointEncoder
+from jitm.models.make import make_model, member_model
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
 from jitm.training.build.data import Data
@@ -32,8 +33,8 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     """
     models, path = {}, config['vocabulary']['path']
     for name in config['members']:
-        section = config_lib.member_model(config, name)
-        models[name] = config_lib.make_model(section, len(data.vocabulary), own=True, imports=True)
+        section = member_model(config, name)
+        models[name] = make_model(section, len(data.vocabulary), own=True, imports=True)
         check_vocabulary(data.vocabulary, path, models[name], section)
         for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
             check_lengths(split, tokens, models[name].text_format)
@@ -255,7 +256,7 @@ def load_from_run(
         raise UserError(f'{key}: {error}') from None
     if run.vocabulary.hash != vocabulary.hash:
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
-    changed = _model_differences(run, config_lib.member_model(config, name))
+    changed = _model_differences(run, member_model(config, name))
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
     wanted = {part: traverse_util.flatten_dict(getattr(state, part)) for part in loaded}
     if isinstance(member.model, JointEncoder):
@@ -270,7 +271,7 @@ def load_from_run(
 
 def _model_differences(run: Run, section: Mapping[str, Any]) -> list[str]:
     """Lists how the model of a run differs from a config's, heads that are added and precision left aside."""
-    old = config_lib.member_model(run.config, run.member)
+    old = member_model(run.config, run.member)
     changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**section, 'heads': ()}})
     changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
     if lost := set(old.get('heads', ())) - set(section.get('heads', ())):

@@ -13,10 +13,12 @@ import optax
 
 from jitm import agreement, names, parallel
 from jitm import config as config_lib
+from jitm.data.load import source_of
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.files import LOCK, PARTIAL, locked, parse_json
 from jitm.importers.pretrained import Replacements, replace
+from jitm.models.make import member_model, model_keys, own_names
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
 from jitm.training.build import data as data_lib
@@ -137,8 +139,8 @@ def own_models(config: Mapping[str, Any]) -> Iterator[None]:
 
 def _own_names(config: Mapping[str, Any]) -> list[str]:
     """Returns the names of all members' models and of their modules that are not of jitm."""
-    sections = [config_lib.member_model(config, name) for name in config['members']]
-    return [name for section in sections for name in config_lib.own_names(section)]
+    sections = [member_model(config, name) for name in config['members']]
+    return [name for section in sections for name in own_names(section)]
 
 
 def trace(setup: Setup) -> TrainState:
@@ -149,7 +151,7 @@ def trace(setup: Setup) -> TrainState:
     Returns:
       The shapes of the state.
     """
-    with config_lib.model_keys():
+    with model_keys():
         shapes = jax.eval_shape(setup.random_state)
         jax.eval_shape(setup.train_step, shapes, parallel.split_rows(setup.make_batch(0)))
     return shapes
@@ -159,7 +161,7 @@ def check_sections(config: Mapping[str, Any]) -> None:
     """Raises a UserError if a key is missing that is read early, or scene graphs are unknown, which may not be read."""
     for section, key in READ_EARLY.items():
         config_lib.choose(config[section], key, where=section)
-    config_lib.source_of(config['scene_graphs'], 'scene_graphs')
+    source_of(config['scene_graphs'], 'scene_graphs')
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:

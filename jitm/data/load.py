@@ -1,0 +1,63 @@
+"""The data that a config names: splits, the relevance of captions, and scene graphs."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jitm import names
+from jitm.config import bind, check_keys, choose
+from jitm.data.cider import Relevance
+from jitm.data.scene_graphs.graph import CaptionGraph
+from jitm.data.splits import Split
+from jitm.errors import UserError
+
+
+def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> Split:
+    """Loads a split of the data set of a config: dict(source='precomp.load', ...) -> Split.
+
+    Args:
+      data: The section `data` of the config.
+      split: The name of a split, such as 'dev'.
+      root: The folder of the data, if it is not the config's `data.root`.
+
+    Raises:
+      UserError: if a root is given but the source reads no folder, or the data cannot be read.
+    """
+    if not isinstance(split, str) or split != os.path.basename(split):
+        raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
+    if root is not None:
+        if 'root' not in data:
+            raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
+        data = {**data, 'root': root}
+    source, keywords = choose(data, 'source', where='data')
+    load = names.resolve('jitm.data', source, where='data.source')
+    return bind(load, keywords, where='data', later=('split',))(split)
+
+
+def load_relevance(relevance: Mapping[str, Any], split: Split) -> Relevance | None:
+    """Loads the caption metric of a config: dict(source='cider.from_captions') -> Relevance; None for source ''."""
+    load = source_of(relevance, 'relevance')
+    return load and load(split)
+
+
+def load_scene_graphs(graphs: Mapping[str, Any], split: Split) -> Sequence[CaptionGraph] | None:
+    """Loads the scene graphs of a config: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
+    load = source_of(graphs, 'scene_graphs')
+    return load and load(split)
+
+
+def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
+    """Returns the function `split -> data` of a sub-dict dict(source=, ...); None for source ''.
+
+    Args:
+      section: A section of the config.
+      where: The key of the section.
+
+    Raises:
+      UserError: if the source or one of its arguments is unknown.
+    """
+    source, keywords = choose(section, 'source', where=where)
+    if not source:
+        check_keys(keywords, (), where=where)
+        return None
+    return bind(names.resolve('jitm.data', source, where=f'{where}.source'), keywords, where=where, later=('split',))

@@ -1,0 +1,98 @@
+"""Models from the sections of a config."""
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flax import linen as nn
+
+from jitm import names
+from jitm.config import bind, choose, flatten, is_raised_by_jitm, user_error
+from jitm.errors import UserError
+from jitm.models.matcher import Matcher
+
+
+def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    """Returns the model section of a member: its own `model`, that of the member it copies, or the config's `model`."""
+    section = config['members'][member]
+    copied = config['members'].get(section.get('of', ''), section)
+    return copied.get('model') or config['model']
+
+
+def is_module(value: Any) -> bool:
+    """Whether a value is a class of models or of their modules."""
+    return isinstance(value, type) and issubclass(value, nn.Module)
+
+
+def own_names(model: Mapping[str, Any]) -> list[str]:
+    """Returns the names in a model section that are not of jitm; their modules are imported already."""
+    found = []
+    for key, name in flatten(model).items():
+        package = 'jitm.models' if key == 'name' else 'jitm.layers'
+        if key.rpartition('.')[2] == 'name':
+            named = names.resolve(package, name, where=key, own=is_module, imports=False)
+            found += [name] if names.is_own(named) else []
+    return found
+
+
+def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, imports: bool = False) -> Matcher:
+    """Builds the matcher of a config: dict(name='vse.VSE', ...) -> Matcher.
+
+    A nested sub-dict is a module of `jitm.layers`. Each module gets the vocabulary's size and the model's `embed_dim`
+    if it has these arguments.
+
+    Args:
+      model: The model section of the config.
+      vocab_size: The number of words of the vocabulary.
+      own: Whether the classes may be of modules of the user, see `names.resolve`.
+      imports: Whether these modules are imported; only for a config that the user wrote.
+
+    Raises:
+      UserError: if a name or an argument is unknown or missing.
+    """
+    shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
+    read = set()
+
+    def build(package: str, section: Mapping[str, Any], where: str) -> Any:
+        name, keywords = choose(section, 'name', where=where)
+        function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None, imports=imports)
+        for key in ('image', 'text'):
+            if key in keywords and not isinstance(keywords[key], Mapping):
+                raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")
+        for key, value in keywords.items():
+            if isinstance(value, Mapping):
+                keywords[key] = build('jitm.layers', value, f'{where}.{key}')
+            if isinstance(value, list):  # a tuple that was stored as JSON
+                keywords[key] = tuple(value)
+        handed = {key: value for key, value in shared.items() if key in inspect.signature(function).parameters}
+        read.update(handed.keys() - keywords.keys())
+        if section is model and 'embed_dim' in read - handed.keys():  # one of its modules reads it
+            del keywords['embed_dim']
+        later = {'parent', 'name', 'vocab_size', *handed.keys() - keywords.keys()}
+        return bind(function, keywords, where=where, later=later)(**handed | keywords)
+
+    return build('jitm.models', model, 'model')
+
+
+@contextlib.contextmanager
+def model_keys() -> Iterator[None]:
+    """Names the config key in errors of models that are initialized within the block.
+
+    Flax calls `setup` only when a model is initialized or applied, so that `bind` cannot see these errors. A ValueError
+    that jitm raises becomes a UserError with the key of the innermost module, such as 'model.text'.
+    """
+
+    def call(method: Callable, args: tuple, keywords: dict, context: nn.module.InterceptorContext) -> Any:
+        try:
+            return method(*args, **keywords)
+        except ValueError as error:
+            if not is_raised_by_jitm(error):
+                raise
+            module = context.module
+            arguments = [field.name for field in dataclasses.fields(module)]
+            raise user_error(error, '.'.join(('model', *module.path)), arguments) from error
+
+    with nn.intercept_methods(call):
+        yield
