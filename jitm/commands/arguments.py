@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jitm import names, ranges
-from jitm.config import is_module
 from jitm.errors import UserError, did_you_mean
+from jitm.models.make import is_module
 from jitm.training.build.objective import TERM_KEYS
 
 

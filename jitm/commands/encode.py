@@ -24,8 +24,8 @@ from absl import flags
 from jitm import ranges
 from jitm.commands import flags as shared
 from jitm.commands import programs
-from jitm.config import load_split
 from jitm.data import photos
+from jitm.data.load import load_split
 from jitm.data.pipeline import check_images
 from jitm.data.splits import Split
 from jitm.errors import UserError

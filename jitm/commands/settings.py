@@ -76,7 +76,7 @@ def overview(settings: Collection[str]) -> str:
 
 def show(config: Mapping[str, Any]) -> list[str]:
     """Returns what a config changes, as `key: default -> value`; also what its first stage does."""
-    from jitm.config import changes, flatten  # imports flax
+    from jitm.config import changes, flatten
 
     default, prefix = flatten(configs.load('default').to_dict()), 'stages.first.'
     last = {key: value for key, value in flatten(config).items() if not key.startswith(prefix)}

@@ -16,8 +16,8 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.commands import programs
-from jitm.config import member_model, own_names
 from jitm.metrics import table
+from jitm.models.make import member_model, own_names
 from jitm.names import module_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.training.stages import run_directory, train

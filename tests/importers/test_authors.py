@@ -14,13 +14,13 @@ from flax import traverse_util
 from safetensors.numpy import save_file
 
 from jitm.commands.cli import main
-from jitm.config import make_model
 from jitm.configs import vse_infinity, vsepp
 from jitm.errors import UserError
 from jitm.importers.authors import export_checkpoint, load_checkpoint
 from jitm.importers.bert import published_name as bert_name
 from jitm.importers.tensors import to_published
 from jitm.layers.transformer import BERT, SIZES
+from jitm.models.make import make_model
 from jitm.runs.run import load_run
 from jitm.types import Images, Texts
 from tests.importers import authors_checkpoints as theirs
