@@ -110,7 +110,6 @@ BAD = [
     ('model.caption_dropout', 1.0, 'is 1.0; it must be in [0, 1)'),
     ('model.reasoning.steps', 0, 'is 0; it must be at least 1'),
     ('terms.ranking.extreme', 0, 'is 0; it must be above 0'),
-    ('terms.ranking.length', 0, 'is 0; it must be at least 1'),
     ('terms.ranking.match_weight', -1, 'is -1; it must be at least 0'),
     ('members.target', 'gradient', "is 'gradient'; it must be a dict"),
     ('members.target.learn_from', 'target', "is 'target'; it must be a tuple of names"),

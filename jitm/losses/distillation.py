@@ -14,7 +14,7 @@ import numpy as np
 
 from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
 
-MAX_LENGTH = 6  # candidates whose permutations are enumerated: 720
+LENGTH = 4  # candidates whose order is distilled, as released
 
 
 def _order_log_likelihoods(scores: chex.Array, present: chex.Array) -> chex.Array:
@@ -30,11 +30,10 @@ def rank_distillation(
     negatives: chex.Array | None = None,
     *,
     anchor_scores: chex.Array,
-    length: int = 4,
     temperature: float = 0.1,
     hard: bool = False,
 ) -> chex.Array:
-    """KL(P_A || P_S) over all orders of the anchor's highest candidates (DR: DarkRank's soft transfer, on scores).
+    """KL(P_A || P_S) over all orders of the anchor's four highest candidates (DR: DarkRank's soft transfer, on scores).
 
     The probability of an order is the product of softmaxes over the remaining candidates (Plackett-Luce).
 
@@ -47,23 +46,17 @@ def rank_distillation(
       positives: bool [Q, C].
       negatives: bool [Q, C], default `~positives`.
       anchor_scores: [Q, C].
-      length: number of candidates, 4 as released; at most 6 unless `hard`, since all orders are enumerated.
       temperature: divisor of the scores; not stated by DBL, 0.1 is that of its other losses. No effect with `hard`.
       hard: the released form, see above.
 
     Returns:
       [Q]; reduced by the mean over the batch.
-
-    Raises:
-      ValueError: if length is above 6 without `hard`.
     """
-    if length > MAX_LENGTH and not hard:
-        raise ValueError(f'length is {length}; take 1 to {MAX_LENGTH}, whose factorial is the number of orders')
     chex.assert_equal_shape([scores, anchor_scores])
     negatives, valid = prepare(scores, positives, negatives)
     candidates, skipped = positives | negatives, int(hard)
     target, anchor = (-3 * x**3 if hard else x / temperature for x in (scores, anchor_scores))
-    _, top = jax.lax.top_k(jnp.where(candidates, anchor, -jnp.inf), min(skipped + length, scores.shape[1]))
+    _, top = jax.lax.top_k(jnp.where(candidates, anchor, -jnp.inf), min(skipped + LENGTH, scores.shape[1]))
     top = top[:, skipped:]
     present = jnp.take_along_axis(candidates, top, axis=1)
     target, anchor = (jnp.take_along_axis(x, top, axis=1) for x in (target, anchor))

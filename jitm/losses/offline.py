@@ -12,7 +12,6 @@ batch.
 """
 
 import chex
-import jax
 import jax.numpy as jnp
 
 from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges, prepare
@@ -95,8 +94,6 @@ def adaptive_offline_quintuplet(
     alpha: float = 0.3,
     beta: float = 1.5,
     weigh_by_positive: bool = False,
-    detach: bool = False,
-    clamp: bool = False,
 ) -> chex.Array:
     """`offline_quintuplet` of online weight beta - (s_off - s_on) / alpha, s_on the hardest negative (AOQ eq. 5).
 
@@ -111,11 +108,9 @@ def adaptive_offline_quintuplet(
       alpha: in score units, above 0.
       beta: the weight at s_off = s_on.
       weigh_by_positive: replaces s_off by p in the weight ("w/o OfflineAdap" of table 3).
-      detach: stops the gradient through the weight; published with it (eq. 6).
-      clamp: clips the weight to at least 0; published without, so that the loss can be negative.
 
     Returns:
-      [Q].
+      [Q]. The gradient flows through the weight, as in eq. 6; the weight and the loss can be negative.
 
     Raises:
       ValueError: if alpha is not above 0.
@@ -125,7 +120,6 @@ def adaptive_offline_quintuplet(
     negatives, _ = prepare(scores, positives, negatives)
     upper = hardest_positive(scores, positives) if weigh_by_positive else offline_scores
     weight = beta - (upper - hardest_negative(scores, negatives)) / alpha
-    weight = jnp.maximum(weight, 0) if clamp else weight
     return offline_quintuplet(
         scores,
         positives,
@@ -134,7 +128,7 @@ def adaptive_offline_quintuplet(
         offline_pair_scores=offline_pair_scores,
         online_margin=online_margin,
         offline_margin=offline_margin,
-        online_weight=jax.lax.stop_gradient(weight) if detach else weight,
+        online_weight=weight,
     )
 
 

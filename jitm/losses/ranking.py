@@ -5,8 +5,6 @@ that is not positive), is unreduced, and is 0 for a query without a positive or 
 is the stated reduction over both directions: the loss of S plus the loss of its transpose.
 """
 
-from collections.abc import Sequence
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -151,42 +149,6 @@ def selective_contrastive(
     return jnp.where(hard, negative, max_of_hinges(scores, positives, negatives, margin=margin))
 
 
-def selective_contrastive_original(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
-    *,
-    hard_weight: float,
-    temperature: float = 0.1,
-    hard_above: float = 0.8,
-    duplicate_above: float = 0.9999,
-) -> chex.Array:
-    """SCT as released for image retrieval: `hard_weight * s_n` for a hard negative, else -log softmax of (p, n) at p.
-
-    No config uses it; it is the reference for SCT (Xuan et al., 2020). n is the hardest negative, p the easiest
-    positive; n is hard if s_n > s_p or s_n > `hard_above`.
-
-    Args:
-      scores: [Q, C], cosines.
-      positives: bool [Q, C]; those above `duplicate_above` are the query itself and are ignored.
-      negatives: bool [Q, C], default `~positives`.
-      hard_weight: weight of the scores of hard negatives, the paper's lambda.
-      temperature: divisor of the scores in the softmax.
-      hard_above: in score units; negatives with a higher score are hard.
-      duplicate_above: in score units.
-
-    Returns:
-      [Q]; published as the mean over the queries with p and n, in one direction.
-    """
-    negatives, _ = prepare(scores, positives, negatives)
-    positives = positives & (scores <= duplicate_above)
-    positive = -hardest_positive(-scores, positives)
-    negative = hardest_negative(scores, negatives)
-    hard = (negative > positive) | (negative > hard_above)
-    value = jnp.where(hard, hard_weight * negative, jnp.logaddexp(0, (negative - positive) / temperature))
-    return jnp.where(positives.any(axis=1) & negatives.any(axis=1), value, 0)
-
-
 def selective_hard_negative(
     scores: chex.Array,
     positives: chex.Array,
@@ -194,9 +156,8 @@ def selective_hard_negative(
     *,
     margin: float,
     epsilon: float,
-    over_candidates: bool = False,
 ) -> chex.Array:
-    """`max_of_hinges` where |s_n - s_p| > epsilon, else the average hinge (Li et al., 2023, eq. 9-12).
+    """`max_of_hinges` where |s_n - s_p| > epsilon, else `mean_of_hinges` (SelHN; Li et al., 2023, eq. 9-12).
 
     s_n is the score of the hardest negative.
 
@@ -206,49 +167,41 @@ def selective_hard_negative(
       negatives: bool [Q, C], default `~positives`.
       margin: in score units, 0.2 as published.
       epsilon: in score units, 0.01 as published; at equality the paper averages and the released code does not.
-      over_candidates: divides the sum of hinges by C as in eq. 12, not by the number of negatives as released.
 
     Returns:
       [Q]; the paper sums over both directions (reduction 'sum', weight 1), the released code takes the mean of each
-      direction and halves their sum (reduction 'mean', weight 0.5).
+      direction and halves their sum (reduction 'mean', weight 0.5). The average is over the negatives, as released;
+      eq. 12 divides the sum of hinges by C.
     """
     negatives, _ = prepare(scores, positives, negatives)
-    if over_candidates:
-        average = sum_of_hinges(scores, positives, negatives, margin=margin) / scores.shape[1]
-    else:
-        average = mean_of_hinges(scores, positives, negatives, margin=margin)
+    average = mean_of_hinges(scores, positives, negatives, margin=margin)
     gap = jnp.abs(hardest_negative(scores, negatives) - hardest_positive(scores, positives))
     return jnp.where(gap > epsilon, max_of_hinges(scores, positives, negatives, margin=margin), average)
 
 
 def polynomial(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
-    *,
-    margin: float,
-    positive_coefficients: Sequence[float] = (0.2, -0.7, 0.5),
-    negative_coefficients: Sequence[float] = (0.9, -0.4, 0.03),
+    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, margin: float
 ) -> chex.Array:
-    """[P(s_p)]_+ + [N(s_n)]_+ of polynomials P and N (MPL; Wei et al., 2020; released PolyLoss).
+    """[0.2 p^2 - 0.7 p + 0.5]_+ + [0.9 n^2 - 0.4 n + 0.03]_+ (MPL; Wei et al., 2020; released PolyLoss).
 
-    0 unless s_n + margin > s_p for the hardest negative and s_p < 1 - 1e-5; the released code can crash above that.
+    p is the score of the hardest positive, n that of the hardest negative. The coefficients are those of SCAN i2t-AVG
+    on Flickr30K; the second polynomial is below 0 for n between 0.0955 and 0.349.
+
+    0 unless n + margin > p and p < 1 - 1e-5; the released code can crash above that.
 
     Args:
       scores: [Q, C], cosines.
       positives: bool [Q, C]; the hardest of them is p.
       negatives: bool [Q, C], default `~positives`.
       margin: in score units.
-      positive_coefficients: of P, highest power first; the defaults were tuned for SCAN i2t-AVG on Flickr30K.
-      negative_coefficients: of N, likewise; with the defaults N is below 0 between 0.0955 and 0.349.
 
     Returns:
       [Q]; published as the sum of the means over each direction.
     """
     negatives, valid = prepare(scores, positives, negatives)
     positive, negative = hardest_positive(scores, positives), hardest_negative(scores, negatives)
-    value = jnp.maximum(jnp.polyval(jnp.asarray(positive_coefficients, scores.dtype), positive), 0)
-    value += jnp.maximum(jnp.polyval(jnp.asarray(negative_coefficients, scores.dtype), negative), 0)
+    value = jnp.maximum(jnp.polyval(jnp.asarray((0.2, -0.7, 0.5), scores.dtype), positive), 0)
+    value += jnp.maximum(jnp.polyval(jnp.asarray((0.9, -0.4, 0.03), scores.dtype), negative), 0)
     return jnp.where(valid & (positive < 1 - 1e-5) & (negative + margin > positive), value, 0)
 
 

@@ -53,8 +53,8 @@ def test_arguments_of_an_own_loss_are_keys():
 
 
 def test_arguments_of_a_named_loss_are_keys():
-    config = override('terms.ranking.clamp=True', setting='aoq:vsepp,adapoffquin,f8k')
-    assert config.terms.ranking.clamp is True
+    config = override('terms.ranking.weigh_by_positive=True', setting='aoq:vsepp,adapoffquin,f8k')
+    assert config.terms.ranking.weigh_by_positive is True
     first = 'stages.first.terms.ranking.'
     config = override(f'{first}loss=my_own.my_hinge', f'{first}gamma=4', setting='aoq:vsepp,adapoffquin,f8k')
     assert (config.stages.first.terms.ranking.loss, config.stages.first.terms.ranking.gamma) == ('my_own.my_hinge', 4)

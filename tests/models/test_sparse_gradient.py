@@ -24,13 +24,12 @@ FAST = ('scan_t2i', 'naaf')
 def losses(anchor_scores):
     """Losses that depend on few pairs of each query, by name."""
     extra = jnp.linspace(-1, 1, BATCH)
-    polynomial = {'positive_coefficients': (1.0, -3.0, 2.0), 'negative_coefficients': (1.0, 2.0, 3.0)}
     return {
         'max_of_hinges': functools.partial(ranking.max_of_hinges, **MARGIN),
         'semi_hard_hinge': functools.partial(ranking.semi_hard_hinge, **MARGIN),
         'selective_contrastive': functools.partial(ranking.selective_contrastive, **MARGIN),
         'selective_hard_negative': functools.partial(ranking.selective_hard_negative, **MARGIN, epsilon=0.0),
-        'polynomial': functools.partial(ranking.polynomial, margin=9.0, **polynomial),
+        'polynomial': functools.partial(ranking.polynomial, margin=9.0),
         'relative_max': functools.partial(anchored.relative_max, anchor_scores=anchor_scores, **MARGIN),
         'absolute_max': functools.partial(anchored.absolute_max, anchor_scores=anchor_scores, **MARGIN),
         'offline_triplet': functools.partial(offline.offline_triplet, offline_scores=extra),

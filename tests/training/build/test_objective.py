@@ -90,9 +90,6 @@ def test_a_temperature_is_set_or_learned():
 
 
 def test_wrong_arguments_are_refused_when_built():
-    boost = term(loss='distillation.rank_distillation', margin='absent', length=7)
-    with pytest.raises(UserError, match=r"'terms.ranking.length' is 7; take 1"):
-        make_terms(boost)
     with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments"):
         make_terms(term(margin='wide'))
     quintuplet = term(loss='offline.adaptive_offline_quintuplet', margin='absent', alpha=0.0)
