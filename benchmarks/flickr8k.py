@@ -25,9 +25,9 @@ from pathlib import Path
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm import configs
-from jitm.analysis.rows import read_rows, update_rows
-from jitm.analysis.settings import read_settings
 from jitm.errors import UserError
+from jitm.report.rows import read_rows, update_rows
+from jitm.report.settings import read_settings
 
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')

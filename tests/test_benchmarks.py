@@ -10,10 +10,10 @@ from benchmarks import __main__ as entry
 from benchmarks import flickr8k, members, memory, results, scene_graphs, scoring, start_up, tables, tags_step
 from jitm import config as config_lib
 from jitm import configs, parallel
-from jitm.analysis.rows import read_rows
 from jitm.configs.common import first_stage
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
+from jitm.report.rows import read_rows
 from tests.conftest import ROOT, SHARED
 
 DOCS = ROOT / 'docs'

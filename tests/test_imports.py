@@ -22,7 +22,7 @@ LEVELS = [
     {'models'},
     {'importers'},
     {'runs'},
-    {'analysis'},
+    {'report'},
     {'synthesis'},
     {'evaluation'},
     {'mining'},

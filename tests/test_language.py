@@ -54,8 +54,8 @@ EXEMPT = (
     ('jitm/', 'errors into a sentence'),
     *((f'jitm/data/{name}.py', 'sentences') for name in ('caption_files', 'tfds_photos')),  # a key of Karpathy's files
     ('benchmarks/', ' round'),  # of timing
-    ('jitm/analysis/', 'drawn'),  # figures are
-    ('tests/analysis/', 'drawn'),
+    ('jitm/report/', 'drawn'),  # figures are
+    ('tests/report/', 'drawn'),
     ('jitm/data/scenes/', 'drawn'),  # and so are the shapes
 )
 

@@ -16,7 +16,6 @@ from typing import Any
 from absl import flags
 
 from jitm import parallel
-from jitm.analysis import saved
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -26,6 +25,7 @@ from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol
 from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import locked
 from jitm.metrics import RECALLS_AT, table
+from jitm.report import saved
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, load_run, read_split

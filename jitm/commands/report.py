@@ -32,20 +32,20 @@ from pathlib import Path
 
 from absl import flags
 
-from jitm.analysis import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
-from jitm.analysis.bootstrap import hits
-from jitm.analysis.examples import read_examples
-from jitm.analysis.figures import check_output
-from jitm.analysis.matrices import read_evaluated, read_matrices
-from jitm.analysis.page import page
-from jitm.analysis.retrieval import evenly_spaced
-from jitm.analysis.rows import read_rows, read_runs, update_rows
-from jitm.analysis.saved import difference
-from jitm.analysis.settings import group_runs, read_settings
-from jitm.analysis.summary import summary
 from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean
 from jitm.files import check_own, replacing_own
+from jitm.report import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
+from jitm.report.bootstrap import hits
+from jitm.report.examples import read_examples
+from jitm.report.figures import check_output
+from jitm.report.matrices import read_evaluated, read_matrices
+from jitm.report.page import page
+from jitm.report.retrieval import evenly_spaced
+from jitm.report.rows import read_rows, read_runs, update_rows
+from jitm.report.saved import difference
+from jitm.report.settings import group_runs, read_settings
+from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'
 

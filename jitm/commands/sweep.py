@@ -16,13 +16,13 @@ from urllib.parse import quote
 from absl import flags
 from ml_collections import ConfigDict
 
-from jitm.analysis.settings import read_settings
-from jitm.analysis.summary import summary
 from jitm.commands import cli
 from jitm.commands import flags as shared
 from jitm.commands.arguments import with_arguments
 from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
+from jitm.report.settings import read_settings
+from jitm.report.summary import summary
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
 from jitm.runs.log import read_metrics

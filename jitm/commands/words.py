@@ -15,8 +15,6 @@ import numpy as np
 from absl import flags
 
 from jitm import parallel
-from jitm.analysis import words as words_lib
-from jitm.analysis.retrieval import evenly_spaced
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -27,6 +25,8 @@ from jitm.evaluation.discrimination.report import check_perplexity, evaluate, ta
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
 from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import OutputFolder
+from jitm.report import words as words_lib
+from jitm.report.retrieval import evenly_spaced
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator

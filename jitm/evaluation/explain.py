@@ -14,10 +14,6 @@ import chex
 import jax
 import numpy as np
 
-from jitm.analysis import words
-from jitm.analysis.attention import draw, shown
-from jitm.analysis.figures import to_png
-from jitm.analysis.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -27,6 +23,10 @@ from jitm.evaluation.scoring import DEFAULT_OPTIONS, ScoringOptions
 from jitm.files import OutputFolder
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
+from jitm.report import words
+from jitm.report.attention import draw, shown
+from jitm.report.figures import to_png
+from jitm.report.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 

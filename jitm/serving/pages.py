@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from jitm.analysis import attention, words
-from jitm.analysis.figures import to_png
-from jitm.analysis.markup import document, escape, section
-from jitm.analysis.pictures import are_small, pictures_of, pixels_of, uri
-from jitm.analysis.results import Result, cards, ranking
-from jitm.analysis.retrieval import evenly_spaced
+from jitm.report import attention, words
+from jitm.report.figures import to_png
+from jitm.report.markup import document, escape, section
+from jitm.report.pictures import are_small, pictures_of, pixels_of, uri
+from jitm.report.results import Result, cards, ranking
+from jitm.report.retrieval import evenly_spaced
 from jitm.serving.explored import Explored, check_caption
 from jitm.serving.inputs import Data
 from jitm.serving.vectors import Hit

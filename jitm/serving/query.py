@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from jitm.analysis.markup import document, escape
-from jitm.analysis.pictures import thumbnail, uri
-from jitm.analysis.results import Result, cards, ranking
 from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
+from jitm.report.markup import document, escape
+from jitm.report.pictures import thumbnail, uri
+from jitm.report.results import Result, cards, ranking
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.sources import Source, check_photos

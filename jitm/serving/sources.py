@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from PIL import Image
 
-from jitm.analysis.pictures import pictures_of, thumbnail, uri
 from jitm.data.photos import list_files
 from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
@@ -20,6 +19,7 @@ from jitm.data.transforms import decode, reading
 from jitm.errors import UserError
 from jitm.evaluation.features import FEATURES
 from jitm.evaluation.networks import Network, crops_of
+from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split
 from jitm.serving.encoded_photos import images_of_crops
 from jitm.serving.index import Entry

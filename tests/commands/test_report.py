@@ -12,17 +12,17 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from jitm.analysis import saved
-from jitm.analysis.bootstrap import resample
-from jitm.analysis.figures import FORMATS, save
-from jitm.analysis.markup import Column, breakable, section, table
-from jitm.analysis.matrices import saved_sims
-from jitm.analysis.rows import read_rows
-from jitm.analysis.settings import read_run_log
 from jitm.commands import cli
 from jitm.data import scenes
 from jitm.files import OWNED, OutputFolder
 from jitm.metrics import ranks
+from jitm.report import saved
+from jitm.report.bootstrap import resample
+from jitm.report.figures import FORMATS, save
+from jitm.report.markup import Column, breakable, section, table
+from jitm.report.matrices import saved_sims
+from jitm.report.rows import read_rows
+from jitm.report.settings import read_run_log
 from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
@@ -57,7 +57,7 @@ class Page(HTMLParser):
 @pytest.fixture(autouse=True)
 def without_curves(monkeypatch):
     """Drawing takes a second; tests of the curves undo this."""
-    monkeypatch.setattr('jitm.analysis.page._curves', lambda settings: section('Curves'))
+    monkeypatch.setattr('jitm.report.page._curves', lambda settings: section('Curves'))
 
 
 @pytest.fixture

@@ -10,9 +10,6 @@ import jax
 import numpy as np
 import pytest
 
-from jitm.analysis.attention import draw, shown, top_regions
-from jitm.analysis.retrieval import Retrieved, evenly_spaced
-from jitm.analysis.saved import EVALUATION
 from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.text import Vocabulary
@@ -20,6 +17,9 @@ from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.files import OWNED, OutputFolder
 from jitm.layers import text
+from jitm.report.attention import draw, shown, top_regions
+from jitm.report.retrieval import Retrieved, evenly_spaced
+from jitm.report.saved import EVALUATION
 from jitm.runs.run import Run
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts

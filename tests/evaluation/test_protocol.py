@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from jitm import metrics
-from jitm.analysis import saved
 from jitm.commands import cli
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
@@ -21,6 +20,7 @@ from jitm.evaluation.protocol import evaluate_runs
 from jitm.evaluation.scoring import Scorer, ScoringOptions
 from jitm.files import LOCK, OWNED, OutputFolder, locked
 from jitm.models import vse
+from jitm.report import saved
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
 from jitm.runs.run import describe_inputs, load_run, read_split

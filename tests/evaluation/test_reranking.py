@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitm import metrics
-from jitm.analysis.saved import EVALUATION
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import reranking, scoring
 from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.protocol import Shortlist, evaluate_runs
 from jitm.files import OutputFolder
+from jitm.report.saved import EVALUATION
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from tests.models.test_uniter import uniter_config  # noqa: F401

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jitm.analysis.pictures import pixels_of
 from jitm.commands import cli
 from jitm.data.pipeline import take_images
 from jitm.data.scenes import load
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.layers.text import GRUEncoder
+from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run, load_run
 from jitm.serving import app, explored, pages
 from jitm.serving.explored import MAX_CHARACTERS, Explored, explore

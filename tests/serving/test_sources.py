@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jitm.analysis.pictures import thumbnail, uri
-from jitm.analysis.results import Result
 from jitm.commands.search import _text
 from jitm.data.pixels import Photos
 from jitm.data.transforms import Transform
 from jitm.errors import UserError
+from jitm.report.pictures import thumbnail, uri
+from jitm.report.results import Result
 from jitm.serving import indexing, query
 from jitm.serving.inputs import transform_of
 from jitm.serving.loaded_run import LoadedRun

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from jitm import metrics
-from jitm.analysis import tables
 from jitm.data.pipeline import pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary, join
@@ -14,6 +13,7 @@ from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer, WordPredictions, word_mask
 from jitm.models.joint import has_heads
+from jitm.report import tables
 from jitm.runs.run import Run
 
 SECTIONS = (('of the originals', '_captions'), ('', ''), ('corrected', '_corrected'))  # of pseudo-perplexities

@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from jitm.analysis import words as words_lib
-from jitm.analysis.retrieval import Retrieved
-from jitm.analysis.saved import EVALUATION
 from jitm.commands import cli
 from jitm.data import scene_graphs, scenes
 from jitm.data.masking import Masking
@@ -34,6 +31,9 @@ from jitm.files import OutputFolder
 from jitm.layers.text import GRUEncoder
 from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
+from jitm.report import words as words_lib
+from jitm.report.retrieval import Retrieved
+from jitm.report.saved import EVALUATION
 from jitm.runs.run import Run
 from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator

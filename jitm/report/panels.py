@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from jitm.analysis.matrices import Matrix
-from jitm.analysis.pictures import png
-from jitm.analysis.retrieval import Retrieved, retrieve
-from jitm.analysis.saved import names_of
-from jitm.analysis.settings import read_run_log
-from jitm.analysis.tables import table
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.files import MARK, OutputFolder, replacing_own
+from jitm.report.matrices import Matrix
+from jitm.report.pictures import png
+from jitm.report.retrieval import Retrieved, retrieve
+from jitm.report.saved import names_of
+from jitm.report.settings import read_run_log
+from jitm.report.tables import table
 
 TOP_TEXTS = 5
 TOP_IMAGES = 3

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jitm.analysis.matrices import Matrix
 from jitm.metrics import RECALLS_AT, ranks
+from jitm.report.matrices import Matrix
 
 RESAMPLES = 1000
 LEVEL = 0.95  # of the intervals

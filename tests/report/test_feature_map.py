@@ -3,11 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from jitm.analysis import feature_map
-from jitm.analysis.feature_map import project, read_vectors
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.files import hash_arrays
+from jitm.report import feature_map
+from jitm.report.feature_map import project, read_vectors
 
 
 def write(folder, count=6, runs=(), **changes):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jitm.analysis.figures import save
-from jitm.analysis.retrieval import evenly_spaced
-from jitm.analysis.saved import Saved, check_same_data, names_of, read_report
 from jitm.errors import UserError
+from jitm.report.figures import save
+from jitm.report.retrieval import evenly_spaced
+from jitm.report.saved import Saved, check_same_data, names_of, read_report
 
 METHODS = ('tsne', 'pca')
 PERPLEXITY = 30.0  # of t-SNE; with fewer than 90 points a third of their number

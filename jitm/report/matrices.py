@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jitm.analysis.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
-from jitm.analysis.settings import RunLog, Setting
 from jitm.data import precomp
 from jitm.errors import UserError
+from jitm.report.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
+from jitm.report.settings import RunLog, Setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm.analysis.markup import document, escape
-from jitm.analysis.pictures import png, uri
 from jitm.metrics import MATCH_THRESHOLD
+from jitm.report.markup import document, escape
+from jitm.report.pictures import png, uri
 
 EXPLANATION = (
     'The number below a word is the predicted probability, in percent, that it does not match the image. Words with at '

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jitm.analysis.figures import save
-from jitm.analysis.settings import RunLog, Setting
-from jitm.analysis.tables import mean_and_deviation, table
 from jitm.errors import UserError
+from jitm.report.figures import save
+from jitm.report.settings import RunLog, Setting
+from jitm.report.tables import mean_and_deviation, table
 
 THIRDS = 3
 MAX_COLUMNS = 60  # of a panel

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jitm.analysis.bootstrap import Hits, difference, hits, resample
-from jitm.analysis.matrices import Matrix
 from jitm.metrics import ranks, retrieval_metrics
+from jitm.report.bootstrap import Hits, difference, hits, resample
+from jitm.report.matrices import Matrix
 
 IMAGES = 12
 EVEN = np.repeat(np.arange(IMAGES), 3)

@@ -5,16 +5,16 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 
-from jitm.analysis import bootstrap, training
-from jitm.analysis.examples import Shown, examples_section
-from jitm.analysis.figures import to_svg
-from jitm.analysis.markup import Column, breakable, document, escape, section, table
-from jitm.analysis.matrices import saved_sims
-from jitm.analysis.pictures import uri
-from jitm.analysis.rows import row_of
-from jitm.analysis.settings import ABSENT, Setting, differing_keys
-from jitm.analysis.summary import DISTANCE, RECALLS, best_epochs, best_values, show
-from jitm.analysis.tables import mean_and_deviation
+from jitm.report import bootstrap, training
+from jitm.report.examples import Shown, examples_section
+from jitm.report.figures import to_svg
+from jitm.report.markup import Column, breakable, document, escape, section, table
+from jitm.report.matrices import saved_sims
+from jitm.report.pictures import uri
+from jitm.report.rows import row_of
+from jitm.report.settings import ABSENT, Setting, differing_keys
+from jitm.report.summary import DISTANCE, RECALLS, best_epochs, best_values, show
+from jitm.report.tables import mean_and_deviation
 
 MINUS = '\N{MINUS SIGN}'  # as wide as the plus sign
 

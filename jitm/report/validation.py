@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jitm.analysis.figures import Curve, curve, draw_curves, save
-from jitm.analysis.settings import RunLog, Setting
-from jitm.analysis.tables import table
 from jitm.errors import UserError
+from jitm.report.figures import Curve, curve, draw_curves, save
+from jitm.report.settings import RunLog, Setting
+from jitm.report.tables import table
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'

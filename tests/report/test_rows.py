@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from jitm.analysis.rows import read_rows, read_runs, row_of, update_rows
-from jitm.analysis.settings import differing_keys, group_runs, read_run_log, read_settings
-from jitm.analysis.summary import summary
 from jitm.commands import cli
 from jitm.errors import UserError
-from tests.analysis.test_analysis import config_of
+from jitm.report.rows import read_rows, read_runs, row_of, update_rows
+from jitm.report.settings import differing_keys, group_runs, read_run_log, read_settings
+from jitm.report.summary import summary
+from tests.report.test_figures import config_of
 
 
 def write_run(folder, rsums=(5, 90, 70), seed=0, timing=(10.5, 20.0), **changes):

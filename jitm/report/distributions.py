@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jitm.analysis.figures import save
-from jitm.analysis.matrices import Matrix
-from jitm.analysis.saved import names_of
-from jitm.analysis.tables import table
 from jitm.errors import UserError
+from jitm.report.figures import save
+from jitm.report.matrices import Matrix
+from jitm.report.saved import names_of
+from jitm.report.tables import table
 
 KINDS = ('positives', 'negatives')
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

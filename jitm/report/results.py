@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from jitm.analysis.markup import breakable, escape
+from jitm.report.markup import breakable, escape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.analysis.settings import RunLog, Setting, read_origins, read_run_log
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, replacing
+from jitm.report.settings import RunLog, Setting, read_origins, read_run_log
 from jitm.runs.log import read_lines
 
 LOGGED = ('step', 'epoch', 'part')  # keys of a logged line that are not metrics

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from jitm.analysis.bootstrap import Hits
-from jitm.analysis.markup import Column, breakable, escape, section, table
-from jitm.analysis.matrices import Matrix
-from jitm.analysis.panels import load_split_of
-from jitm.analysis.pictures import are_small, pictures_of
-from jitm.analysis.retrieval import Retrieved, evenly_spaced, retrieve
-from jitm.analysis.settings import Setting
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.metrics import ranks
+from jitm.report.bootstrap import Hits
+from jitm.report.markup import Column, breakable, escape, section, table
+from jitm.report.matrices import Matrix
+from jitm.report.panels import load_split_of
+from jitm.report.pictures import are_small, pictures_of
+from jitm.report.retrieval import Retrieved, evenly_spaced, retrieve
+from jitm.report.settings import Setting
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
 

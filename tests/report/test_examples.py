@@ -9,13 +9,13 @@ import pytest
 from matplotlib.image import imread
 from PIL import Image
 
-from jitm.analysis.examples import compare
-from jitm.analysis.matrices import Matrix
-from jitm.analysis.pictures import EDGE, are_small, pictures_of, pixels_of
 from jitm.data import transforms
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.report.examples import compare
+from jitm.report.matrices import Matrix
+from jitm.report.pictures import EDGE, are_small, pictures_of, pixels_of
 from tests.data.test_transforms import odd_photos
 
 # Two captions per image. By captions, `A` is right, right, wrong, wrong and `B` right, wrong, right, wrong.

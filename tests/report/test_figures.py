@@ -5,13 +5,13 @@ import sys
 import numpy as np
 import pytest
 
-from jitm.analysis import difficulty, validation
-from jitm.analysis.figures import Curve, arrange, curve
-from jitm.analysis.settings import Setting, distinguish, read_run_log, read_settings
-from jitm.analysis.summary import summary
-from jitm.analysis.training import by_window, curves, draw, plateau_end, read_points, training
 from jitm.commands import cli
 from jitm.errors import UserError
+from jitm.report import difficulty, validation
+from jitm.report.figures import Curve, arrange, curve
+from jitm.report.settings import Setting, distinguish, read_run_log, read_settings
+from jitm.report.summary import summary
+from jitm.report.training import by_window, curves, draw, plateau_end, read_points, training
 from tests.conftest import environment
 
 
