@@ -99,7 +99,9 @@ def find_hits(paths: list[Path]) -> list[str]:
     return hits
 
 
-@pytest.mark.parametrize('area', ['README.md', 'docs', 'jitm', 'configs', 'benchmarks', 'train.py', 'eval.py'])
+@pytest.mark.parametrize(
+    'area', ['README.md', 'docs', 'jitm', 'configs', 'examples', 'benchmarks', 'train.py', 'eval.py']
+)
 def test_prose_uses_standard_terms(area):
     path = ROOT / area
     paths = [path] if path.is_file() else sorted([*path.rglob('*.py'), *path.rglob('*.md')])
