@@ -31,7 +31,7 @@ from jitm import config as config_lib
 from jitm import configs, parallel
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
 from jitm.errors import UserError
-from jitm.evaluation.scoring import DTYPES, MAX_TEXTS
+from jitm.inference.scoring import DTYPES, MAX_TEXTS
 from jitm.losses.ranking import max_of_hinges
 from jitm.models.matcher import Matcher
 from jitm.types import Elements
@@ -89,7 +89,7 @@ def make_model(name: str, dim: int) -> Matcher:
 
 
 def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:
-    """Scores blocks like `evaluation.scoring`; returns pairs per second and the mean length of the scored texts."""
+    """Scores blocks like `inference.scoring`; returns pairs per second and the mean length of the scored texts."""
     lengths = np.sort(lengths)
     blocks = [lengths[n : n + MAX_TEXTS] for n in range(0, len(lengths), MAX_TEXTS)]
     counts = np.full(bucket(args.images, parallel.num_local_devices()), args.regions)

@@ -15,7 +15,7 @@ import jitm
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import protocol
-from jitm.evaluation.encoding import compiled
+from jitm.inference.encoder import compiled
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving import loaded_run

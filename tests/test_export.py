@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jitm import parallel
-from jitm.evaluation.encoding import compiled
+from jitm.inference.encoder import compiled
 from jitm.mining import products, search
 from jitm.training.build.run import set_up
 from tests.golden import steps

@@ -23,6 +23,7 @@ LEVELS = [
     {'importers'},
     {'runs'},
     {'report'},
+    {'inference'},
     {'synthesis'},
     {'evaluation'},
     {'mining'},

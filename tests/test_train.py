@@ -26,9 +26,10 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
-from jitm.evaluation import encoding, scoring
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.importers.bert import published_name
+from jitm.inference import encoder as encoding
+from jitm.inference import scoring
 from jitm.layers import transformer
 from jitm.runs import checkpoint
 from jitm.runs.checkpoint import Checkpoints

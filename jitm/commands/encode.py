@@ -29,7 +29,7 @@ from jitm.data.load import load_split
 from jitm.data.pipeline import check_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation import features, networks
+from jitm.inference import features, networks
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
 from jitm.serving.inputs import make_transform

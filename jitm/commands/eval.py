@@ -20,10 +20,10 @@ from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import eccv, explain, published
-from jitm.evaluation.blocks import FinishedBlocks
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
-from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import locked
+from jitm.inference.blocks import FinishedBlocks
+from jitm.inference.scoring import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.report import saved
 from jitm.runs.interrupt import interruptible

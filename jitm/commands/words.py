@@ -19,12 +19,12 @@ from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
-from jitm.evaluation.discrimination.pair_scorer import PairScorer
 from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
-from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import OutputFolder
+from jitm.inference.pair_scorer import PairScorer
+from jitm.inference.scoring import ScoringOptions
 from jitm.report import words as words_lib
 from jitm.report.retrieval import evenly_spaced
 from jitm.runs.progress import ProgressPrinter

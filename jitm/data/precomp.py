@@ -23,7 +23,7 @@ from jitm.files import open_file, parse_json
 
 _CHUNK_BYTES = 64 * 2**20
 _FEATURES = '_ims.npy'
-MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.evaluation.networks`
+MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
 ENCODED_BY = {'network', 'parameters', 'crops', 'dtype', 'image_size', 'short_side', 'interpolation', 'origin'}
 SHARED = 'boxes.npy', 'dataset.txt'  # by all splits of a folder
 _OTHERS = '_caps.txt', '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'

@@ -43,7 +43,7 @@ class Split:
       pixels: uint8 [I, H, W, 3] or `jitm.data.pixels.Photos`, which decodes them when indexed; None for features only.
       dataset: name of the data set, such as `f30k`; '' if unknown.
       tags: the object tags of the I images, each in one string, '' for none; None if not known.
-      encoded_by: the network that computed the regions, as JSON, see `jitm.evaluation.networks`; None if not known.
+      encoded_by: the network that computed the regions, as JSON, see `jitm.inference.networks`; None if not known.
     """
 
     name: str

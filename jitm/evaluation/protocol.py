@@ -11,8 +11,8 @@ from jitm import metrics as metrics_lib
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import reranking
-from jitm.evaluation.blocks import FinishedBlocks
-from jitm.evaluation.scoring import DEFAULT_OPTIONS, Scorer, ScoringOptions
+from jitm.inference.blocks import FinishedBlocks
+from jitm.inference.scoring import DEFAULT_OPTIONS, Scorer, ScoringOptions, make_scorer, resolve_options
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, describe_inputs, describe_runs, read_tokens
@@ -33,36 +33,9 @@ class Shortlist:
     top_m: int
 
 
-def resolve_options(run: Run, options: ScoringOptions) -> ScoringOptions:
-    """Replaces None in the options by the values of a run's config."""
-    config = run.config
-    return ScoringOptions(
-        dtype=config['evaluation']['dtype'] if options.dtype is None else options.dtype,
-        memory_mb=config['run']['memory_mb'] if options.memory_mb is None else options.memory_mb,
-    )
-
-
 def _ensemble_options(runs: Sequence[Run], options: ScoringOptions) -> ScoringOptions:
     """Sets the default dtype of all runs to that of the first."""
     return dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
-
-
-def make_scorer(
-    run: Run, split: Split, options: ScoringOptions = DEFAULT_OPTIONS, pairs: np.ndarray | None = None
-) -> Scorer:
-    """Returns a scorer of a split with a run.
-
-    Args:
-      run: a trained matcher.
-      split: images and texts.
-      options: precision and memory.
-      pairs: bool [I, T], the pairs to score; None for all.
-
-    Raises:
-      UserError: if the run cannot read these images or texts, or the memory is too little.
-    """
-    tokens = read_tokens(run, split)
-    return Scorer(run.model, run.variables, split, tokens, resolve_options(run, options), pairs)
 
 
 def check_vectors(runs: Sequence[Run]) -> None:

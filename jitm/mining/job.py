@@ -16,9 +16,9 @@ from jitm.data import candidates as candidates_lib
 from jitm.data.candidates import Candidates
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.protocol import encode_vectors, make_scorer, resolve_options
-from jitm.evaluation.scoring import DEFAULT_OPTIONS, ScoringOptions
+from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays
+from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer, resolve_options
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
 from jitm.mining.state import MiningState

@@ -6,8 +6,8 @@ import numpy as np
 
 from jitm.data.pixels import in_threads
 from jitm.data.transforms import Photo, Transform, decode
-from jitm.evaluation.features import grid_boxes
-from jitm.evaluation.networks import Network, crops_of
+from jitm.inference.features import grid_boxes
+from jitm.inference.networks import Network, crops_of
 from jitm.serving.inputs import ImageFeatures
 from jitm.types import Images
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.inference.padding import num_items
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run
-from jitm.serving.batches import num_items
 from jitm.serving.inputs import check_features, check_pixels, check_tags, pad_features
 from jitm.types import Images, Texts
 

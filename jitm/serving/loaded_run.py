@@ -14,12 +14,12 @@ import numpy as np
 from jitm.data.pipeline import pad_texts
 from jitm.data.transforms import Photo
 from jitm.errors import UserError
-from jitm.evaluation.encoding import Encoder, fill, first
-from jitm.evaluation.networks import Network, restore
 from jitm.files import hash_arrays
+from jitm.inference.encoder import Encoder, fill, first
+from jitm.inference.networks import Network, restore
+from jitm.inference.padding import concatenate, num_items, starts, take
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
-from jitm.serving.batches import concatenate, num_items, starts, take
 from jitm.serving.encoded_photos import features_of_photos
 from jitm.serving.encodings import check, image_batches, shapes
 from jitm.serving.index import Index

@@ -17,8 +17,8 @@ from jitm.data.precomp import open_npy, read_lines
 from jitm.data.splits import Split
 from jitm.data.transforms import decode, reading
 from jitm.errors import UserError
-from jitm.evaluation.features import FEATURES
-from jitm.evaluation.networks import Network, crops_of
+from jitm.inference.features import FEATURES
+from jitm.inference.networks import Network, crops_of
 from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split
 from jitm.serving.encoded_photos import images_of_crops

@@ -16,7 +16,7 @@ import numpy as np
 from jitm import parallel
 from jitm.data.pipeline import bucket
 from jitm.errors import UserError
-from jitm.evaluation.encoding import TILE, fill, products
+from jitm.inference.encoder import TILE, fill, products
 from jitm.layers.linear import product
 
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates

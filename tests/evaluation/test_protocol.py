@@ -14,11 +14,12 @@ from jitm import metrics
 from jitm.commands import cli
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
-from jitm.evaluation import protocol, scoring
-from jitm.evaluation.blocks import FinishedBlocks
+from jitm.evaluation import protocol
 from jitm.evaluation.protocol import evaluate_runs
-from jitm.evaluation.scoring import Scorer, ScoringOptions
 from jitm.files import LOCK, OWNED, OutputFolder, locked
+from jitm.inference import scoring
+from jitm.inference.blocks import FinishedBlocks
+from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.models import vse
 from jitm.report import saved
 from jitm.runs.checkpoint import Checkpoints
@@ -288,8 +289,8 @@ def test_commands_write_to_the_folder_of_their_flags(finished):
 # Runs `jitm eval` with blocks of 8 texts, sends the process a signal after some blocks, and prints their number.
 INTERRUPTED = """
 import atexit, os, sys
-from jitm.evaluation import scoring
-from jitm.evaluation.blocks import FinishedBlocks
+from jitm.inference import scoring
+from jitm.inference.blocks import FinishedBlocks
 number, after = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 scoring.MAX_VECTORS, write, written = 8, FinishedBlocks.write, []
 def write_and_signal(self, *block):

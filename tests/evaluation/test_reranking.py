@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from jitm import metrics
 from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.evaluation import reranking, scoring
-from jitm.evaluation.blocks import FinishedBlocks
+from jitm.evaluation import reranking
 from jitm.evaluation.protocol import Shortlist, evaluate_runs
 from jitm.files import OutputFolder
+from jitm.inference import scoring
+from jitm.inference.blocks import FinishedBlocks
 from jitm.report.saved import EVALUATION
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate

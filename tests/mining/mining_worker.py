@@ -16,7 +16,7 @@ if processes:
 
 from jitm.mining.job import search_all  # noqa: E402
 from jitm.mining.pairs import PairSearch  # noqa: E402
-from tests.evaluation.test_scoring import make_problem, make_scorer  # noqa: E402
+from tests.inference.test_scoring import make_problem, make_scorer  # noqa: E402
 from tests.mining.test_mining import make_split, products  # noqa: E402
 
 

@@ -28,7 +28,7 @@ from jitm.mining.report import summarize
 from jitm.mining.state import MiningState
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment, run_script, state_of
-from tests.evaluation.test_scoring import make_problem, make_scorer, score_at_once
+from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
 from tests.test_parallel import ends, free_port, run_processes, started
 
 WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')

@@ -17,14 +17,14 @@ from jitm import ranges
 from jitm.commands import cli
 from jitm.data import photos, precomp, scenes
 from jitm.errors import UserError
-from jitm.evaluation import features, networks
+from jitm.inference import features, networks
 from jitm.runs.run import load_run
 from jitm.serving.loaded_run import LoadedRun
 from jitm.training.build.run import set_up
 from jitm.training.loop import train_and_evaluate
 from tests.conftest import make_tiny_config
-from tests.evaluation.test_features import load, make_network
 from tests.importers import test_clip as published
+from tests.inference.test_features import load, make_network
 from tests.test_photos_runs import make_clip, write_config
 
 SIZES = {'train': 8, 'dev': 4}

@@ -9,7 +9,7 @@ import numpy as np
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.evaluation.discrimination.pair_scorer import WORD_HEADS, PairScorer
+from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
 from jitm.models.joint import has_heads
 from jitm.report.retrieval import evenly_spaced
 from jitm.runs.run import Run

@@ -23,11 +23,11 @@ from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.discrimination import report as report_lib
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
-from jitm.evaluation.discrimination.pair_scorer import PairScorer, WordPredictions, word_mask
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
-from jitm.evaluation.scoring import ScoringOptions
 from jitm.files import OutputFolder
+from jitm.inference.pair_scorer import PairScorer, WordPredictions, word_mask
+from jitm.inference.scoring import ScoringOptions
 from jitm.layers.text import GRUEncoder
 from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER

@@ -19,11 +19,12 @@ from jitm.data.pipeline import bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.errors import UserError
-from jitm.evaluation.blocks import FinishedBlocks
-from jitm.evaluation.encoding import Encoder, fill
 from jitm.files import hash_arrays
+from jitm.inference.blocks import FinishedBlocks
+from jitm.inference.encoder import Encoder, fill
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
+from jitm.runs.run import Run, read_tokens
 from jitm.types import DTYPES, Images
 
 MAX_TEXTS = 128  # of a block
@@ -47,6 +48,15 @@ class ScoringOptions:
 
 
 DEFAULT_OPTIONS = ScoringOptions()
+
+
+def resolve_options(run: Run, options: ScoringOptions) -> ScoringOptions:
+    """Replaces None in the options by the values of a run's config."""
+    config = run.config
+    return ScoringOptions(
+        dtype=config['evaluation']['dtype'] if options.dtype is None else options.dtype,
+        memory_mb=config['run']['memory_mb'] if options.memory_mb is None else options.memory_mb,
+    )
 
 
 def check_dtype(dtype: str) -> None:
@@ -344,6 +354,24 @@ class Scorer:
         calls = [fill(index[start : start + size], size) for start in range(0, len(index), size)]
         parts = list(parallel.share(calls, self.encode_images))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(index)], *parts)
+
+
+def make_scorer(
+    run: Run, split: Split, options: ScoringOptions = DEFAULT_OPTIONS, pairs: np.ndarray | None = None
+) -> Scorer:
+    """Returns a scorer of a split with a run.
+
+    Args:
+      run: a trained matcher.
+      split: images and texts.
+      options: precision and memory.
+      pairs: bool [I, T], the pairs to score; None for all.
+
+    Raises:
+      UserError: if the run cannot read these images or texts, or the memory is too little.
+    """
+    tokens = read_tokens(run, split)
+    return Scorer(run.model, run.variables, split, tokens, resolve_options(run, options), pairs)
 
 
 def similarity_matrix(

@@ -23,16 +23,17 @@ from jitm.data.pipeline import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.evaluation import encoding, scoring
-from jitm.evaluation.blocks import FinishedBlocks
-from jitm.evaluation.scoring import Scorer, ScoringOptions
 from jitm.files import OWNED, OutputFolder
+from jitm.inference import encoder as encoding
+from jitm.inference import scoring
+from jitm.inference.blocks import FinishedBlocks
+from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs import progress
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
 from tests.test_parallel import free_port
 
-WORKER = str(ROOT / 'tests' / 'evaluation' / 'scoring_worker.py')
+WORKER = str(ROOT / 'tests' / 'inference' / 'scoring_worker.py')
 COMPILED = '/jax/core/compile/backend_compile_duration'
 
 

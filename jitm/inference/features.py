@@ -16,8 +16,8 @@ from jitm.data.pixels import Photos
 from jitm.data.precomp import MANIFEST, SHARED, files_of
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.networks import CROPS, Network, check_model
 from jitm.files import OutputFolder, locked, parse_json
+from jitm.inference.networks import CROPS, Network, check_model
 from jitm.models.matcher import Matcher
 from jitm.types import Images
 

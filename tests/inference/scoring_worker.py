@@ -18,8 +18,9 @@ if processes:
 import warnings  # noqa: E402
 from unittest import mock  # noqa: E402
 
-from jitm.evaluation import encoding, scoring  # noqa: E402
-from tests.evaluation.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
+from jitm.inference import encoder as encoding  # noqa: E402
+from jitm.inference import scoring  # noqa: E402
+from tests.inference.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
 
 
 def check_one_device(model, variables, _, tokens) -> None:

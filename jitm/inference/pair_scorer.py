@@ -15,8 +15,7 @@ from jitm import parallel
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
-from jitm.evaluation.protocol import make_scorer
-from jitm.evaluation.scoring import DEFAULT_OPTIONS, ScoringOptions
+from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress

@@ -1,0 +1,1 @@
+"""Encoding and scoring with trained models, in calls of fixed shape: one engine for evaluation, mining and search."""
