@@ -100,7 +100,7 @@ def test_default_options_are_those_of_the_config(run, dev, monkeypatch):
             used.append(arguments[4:])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(protocol, 'Scorer', Recorder)
+    monkeypatch.setattr(scoring, 'Scorer', Recorder)
     report, exact = evaluate_runs([run], dev)
     half_report, half = evaluate_runs([run], dev, options=ScoringOptions('bfloat16', 77))
     assert used == [(ScoringOptions('float32', 1024), None), (ScoringOptions('bfloat16', 77), None)]

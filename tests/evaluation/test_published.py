@@ -12,9 +12,9 @@ import pytest
 from jitm.commands import cli
 from jitm.data import precomp
 from jitm.errors import UserError
-from jitm.evaluation import protocol as protocol_lib
 from jitm.evaluation import published
 from jitm.evaluation.protocol import describe_protocol
+from jitm.inference import scoring
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import ROOT
@@ -313,7 +313,7 @@ def test_protocol_of_a_run_is_refused(finished, monkeypatch):
 
 
 def test_command_refuses_data_without_published_rows(finished, capsys, monkeypatch):
-    monkeypatch.setattr(protocol_lib, 'Scorer', None)  # nothing is encoded
+    monkeypatch.setattr(scoring, 'Scorer', None)  # nothing is encoded
     assert cli.main(['eval', f'--workdir={finished}', '--split=test', '--compare']) == 2
     assert capsys.readouterr() == (
         '',
