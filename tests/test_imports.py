@@ -14,6 +14,7 @@ LEVELS = [
     {'types', 'metrics', 'processes'},
     {'losses'},
     {'files', 'parallel', 'agreement'},
+    {'outputs'},
     {'names'},
     {'config'},
     {'ranges'},

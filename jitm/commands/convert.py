@@ -32,13 +32,13 @@ from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
-from jitm.files import OutputFolder
 from jitm.importers import clip_export, joint, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
 from jitm.importers.published import Published
 from jitm.models.make import member_model
+from jitm.outputs import OutputFolder
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, export_run, load_run

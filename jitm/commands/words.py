@@ -22,11 +22,11 @@ from jitm.evaluation.discrimination.examples import check_examples, describe_cap
 from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
-from jitm.files import OutputFolder
 from jitm.inference.pair_scorer import PairScorer
 from jitm.inference.scoring import ScoringOptions
 from jitm.report import words as words_lib
 from jitm.report.retrieval import evenly_spaced
+from jitm.outputs import OutputFolder
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator

@@ -10,7 +10,8 @@ import numpy as np
 
 from jitm.data.splits import Split, as_recorded
 from jitm.errors import UserError
-from jitm.files import OutputFolder, hash_arrays, open_file, parse_json
+from jitm.files import hash_arrays, open_file, parse_json
+from jitm.outputs import OutputFolder
 
 KIND = 'a set of mined negatives'
 MANIFEST = 'manifest.json'

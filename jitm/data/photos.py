@@ -16,7 +16,8 @@ from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import RAW, Transform, check_image
 from jitm.errors import UserError, check_at_least, printable
-from jitm.files import OutputFolder, cache_home, check_within, replacing
+from jitm.files import cache_home, check_within, replacing
+from jitm.outputs import OutputFolder
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'

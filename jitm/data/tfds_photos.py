@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from jitm.errors import UserError
-from jitm.files import OutputFolder, check_within, replacing
+from jitm.files import check_within, replacing
+from jitm.outputs import OutputFolder
 
 CAPTIONS = 'dataset_coco.json'
 KIND = 'a set of photos'

@@ -18,7 +18,6 @@ from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
-from jitm.files import OutputFolder
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
 from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions
 from jitm.models.joint import has_heads
@@ -27,6 +26,7 @@ from jitm.report import words
 from jitm.report.attention import draw, shown
 from jitm.report.figures import to_png
 from jitm.report.retrieval import Retrieved, evenly_spaced, retrieve
+from jitm.outputs import OutputFolder
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from jitm.data.precomp import files_of
 from jitm.errors import UserError
-from jitm.files import OutputFolder, open_file, parse_json
+from jitm.files import open_file, parse_json
 from jitm.importers import torch_files
 from jitm.models.oscar import BOX_NUMBERS
+from jitm.outputs import OutputFolder
 
 FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
 KIND = 'a set of converted features'

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jitm.files import OutputFolder, replacing
+from jitm.files import replacing
+from jitm.outputs import OutputFolder
 
 CHECKSUM_BYTES = 4
 

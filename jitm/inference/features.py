@@ -16,9 +16,10 @@ from jitm.data.pixels import Photos
 from jitm.data.precomp import MANIFEST, SHARED, files_of
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.files import OutputFolder, locked, parse_json
+from jitm.files import locked, parse_json
 from jitm.inference.networks import CROPS, Network, check_model
 from jitm.models.matcher import Matcher
+from jitm.outputs import OutputFolder
 from jitm.types import Images
 
 KIND = 'a set of encoded features'

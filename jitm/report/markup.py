@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from jitm.errors import printable
-from jitm.files import MARK
+from jitm.outputs import MARK
 
 STYLE = """
 :root { color-scheme: light; --line: #d4d4d8; --soft: #5b5b66; --right: #17692f; --wrong: #a3201c; }

@@ -17,7 +17,8 @@ from flax import traverse_util
 from jitm import metrics as metrics_lib
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.errors import UserError
-from jitm.files import OutputFolder, hash_file, open_file, parse_json
+from jitm.files import hash_file, open_file, parse_json
+from jitm.outputs import OutputFolder
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
 KIND = 'an exported model'

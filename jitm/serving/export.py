@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from jitm.errors import UserError
-from jitm.files import MARK, check_own, replacing_own
+from jitm.outputs import MARK, check_own, replacing_own
 from jitm.serving.index import Index
 
 NEIGHBOURS = 32  # per vector of the graph (HNSW: Malkov and Yashunin, 2020)

@@ -1,7 +1,7 @@
 """An index of images on disk: their vectors, and a manifest of the files that were encoded.
 
 A folder holds `manifest.json`, the file of vectors that it names, and, while images are encoded, the finished parts.
-It belongs to jitm, see `files.OutputFolder`. Every file is replaced as a whole, and the manifest last, so a process
+It belongs to jitm, see `outputs.OutputFolder`. Every file is replaced as a whole, and the manifest last, so a process
 that is killed leaves an index that is either the old or the new one, and parts from which the next process resumes.
 """
 
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.files import OutputFolder, hash_arrays, hash_file, leads_out, parse_json
+from jitm.files import hash_arrays, hash_file, leads_out, parse_json
+from jitm.outputs import OutputFolder
 from jitm.serving.vectors import Hit, VectorSearch
 
 FORMAT = 1

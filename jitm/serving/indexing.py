@@ -11,7 +11,8 @@ import numpy as np
 
 from jitm.data.pixels import num_threads
 from jitm.errors import UserError
-from jitm.files import OutputFolder, locked
+from jitm.files import locked
+from jitm.outputs import OutputFolder
 from jitm.serving.index import KIND, MANIFEST, Entry, Index, Rows, write
 from jitm.serving.sources import Item, Source
 from jitm.types import Images

@@ -16,12 +16,13 @@ from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.evaluation import protocol
 from jitm.evaluation.protocol import evaluate_runs
-from jitm.files import LOCK, OWNED, OutputFolder, locked
+from jitm.files import LOCK, locked
 from jitm.inference import scoring
 from jitm.inference.blocks import FinishedBlocks
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.models import vse
 from jitm.report import saved
+from jitm.outputs import OWNED, OutputFolder
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
 from jitm.runs.run import describe_inputs, load_run, read_split

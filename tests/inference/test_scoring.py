@@ -23,11 +23,11 @@ from jitm.data.pipeline import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.files import OWNED, OutputFolder
 from jitm.inference import encoder as encoding
 from jitm.inference import scoring
 from jitm.inference.blocks import FinishedBlocks
 from jitm.inference.scoring import Scorer, ScoringOptions
+from jitm.outputs import OWNED, OutputFolder
 from jitm.runs import progress
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb

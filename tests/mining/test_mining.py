@@ -17,7 +17,6 @@ from jitm.data import candidates
 from jitm.data.candidates import MANIFEST, Candidates
 from jitm.data.splits import Split
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
-from jitm.files import OWNED
 from jitm.mining import job as job_lib
 from jitm.mining import products as products_lib
 from jitm.mining import search
@@ -26,6 +25,7 @@ from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
 from jitm.mining.report import summarize
 from jitm.mining.state import MiningState
+from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment, run_script, state_of
 from tests.inference.test_scoring import make_problem, make_scorer, score_at_once

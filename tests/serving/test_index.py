@@ -10,7 +10,8 @@ import pytest
 import jitm
 from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.files import LOCK, OWNED, locked
+from jitm.files import LOCK, locked
+from jitm.outputs import OWNED
 from jitm.runs.run import read_split
 from jitm.serving import indexing
 from jitm.serving.index import MANIFEST, Entry, Index

@@ -25,7 +25,6 @@ from jitm.evaluation.discrimination import report as report_lib
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
-from jitm.files import OutputFolder
 from jitm.inference.pair_scorer import PairScorer, WordPredictions, word_mask
 from jitm.inference.scoring import ScoringOptions
 from jitm.layers.text import GRUEncoder
@@ -34,6 +33,7 @@ from jitm.models.uniter import UNITER
 from jitm.report import words as words_lib
 from jitm.report.retrieval import Retrieved
 from jitm.report.saved import EVALUATION
+from jitm.outputs import OutputFolder
 from jitm.runs.run import Run
 from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
