@@ -10,8 +10,8 @@ from typing import Any
 from absl import flags
 
 from jitm.errors import UserError
-from jitm.report import saved
 from jitm.outputs import OutputFolder
+from jitm.report import saved
 
 WIDTH = 100
 DTYPES = ('float32', 'bfloat16')

@@ -34,6 +34,7 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean
+from jitm.outputs import check_own, replacing_own
 from jitm.report import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
@@ -45,7 +46,6 @@ from jitm.report.rows import read_rows, read_runs, update_rows
 from jitm.report.saved import difference
 from jitm.report.settings import group_runs, read_settings
 from jitm.report.summary import summary
-from jitm.outputs import check_own, replacing_own
 
 ARGUMENTS = '[KIND] FILE...'
 

@@ -21,8 +21,8 @@ from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
 from jitm.errors import UserError, printable
-from jitm.report.results import format_score
 from jitm.outputs import check_own, replacing_own
+from jitm.report.results import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
 from jitm.serving.export import check_export, export

@@ -24,9 +24,9 @@ from jitm.evaluation.discrimination.report import check_perplexity, evaluate, ta
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
 from jitm.inference.pair_scorer import PairScorer
 from jitm.inference.scoring import ScoringOptions
+from jitm.outputs import OutputFolder
 from jitm.report import words as words_lib
 from jitm.report.retrieval import evenly_spaced
-from jitm.outputs import OutputFolder
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator

@@ -22,11 +22,11 @@ from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
 from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
+from jitm.outputs import OutputFolder
 from jitm.report import words
 from jitm.report.attention import draw, shown
 from jitm.report.figures import to_png
 from jitm.report.retrieval import Retrieved, evenly_spaced, retrieve
-from jitm.outputs import OutputFolder
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 

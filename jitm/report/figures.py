@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.report.settings import Setting
 from jitm.outputs import MARK, check_own, replacing_own
+from jitm.report.settings import Setting
 
 # Suffix of a figure -> the arguments of `savefig` that write MARK into the file.
 FORMATS = {

@@ -15,6 +15,7 @@ from PIL import Image
 from jitm.commands import cli
 from jitm.data import scenes
 from jitm.metrics import ranks
+from jitm.outputs import OWNED, OutputFolder
 from jitm.report import saved
 from jitm.report.bootstrap import resample
 from jitm.report.figures import FORMATS, save
@@ -22,7 +23,6 @@ from jitm.report.markup import Column, breakable, section, table
 from jitm.report.matrices import saved_sims
 from jitm.report.rows import read_rows
 from jitm.report.settings import read_run_log
-from jitm.outputs import OWNED, OutputFolder
 from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}

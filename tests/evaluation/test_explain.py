@@ -16,10 +16,10 @@ from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.layers import text
+from jitm.outputs import OWNED, OutputFolder
 from jitm.report.attention import draw, shown, top_regions
 from jitm.report.retrieval import Retrieved, evenly_spaced
 from jitm.report.saved import EVALUATION
-from jitm.outputs import OWNED, OutputFolder
 from jitm.runs.run import Run
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts

@@ -21,8 +21,8 @@ from jitm.inference import scoring
 from jitm.inference.blocks import FinishedBlocks
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.models import vse
-from jitm.report import saved
 from jitm.outputs import OWNED, OutputFolder
+from jitm.report import saved
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
 from jitm.runs.run import describe_inputs, load_run, read_split

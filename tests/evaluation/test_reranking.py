@@ -17,8 +17,8 @@ from jitm.evaluation import reranking
 from jitm.evaluation.protocol import Shortlist, evaluate_runs
 from jitm.inference import scoring
 from jitm.inference.blocks import FinishedBlocks
-from jitm.report.saved import EVALUATION
 from jitm.outputs import OutputFolder
+from jitm.report.saved import EVALUATION
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from tests.models.test_uniter import uniter_config  # noqa: F401

@@ -30,10 +30,10 @@ from jitm.inference.scoring import ScoringOptions
 from jitm.layers.text import GRUEncoder
 from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
+from jitm.outputs import OutputFolder
 from jitm.report import words as words_lib
 from jitm.report.retrieval import Retrieved
 from jitm.report.saved import EVALUATION
-from jitm.outputs import OutputFolder
 from jitm.runs.run import Run
 from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
