@@ -36,7 +36,6 @@ class Facts(NamedTuple):
     attributes: frozenset[str]
     attributes_of_objects: frozenset[tuple[str, str]]
     relations: frozenset[str]
-    triples: frozenset[tuple[str, str, str]]
 
 
 def base_of_verb(word: str) -> str:
@@ -60,30 +59,29 @@ def base_of_relation(phrase: str) -> str:
     return ' '.join(base_of_verb(word) for word in phrase.split() if word not in ('the', 'a'))
 
 
-def make_facts(objects: list[str], described: list[tuple[str, str]], triples: list[tuple[str, str, str]]) -> Facts:
+def make_facts(objects: list[str], described: list[tuple[str, str]], relations: list[str]) -> Facts:
     """Converts words to base forms; `seat of toilet` is ( toilet , have , seat ) in FACTUAL."""
     described = [(base_of_noun(thing), NUMBERS.get(attribute, attribute)) for thing, attribute in described]
-    triples = [(base_of_noun(s), base_of_relation(r), base_of_noun(o)) for s, r, o in triples]
-    triples = [(o, 'have', s) if r == 'of' else (s, r, o) for s, r, o in triples]
+    relations = [base_of_relation(relation) for relation in relations]
     return Facts(
         head_nouns=frozenset(map(base_of_noun, objects)),
         attributes=frozenset(attribute for _, attribute in described),
         attributes_of_objects=frozenset(described),
-        relations=frozenset(relation for _, relation, _ in triples),
-        triples=frozenset(triples),
+        relations=frozenset('have' if relation == 'of' else relation for relation in relations),
     )
 
 
 def read_gold(text: str) -> Facts:
     """Parses the field `scene_graph`."""
-    objects, described, triples = [], [], []
+    objects, described, relations = [], [], []
     for part in text.lower().strip('() ').split(') , ('):
         first, *rest = (field.strip() for field in part.split(' , '))
         objects += [first] + ([] if not rest or rest[0] == 'is' else rest[1:])
-        if rest:
-            fact = (first, rest[1]) if rest[0] == 'is' else (first, *rest)
-            (described if rest[0] == 'is' else triples).append(fact)
-    return make_facts(objects, described, triples)
+        if rest and rest[0] == 'is':
+            described.append((first, rest[1]))
+        elif rest:
+            relations.append(rest[0])
+    return make_facts(objects, described, relations)
 
 
 def read_parsed(caption: str, graph: CaptionGraph) -> Facts:
@@ -92,7 +90,7 @@ def read_parsed(caption: str, graph: CaptionGraph) -> Facts:
     return make_facts(
         objects,
         [(objects[thing], attributes[attribute]) for thing, attribute in graph.described],
-        [(objects[s], relations[r], objects[o]) for s, r, o in graph.triples],
+        relations,
     )
 
 

@@ -231,7 +231,7 @@ def test_scene_graphs_have_precision_and_recall(tmp_path, measured):
     path.write_text(GOLD)
     rows = measured('scene_graphs', f'--gold={path}')
     assert [(row['precision'], row['recall'], row['gold']) for row in rows] == [
-        (1, 1, 6), (0.5, 0.5, 2), (0.5, 0.5, 2), (1, 1, 3), (1, 1, 3)
+        (1, 1, 6), (0.5, 0.5, 2), (0.5, 0.5, 2), (1, 1, 3)
     ]  # fmt: skip
     assert rows[0]['captions/s'] > 0
 
@@ -263,7 +263,6 @@ def test_scene_graphs_accuracy():
     assert min(measured['head_nouns']) > 0.95
     assert min(measured['attributes']) > 0.77
     assert min(measured['relations']) > 0.74
-    assert min(measured['triples']) > 0.68
 
 
 def test_every_experiment_on_flickr8k_is_a_setting():

@@ -791,7 +791,7 @@ def test_adaptive_margins_with_computed_and_given_cider(sam_config, tmp_path):
         np.testing.assert_allclose(line['target/loss'], line['target/terms/ranking'] + line['target/terms/sam'], 1e-5)
 
     split = scenes.load('train', train_images=16)
-    phi = cider.from_captions(split)(np.arange(split.num_images), np.arange(split.num_texts))
+    phi = cider.from_captions(split).phi(np.arange(split.num_images), np.arange(split.num_texts))
     np.save(tmp_path / 'cider.npy', phi)
     sam_config['relevance'] = {'source': 'cider.from_file', 'path': str(tmp_path / 'cider.npy')}
     loop.train_and_evaluate(sam_config, tmp_path / 'given')

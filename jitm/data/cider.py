@@ -1,7 +1,7 @@
 """Caption metrics of texts for images: CIDEr, computed from the captions, or any metric read from a file."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -16,21 +16,16 @@ MAX_N = 4
 SCALE = 10  # as in the released code; the values in the paper are a tenth
 
 
-@dataclasses.dataclass(frozen=True)
-class Relevance:
+class Relevance(NamedTuple):
     """A caption metric phi of the texts of a split for its images.
 
     Attributes:
-      phi: `(images int [M], texts int [N]) -> float32 [M, N]`.
-      hash: SHA-256 of the file that phi is read from, in hexadecimal; '' if phi depends on the split alone.
+      phi: Maps rows of images [M] and of texts [N] to float32 [M, N].
+      hash: The SHA-256 of the file that phi is read from, in hexadecimal; '' if phi depends on the split alone.
     """
 
     phi: Callable[[np.ndarray, np.ndarray], np.ndarray]
     hash: str = ''
-
-    def __call__(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-        """Returns phi of texts [N] for images [M], given by their rows: float32 [M, N]."""
-        return self.phi(images, texts)
 
 
 def _ngrams(captions: tuple[str, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -66,10 +61,10 @@ def from_captions(split: Split) -> Relevance:
     references. Words are those of the tokenizer, without stemming. This is not CIDEr-D.
 
     Args:
-      split: its captions are both the texts and the references.
+      split: The split whose captions are both the texts and the references.
 
     Returns:
-      `relevance(images, texts)`, from 0 to 10.
+      The metric, from 0 to 10.
 
     Raises:
       UserError: if an image has fewer than two captions.
@@ -99,12 +94,9 @@ def from_file(split: Split, *, path: str) -> Relevance:
     """Reads a metric of every text for every image, such as SPICE, or the published `{dataset}_cider.npy`.
 
     Args:
-      split: the split of these images and texts.
-      path: a .npy file, float16 or float32 [I, T], memory-mapped; [T, I] is transposed, and a square one is [I, T].
-        The whole file is read once, for its hash.
-
-    Returns:
-      `relevance(images, texts)`.
+      split: The split of these images and texts.
+      path: The path of a .npy file, float16 or float32 [I, T], memory-mapped; [T, I] is transposed, and a square one is
+        [I, T]. The whole file is read once, for its hash.
 
     Raises:
       UserError: if the file is missing or damaged or has another shape; later, if a requested value is not finite.

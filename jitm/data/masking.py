@@ -19,7 +19,7 @@ def phrase_matrix(graph: CaptionGraph, offsets: np.ndarray) -> np.ndarray:
     """Returns the words or word pieces that each phrase of a scene graph overlaps.
 
     Args:
-      graph: the scene graph of a caption.
+      graph: The scene graph of a caption.
       offsets: int [L, 2], the characters of each word or piece, see `Vocabulary.offsets`.
 
     Returns:
@@ -50,7 +50,7 @@ def caption_words(tokens: Tokens, image_of_text: np.ndarray) -> np.ndarray:
     """Returns the ids in all captions of each image of a split: int32 [I, W], padded with -1.
 
     Args:
-      tokens: of the T captions.
+      tokens: The token ids of the T captions.
       image_of_text: int [T], the image of each caption.
     """
     pairs = np.stack([np.repeat(image_of_text, tokens.lengths), tokens.ids], axis=1)
@@ -81,9 +81,9 @@ class Masking:
 
     Attributes:
       num_views: K, masked variants of each caption; 20 as published.
-      rate: probability of masking a phrase that shares no position with others; at least one phrase is always masked.
-      mask_prob: probability that a position of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
-      random_prob: probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
+      rate: Probability of masking a phrase that shares no position with others; at least one phrase is always masked.
+      mask_prob: Probability that a position of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
+      random_prob: Probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
 
     Raises:
       ValueError: if mask_prob and random_prob add up to more than 1.
@@ -107,8 +107,8 @@ class Masking:
         Args:
           ids: int32 [L], padded.
           phrases: bool [P, L'], L' being the length without padding.
-          vocabulary: its mask and its random words are shown; special tokens are not sampled.
-          rng: generator of the example.
+          vocabulary: The vocabulary of the ids; its special tokens are not sampled as random words.
+          rng: Generator of the example.
 
         Returns:
           ids and labels, [K, L]; without phrases there are no labels.
@@ -144,10 +144,10 @@ class Masking:
 
         Args:
           ids: int32 [B, L], padded.
-          phrases: of these B captions, from `find_phrases`.
-          vocabulary: of the ids.
-          seed: of the run.
-          step: of the batch.
+          phrases: The phrases of these B captions, from `find_phrases`.
+          vocabulary: The vocabulary of the ids.
+          seed: The seed of the run.
+          step: The step of the batch.
           texts: int [B], row of each caption in its split.
 
         Returns:
@@ -170,8 +170,8 @@ class MaskedWords:
     """The inputs of a pipeline that masks the captions of a split.
 
     Attributes:
-      masking: how captions are masked.
-      phrases: of every caption, from `find_phrases`.
+      masking: The masking of a caption.
+      phrases: The phrases of every caption, from `find_phrases`.
       words: int32 [I, W], see `caption_words`.
     """
 

@@ -230,7 +230,7 @@ class Pipeline:
             images=images,
             texts=texts,
             image_index=image_index,
-            relevance=None if self.relevance is None else self.relevance(image_index, text_index),
+            relevance=None if self.relevance is None else self.relevance.phi(image_index, text_index),
             offline=tuple(
                 self._pairs(step, *(np.split(index, num_shards)[shard] for index in pairs), length) for pairs in offline
             )

@@ -36,10 +36,10 @@ def write_folder(folder: Path, variables: Mapping[str, chex.ArrayTree], run: Map
     """Writes a model.
 
     Args:
-      folder: new, empty, or of an exported model.
+      folder: New, empty, or of an exported model.
       variables: 'params' and 'batch_stats'.
       run: `config`, `vocabulary` and `vocabulary_hash`, `data`, `step` and `member`, as JSON.
-      card: the model card.
+      card: The model card.
 
     Raises:
       UserError: if the folder has files of somebody else, or cannot be written.
@@ -65,7 +65,7 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
     """Reads a model.
 
     Args:
-      folder: see `write_folder`.
+      folder: A folder that `write_folder` wrote.
 
     Returns:
       The variables and `run`, as they were given to `write_folder`.
@@ -116,9 +116,9 @@ def write_card(inputs: Mapping[str, Any], model: str, report: Mapping[str, Any] 
     """Returns a model card.
 
     Args:
-      inputs: what the model expects of its data, see `jitm.runs.run.describe_inputs`.
-      model: its name, such as 'scan.SCAN'.
-      report: of its evaluation, with `protocol` and `metrics`; None for none.
+      inputs: The description of the data that the model expects, from `jitm.runs.run.describe_inputs`.
+      model: The name of the model, such as 'scan.SCAN'.
+      report: The report of its evaluation, with `protocol` and `metrics`; None if it was not evaluated.
     """
     lines = [
         '---\nlibrary_name: jitm\ntags:\n- image-text-retrieval\n---\n',

@@ -97,7 +97,7 @@ def interruptible(folder: Path) -> Iterator[None]:
     """Ends a job at SIGINT or SIGTERM with a message that names the folder from which it resumes.
 
     Args:
-      folder: where the job keeps its finished parts.
+      folder: The folder of the finished parts of the job.
 
     Raises:
       InterruptedRun: at the first of these signals, if the program is not `watched`, which ends the process.

@@ -22,15 +22,15 @@ class MetricsFile:
     """A JSONL file with one line per logged step, however often the run was resumed.
 
     Attributes:
-      count: the number of its lines.
+      count: The number of its lines.
     """
 
     def __init__(self, path: Path, step: int):
         """Opens the file and drops lines of later steps, and incomplete lines, of an interrupted start.
 
         Args:
-          path: the file.
-          step: the last step whose lines are kept.
+          path: The file.
+          step: The last step whose lines are kept.
 
         Raises:
           UserError: if it is damaged, or cannot be written.
@@ -71,7 +71,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Reads a file of `MetricsFile`.
 
     Args:
-      path: the file; a missing one has no lines. Lines of earlier versions have no checksum.
+      path: The file; a missing one has no lines. Lines of earlier versions have no checksum.
 
     Raises:
       UserError: if a line has no step, or is not that of its checksum.
@@ -112,9 +112,9 @@ def warn_of_lost_lines(
     """Warns if `metrics.jsonl` has fewer lines than a checkpoint has recorded.
 
     Args:
-      workdir: the run directory.
-      lines: of the file.
-      description: the result of `read_description`.
+      workdir: The run directory.
+      lines: The lines of the file.
+      description: The result of `read_description`.
     """
     recorded = (description or {}).get('logged')  # checkpoints of earlier versions have no such record
     if recorded and sum(line['step'] <= recorded['step'] for line in lines) < recorded['lines']:
@@ -126,8 +126,8 @@ def repair_metrics(workdir: Path, validations: Sequence[Mapping[str, object]]) -
     """Warns of lost lines of `metrics.jsonl` in a run that resumes; writes the file if it has none.
 
     Args:
-      workdir: the run directory.
-      validations: the lines of all validations that its checkpoints hold.
+      workdir: The run directory.
+      validations: The lines of all validations that its checkpoints hold.
     """
     path, lines = workdir / NAME, read_metrics(workdir)
     if lines:

@@ -19,7 +19,7 @@ def make_split(captions, image_of_text):
 
 
 def everything(relevance, split):
-    return relevance(np.arange(split.num_images), np.arange(split.num_texts))
+    return relevance.phi(np.arange(split.num_images), np.arange(split.num_texts))
 
 
 def vector(tokens, n, documents, images):
@@ -99,7 +99,7 @@ def test_any_images_and_texts_can_be_asked_for_in_any_order():
     split = scenes.load('train', train_images=6)
     relevance = cider.from_captions(split)
     images, texts = np.array([5, 0, 5]), np.array([29, 3, 0, 29])
-    got = relevance(images, texts)
+    got = relevance.phi(images, texts)
     np.testing.assert_array_equal(got, everything(relevance, split)[np.ix_(images, texts)])
 
 
@@ -117,7 +117,7 @@ VALUES = np.arange(18).reshape(3, 6) / 8
 def test_a_matrix_can_be_given_either_way_round(tmp_path, dtype, transposed):
     path = tmp_path / 'cider.npy'
     np.save(path, (VALUES.T if transposed else VALUES).astype(dtype))
-    got = cider.from_file(GIVEN, path=str(path))(np.array([2, 0]), np.array([5, 1, 1]))
+    got = cider.from_file(GIVEN, path=str(path)).phi(np.array([2, 0]), np.array([5, 1, 1]))
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, np.array([[17, 13, 13], [5, 1, 1]]) / 8)
 
@@ -144,6 +144,6 @@ def test_matrices_that_cannot_be_used_name_the_file(tmp_path):
     values[2, 4] = np.inf
     np.save(path, values)
     relevance = cider.from_file(GIVEN, path=str(path))
-    assert np.isfinite(relevance(np.array([2, 1]), np.array([5, 3]))).all()
+    assert np.isfinite(relevance.phi(np.array([2, 1]), np.array([5, 3]))).all()
     with pytest.raises(UserError, match=r'cider.npy has no finite value for image 2 and text 4'):
-        relevance(np.array([1, 2]), np.array([5, 4]))
+        relevance.phi(np.array([1, 2]), np.array([5, 4]))

@@ -101,10 +101,10 @@ def test_shards_are_the_rows_of_the_whole_batch_padded_alike(pipeline):
 
 def test_relevance_is_of_a_shards_images_and_all_texts(pipeline):
     assert pipeline.batch(2).relevance is None
-    phi = cider.from_captions(pipeline.split)
-    pipeline = dataclasses.replace(pipeline, relevance=phi)
+    relevance = cider.from_captions(pipeline.split)
+    pipeline = dataclasses.replace(pipeline, relevance=relevance)
     texts, whole = pipeline.text_index(2), pipeline.batch(2)
-    np.testing.assert_array_equal(whole.relevance, phi(whole.image_index, texts))
+    np.testing.assert_array_equal(whole.relevance, relevance.phi(whole.image_index, texts))
     assert whole.relevance.shape == (8, 8)
     shards = [pipeline.batch(2, shard, 4) for shard in range(4)]
     np.testing.assert_array_equal(np.concatenate([s.relevance for s in shards]), whole.relevance)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jitm.data.scene_graphs.grammar import Token, read
-from jitm.data.scene_graphs.graph import CaptionGraph, Relation, Span
+from jitm.data.scene_graphs.graph import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.data.text import find_tokens
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
 
-__all__ = ['CaptionGraph', 'Relation', 'Span', 'from_file', 'gold', 'parse', 'rules', 'spacy']
+__all__ = ['CaptionGraph', 'Span', 'from_file', 'gold', 'parse', 'rules', 'spacy']
 
 _KINDS = ('objects', 'attributes', 'relations')
 _TREE = {'node': 'objects', 'attribute': 'attributes', 'relation': 'relations'}
@@ -45,7 +45,7 @@ def parse(caption: str) -> CaptionGraph:
     """Parses the scene graph of a caption, by rules over the tags of TextBlob's tagger.
 
     Args:
-      caption: not preprocessed; the result does not depend on upper and lower case.
+      caption: The caption, not preprocessed; the result does not depend on upper and lower case.
     """
     matches = list(_WORD.finditer(caption))
     words = [match[0].lower() for match in matches]
@@ -62,8 +62,8 @@ def spacy(split: Split, *, model: str) -> tuple[CaptionGraph, ...]:
     """Parses every caption of a split by the rules of `parse`, over the tags of a spaCy model.
 
     Args:
-      split: its captions are parsed.
-      model: name or folder of an installed English pipeline with a tagger, such as `en_core_web_sm`.
+      split: The split whose captions are parsed.
+      model: Name or folder of an installed English pipeline with a tagger, such as `en_core_web_sm`.
 
     Returns:
       T scene graphs.
@@ -102,14 +102,14 @@ def from_file(split: Split, *, path: str) -> tuple[CaptionGraph, ...]:
     """Reads scene graphs of another parser, such as SPICE.
 
     The file is a JSON list with a record for each caption, in any order. A record has `caption` and one of two formats.
-    The first has lists `objects`, `attributes` and `relations` of [start, stop] in characters, and optionally `triples`
-    [subject, relation, object] and `described` [object, attribute], indices of these lists from 0. The second is that
-    of TAGS: a `tree` whose `ids` are indices from 0 of `tokens` (word pieces, a continuation is marked `##` or `@@`); a
-    phrase spans from its first to its last token.
+    The first has lists `objects`, `attributes` and `relations` of [start, stop] in characters, and optionally
+    `described`, pairs [object, attribute] of indices from 0. The second is the format of TAGS: a `tree` whose `ids` are
+    indices from 0 into `tokens` (word pieces, a continuation is marked `##` or `@@`); a phrase spans from its first to
+    its last token.
 
     Args:
-      split: its captions are looked up, without leading and trailing blanks.
-      path: the file.
+      split: The split whose captions are looked up, without leading and trailing blanks.
+      path: The path of the file.
 
     Returns:
       T scene graphs.
@@ -144,18 +144,12 @@ def _graph(record: Mapping[str, Any], caption: str) -> CaptionGraph:
         return CaptionGraph(**_phrases_of_tree(record['tree'], find_tokens(caption, pieces)))
     shift = len(caption) - len(caption.lstrip()) - (len(record['caption']) - len(record['caption'].lstrip()))
     spans = {kind: tuple((start + shift, stop + shift) for start, stop in record[kind]) for kind in _KINDS}
-    graph = CaptionGraph(
-        **spans,
-        triples=tuple(Relation(*triple) for triple in record.get('triples', ())),
-        described=tuple((thing, attribute) for thing, attribute in record.get('described', ())),
-    )
+    described = tuple((thing, attribute) for thing, attribute in record.get('described', ()))
     inside = all(0 <= start < stop <= len(caption) for kind in spans.values() for start, stop in kind)
-    sizes = [len(graph.objects), len(graph.attributes), len(graph.relations)]
-    ends = [(n, sizes[kind]) for triple in graph.triples for n, kind in zip(triple, (0, 2, 0), strict=True)]
-    ends += [(n, size) for pair in graph.described for n, size in zip(pair, sizes[:2], strict=True)]
-    if not inside or not all(0 <= n < size for n, size in ends):
+    objects, attributes = range(len(spans['objects'])), range(len(spans['attributes']))
+    if not inside or not all(thing in objects and attribute in attributes for thing, attribute in described):
         raise ValueError
-    return graph
+    return CaptionGraph(**spans, described=described)
 
 
 def _phrases_of_tree(tree: Mapping[str, Any], spans: Sequence[Span]) -> dict[str, tuple[Span, ...]]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jitm.data.scene_graphs.graph import CaptionGraph, Relation, Span
+from jitm.data.scene_graphs.graph import CaptionGraph, Span
 
 
 class Token(NamedTuple):
@@ -106,7 +106,7 @@ def _letters(tokens: Sequence[Token]) -> str:
 
 
 class _Pending(NamedTuple):
-    """A relation without an object: subjects, a verb from `start` to `verb` (if any), and prepositions to `stop`."""
+    """A verb from `start` to `verb` (if any) with its subjects, and prepositions to `stop`, before their object."""
 
     subjects: tuple[int, ...]
     start: int
@@ -122,13 +122,12 @@ class _Reader:
         self._objects: list[Span] = []
         self._attributes: list[Span] = []
         self._relations: list[Span] = []
-        self._triples: list[Relation] = []
         self._described: list[tuple[int, int]] = []
         self._subjects: tuple[int, ...] = ()  # of the clause
         self._nearest: tuple[int, ...] = ()  # the last noun phrases
         self._pending: _Pending | None = None
         self._joins = False  # after and/or, or a comma
-        self._last: tuple[tuple[int, ...], int] | None = None  # subjects and relation of the last object
+        self._has_related = False  # the last relation has an object, to which and/or can add another
         self._copula = False
 
     def read(self, letters: str) -> CaptionGraph:
@@ -148,7 +147,7 @@ class _Reader:
         spans = (
             [self._span(*words) for words in found] for found in (self._objects, self._attributes, self._relations)
         )
-        return CaptionGraph(*map(tuple, spans), tuple(self._triples), tuple(self._described))
+        return CaptionGraph(*map(tuple, spans), tuple(self._described))
 
     def _span(self, start: int, stop: int) -> Span:
         return self._tokens[start].span[0], self._tokens[stop - 1].span[1]
@@ -165,12 +164,10 @@ class _Reader:
             self._describe(self._pending.subjects, self._pending.start, self._pending.verb)
         self._pending = None
 
-    def _relate(self, objects: tuple[int, ...]) -> None:
-        subjects, start, _, stop = self._pending
-        self._last = subjects, len(self._relations)
-        self._relations.append((start, stop))
-        self._triples += [Relation(subject, self._last[1], thing) for subject in subjects for thing in objects]
-        self._pending = None
+    def _end_relation(self) -> None:
+        """Makes a verb or preposition with an object a relation."""
+        self._relations.append((self._pending.start, self._pending.stop))
+        self._has_related, self._pending = True, None
 
     def _noun_phrase(self, letters: str, start: int, stop: int) -> None:
         head = letters.index('N', start)
@@ -186,10 +183,9 @@ class _Reader:
             if shade is None:
                 self._describe(this, first, match.end())
         if self._pending:
-            self._relate(this)
-        elif self._joins and self._last and letters[stop : stop + 1] != 'B':
-            subjects, relation = self._last
-            self._triples += [Relation(subject, relation, this[0]) for subject in subjects]
+            self._end_relation()
+        elif self._joins and self._has_related and letters[stop : stop + 1] != 'B':
+            pass  # one more object of the last relation
         elif self._joins and self._subjects == self._nearest:
             self._subjects += this
             self._nearest = self._subjects
@@ -204,8 +200,7 @@ class _Reader:
         if self._pending:
             self._pending = self._pending._replace(stop=stop)
         else:
-            subjects = self._subjects if self._copula or self._joins else self._nearest
-            self._pending = _Pending(subjects, start, start, stop)
+            self._pending = _Pending((), start, start, stop)
         self._copula = False
 
     def _other(self, letter: str, word: int) -> None:
@@ -225,19 +220,19 @@ class _Reader:
             self._subjects = self._nearest
         elif letter == 'E':
             if self._pending:
-                self._relate(())
+                self._end_relation()
             else:
                 self._subjects = ()
             self._nearest = ()
         elif letter in 'XOID':
             self._end_pending()
-            self._joins, self._last = False, None
+            self._joins = self._has_related = False
 
 
 def read(tokens: Sequence[Token]) -> CaptionGraph:
     """Returns the scene graph of a tagged caption.
 
     Args:
-      tokens: its words in order, punctuation marks included.
+      tokens: Its words in order, punctuation marks included.
     """
     return _Reader(tokens).read(_letters(tokens))

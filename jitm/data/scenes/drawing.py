@@ -34,7 +34,7 @@ def place(objects: Sequence[Object], rng: np.random.Generator) -> np.ndarray:
 
     Args:
       objects: N objects, at most nine.
-      rng: random generator.
+      rng: Random generator.
 
     Returns:
       int [N, 4], square boxes as x1 y1 x2 y2 in pixels.
@@ -53,7 +53,7 @@ def paint(objects: Sequence[Object], boxes: np.ndarray, rng: np.random.Generator
     Args:
       objects: N objects.
       boxes: int [N, 4], square boxes in pixels; each is filled to its edges.
-      rng: random generator.
+      rng: Random generator.
 
     Returns:
       uint8 [64, 64, 3].
@@ -71,8 +71,8 @@ def silhouette(shape: str, edge: int) -> np.ndarray:
     """Draws a shape that touches all four sides of its box.
 
     Args:
-      shape: one of `SHAPES`.
-      edge: of the square box, in pixels.
+      shape: One of `SHAPES`.
+      edge: The edge of the square box, in pixels.
 
     Returns:
       bool [edge, edge], True inside of the shape.

@@ -6,7 +6,6 @@ with b as a pronoun, `{total}` the number of all objects of the picture, such as
 
 import itertools
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +62,7 @@ class Swap(NamedTuple):
     Attributes:
       kind: `attribute` (the colors or the shapes of two mentioned objects) or `relation` (its direction, or its
         subject and object).
-      caption: the perturbed caption.
+      caption: The perturbed caption.
     """
 
     kind: str
@@ -83,8 +82,8 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
     """Generates five captions of different templates, preferring the objects with the fewest mentions.
 
     Args:
-      graph: a scene with at least one relation.
-      rng: random generator.
+      graph: A scene with at least one relation.
+      rng: Random generator.
     """
     captions = []
     mentions = np.zeros(len(graph.objects))
@@ -103,9 +102,9 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
     """Renders a statement in English.
 
     Args:
-      template: one of `TEMPLATES`, with slots for the statement.
-      statement: phrases in the order of the slots a, b, c, g of the template.
-      words: the synonym to use for each key of `SYNONYMS`.
+      template: One of `TEMPLATES`, with slots for the statement.
+      statement: Phrases in the order of the slots a, b, c, g of the template.
+      words: The synonym to use for each key of `SYNONYMS`.
 
     Returns:
       The caption, in lower case with spaces between words and before the final period; and its scene graph, without the
@@ -122,17 +121,15 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
         fields[pair] = _mark(_RELATION, _preposition(predicate, words))
         fields[f'{pair}_it'] = _mark(_RELATION, PRONOUNS[predicate])
     marked = re.sub(rf'\ba(?= [{_OBJECT}{_ATTRIBUTE}]?[aeiou])', 'an', template.format(**fields))
-    return _read_marks(marked, re.findall(r'{([abcg]|total)}', template), slots, statement)
+    return _read_marks(marked)
 
 
 def _mark(kind: str, text: str) -> str:
     return kind + text + _END
 
 
-def _read_marks(
-    marked: str, mentions: Sequence[str], slots: str, statement: Statement
-) -> tuple[str, scene_graphs.CaptionGraph]:
-    """Removes the marks of a caption; `mentions` are the slots of its objects in order."""
+def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
+    """Removes the marks from a caption, and returns what they mark as a scene graph."""
     text, found, described = '', {_OBJECT: [], _ATTRIBUTE: [], _RELATION: []}, []
     for kind, part in re.findall(rf'([{_OBJECT}{_ATTRIBUTE}{_RELATION}]?)([^{_MARKS}]+)', marked):
         if kind == _ATTRIBUTE:
@@ -140,12 +137,7 @@ def _read_marks(
         if kind:
             found[kind].append((len(text), len(text) + len(part)))
         text += part
-    objects = {slot: mentions.index(slot) for slot in slots}
-    triples = (
-        scene_graphs.Relation(objects[slots[subject]], n, objects[slots[target]])
-        for n, (subject, _, target) in enumerate(statement.relations)
-    )
-    return text, scene_graphs.CaptionGraph(*map(tuple, found.values()), tuple(triples), tuple(described))
+    return text, scene_graphs.CaptionGraph(*map(tuple, found.values()), tuple(described))
 
 
 def _slots(template: str) -> str:

@@ -40,8 +40,8 @@ class SceneGraph(NamedTuple):
     """The objects of a picture and their relations.
 
     Attributes:
-      objects: in the order of the regions, all different.
-      relations: all unambiguous ones, in both directions, over indices of objects.
+      objects: The objects in the order of the regions, all different.
+      relations: All unambiguous ones, in both directions, over indices of objects.
     """
 
     objects: tuple[Object, ...]
@@ -64,9 +64,9 @@ class Statement(NamedTuple):
     """The meaning of a caption; different phrases refer to different objects.
 
     Attributes:
-      phrases: the mentioned objects.
-      relations: over indices of phrases with a count of 1.
-      total: number of objects in the picture, or None if not mentioned.
+      phrases: The mentioned objects.
+      relations: Relations between phrases with a count of 1, by their indices.
+      total: Number of objects in the picture, or None if not mentioned.
     """
 
     phrases: tuple[Phrase, ...]
@@ -109,8 +109,8 @@ def holds(statement: Statement, graph: SceneGraph) -> bool:
     It is true if the phrases can refer to different objects whose relations are in the graph.
 
     Args:
-      statement: the statement.
-      graph: the scene.
+      statement: The statement.
+      graph: The scene graph.
     """
     if statement.total not in (None, len(graph.objects)):
         return False
