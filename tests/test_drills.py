@@ -9,7 +9,7 @@ from absl import flags
 
 from jitm.commands import cli
 from tests.conftest import shared_folder
-from tools.drills import disks, flips, foreign, inputs, kills, runs
+from tools.drills import disks, features, flips, foreign, inputs, kills, runs
 
 STRINGS = 'string', 'multi string', 'comma separated list of strings'  # types of flags
 FAST = 4  # one of so many wrong inputs is tried by `make test`
@@ -32,7 +32,7 @@ def test_table_is_long_and_without_repetition(base):
 
 
 def test_some_wrong_inputs_are_one_sentence(base, tmp_path):
-    refuse(inputs.rows(base)[::FAST], base, tmp_path / 'copy')
+    refuse([row for row in inputs.rows(base)[::FAST] if not row.job], base, tmp_path / 'copy')
 
 
 def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else():
@@ -51,24 +51,19 @@ def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else():
 
 @pytest.mark.slow
 def test_other_wrong_inputs_are_one_sentence(base, tmp_path):
-    refuse([row for n, row in enumerate(inputs.rows(base)) if n % FAST], base, tmp_path / 'copy')
+    refuse([row for n, row in enumerate(inputs.rows(base)) if n % FAST or row.job], base, tmp_path / 'copy')
+
+
+@pytest.mark.slow
+def test_wrong_uses_of_encoded_photos_are_one_sentence(tmp_path):
+    features.write_base(tmp_path / 'base')
+    refuse(features.rows(), tmp_path / 'base', tmp_path / 'copy')
 
 
 @pytest.mark.slow
 def test_killed_commands_resume_exactly(base, tmp_path):
     drill, rng = kills.Drill(base, tmp_path / 'kills'), random.Random(0)
-    for name in (
-        'plain',
-        'mining',
-        'scoring',
-        'mss',
-        'aoq',
-        'evaluating',
-        'indexing',
-        'encoding',
-        'publishing',
-        'importing',
-    ):
+    for name in sorted(kills.SCENARIOS.keys() - {'oss', 'tags_dc'}):  # like 'mss', and the longest one
         drill.survives(name, rng, max_kills=1)
 
 

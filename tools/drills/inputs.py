@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import struct
 import sys
 import zipfile
@@ -19,7 +20,7 @@ from jitm.commands import cli
 from jitm.errors import EXIT_USER_ERROR
 from jitm.files import LOCK, hash_file
 from jitm.runs.checkpoint import Checkpoints
-from tools.drills import foreign, kills, runs
+from tools.drills import foreign, jobs, kills, runs
 
 
 class Row(NamedTuple):
@@ -30,12 +31,14 @@ class Row(NamedTuple):
       argv: the command.
       spoil: changes the folder of `runs.write_base`; None for no change.
       sentence: a regular expression that the message contains.
+      job: the commands of all processes, if the command is one of a job.
     """
 
     name: str
     argv: tuple[str, ...]
     spoil: Callable[[Path], object] | None = None
     sentence: str = ''
+    job: tuple[tuple[str, ...], ...] = ()
 
 
 def check(row: Row, base: Path, folder: Path) -> str | None:
@@ -53,11 +56,11 @@ def check(row: Row, base: Path, folder: Path) -> str | None:
         if row.spoil:
             row.spoil(folder)
         before = runs.contents(folder)
-        code, output, error, warnings = runs.call(row.argv)
-        if (code, output, warnings) != (EXIT_USER_ERROR, '', ()) or not re.fullmatch(r'error: .+\n', error):
-            return f'exit code {code}, output {output[:200]!r}, warnings {warnings}, error {error[-600:]!r}'
-        if not re.search(row.sentence, error):
-            return f'the message lacks {row.sentence!r}: {error}'
+        for code, output, error, warnings in jobs.call(row.job, folder) if row.job else [runs.call(row.argv)]:
+            if (code, output, warnings) != (EXIT_USER_ERROR, '', ()) or not re.fullmatch(r'error: .+\n', error):
+                return f'exit code {code}, output {output[:200]!r}, warnings {warnings}, error {error[-600:]!r}'
+            if not re.search(row.sentence, error):
+                return f'the message lacks {row.sentence!r}: {error}'
         changed = {name for name, _ in before.items() ^ runs.contents(folder).items() if Path(name).name != LOCK}
         return f'{sorted(changed)} changed' if changed else None
 
@@ -597,24 +600,56 @@ def run_rows(base: Path) -> Iterator[Row]:
             yield Row(f'{name}: {kind}', runs.EVALUATE, edit(name, change), 'damaged|missing|saved now')
 
 
+FIRST, SECOND = jobs.process(NEW, 0, 2), jobs.process(NEW, 1, 2)
+JOBS = {
+    'another config': ((FIRST, (*SECOND, '--config.seed=3')), "'seed' is 0 in process 0 and 3 in process 1"),
+    'other data': (
+        (FIRST, (*SECOND, '--config.data.root=other')),
+        "'data.content' is .* in process 0 and .* in process 1",
+    ),
+    'another number of processes': ((FIRST, jobs.process(NEW, 1, 3)), 'waits for 2 processes, and process 1 for 3'),
+    'a number twice': (
+        (jobs.process(NEW, 0, 3), *[jobs.process(NEW, 1, 3)] * 2),
+        'two processes have number 1; number them from 0 to 2',
+    ),
+    'no process 0': ((SECOND,), 'process 0 does not answer at localhost:'),
+    'no process 1': ((FIRST,), 'process 1 of 2 did not join process 0 within'),
+}
+
+
+def _write_other_data(folder: Path) -> None:
+    shutil.copytree(folder / 'data', folder / 'other')
+    _array(_put(0.5), 'train')(folder)
+
+
+def job_rows() -> Iterator[Row]:
+    """Yields processes that cannot be those of one job."""
+    for name, (commands, sentence) in JOBS.items():
+        yield Row(f'a job: {name}', (), _write_other_data, sentence, commands)
+
+
+def sections(base: Path) -> dict[str, list[Row]]:
+    """Returns the table by what is wrong."""
+    return {
+        'config keys': [*config_rows(), *range_rows(), *ignored_rows()],
+        'modules of the user': [*own_rows()],
+        'config files': [*config_file_rows()],
+        'data': [*data_rows(), *other_data_rows()],
+        'untrusted files': [*untrusted_rows()],
+        'files of somebody else': [*foreign_rows()],
+        'saved results': [*saved_rows()],
+        'flags and arguments': [
+            *flag_rows(),
+            *(Row(' '.join(argv), argv, None, sentence) for argv, sentence in ARGUMENTS),
+        ],
+        'runs': [*run_rows(base)],
+        'several processes': [*job_rows()],
+    }
+
+
 def rows(base: Path) -> list[Row]:
     """Returns the whole table."""
-    arguments = [Row(' '.join(argv), argv, None, sentence) for argv, sentence in ARGUMENTS]
-    generated = (
-        config_rows(),
-        range_rows(),
-        ignored_rows(),
-        own_rows(),
-        config_file_rows(),
-        data_rows(),
-        untrusted_rows(),
-        other_data_rows(),
-        foreign_rows(),
-        saved_rows(),
-        flag_rows(),
-        run_rows(base),
-    )
-    return [row for table in (*generated, arguments) for row in table]
+    return [row for section in sections(base).values() for row in section]
 
 
 def random_row(rng: random.Random, base: Path) -> Row:

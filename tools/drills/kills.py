@@ -4,10 +4,7 @@ No command takes for whole what a killed one has left. Of two processes of one j
 other one must end by itself.
 """
 
-import functools
-import multiprocessing
 import multiprocessing.connection
-import os
 import random
 import shutil
 import time
@@ -15,17 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from jitm import ranges
-from tests.test_parallel import free_port
 from tests.test_photos_runs import make_clip
 from tests.test_train import assert_same_run
 from tests.training.models import tiny_tags_dc
-from tools.drills import runs
+from tools.drills import jobs, runs
 
 MAX_KILLS = 3  # of one command
-TO_END = 300  # seconds that a process may go on after another one of its job was killed
 HINGE = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
 BOOST = HINGE | {'loss': 'anchored.absolute_max', 'margin': 0.2, 'alpha': 0.5}
 OFFLINE = HINGE | {'loss': 'offline.adaptive_offline_quintuplet', 'online_margin': 0.2, 'offline_margin': 0.0}
@@ -127,34 +120,7 @@ SCENARIOS = {
 }
 
 
-def _work(argv: tuple[str, ...], folder: Path, result: Path) -> None:
-    """Runs a command in a process of its own, and writes how it ended."""
-    cache = folder.parent / 'cache'
-    jax.config.update('jax_compilation_cache_dir', str(cache))
-    os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache)  # a killed process may leave part of a file there
-    with runs.inside(folder):
-        ended = runs.call(argv)
-        result.write_text(f'{ended.code}\n{ended.error}')
-
-
-@functools.cache
-def _processes() -> multiprocessing.context.ForkServerContext:
-    """Returns a context whose processes have imported everything."""
-    context = multiprocessing.get_context('forkserver')
-    commands = [f'jitm.commands.{name}' for name in ('train', 'eval', 'mine', 'search', 'encode', 'convert')]
-    context.set_forkserver_preload(['tools.drills.kills', *commands])
-    return context
-
-
-def _commands(scenario: Scenario) -> list[tuple[str, ...]]:
-    """Returns the command of each process."""
-    if scenario.processes == 1:
-        return [scenario.argv]
-    job = f'--coordinator=localhost:{free_port()}', f'--num_processes={scenario.processes}'
-    return [(*scenario.argv, *job, f'--process_id={number}') for number in range(scenario.processes)]
-
-
-def run_for(scenario: Scenario, folder: Path, rng: random.Random | None = None, seconds: float = TO_END) -> bool:
+def run_for(scenario: Scenario, folder: Path, rng: random.Random | None = None, seconds: float = jobs.TO_END) -> bool:
     """Runs a command in processes of its own, some of which are killed after some seconds.
 
     Args:
@@ -169,45 +135,31 @@ def run_for(scenario: Scenario, folder: Path, rng: random.Random | None = None, 
     Raises:
       AssertionError: if a command fails that was not killed, or does not end.
     """
-    commands = _commands(scenario)
-    results = [folder / f'result{number}' for number in range(len(commands))]
-    processes = [
-        _processes().Process(target=_work, args=(argv, folder, result))
-        for argv, result in zip(commands, results, strict=True)
-    ]
-    for process in processes:
-        process.start()
+    argv, count = scenario.argv, scenario.processes
+    processes = jobs.start([argv] if count == 1 else [jobs.process(argv, n, count) for n in range(count)], folder)
     multiprocessing.connection.wait([process.sentinel for process in processes], seconds)
     running = [process for process in processes if process.is_alive()]
     killed = rng is not None and len(running) == len(processes)
     if killed:
         for process in rng.sample(running, rng.randint(1, len(running))):
             process.kill()
-    deadline = time.monotonic() + TO_END
-    for process in processes:
-        process.join(max(0, deadline - time.monotonic()))
-    going_on = [process for process in processes if process.is_alive()]
-    for process in going_on:
-        process.kill()
-        process.join()
-    assert not going_on, f'{len(going_on)} of {len(processes)} processes do not end'
+    jobs.wait(processes)
     if not killed:
-        for result in results:
-            code, _, error = result.read_text().partition('\n')
-            assert code == '0' or (scenario.ended and scenario.ended in error), error
+        for result in jobs.results(folder, len(processes)):
+            assert result.code == 0 or (scenario.ended and scenario.ended in result.error), result.error
     return killed
 
 
 def assert_not_taken_for_whole(scenario: Scenario, folder: Path, whole: Path) -> None:
     """The reader of what a killed command has left refuses it in a sentence, unless it is whole."""
-    read = scenario._replace(argv=scenario.reader, ended='error: ')
-    run_for(read, folder)
-    if (folder / 'result0').read_text().startswith('0\n'):
-        shutil.rmtree(folder / 'read')
-        for part in scenario.folders:
-            assert_same(folder / part, whole / part)
-    else:
+    (result,) = jobs.call([scenario.reader], folder)
+    if result.code:
+        assert result.error.startswith('error: '), result.error
         assert not (folder / 'read').exists()
+        return
+    shutil.rmtree(folder / 'read')
+    for part in scenario.folders:
+        assert_same(folder / part, whole / part)
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -251,17 +203,19 @@ class Drill:
         return base
 
     def _whole(self, name: str) -> Path:
-        """Returns the folder of an uninterrupted command, and notes how long it takes when everything is compiled."""
+        """Returns the folder of an uninterrupted command, and notes how long it took."""
         folder = self._folder / name
         if name not in self._seconds:
-            run_for(SCENARIOS[name], self._start(name, self._folder / f'{name}_compiling'))
             start = time.monotonic()
             run_for(SCENARIOS[name], self._start(name, folder))
             self._seconds[name] = time.monotonic() - start
         return folder
 
     def survives(self, name: str, rng: random.Random, max_kills: int = MAX_KILLS) -> int:
-        """Kills a command at random moments and restarts it until its end; returns the number of kills.
+        """Kills a command at random moments and restarts it until its end.
+
+        Returns:
+          The number of kills, at least 1.
 
         Raises:
           AssertionError: if it fails, or ends with other bytes than an uninterrupted one.
@@ -269,10 +223,18 @@ class Drill:
         scenario, whole = SCENARIOS[name], self._whole(name)
         folder = self._start(name, self._folder / f'{name}_killed')
         kills = 0
-        while kills < max_kills and run_for(scenario, folder, rng, rng.uniform(0.1, 1) * self._seconds[name]):
-            kills += 1
-            if scenario.reader:
-                assert_not_taken_for_whole(scenario, folder, whole)
+        while kills < max_kills:
+            start = time.monotonic()
+            if run_for(scenario, folder, rng, rng.uniform(0.1, 1) * self._seconds[name]):
+                kills += 1
+                if scenario.reader:
+                    assert_not_taken_for_whole(scenario, folder, whole)
+            elif kills:
+                break
+            else:  # it ended before it was killed, since it compiles less than the first one
+                self._seconds[name] = time.monotonic() - start
+                shutil.rmtree(folder)
+                self._start(name, folder)
         run_for(scenario, folder)
         for part in scenario.folders:
             assert_same(folder / part, whole / part)
