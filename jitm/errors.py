@@ -1,8 +1,10 @@
 """Errors a user can cause, and the exit codes of the commands."""
 
 import difflib
+import importlib
 import re
 from collections.abc import Iterable
+from types import ModuleType
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the state was saved: the same command resumes the run
@@ -21,6 +23,25 @@ class InterruptedRun(Exception):
 
 class NotFiniteError(Exception):
     """The loss or a gradient is NaN or infinite; the message names the step and the file with the batch."""
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Imports a module of a package that only an extra of jitm installs.
+
+    Args:
+      module: The name of the module, such as `PIL.Image`.
+      extra: The extra of pyproject.toml that lists the package, such as `photos`.
+
+    Raises:
+      UserError: If the package is not installed; the message has the command that installs it.
+    """
+    package = module.partition('.')[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or package).partition('.')[0] != package:
+            raise
+        raise UserError(f"the package {package} is not installed: run pip install 'jitm[{extra}]'") from None
 
 
 _UNSAFE = re.compile('[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]')

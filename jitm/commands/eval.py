@@ -18,7 +18,7 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 from jitm.evaluation import eccv, explain, published
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
 from jitm.files import locked
@@ -123,6 +123,7 @@ def _print_report(report: Mapping[str, Any]) -> None:
 def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
     """Raises a UserError if the runs cannot give what --explain and --save_vectors ask for."""
     if values.explain:
+        require('matplotlib', extra='report')
         explain.check(runs)
     if values.save_vectors:
         check_vectors(runs)

@@ -33,7 +33,7 @@ from pathlib import Path
 from absl import flags
 
 from jitm.commands import flags as shared
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import UserError, did_you_mean, require
 from jitm.outputs import check_own, replacing_own
 from jitm.report import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits
@@ -137,6 +137,7 @@ def _write_panels(files: Sequence[Path], output: Path, values: flags.FlagValues)
 
 def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues) -> None:
     """Writes the page and the rows; nothing before all of it is known."""
+    require('matplotlib', extra='report')
     check_own(output)
     if values.rows and Path(values.rows).exists():
         read_rows(Path(values.rows))

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import tqdm
-from PIL import Image
 
 from jitm.data import caption_files, precomp
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import RAW, Transform, check_image
-from jitm.errors import UserError, check_at_least, printable
+from jitm.errors import UserError, check_at_least, printable, require
 from jitm.files import cache_home, check_within, replacing
 from jitm.outputs import OutputFolder
 
@@ -122,12 +121,13 @@ def write(split: Split, root: str | Path) -> None:
     for name in split.image_ids:
         check_within(name, split.name)
     files = [f'{name}.png' for name in split.image_ids]
+    pillow = require('PIL.Image', extra='photos')
     output.claim([*files, METADATA])
     texts, starts = split.texts_of_image
     rows = []
     for image, name in enumerate(files):
         with replacing(output.path / name) as file:
-            Image.fromarray(split.pixels[image]).save(file, 'PNG')
+            pillow.fromarray(split.pixels[image]).save(file, 'PNG')
         captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
         rows.append(json.dumps({'file_name': name, 'captions': captions}) + '\n')
     with output.replacing(METADATA) as file:

@@ -3,14 +3,12 @@
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from jitm.data.transforms import Transform, decode
-
-BUFFERED = 4  # results of each thread that wait for their turn
+from jitm.data.transforms import Transform, View, decode
 
 
 def num_threads() -> int:
@@ -20,12 +18,8 @@ def num_threads() -> int:
 
 def in_threads(function: Callable[[int], Any], count: int) -> list[Any]:
     """Returns function(0) to function(count - 1), computed on all cores."""
-    import grain  # takes seconds, and features do not need it
-
-    threads = min(num_threads(), count)
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=BUFFERED * threads)
-    results = grain.MapDataset.range(count).map(lambda n: (function(n),)).to_iter_dataset(options)
-    return [result for (result,) in results]  # in a tuple, since grain leaves out None
+    with futures.ThreadPoolExecutor(num_threads()) as pool:
+        return list(pool.map(function, range(count)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,5 +80,5 @@ class Photos:
         """Decodes the ten crops of photos: uint8 [N, 10, H, W, 3], see `Transform.evaluate_crops`."""
         return self._decode(index, self.transform.evaluate_crops)
 
-    def _decode(self, index: np.ndarray, view: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
+    def _decode(self, index: np.ndarray, view: View) -> np.ndarray:
         return np.stack(in_threads(lambda n: decode(self.files[index[n]], view), len(index)))

@@ -1,5 +1,7 @@
 """Decoding and cropping of photos with Pillow, as torchvision and CLIP do: functions of a photo and a generator."""
 
+from __future__ import annotations  # Pillow is optional
+
 import contextlib
 import ctypes
 import dataclasses
@@ -7,18 +9,21 @@ import hashlib
 import io
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
 
-from jitm.errors import UserError, check_at_least, check_choice
+from jitm.errors import UserError, check_at_least, check_choice, require
 from jitm.files import open_file
 
-INTERPOLATIONS = {'bilinear': Image.Resampling.BILINEAR, 'bicubic': Image.Resampling.BICUBIC}
+if TYPE_CHECKING:
+    from PIL import Image
+
+INTERPOLATIONS = ('bilinear', 'bicubic')
 CROPS = ('centre', 'random')
 MAX_BYTES = 2**30  # of a file
 MAX_PIXELS = 2**30 // 12  # of a photo; Pillow's own limit, above which it warns of a decompression bomb
@@ -32,8 +37,15 @@ MIN_CROP_ASPECT, MAX_CROP_ASPECT = 3 / 4, 4 / 3
 CROP_TRIES = 10
 CORNERS = ((0, 0), (1, 0), (0, 1), (1, 1), (0.5, 0.5))  # and the centre, in torchvision's order
 
-Photo = str | Path | bytes | Image.Image
+Photo = Union[str, Path, bytes, 'Image.Image']
+View = Callable[['Image.Image'], np.ndarray]  # from a decoded photo to an array
 Result = TypeVar('Result')
+
+
+def is_photo(value: object) -> bool:
+    """Returns whether a value is a `Photo`, that is the path of an image file, its bytes, or a photo of Pillow."""
+    pillow = sys.modules.get('PIL.Image')  # whoever has a photo of Pillow has imported it
+    return isinstance(value, str | Path | bytes) or (pillow is not None and isinstance(value, pillow.Image))
 
 
 class _Budget:
@@ -157,6 +169,7 @@ def check_image(path: str | Path) -> str:
 
 def _open(data: bytes, name: str) -> Image.Image:
     """Reads the header of an image file; the pixels are not decoded yet."""
+    Image = require('PIL.Image', extra='photos')
     try:
         return Image.open(io.BytesIO(data))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where a program raises it
@@ -177,6 +190,8 @@ def _check_header(image: Image.Image, name: str) -> None:
 
 def _convert(image: Image.Image, name: str) -> Image.Image:
     """Decodes an opened photo as red, green and blue, see `decode`; nothing is copied if it is that already."""
+    from PIL import ExifTags, Image, ImageOps
+
     try:
         image.load()
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
@@ -191,10 +206,22 @@ def _convert(image: Image.Image, name: str) -> Image.Image:
         raise UserError(f'{name} is damaged or cut off: replace the file, or leave it out') from None
 
 
+def _filter(interpolation: str) -> int:
+    from PIL import Image
+
+    return Image.Resampling[interpolation.upper()]
+
+
+def _mirror(image: Image.Image) -> Image.Image:
+    from PIL import ImageOps
+
+    return ImageOps.mirror(image)
+
+
 def resize(image: Image.Image, short_side: int, interpolation: str) -> Image.Image:
     """Resizes the shorter side of an image to `short_side` and keeps its aspect (torchvision's Resize)."""
     width, height = (int(short_side * side / min(image.size)) for side in image.size)
-    return image.resize((width, height), INTERPOLATIONS[interpolation])
+    return image.resize((width, height), _filter(interpolation))
 
 
 def cut_square(image: Image.Image, size: int, across: float, down: float) -> Image.Image:
@@ -252,7 +279,7 @@ class Transform:
     def __post_init__(self):
         check_at_least(self.image_size, 1, 'image_size')
         check_at_least(self.short_side, self.image_size, 'short_side')
-        check_choice(self.interpolation, tuple(INTERPOLATIONS), 'interpolation')
+        check_choice(self.interpolation, INTERPOLATIONS, 'interpolation')
         check_choice(self.crop, CROPS, 'crop')
         if not 0 < self.min_area <= 1:
             raise ValueError(f'min_area is {self.min_area}; it must be in (0, 1]')
@@ -269,7 +296,7 @@ class Transform:
     def evaluate_crops(self, image: Image.Image) -> np.ndarray:
         """Returns ten squares (10C): uint8 [10, H, W, 3], those of `CORNERS`, then of the mirror image."""
         resized = resize(image, self.short_side, self.interpolation)
-        views = resized, ImageOps.mirror(resized)
+        views = resized, _mirror(resized)
         return np.stack([cut_square(view, self.image_size, *corner) for view in views for corner in CORNERS])
 
     def _centre(self, image: Image.Image) -> Image.Image:
@@ -279,8 +306,8 @@ class Transform:
         """Returns a training example: uint8 [H, W, 3]."""
         if self.crop == 'random':
             part = image.crop(sample_box(*image.size, self.min_area, rng))
-            image = part.resize((self.image_size, self.image_size), INTERPOLATIONS[self.interpolation])
+            image = part.resize((self.image_size, self.image_size), _filter(self.interpolation))
         else:
             image = self._centre(image)
         mirrored = self.flip and rng.random() < 0.5
-        return np.asarray(ImageOps.mirror(image) if mirrored else image)
+        return np.asarray(_mirror(image) if mirrored else image)

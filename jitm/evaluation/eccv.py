@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from jitm.data.splits import Split
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 
 TARGETS = ('eccv_map_at_r', 'eccv_rprecision', 'eccv_r1', 'cxc_recalls')
 CANDIDATES = 100  # given to the package for each query; ECCV Caption has at most 48 matches
@@ -34,11 +34,7 @@ class GroundTruth:
         """
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # it recommends two faster packages
-            try:
-                from eccv_caption import Metrics
-            except ImportError as error:
-                raise UserError("--eccv needs the package eccv_caption; pip install 'jitm[eccv]'") from error
-            self._metrics = Metrics()
+            self._metrics = require('eccv_caption', extra='eccv').Metrics()
         self.caption_ids = [int(caption) for caption in self._metrics.coco_ids]
         owners = [self._metrics.coco_gts['t2i'][caption][0] for caption in self.caption_ids]
         self.image_ids = list(dict.fromkeys(owners))

@@ -5,7 +5,6 @@ The outputs are the attention between words and regions, or the mismatched words
 
 import dataclasses
 import functools
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -190,7 +189,7 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFo
       folder: the output folder; pages and figures that an older `write` left are removed at the end.
 
     Returns:
-      A sentence that names the folder; without matplotlib no figures are written.
+      A sentence that names the folder.
 
     Raises:
       UserError: if a file was written by somebody else, or cannot be written.
@@ -201,8 +200,6 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFo
     summary = f'{len(pairs)} pairs explained in {folder.path / "explain"}'
     if 'mismatch' in pairs[0]:
         contents[page] = lambda: words.page(report, pixels).encode()
-    elif importlib.util.find_spec('matplotlib') is None:
-        summary += '; for figures, pip install matplotlib'
     else:
         contents |= {name: functools.partial(_figure, pair, pixels) for name, pair in zip(figures, pairs, strict=True)}
     contents[described] = lambda: (json.dumps(report, ensure_ascii=False) + '\n').encode()

@@ -9,11 +9,10 @@ from typing import Any
 import chex
 import jax
 import numpy as np
-from PIL import Image
 
 from jitm import config as config_lib
 from jitm import parallel, ranges
-from jitm.data.transforms import Transform
+from jitm.data.transforms import Transform, View
 from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
@@ -87,7 +86,7 @@ class Network:
             return jax.device_get(features)[:count].astype(self.dtype)
 
 
-def crops_of(transform: Transform, crops: int) -> Callable[[Image.Image], np.ndarray]:
+def crops_of(transform: Transform, crops: int) -> View:
     """Returns the function from a photo to one or ten crops of it that are encoded, uint8 [C, H, W, 3]."""
     return transform.evaluate_crops if crops > 1 else lambda photo: transform.evaluate(photo)[None]
 

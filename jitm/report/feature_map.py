@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 from jitm.report.figures import save
 from jitm.report.retrieval import evenly_spaced
 from jitm.report.saved import Saved, check_same_data, names_of, read_report
@@ -72,9 +72,9 @@ def project(vectors: np.ndarray, method: str) -> np.ndarray:
     Returns:
       [N, 2], deterministic.
     """
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
+    PCA = require('sklearn.decomposition', extra='report').PCA
+    TSNE = require('sklearn.manifold', extra='report').TSNE
+    threadpool_limits = require('threadpoolctl', extra='report').threadpool_limits
 
     vectors = np.asarray(vectors, np.float64)
     directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 from jitm.outputs import MARK, check_own, replacing_own
 from jitm.report.settings import Setting
 
@@ -126,7 +126,8 @@ def to_png(figure: Any) -> bytes:
 
 
 def check_output(output: Path) -> None:
-    """Raises a UserError if a figure cannot have the file's suffix, or the file was written by somebody else."""
+    """Raises a UserError if matplotlib is missing, or a figure cannot be written to the file."""
+    require('matplotlib', extra='report')
     if _format(output) not in FORMATS:
         raise UserError(f'{output} has the suffix {output.suffix}; give --output one of {", ".join(FORMATS)}')
     check_own(output)

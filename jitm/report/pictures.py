@@ -5,14 +5,17 @@ import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.data.transforms import decode
-from jitm.errors import UserError
+from jitm.errors import UserError, require
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 EDGE = 320  # pixels of the longer side of an embedded photograph
 SMALL = 128  # pixels; smaller pictures are enlarged without interpolation
@@ -26,17 +29,15 @@ def uri(content: bytes, kind: str) -> str:
 
 def png(pixels: np.ndarray) -> bytes:
     """Returns pixels, uint8 [H, W, 3], as PNG."""
-    from matplotlib.image import imsave
-
     buffer = io.BytesIO()
-    imsave(buffer, pixels, format='png')
+    require('PIL.Image', extra='report').fromarray(pixels).save(buffer, 'PNG')
     return buffer.getvalue()
 
 
-def _reduced(path: str | Path) -> Image.Image:
+def _reduced(path: str | Path) -> 'Image.Image':
     """Returns a photograph with at most `EDGE` pixels on each side; raises a UserError if it cannot be read."""
 
-    def reduce(photo: Image.Image) -> Image.Image:
+    def reduce(photo: 'Image.Image') -> 'Image.Image':
         small = photo.copy()
         small.thumbnail((EDGE, EDGE))
         return small

@@ -1,6 +1,5 @@
 """Mismatched words of captions and their corrections, as lines and as a page (TAGS-DC: Fan et al., 2022, figure 3)."""
 
-import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -98,7 +97,7 @@ def article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
       pixels: uint8 [N, H, W, 3] of its image and, if that is wrong, of the right one; or None.
     """
     pictures = ''
-    if pixels is not None and importlib.util.find_spec('matplotlib') is not None:
+    if pixels is not None:
         kinds = ('', pair['image_id']), (' right', pair.get('true_image_id', ''))
         for (kind, name), image in zip(kinds, pixels, strict=False):
             pictures += f'<img class="small-pixels{kind}" alt="{escape(name)}" src="{uri(png(image), "png")}">\n'

@@ -14,16 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from jitm.errors import UserError
+from jitm.errors import require
 from jitm.serving.loaded_run import LoadedRun
-
-
-def _import(name: str, extra: str) -> Any:
-    """Imports a module; raises a UserError that names the extra of jitm which installs it."""
-    try:
-        return __import__(name, fromlist=['_'])
-    except ImportError as error:
-        raise UserError(f"this adapter needs the package {name}; pip install 'jitm[{extra}]'") from error
 
 
 class CLIPBenchmark:
@@ -35,7 +27,7 @@ class CLIPBenchmark:
     def __init__(self, run: LoadedRun):
         """Refuses a run without vectors, and an environment without torch."""
         run.check_vectors()
-        self._torch = _import('torch', 'clip_benchmark')
+        self._torch = require('torch', extra='clip_benchmark')
         self._run, self._captions = run, []
 
     def tokenize(self, captions: Sequence[str]) -> Any:
@@ -68,8 +60,8 @@ class MTEB:
           name: such as 'organization/model', for MTEB's reports.
         """
         run.check_vectors()
-        self._torch, self._run = _import('torch', 'mteb'), run
-        meta = _import('mteb.models', 'mteb').ModelMeta
+        self._torch, self._run = require('torch', extra='mteb'), run
+        meta = require('mteb.models', extra='mteb').ModelMeta
         unknown = dict.fromkeys(
             field for field, value in meta.model_fields.items() if value.is_required() and field != 'loader'
         )

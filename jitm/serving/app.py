@@ -1,7 +1,6 @@
 """The web application of the explorer: three pages, read only, which the browser may not extend by other content."""
 
 import contextlib
-import importlib.util
 import ipaddress
 import os
 import socket
@@ -9,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 from jitm.serving.pages import NotFound, Site
 
 if TYPE_CHECKING:
@@ -31,9 +30,8 @@ HEADERS = {
 
 def check_installed() -> None:
     """Raises a UserError unless the optional packages are installed."""
-    missing = [name for name in ('starlette', 'uvicorn') if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"jitm explorer needs {' and '.join(missing)}; pip install 'jitm[explorer]'")
+    for module in ('starlette', 'uvicorn', 'matplotlib'):
+        require(module, extra='explorer')
 
 
 def in_url(host: str) -> str:

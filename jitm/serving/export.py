@@ -1,9 +1,8 @@
 """Exports the vectors of an index to a library of approximate search, for more images than an exact search reads."""
 
-import importlib.util
 from pathlib import Path
 
-from jitm.errors import UserError
+from jitm.errors import require
 from jitm.outputs import MARK, check_own, replacing_own
 from jitm.serving.index import Index
 
@@ -14,8 +13,7 @@ BLOCK = 2**16  # vectors that are added at a time
 def check_export(path: Path) -> None:
     """Raises a UserError if the file was written by somebody else, or FAISS is not installed."""
     check_own(path)
-    if importlib.util.find_spec('faiss') is None:
-        raise UserError("--export needs FAISS; pip install 'jitm[export]'")
+    require('faiss', extra='export')
 
 
 def export(index: Index, path: Path) -> None:

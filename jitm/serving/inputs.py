@@ -12,7 +12,7 @@ from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import Tokens, join
-from jitm.data.transforms import Photo, Transform, decode
+from jitm.data.transforms import Transform, decode, is_photo
 from jitm.errors import UserError
 from jitm.runs.run import Run
 from jitm.types import Images
@@ -182,7 +182,7 @@ def make_transform(size: int, data: Mapping[str, Any]) -> Transform:
 
 def are_photos(images: Any) -> bool:
     """Returns whether a value is a list of photos, see `decode`."""
-    return is_list(images) and len(images) > 0 and all(isinstance(image, Photo) for image in images)
+    return is_list(images) and len(images) > 0 and all(map(is_photo, images))
 
 
 def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
@@ -212,7 +212,7 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
 
 def is_one_image(image: Any, run: Run) -> bool:
     """Returns whether a value is one image and not several: a photo, its pixels, its features or a vector."""
-    if isinstance(image, Photo):
+    if is_photo(image):
         return reads_photos(run)
     return getattr(image, 'ndim', 4) == 3 if 'pixels' in run.model.reads else getattr(image, 'ndim', 3) < 3
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from jitm.data.pipeline import pad_texts
-from jitm.data.transforms import Photo
-from jitm.errors import UserError
+from jitm.data.transforms import is_photo
+from jitm.errors import UserError, require
 from jitm.files import hash_arrays
 from jitm.inference.encoder import Encoder, fill, first
 from jitm.inference.networks import Network, restore
@@ -241,7 +241,7 @@ class LoadedRun:
             needed and not installed.
         """
         self.check_vectors()
-        one = isinstance(inputs, Photo)
+        one = is_photo(inputs)
         listed = [inputs] if one else inputs
         captions = is_list(listed) and len(listed) > 0 and isinstance(listed[0], str)
         encoded = self.encode_text(listed) if captions else self.encode_image(listed)
@@ -251,11 +251,7 @@ class LoadedRun:
         vectors = vectors[0] if one else vectors
         if not convert_to_tensor:
             return vectors
-        try:
-            import torch
-        except ImportError as error:
-            raise UserError('convert_to_tensor needs torch; pip install torch') from error
-        return torch.from_numpy(vectors.copy())
+        return require('torch', extra='parity').from_numpy(vectors.copy())
 
     def vectors(self, encoding: Encoding) -> np.ndarray:
         """Returns the vectors [N, D] of N encoded images or captions, whose inner products are the scores.

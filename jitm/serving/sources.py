@@ -8,14 +8,13 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
-from PIL import Image
 
 from jitm.data.photos import list_files
 from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
 from jitm.data.precomp import open_npy, read_lines
 from jitm.data.splits import Split
-from jitm.data.transforms import decode, reading
+from jitm.data.transforms import View, decode, reading
 from jitm.errors import UserError
 from jitm.inference.features import FEATURES
 from jitm.inference.networks import Network, crops_of
@@ -86,7 +85,7 @@ class PhotoFiles:
         photos: Photos,
         label: str,
         problems: Mapping[str, str] | None = None,
-        view: Callable[[Image.Image], np.ndarray] | None = None,
+        view: View | None = None,
         as_images: Callable[[np.ndarray], Images] | None = None,
     ):
         """Takes the files in the order of their names.

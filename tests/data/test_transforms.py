@@ -40,7 +40,7 @@ def resized(image, short_side, interpolation):
 @pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic'])
 def test_the_centre_crop_is_a_resize_and_a_crop(width, height, interpolation):
     image = picture(width, height)
-    whole = resized(image, 30, transforms.INTERPOLATIONS[interpolation])
+    whole = resized(image, 30, Image.Resampling[interpolation.upper()])
     left, top = round((whole.width - 22) / 2), round((whole.height - 22) / 2)
     transform = Transform(22, 30, interpolation, 'random', 0.08, flip=True)
     np.testing.assert_array_equal(transform.evaluate(image), whole.crop((left, top, left + 22, top + 22)))

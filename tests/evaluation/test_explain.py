@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import json
-import sys
 from pathlib import Path
 
 import jax
@@ -309,12 +308,6 @@ def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
     with pytest.raises(UserError, match=r'00\.png cannot be written: No space left on device; make room, or'):
         explain.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
     assert {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()} == before
-
-
-def test_write_without_matplotlib(report, folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'matplotlib', None)
-    assert explain.write(report, None, folder).endswith('for figures, pip install matplotlib')
-    assert [path.name for path in (folder.path / 'explain').iterdir()] == ['explain.json']
 
 
 SCAN = {

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import http.client
-import importlib.util
 import shutil
 import signal
 import socket
@@ -348,9 +347,9 @@ def test_an_image_that_cannot_be_read_any_more_is_named(finished, site, monkeypa
 
 
 def test_missing_packages_are_named(finished, capsys, monkeypatch):
-    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    monkeypatch.setitem(sys.modules, 'starlette', None)
     assert cli.main(['explorer', '--workdir', str(finished)]) == 2
-    expected = "error: jitm explorer needs starlette and uvicorn; pip install 'jitm[explorer]'\n"
+    expected = "error: the package starlette is not installed: run pip install 'jitm[explorer]'\n"
     assert capsys.readouterr().err == expected
 
 

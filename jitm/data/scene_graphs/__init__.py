@@ -14,7 +14,7 @@ from jitm.data.scene_graphs.grammar import Token, read
 from jitm.data.scene_graphs.graph import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.data.text import find_tokens
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 from jitm.files import open_file, parse_json
 
 __all__ = ['CaptionGraph', 'Span', 'from_file', 'gold', 'parse', 'rules', 'spacy']
@@ -32,6 +32,7 @@ _TAGS = {
 
 @functools.cache
 def _tagger() -> Callable[[list[str]], list[list[str]]]:
+    require('textblob', extra='graphs')
     from textblob.en import lexicon, parser  # slow to import
 
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ import numpy as np
 
 from jitm.data.scene_graphs import CaptionGraph, Span
 from jitm.data.splits import Split
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import UserError, did_you_mean, require
 from jitm.files import open_file
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
@@ -48,16 +48,14 @@ _NUMBER = re.compile(rf'\b(?:{"|".join(_VALUES)})\b', re.IGNORECASE)
 @functools.cache
 def singular(noun: str) -> str:
     """Returns the singular of a lower-case noun."""
-    from textblob.en import inflect  # the import takes seconds
-
+    inflect = require('textblob.en.inflect', extra='graphs')  # the import takes seconds
     return noun if re.search('(?:us|is|ss)$', noun) else inflect.singularize(noun)
 
 
 @functools.cache
 def plural(noun: str) -> str:
     """Returns the plural of a lower-case noun."""
-    from textblob.en import inflect
-
+    inflect = require('textblob.en.inflect', extra='graphs')
     return inflect.pluralize(singular(noun))
 
 
