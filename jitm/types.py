@@ -23,6 +23,22 @@ Probability = Annotated[float, Interval(ge=0, le=1)]
 Rate = Annotated[float, Interval(ge=0, lt=1)]  # of dropping; dropping everything leaves nothing to learn from
 Cosine = Annotated[float, Interval(ge=-1, le=1)]
 
+# Arrays of the losses.
+Scores = chex.Array
+"""float [Q, C], a number for each candidate of each query."""
+Mask = chex.Array
+"""bool [Q, C], some candidates of each query."""
+PerQuery = chex.Array
+"""float [Q], a number for each query."""
+Logits = chex.Array
+"""float [N, L, V], scores of the words at each token position, before the softmax."""
+Labels = chex.Array
+"""int [N, L], a word for each token position, below V where its mask is True."""
+TokenMask = chex.Array
+"""bool [N, L], some token positions of each text."""
+PerText = chex.Array
+"""float [N], a number for each text."""
+
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
 
 

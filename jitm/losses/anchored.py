@@ -1,46 +1,45 @@
-"""Losses relative to an anchor model (DBL; Diao et al., 2024): one retrieval direction, one value per query.
+"""Boosting losses of DBL (Diao et al., 2024): the model must exceed an anchor's distance of positives from negatives.
 
-Beside `scores` S, `positives` and `negatives`, as in `jitm.losses.ranking`, they take `anchor_scores` A [Q, C], the
-scores of the same pairs by another matcher. The training step stops the gradient through them, so the losses do not;
-the soft margins depend on A alone and are detached with it.
+    loss(scores, positives, negatives=None, *, anchor_scores, ...) -> [Q]
 
-Every loss is unreduced, 0 for a query without a positive or without a negative, and ignores candidates that are
-neither. p is the hardest positive by S, also for A. The published value is the sum over both directions of the batch
-(reduction 'sum', weight 1), beside the loss of the anchor's training; models H and I of DBL's table IV take two of
-them, each as a term of weight 0.5.
+The contract and the notation are those of `jitm.losses.ranking`. a_c is the anchor's score of the pair that the model
+scores s_c. p is the positive of lowest s_p, also for the anchor, and the hardest negative is the one of highest
+s_n - a_n. The caller stops the gradient through `anchor_scores`, as the training step does.
+
+With `extreme`, the margins are soft (eq. 14-20): they shrink as the anchor approaches the highest value that is
+possible. For scores in [-1, 1], it is 2 for the relative losses and 1 for the absolute ones.
+
+Published: sum, beside the loss that the anchor trains with; margin 0.2, alpha 0.5. Models H and I of table IV take two
+of these losses, each with weight 0.5.
 """
 
 import chex
 import jax.numpy as jnp
 
 from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
+from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
 
 
 def _margin(anchor: chex.Array, margin: float, extreme: float | None) -> chex.Numeric:
-    """Returns the margin, or the soft one with which anchor + margin stays below the extreme (DBL eq. 17 and 19)."""
+    """Returns the margin, or the soft one with which anchor + margin stays below the extreme (eq. 17 and 19)."""
     if extreme is None or margin == 0:
         return margin
     return margin * jnp.tanh((extreme - anchor) / margin)
 
 
 def _relative_hinges(
-    scores: chex.Array, positives: chex.Array, anchor_scores: chex.Array, margin: float, extreme: float | None
-) -> chex.Array:
-    """Returns [margin + (a_p - a_n) - (s_p - s_n)]_+ for every candidate n: [Q, C]."""
+    scores: Scores, positives: Mask, anchor_scores: Scores, margin: float, extreme: float | None
+) -> Scores:
+    """Returns [margin + (a_p - a_n) - (s_p - s_n)]_+ for every candidate n."""
     distances = hardest_positive(scores, positives)[:, None] - scores
     anchor_distances = hardest_positive(scores, positives, anchor_scores)[:, None] - anchor_scores
     return jnp.maximum(_margin(anchor_distances, margin, extreme) + anchor_distances - distances, 0)
 
 
 def _absolute_hinges(
-    scores: chex.Array,
-    positives: chex.Array,
-    anchor_scores: chex.Array,
-    margin: float,
-    alpha: float,
-    extreme: float | None,
-) -> chex.Array:
-    """Returns [alpha margin + a_p - s_p]_+ + [(1 - alpha) margin + s_n - a_n]_+ for every candidate n: [Q, C]."""
+    scores: Scores, positives: Mask, anchor_scores: Scores, margin: float, alpha: float, extreme: float | None
+) -> Scores:
+    """Returns [alpha margin + a_p - s_p]_+ + [(1 - alpha) margin + s_n - a_n]_+ for every candidate n."""
     positive, anchor = hardest_positive(scores, positives), hardest_positive(scores, positives, anchor_scores)
     positive_hinge = jnp.maximum(_margin(anchor, alpha * margin, extreme) + anchor - positive, 0)
     margins = _margin(-anchor_scores, (1 - alpha) * margin, extreme)
@@ -48,118 +47,69 @@ def _absolute_hinges(
 
 
 def relative_sum(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    anchor_scores: chex.Array,
-    margin: float = 0.2,
-    extreme: float | None = None,
-) -> chex.Array:
-    """Sum over negatives n of [margin + (a_p - a_n) - (s_p - s_n)]_+ (RS, DBL eq. 7, one direction).
-
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
-      margin: in score units.
-      extreme: the maximum of a_p - a_n, 2 for scores in [-1, 1], for soft margins (eq. 17); None for a fixed margin.
-
-    Returns:
-      [Q].
-    """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    anchor_scores: Scores,
+    margin: Margin = 0.2,
+    extreme: Positive | None = None,
+) -> PerQuery:
+    """RS (DBL, eq. 7; soft: eq. 17): the sum over n of [margin + (a_p - a_n) - (s_p - s_n)]_+."""
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     hinges = _relative_hinges(scores, positives, anchor_scores, margin, extreme)
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
 
 def relative_max(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    anchor_scores: chex.Array,
-    margin: float = 0.2,
-    extreme: float | None = None,
-) -> chex.Array:
-    """[margin + (a_p - a_n) - (s_p - s_n)]_+ of the negative n of highest s_n - a_n (RM, DBL eq. 8 and 18).
-
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
-      margin: in score units.
-      extreme: the maximum of a_p - a_n, 2 for scores in [-1, 1], for soft margins (eq. 17); None for a fixed margin.
-
-    Returns:
-      [Q].
-    """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    anchor_scores: Scores,
+    margin: Margin = 0.2,
+    extreme: Positive | None = None,
+) -> PerQuery:
+    """RM (DBL, eq. 8; soft: eq. 18): [margin + (a_p - a_n) - (s_p - s_n)]_+ of the hardest negative n."""
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     hinges = _relative_hinges(scores, positives, anchor_scores, margin, extreme)
     return jnp.where(valid, hardest_negative(scores - anchor_scores, negatives, hinges), 0)
 
 
 def absolute_sum(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    anchor_scores: chex.Array,
-    margin: float = 0.2,
-    alpha: float = 0.5,
-    extreme: float | None = None,
-) -> chex.Array:
-    """Sum over negatives n of [m_1 + a_p - s_p]_+ + [m_2 + s_n - a_n]_+ (AS, DBL eq. 9, one direction).
+    anchor_scores: Scores,
+    margin: Margin = 0.2,
+    alpha: NotNegative = 0.5,
+    extreme: Positive | None = None,
+) -> PerQuery:
+    """AS (DBL, eq. 9; soft: eq. 19): the sum over n of [m_1 + a_p - s_p]_+ + [m_2 + s_n - a_n]_+.
 
-    The hinge of the positive is part of the sum, once for each negative.
-
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
-      margin: m_1 + m_2, in score units.
-      alpha: m_1 as a fraction of the margin.
-      extreme: the maximum of a_p and -a_n, 1 for scores in [-1, 1], for soft margins (eq. 19); None for fixed margins.
-
-    Returns:
-      [Q], at least `relative_sum` for fixed margins.
+    m_1 is alpha margin, and m_2 is (1 - alpha) margin. The hinge of the positive counts once for each negative. With
+    fixed margins the loss is at least `relative_sum`.
     """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     hinges = _absolute_hinges(scores, positives, anchor_scores, margin, alpha, extreme)
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
 
 def absolute_max(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    anchor_scores: chex.Array,
-    margin: float = 0.2,
-    alpha: float = 0.5,
-    extreme: float | None = None,
-) -> chex.Array:
-    """[m_1 + a_p - s_p]_+ + [m_2 + s_n - a_n]_+ of the negative n of highest s_n - a_n (AM, DBL eq. 10 and 20).
+    anchor_scores: Scores,
+    margin: Margin = 0.2,
+    alpha: NotNegative = 0.5,
+    extreme: Positive | None = None,
+) -> PerQuery:
+    """AM (DBL, eq. 10; soft: eq. 20): [m_1 + a_p - s_p]_+ + [m_2 + s_n - a_n]_+ of the hardest negative n.
 
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
-      margin: m_1 + m_2, in score units.
-      alpha: m_1 as a fraction of the margin.
-      extreme: the maximum of a_p and -a_n, 1 for scores in [-1, 1], for soft margins (eq. 19); None for fixed margins.
-
-    Returns:
-      [Q], at least `relative_max` for fixed margins (eq. 13).
+    m_1 is alpha margin, and m_2 is (1 - alpha) margin. With fixed margins the loss is at least `relative_max` (eq. 13).
     """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     hinges = _absolute_hinges(scores, positives, anchor_scores, margin, alpha, extreme)
     return jnp.where(valid, hardest_negative(scores - anchor_scores, negatives, hinges), 0)

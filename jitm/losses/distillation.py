@@ -1,8 +1,10 @@
-"""Distillation losses, which imitate an anchor model (baselines of DBL): one direction, one value per query.
+"""Distillation losses, the baselines of DBL (Diao et al., 2024, table II): the model imitates an anchor's scores.
 
-Like `jitm.losses.anchored`, they take `anchor_scores` A [Q, C] beside `scores` S, leave it to the caller to stop the
-gradient through A, are unreduced, and are 0 for a query without a positive or without a negative. Candidates that are
-neither are ignored.
+    loss(scores, positives, negatives=None, *, anchor_scores, ...) -> [Q]
+
+The contract and the notation are those of `jitm.losses.ranking` and `jitm.losses.anchored`; c is any candidate,
+positive or negative. The losses were published for the distances of images; here they compare the scores of pairs. DBL
+multiplies the scores by 10, which is a temperature of 0.1.
 """
 
 import itertools
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
+from jitm.types import Mask, PerQuery, Scores, Temperature
 
 LENGTH = 4  # candidates whose order is distilled, as released
 
@@ -25,35 +28,32 @@ def _order_log_likelihoods(scores: chex.Array, present: chex.Array) -> chex.Arra
 
 
 def rank_distillation(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    anchor_scores: chex.Array,
-    temperature: float = 0.1,
+    anchor_scores: Scores,
+    temperature: Temperature = 0.1,
     hard: bool = False,
-) -> chex.Array:
-    """KL(P_A || P_S) over all orders of the anchor's four highest candidates (DR: DarkRank's soft transfer, on scores).
+) -> PerQuery:
+    """DR (DarkRank's soft transfer, Chen et al., 2018): KL(P_A || P_S) over all orders of the anchor's top 4.
 
-    The probability of an order is the product of softmaxes over the remaining candidates (Plackett-Luce).
+    The probability of an order is the product of softmaxes over the remaining candidates (Plackett-Luce). DBL does not
+    state the temperature.
 
-    The code of DBL has DarkRank's hard transfer instead (`hard`): -log P_S of the anchor's order, with -3 x^3 in place
-    of x / temperature. DarkRank takes distances x and skips the nearest, the query itself. For scores this is the order
-    of the candidates from the lowest score on, without the lowest.
+    Published: mean.
 
     Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
-      temperature: divisor of the scores; not stated by DBL, 0.1 is that of its other losses. No effect with `hard`.
-      hard: the released form, see above.
-
-    Returns:
-      [Q]; reduced by the mean over the batch.
+      scores: The model's scores.
+      positives: The matching candidates.
+      negatives: The other candidates, by default all.
+      anchor_scores: The anchor's scores.
+      temperature: The divisor of the scores, without effect if `hard`.
+      hard: DarkRank's hard transfer, as in the code of DBL: -log P_S of the anchor's order, with -3 x^3 in place of
+        x / temperature. DarkRank takes distances x and skips the nearest, the query itself. For scores this is the
+        order of the candidates from the lowest score on, without the lowest.
     """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     candidates, skipped = positives | negatives, int(hard)
     target, anchor = (-3 * x**3 if hard else x / temperature for x in (scores, anchor_scores))
     _, top = jax.lax.top_k(jnp.where(candidates, anchor, -jnp.inf), min(skipped + LENGTH, scores.shape[1]))
@@ -69,45 +69,31 @@ def rank_distillation(
 
 
 def relational_distillation(
-    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, anchor_scores: chex.Array
-) -> chex.Array:
-    """Mean over candidates of d^2 / 2, or |d| - 1/2 where |d| > 1, d = s - a (RKD's distance loss, as DBL released).
+    scores: Scores, positives: Mask, negatives: Mask | None = None, *, anchor_scores: Scores
+) -> PerQuery:
+    """RKD (distance loss of Park et al., 2019, as DBL released): the mean over c of the Huber loss of s_c - a_c.
 
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
+    It is d^2 / 2, or |d| - 1/2 where |d| > 1.
 
-    Returns:
-      [Q]; published as 10 times the mean over the matrix. Both directions have that mean, so reduction 'mean' with
-      weight 5 is equal.
+    Published: 10 times the mean over the matrix, which is the mean of either direction: mean, weight 5.
     """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     distances = jnp.abs(scores - anchor_scores)
     values = jnp.where(distances > 1, distances - 0.5, distances**2 / 2)
     return jnp.where(valid, masked_mean(values, positives | negatives), 0)
 
 
 def similarity_preserving(
-    scores: chex.Array, positives: chex.Array, negatives: chex.Array | None = None, *, anchor_scores: chex.Array
-) -> chex.Array:
-    """Sum over candidates of (s / |s| - a / |a|)^2, the norms over the query's candidates (SP, on scores).
+    scores: Scores, positives: Mask, negatives: Mask | None = None, *, anchor_scores: Scores
+) -> PerQuery:
+    """SP (Tung and Mori, 2019): the sum over c of (s_c / |s| - a_c / |a|)^2, with the norms over the candidates.
 
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
+    The released code normalizes the columns of the matrix whose rows it has normalized already; here each direction
+    normalizes the scores themselves.
 
-    Returns:
-      [Q]; released as 10 times the sum of the means over each direction (reduction 'mean', weight 10). The released
-      code normalizes the columns of the matrix whose rows it has normalized already; here each direction takes the
-      scores themselves.
+    Released: mean, weight 10.
     """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     candidates = positives | negatives
 
     def unit(row):
@@ -117,64 +103,53 @@ def similarity_preserving(
     return jnp.where(valid, jnp.sum((unit(scores) - unit(anchor_scores)) ** 2, axis=1), 0)
 
 
-def _log_probabilities(scores: chex.Array, candidates: chex.Array, valid: chex.Array, temperature: float) -> chex.Array:
+def _log_probabilities(scores: Scores, candidates: Mask, valid: chex.Array, temperature: float) -> Scores:
     """Returns the log-softmax over the candidates, 0 elsewhere, so that products and differences are 0 there."""
     return jnp.where(candidates, masked_log_softmax(scores / temperature, candidates, valid), 0)
 
 
 def mutual_learning(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    anchor_scores: chex.Array,
-    temperature: float = 0.1,
-) -> chex.Array:
-    """KL(softmax(a / temperature) || softmax(s / temperature)) over the candidates (DML, on scores).
+    anchor_scores: Scores,
+    temperature: Temperature = 0.1,
+) -> PerQuery:
+    """DML (Zhang et al., 2018): KL(P_A || P_S), where P is softmax(. / temperature) over the candidates.
 
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
-      temperature: in score units; DBL multiplies by 10, i.e. 0.1.
-
-    Returns:
-      [Q]; published as the sum of the means over each direction.
+    Published: mean.
     """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     target, anchor = (_log_probabilities(x, positives | negatives, valid, temperature) for x in (scores, anchor_scores))
     return jnp.where(valid, jnp.sum(jnp.exp(anchor) * (anchor - target), axis=1), 0)
 
 
 def self_distillation(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    anchor_scores: chex.Array,
-    temperature: float = 0.1,
+    anchor_scores: Scores,
+    temperature: Temperature = 0.1,
     inverse: bool = False,
     subtract_entropy: bool = False,
-) -> chex.Array:
-    """-sum P_A log P_S, P = softmax(. / temperature) over the candidates (DINO, on scores, without centering).
+) -> PerQuery:
+    """DINO (Caron et al., 2021, without centering): -sum P_A log P_S, where P is softmax(. / temperature).
+
+    Published: mean.
 
     Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      anchor_scores: [Q, C].
-      temperature: in score units, of both; DBL multiplies by 10, i.e. 0.1.
-      inverse: -sum P_S log P_A instead (DINO* of DBL's table II), with the gradient through P_S.
-      subtract_entropy: subtracts the entropy of the first distribution, which gives KL(P_A || P_S), or with `inverse`
-        KL(P_S || P_A) as released for DINO*; the paper has the cross-entropy.
-
-    Returns:
-      [Q]; reduced by the mean over the batch.
+      scores: The model's scores.
+      positives: The matching candidates.
+      negatives: The other candidates, by default all.
+      anchor_scores: The anchor's scores.
+      temperature: The divisor of both models' scores.
+      inverse: Exchanges the roles: -sum P_S log P_A, DINO* of DBL's table II. The gradient flows through P_S.
+      subtract_entropy: Subtracts the entropy of the first distribution, which gives KL(P_A || P_S), or KL(P_S || P_A)
+        with `inverse`, as released for DINO*. The paper has the cross-entropy.
     """
-    chex.assert_equal_shape([scores, anchor_scores])
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
     target, anchor = (_log_probabilities(x, positives | negatives, valid, temperature) for x in (scores, anchor_scores))
     first, second = (target, anchor) if inverse else (anchor, target)
     entropy = -jnp.sum(jnp.exp(first) * first, axis=1) if subtract_entropy else 0

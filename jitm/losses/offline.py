@@ -1,80 +1,59 @@
-"""Ranking losses with offline hard negatives (AOQ; Chen et al., 2020): one retrieval direction, one value per query.
+"""AOQ losses (Chen et al., 2020): hinges of negatives in the batch, and of negatives mined in the whole training set.
 
-Beside `scores`, `positives` and `negatives` of the batch, as in `jitm.losses.ranking`, they take scores [Q] of pairs
-that are mined in the whole training set: `offline_scores` of the query with its offline negative, and
-`offline_pair_scores` of an offline negative pair without the query. A pair (i, t) has offline negatives tbar and ibar,
-which correspond to the image itilde and the text ttilde. For the query i the scores are S(i, tbar) and S(ibar, tbar),
-for the query t they are S(ibar, t) and S(itilde, ttilde).
+    loss(scores, positives, negatives=None, *, offline_scores, ...) -> [Q]
 
-p is the score of the hardest positive. Every loss is unreduced. For a query without a positive it is 0, for one without
-a negative in the batch it has only the offline hinges. The published value is the sum over both directions of the
-batch.
+The contract and the notation are those of `jitm.losses.ranking`, except that a query without a negative in the batch
+keeps its offline hinges. A pair (i, t) has the mined negatives tbar and ibar, which match the image itilde and the text
+ttilde. For the query i, and for the query t,
+
+    s_off   `offline_scores` [Q], the query with its mined negative: S(i, tbar), and S(ibar, t)
+    s_pair  `offline_pair_scores` [Q], a mined negative pair without the query: S(ibar, tbar), and S(itilde, ttilde)
+
+Published: sum; online margin 0.2, offline margin 0.
 """
 
 import chex
 import jax.numpy as jnp
 
 from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges, prepare
+from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores
 
 
-def _hinge(scores: chex.Array, positives: chex.Array, extra: chex.Array, margin: float) -> chex.Array:
-    """Returns the hinge [margin + s - p]_+ of an additional score s per query: [Q]; 0 without a positive."""
+def _hinge(scores: Scores, positives: Mask, extra: PerQuery, margin: float) -> PerQuery:
+    """Returns [margin + s - s_p]_+ for an additional score s of each query; 0 without a positive."""
     chex.assert_shape(extra, scores.shape[:1])
     hinge = margin + extra - hardest_positive(scores, positives)
     return jnp.where(positives.any(axis=1), jnp.maximum(hinge, 0), 0)
 
 
 def offline_triplet(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    offline_scores: chex.Array,
-    online_margin: float = 0.2,
-    offline_margin: float = 0.0,
-) -> chex.Array:
-    """`max_of_hinges` and the hinge [offline_margin + s_off - p]_+ (AOQ eq. 3, one direction).
-
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      offline_scores: s_off [Q].
-      online_margin: in score units.
-      offline_margin: in score units.
-
-    Returns:
-      [Q].
-    """
+    offline_scores: PerQuery,
+    online_margin: Margin = 0.2,
+    offline_margin: Margin = 0.0,
+) -> PerQuery:
+    """OffTri (AOQ, eq. 3): `max_of_hinges` + [offline_margin + s_off - s_p]_+."""
     online = max_of_hinges(scores, positives, negatives, margin=online_margin)
     return online + _hinge(scores, positives, offline_scores, offline_margin)
 
 
 def offline_quintuplet(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    offline_scores: chex.Array,
-    offline_pair_scores: chex.Array,
-    online_margin: float = 0.2,
-    offline_margin: float = 0.0,
-    online_weight: chex.Numeric = 1.0,
-) -> chex.Array:
-    """`online_weight * max_of_hinges`, and [offline_margin + s - p]_+ of s_off and s_pair (AOQ eq. 4, one direction).
+    offline_scores: PerQuery,
+    offline_pair_scores: PerQuery,
+    online_margin: Margin = 0.2,
+    offline_margin: Margin = 0.0,
+    online_weight: NotNegative = 1.0,
+) -> PerQuery:
+    """OffQuin (AOQ, eq. 4): `max_of_hinges` + [offline_margin + s_off - s_p]_+ + [offline_margin + s_pair - s_p]_+.
 
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      offline_scores: s_off [Q].
-      offline_pair_scores: s_pair [Q].
-      online_margin: in score units.
-      offline_margin: in score units, of both offline hinges.
-      online_weight: a number or [Q], 1 in eq. 4; 0 for OnlyOffline of table 3.
-
-    Returns:
-      [Q].
+    `online_weight` is a factor of the first term, a number or [Q]. With 0 this is OnlyOffline of table 3.
     """
     chex.assert_rank(online_weight, {0, 1})
     online = max_of_hinges(scores, positives, negatives, margin=online_margin)
@@ -83,34 +62,22 @@ def offline_quintuplet(
 
 
 def adaptive_offline_quintuplet(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    offline_scores: chex.Array,
-    offline_pair_scores: chex.Array,
-    online_margin: float = 0.2,
-    offline_margin: float = 0.0,
-    alpha: float = 0.3,
-    beta: float = 1.5,
+    offline_scores: PerQuery,
+    offline_pair_scores: PerQuery,
+    online_margin: Margin = 0.2,
+    offline_margin: Margin = 0.0,
+    alpha: NotNegative = 0.3,
+    beta: NotNegative = 1.5,
     weigh_by_positive: bool = False,
-) -> chex.Array:
-    """`offline_quintuplet` of online weight beta - (s_off - s_on) / alpha, s_on the hardest negative (AOQ eq. 5).
+) -> PerQuery:
+    """AdapOffQuin, AOQ (eq. 5): `offline_quintuplet` with `online_weight` beta - (s_off - s_n) / alpha.
 
-    Args:
-      scores: [Q, C].
-      positives: bool [Q, C].
-      negatives: bool [Q, C], default `~positives`.
-      offline_scores: s_off [Q].
-      offline_pair_scores: [Q].
-      online_margin: in score units.
-      offline_margin: in score units, of both offline hinges.
-      alpha: in score units, above 0.
-      beta: the weight at s_off = s_on.
-      weigh_by_positive: replaces s_off by p in the weight ("w/o OfflineAdap" of table 3).
-
-    Returns:
-      [Q]. The gradient flows through the weight, as in eq. 6; the weight and the loss can be negative.
+    n is the hardest negative. With `weigh_by_positive`, the weight has s_p in place of s_off ("w/o OfflineAdap" of
+    table 3). The gradient flows through the weight, as in eq. 6. The weight and the loss can be negative.
 
     Raises:
       ValueError: if alpha is not above 0.
@@ -119,7 +86,6 @@ def adaptive_offline_quintuplet(
         raise ValueError(f'alpha is {alpha}; it must be above 0')
     negatives, _ = prepare(scores, positives, negatives)
     upper = hardest_positive(scores, positives) if weigh_by_positive else offline_scores
-    weight = beta - (upper - hardest_negative(scores, negatives)) / alpha
     return offline_quintuplet(
         scores,
         positives,
@@ -128,45 +94,29 @@ def adaptive_offline_quintuplet(
         offline_pair_scores=offline_pair_scores,
         online_margin=online_margin,
         offline_margin=offline_margin,
-        online_weight=weight,
+        online_weight=beta - (upper - hardest_negative(scores, negatives)) / alpha,
     )
 
 
 def online_quintuplet(
-    scores: chex.Array,
-    positives: chex.Array,
-    negatives: chex.Array | None = None,
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
     *,
-    offline_scores: chex.Array,
-    online_margin: float = 0.2,
-    offline_margin: float = 0.0,
-) -> chex.Array:
-    """Eq. 4 of AOQ with pairs of the hardest negatives in the batch (OnlineQuin of table 3).
+    offline_scores: PerQuery,
+    online_margin: Margin = 0.2,
+    offline_margin: Margin = 0.0,
+) -> PerQuery:
+    """OnlineQuin (AOQ, table 3): eq. 4 with pairs of the hardest negatives in the batch; scores are square.
 
-    Both pairs, S(ibar, tbar) and S(itilde, ttilde), are the same for the queries i and t, so each direction takes half
-    of both hinges. A pair that is not a negative, such as ibar with its own text, has no hinge.
-
-    Args:
-      scores: [Q, Q], query q with the counterpart of each query.
-      positives: bool [Q, Q].
-      negatives: bool [Q, Q], default `~positives`.
-      offline_scores: [Q].
-      online_margin: in score units.
-      offline_margin: in score units, of the pairs too.
-
-    Returns:
-      [Q].
+    Row q and column q are the two sides of a pair. Both pairs, S(ibar, tbar) and S(itilde, ttilde), are the same for
+    the queries i and t, so each direction takes half of both hinges. A pair that is not a negative, such as ibar with
+    its own text, has no hinge.
     """
     negatives, _ = prepare(scores, positives, negatives)
     chex.assert_shape(scores, (len(scores), len(scores)))
-    triplet = offline_triplet(
-        scores,
-        positives,
-        negatives,
-        offline_scores=offline_scores,
-        online_margin=online_margin,
-        offline_margin=offline_margin,
-    )
+    margins = {'online_margin': online_margin, 'offline_margin': offline_margin}
+    triplet = offline_triplet(scores, positives, negatives, offline_scores=offline_scores, **margins)
     mined = jnp.where(negatives, scores, -jnp.inf)
     candidate, query = jnp.argmax(mined, axis=1), jnp.argmax(mined, axis=0)
     have_both = negatives.any(axis=1) & negatives.any(axis=0)
