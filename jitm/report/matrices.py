@@ -10,6 +10,7 @@ from jitm.data import precomp
 from jitm.errors import UserError
 from jitm.report.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
 from jitm.report.settings import RunLog, Setting
+from jitm.runs.log import checkpoint_digest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ def read_evaluated(settings: Sequence[Setting], split: str, data_root: str | Non
 
 
 def _check_best(run: RunLog, matrix: Matrix) -> None:
-    """Raises a UserError unless a matrix is of the best validation of a run alone."""
+    """Raises a UserError unless a matrix is of the best validation of a run alone, as its checkpoint is now."""
     best = run.best_validation()['rsum']
     steps = [line['step'] for line in run.validations if line['rsum'] == best]
     runs = [(one['step'], one['member']) for one in matrix.protocol.get('runs', ())]
@@ -99,4 +100,10 @@ def _check_best(run: RunLog, matrix: Matrix) -> None:
         raise UserError(
             f'{matrix.path} is of {of}, which is not the best validation of {run.workdir}; write it again with '
             'jitm eval --save_sims'
+        )
+    step = runs[0][0]
+    if checkpoint_digest(run.workdir, step) not in ('', matrix.protocol['runs'][0].get('digest')):
+        raise UserError(
+            f'{matrix.path} is of another training of {run.workdir}, whose checkpoint {step} was written later; write '
+            'it again with jitm eval --save_sims'
         )

@@ -99,15 +99,15 @@ def _read_json(path: Path) -> Any:
         return parse_json(file.read())
 
 
-def last_report(workdir: Path, step: int, member: str) -> dict[str, Any] | None:
-    """Returns the latest report that `jitm eval` wrote of a model of a run alone; None without one."""
+def last_report(workdir: Path, step: int, member: str, digest: str) -> dict[str, Any] | None:
+    """Returns the latest report that `jitm eval` wrote of a model of a run alone, see `Run`; None without one."""
     for path in sorted((workdir / 'eval').glob('*/metrics.json'), key=lambda path: -path.stat().st_mtime):
         try:
             report = dict(_read_json(path))
-            runs = [(run['step'], run['member']) for run in report['protocol']['runs']]
+            runs = [(run['step'], run['member'], run['digest']) for run in report['protocol']['runs']]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version
-        if runs == [(step, member)] and 'shortlist' not in report['protocol']:
+        if runs == [(step, member, digest)] and 'shortlist' not in report['protocol']:
             return report
     return None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.files import RESUMES, parse_json, read_json_lines, replacing, writing
+from jitm.files import RESUMES, hash_file, parse_json, read_json_lines, replacing, writing
 
 NAME = 'metrics.jsonl'
 CHECKSUM = 'crc32'  # the last key of a line: of its JSON without this key
@@ -104,6 +104,13 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
             if parse_json((folder / MANIFEST).read_bytes())[str(DESCRIPTION)] == hashlib.sha256(data).hexdigest():
                 return parse_json(data)
     return None
+
+
+def checkpoint_digest(workdir: Path, step: int) -> str:
+    """Returns a digest of all files of a checkpoint; '' if it does not exist."""
+    with contextlib.suppress(OSError):
+        return hash_file(workdir / 'checkpoints' / str(step) / MANIFEST)
+    return ''
 
 
 def warn_of_lost_lines(

@@ -18,6 +18,7 @@ from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.log import checkpoint_digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Run:
       image_size: H and W of the training pixels; None for models that do not read pixels.
       data_name: what published weights call their training data; '' if unknown, and for runs that were trained here.
       encoded_by: the network that computed the training features, see `Split`; None if not known.
+      digest: A digest of the files of the checkpoint, or of the exported weights; '' if they are not known.
     """
 
     workdir: Path
@@ -51,6 +53,7 @@ class Run:
     image_size: tuple[int, int] | None = None
     data_name: str = ''
     encoded_by: Mapping[str, Any] | None = None
+    digest: str = ''
 
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
@@ -96,6 +99,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         image_size=image_size,
         data_name=data_name,
         encoded_by=run.get('encoded_by'),
+        digest=run['sha256'][hub.WEIGHTS] if exported else checkpoint_digest(workdir, step),
     )
 
 
@@ -156,7 +160,7 @@ def export_run(run: Run, folder: Path) -> None:
         'encoded_by': run.encoded_by,
     }
     name = member_model(run.config, run.member)['name']
-    card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member))
+    card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member, run.digest))
     hub.write_folder(folder, run.variables, described, card)
 
 
@@ -238,5 +242,5 @@ def describe_inputs(run: Run) -> dict[str, Any]:
 
 
 def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Returns workdir, step and member of each run, for JSON reports."""
-    return [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member} for run in runs]
+    """Returns workdir, step, member and digest of each run, for JSON reports."""
+    return [{'workdir': str(run.workdir), 'step': run.step, 'member': run.member, 'digest': run.digest} for run in runs]

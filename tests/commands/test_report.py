@@ -7,6 +7,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -23,6 +24,7 @@ from jitm.report.markup import Column, breakable, section, table
 from jitm.report.matrices import saved_sims
 from jitm.report.rows import read_rows
 from jitm.report.settings import read_run_log
+from jitm.runs.checkpoint import Checkpoints
 from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
@@ -312,6 +314,23 @@ def test_runs_that_cannot_be_reported_are_one_sentence(four_runs, tmp_path, caps
     assert sentence in error
     assert 'max_s1' in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ['runs']
+
+
+def test_similarities_of_an_earlier_training_are_refused(finished, tmp_path, capsys):
+    """The checkpoint of the same step has other parameters."""
+    run = shutil.copytree(finished, tmp_path / 'run', ignore=shutil.ignore_patterns('eval'))
+    assert cli.main(['eval', '--workdir', str(run), '--save_sims']) == 0
+    assert report(run, '--output', tmp_path / 'page.html') == 0
+    with Checkpoints(run) as checkpoints:
+        best = checkpoints.best_step()
+        state, described = checkpoints.read(best)
+        scores = checkpoints.metrics(best)
+        shutil.rmtree(run / 'checkpoints' / str(best))
+        checkpoints.save(jax.tree.map(lambda x: x * 2, state), best, described, scores)
+    capsys.readouterr()
+    assert report(run, '--output', tmp_path / 'page.html') == 2
+    refusal = f'{run}/eval/dev/sims.npy is of another training of {run}, whose checkpoint {best} was written later; '
+    assert capsys.readouterr().err == f'error: {refusal}write it again with jitm eval --save_sims\n'
 
 
 def test_unfinished_runs_can_be_included(four_runs, tmp_path):

@@ -16,7 +16,7 @@ from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.evaluation import protocol
 from jitm.evaluation.protocol import evaluate_runs
-from jitm.files import LOCK, locked
+from jitm.files import LOCK, hash_file, locked
 from jitm.inference import scoring
 from jitm.inference.blocks import FinishedBlocks
 from jitm.inference.scoring import Scorer, ScoringOptions
@@ -59,7 +59,9 @@ def test_best_checkpoint_has_the_metrics_of_training(run, dev, finished):
     line = next(line for line in lines if line['step'] == run.step and line['part'] == 'dev')
     assert {name: line[name] for name in report['metrics']} == report['metrics']
     assert sims.shape == (10, 50)
-    assert report['protocol']['runs'] == [{'workdir': str(finished), 'step': run.step, 'member': 'target'}]
+    digest = hash_file(finished / 'checkpoints' / str(run.step) / 'manifest.json')
+    described = {'workdir': str(finished), 'step': run.step, 'member': 'target', 'digest': digest}
+    assert report['protocol']['runs'] == [described]
 
 
 def test_ensemble_is_the_mean_of_similarities(run, other, dev, sims):

@@ -19,7 +19,7 @@ from jitm.inference import scoring
 from jitm.inference.blocks import FinishedBlocks
 from jitm.outputs import OutputFolder
 from jitm.report.saved import EVALUATION
-from jitm.runs.run import load_run, read_split
+from jitm.runs.run import describe_runs, load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from tests.models.test_uniter import uniter_config  # noqa: F401
 
@@ -178,8 +178,7 @@ def test_ensemble_orders_a_shortlist(run, others, dev, folds):
     scored = check_run(report, sims, first_sims, 2, folds)
     assert 0 < scored.sum() < 300
     np.testing.assert_allclose(sims[scored], full[scored], atol=1e-6)
-    described = {'workdir': str(run.workdir), 'step': run.step, 'member': 'target'}
-    assert report['protocol']['shortlist']['runs'] == [described]
+    assert report['protocol']['shortlist']['runs'] == describe_runs([run])
     assert len(report['protocol']['runs']) == 2
     report, sims = evaluate_runs([run], dev, folds, shortlist=Shortlist(others, 3))
     check_run(report, sims, full, 3, folds)

@@ -10,7 +10,7 @@ import jitm
 from jitm.commands.cli import main
 from jitm.errors import UserError
 from jitm.files import hash_file
-from jitm.runs.run import load_run
+from jitm.runs.run import describe_runs, load_run
 from tests.conftest import state_of
 from tests.importers import authors_checkpoints as theirs
 from tests.importers.test_authors import REGIONS, SYSTEMS, convert, scores_of
@@ -81,8 +81,9 @@ METRICS = {f'{side}/{name}': 50.0 for side in ('i2t', 't2i') for name in ('media
 METRICS |= {f'{side}/recall@{k}': 43.21 for side in ('i2t', 't2i') for k in (1, 5, 10)} | {'rsum': 259.26}
 
 
-def write_report(run, name, step, rsum):
-    protocol = {'data': 'data/f30k/test', 'images': 1000, 'runs': [{'workdir': 'x', 'step': step, 'member': 'target'}]}
+def write_report(run, name, rsum, **changes):
+    described = describe_runs([load_run(run)])[0] | changes
+    protocol = {'data': 'data/f30k/test', 'images': 1000, 'runs': [described]}
     (run / 'eval' / name).mkdir(parents=True)
     report = {'metrics': METRICS | {'rsum': rsum}, 'protocol': protocol}
     (run / 'eval' / name / 'metrics.json').write_text(json.dumps(report))
@@ -93,8 +94,9 @@ def test_the_card_has_the_evaluation_of_this_model(run, exported, tmp_path):
     assert '# naaf.NAAF' in card
     assert '- feature_size: 7' in card
     assert 'It was not evaluated.' in card
-    write_report(run, 'test', 0, 259.26)
-    write_report(run, 'test_other', 7, 333.3)  # of another step, and later
+    write_report(run, 'test', 259.26)
+    write_report(run, 'test_step', 333.3, step=7)  # these are later
+    write_report(run, 'test_training', 333.3, digest='0')
     card = (export(run, tmp_path / 'hub') / 'README.md').read_text()
     assert '- data: data/f30k/test\n- images: 1000\n' in card
     assert 'rsum 259.3' in card
