@@ -36,8 +36,6 @@ def get_config(setting: str = 'equal,f30k') -> ConfigDict:
         image=config.model.image.to_dict(),
         text=dict(config.model.text.to_dict(), bidirectional=True),
         focal=focal,
-        raw_feature_norm='clipped_l2norm',
-        slope=0.1,  # of the leaky ReLU that clips, as released; 0 in the paper
         lambda_softmax=20.0,
     )
     if data == 'f8k':

@@ -164,7 +164,7 @@ def _baseline(config: ConfigDict) -> None:
     """Makes SGR the network of section IV-A: the mean of the alignments instead of graph reasoning."""
     config.model.image_whole = None
     config.model.text_whole = None
-    config.model.reasoning = dict(name='alignment.Mean', normalize=True)  # as released; not normalized in the paper
+    config.model.reasoning = dict(name='alignment.Mean')
     config.model.activation = 'tanh'
 
 

@@ -44,8 +44,6 @@ def get_config() -> ml_collections.ConfigDict:
         path='',  # the folder that `jitm mine` wrote; '' for none
         top_h_texts=300,  # for each image, one of this many hardest captions is sampled
         top_h_images=60,  # for each caption, one of this many hardest images is sampled
-        coupled=False,  # one random rank for both, as released; in the paper they are independent
-        redraw=True,  # samples again if the two negatives match each other, as in the paper; not in the released code
     )
     # Two training stages: another config is trained first, with this one's data, seed and `run`, and mines the
     # negatives of this one. dict() for one stage, or dict(first=a config without the keys data, seed, run and stages,
@@ -60,9 +58,7 @@ def get_config() -> ml_collections.ConfigDict:
         image=dict(
             name='vision.RegionEncoder',
             mlp='none',  # or 'plain' (VSE(MLP)), 'residual' (RVSE), 'residual_on_input' (VSE-infinity)
-            output_norm=False,  # a second batch normalization at the end of the MLP
             norm_padding=False,  # batch normalization includes regions padded to the batch's longest image, as released
-            weight_norm=False,  # weight normalization of the fully connected layer
         ),
         text=dict(
             name='text.GRUEncoder',
@@ -101,7 +97,6 @@ def get_config() -> ml_collections.ConfigDict:
         source='in_batch',  # or dict(source='sampled'), one random negative per pair; or dict(source='shortlist',
         # num_extra=, num_hard=), the hardest of many, scored twice
         same_image='negative',  # other captions of the same image, as published; or 'positive' (CMPM), 'ignored'
-        margin_temperature=5.0,  # tau: margins are differences in relevance divided by tau; CIDEr: 0.2 on average
     )
 
     # Masked words, for token terms and for `synthesis`.
@@ -141,8 +136,7 @@ def get_config() -> ml_collections.ConfigDict:
         learning_rate=2e-4,
         weight_decay=0.0,  # decoupled; 0 is Adam
         factors=dict(),  # module -> factor of its learning rate; 0 freezes its parameters, not its batch statistics
-        decay_epochs=15,  # the rate is multiplied by decay_factor after each period of this many epochs
-        decay_factor=0.1,
+        decay_epochs=15,  # the rate is multiplied by 0.1 after each period of this many epochs
         clip_norm=2.0,  # global norm of a member's gradient
     )
 

@@ -27,9 +27,7 @@ def get_config(setting: str = 'f30k') -> ConfigDict:
         embed_dim=1024,
         image=config.model.image.to_dict(),
         text=dict(config.model.text.to_dict(), bidirectional=True),
-        slope=0.1,  # of the leaky ReLU that clips; 0 in the paper
         lambda_softmax=20.0,
-        smoothing=True,  # in evaluation
         lambda_smoothing=5.0,
         alpha=2.0,
         minimum_words=200,

@@ -48,8 +48,6 @@ def get_config(setting: str = 't2i,avg,f30k') -> ConfigDict:
         image=config.model.image.to_dict(),
         text=dict(config.model.text.to_dict(), bidirectional=True),
         direction=direction,
-        raw_feature_norm='clipped_l2norm',
-        slope=0.1,  # of the leaky ReLU that clips, as released; 0 in the paper
         lambda_softmax=DIRECTION[direction],
         aggregation=AGGREGATION[aggregation],
         lambda_lse=LAMBDA_LSE.get((direction, data), 6.0) if aggregation == 'lse' else 6.0,  # no effect on 'Mean'

@@ -46,10 +46,7 @@ def get_config(setting: str = 'sgr,f30k') -> ConfigDict:
         image_whole=dict(name='alignment.SelfAttention', dropout=0.4, slots=36),  # slots: regions of an image
         text_whole=dict(name='alignment.SelfAttention', dropout=0.4, slots=None),
         reasoning=REASONING[reasoning],
-        raw_feature_norm='clipped_l2norm',
-        slope=0.1,  # of the leaky ReLU that clips, as released; 0 in the paper
         lambda_softmax=9.0,
-        normalize_attended=True,  # as released, not in the paper
         activation='sigmoid',
     )
     common.rank_with(config, common.LOSS[loss])

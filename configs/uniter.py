@@ -85,7 +85,7 @@ def get_config(setting: str = 'uniter,base,f30k') -> ConfigDict:
     config.evaluation.every_steps = 500
     config.masking.num_views, config.scene_graphs.source = MASKING.get((system, data), (0, ''))
     if system == 'pretrain':
-        config.candidates = dict(source='in_batch', same_image='ignored', margin_temperature=5.0)
+        config.candidates = dict(source='in_batch', same_image='ignored')
         config.terms = dict(matching=common.mean_term('ranking.matching_cross_entropy', weight=0.5))
     else:
         num_candidates, num_hard = CANDIDATES[data]

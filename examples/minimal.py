@@ -36,7 +36,7 @@ def main(num_train: int = 2000, num_test: int = 500, epochs: int = 8, batch_size
     # Model: the mean of the region vectors and the last state of a GRU, normalized; a score is their inner product.
     model = VSE(
         embed_dim=256,
-        image=RegionEncoder(embed_dim=256, mlp='none', output_norm=False, norm_padding=False, weight_norm=False),
+        image=RegionEncoder(embed_dim=256, mlp='none', norm_padding=False),
         text=GRUEncoder(len(vocabulary), embed_dim=256, word_dim=128, bidirectional=False, dropout=0.0),
         image_pooling='mean',
         text_pooling='last',

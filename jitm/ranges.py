@@ -134,8 +134,6 @@ RANGES: dict[str, Rule] = {
     'offline.path': TEXT,
     'offline.top_h_texts': COUNT,
     'offline.top_h_images': COUNT,
-    'offline.coupled': FLAG,
-    'offline.redraw': FLAG,
     'stages': DICT,
     'stages.first': DICT,
     'stages.top_h_texts': INDEX,
@@ -155,7 +153,6 @@ RANGES: dict[str, Rule] = {
     'candidates': DICT,
     'candidates.source': TEXT,
     'candidates.same_image': TEXT,
-    'candidates.margin_temperature': POSITIVE,
     'candidates.num_extra': INDEX,
     'candidates.num_hard': COUNT,
     'masking': DICT,
@@ -200,7 +197,6 @@ RANGES: dict[str, Rule] = {
     'optimizer.factors': DICT,
     'optimizer.factors.*': NOT_NEGATIVE,
     'optimizer.decay_epochs': COUNT,
-    'optimizer.decay_factor': Number(0, 1, open_low=True),
     'optimizer.warm_up': RATE,
     'optimizer.b2': Number(0, 1, open_low=True, open_high=True),
     'optimizer.epsilon': POSITIVE,
@@ -216,7 +212,6 @@ RANGES: dict[str, Rule] = {
     'run.prefetch': COUNT,
     'run.memory_mb': COUNT,
     # Models and their modules.
-    '**.model.**.raw_feature_norm': TEXT,
     '**.model.**.name': TEXT,
     '**.model.**.*_dim': COUNT,
     '**.model.**.*_size': COUNT,
@@ -230,7 +225,6 @@ RANGES: dict[str, Rule] = {
     '**.model.**.caption_length': Number(2, integer=True),
     '**.model.**.minimum_words': INDEX,
     '**.model.**.alpha': POSITIVE,
-    '**.model.**.slope': NOT_NEGATIVE,
     '**.model.**.lambda_softmax': Number(0, 30, open_low=True),  # float32 holds sums of squares of its exponentials
     '**.model.**.lambda_*': POSITIVE,
     '**.model.**.heads': NAMES,
@@ -244,20 +238,17 @@ RANGES: dict[str, Rule] = {
     '**.model.**.bidirectional': FLAG,
     '**.model.**.recurrent': FLAG,
     '**.model.**.caption': FLAG,
-    '**.model.**.smoothing': FLAG,
 }
 SWITCHES = {  # pattern -> keys; nothing reads what fits the pattern unless one of these is set
     'masking.*': ('masking.num_views',),
     'offline.*': ('offline.path', 'stages.top_h_texts', 'stages.top_h_images'),
     'synthesis.*': ('synthesis.generator',),
     'augmentation.keep_special_tokens': ('augmentation.change_words',),
-    'candidates.margin_temperature': ('relevance.source',),
 }
 READ_WITH = {  # pattern -> a key of the same section, and its values with which what fits the pattern is read
     'vocabulary.min_count': ('path', ('',)),
     'data.min_area': ('crop', ('random',)),
     '**.model.**.norm_padding': ('mlp', ('plain', 'residual', 'residual_on_input')),
-    '**.model.**.output_norm': ('mlp', ('plain', 'residual', 'residual_on_input')),
     '**.model.**.lambda_lse': ('aggregation', ('LogSumExp',)),
     '**.model.**.bidirectional': ('recurrent', (True,)),
 }

@@ -136,16 +136,11 @@ class OfflineNegatives:
       candidates: the lists.
       top_h_texts: number of texts of an image to sample from; 300 as published.
       top_h_images: number of images of a text to sample from; 60 as published.
-      coupled: samples one rank n for both, text n and image n * top_h_images // top_h_texts, as released; the paper
-        samples them independently.
-      redraw: samples again if both negatives correspond, as in the paper; the released code does not.
     """
 
     candidates: Candidates
     top_h_texts: int
     top_h_images: int
-    coupled: bool
-    redraw: bool
 
     def __post_init__(self):
         for key, array in (('top_h_texts', self.candidates.i2t), ('top_h_images', self.candidates.t2i)):
@@ -155,7 +150,7 @@ class OfflineNegatives:
     def sample(
         self, text_index: np.ndarray, split: Split, rng: np.random.Generator
     ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """Samples negatives for each text of a batch and its image.
+        """Samples negatives for each text of a batch and its image, independently, and again if they correspond.
 
         Args:
           text_index: int [B], rows of the texts.
@@ -167,12 +162,10 @@ class OfflineNegatives:
           text of the image. The second is the image that this negative text describes with a text that describes this
           negative image.
         """
-        shape = len(text_index), MAX_SAMPLES if self.redraw else 1
+        shape = len(text_index), MAX_SAMPLES
         ranks = rng.integers(self.top_h_texts, size=shape)
         texts = self.candidates.i2t[split.image_of_text[text_index][:, None], ranks]
         image_ranks = rng.integers(self.top_h_images, size=shape)
-        if self.coupled:
-            image_ranks = ranks * self.top_h_images // self.top_h_texts
         images = self.candidates.t2i[text_index[:, None], image_ranks]
         accepted = split.image_of_text[texts] != images
         accepted[:, -1] = True

@@ -7,7 +7,7 @@ has the options as JSON.
 import functools
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,22 @@ def _open(path: str, system: System) -> tuple[Tensors, dict[str, Any]]:
         option = name.removeprefix(f'{OPTIONS}.')
         if option != name and isinstance(options.get(option), int | float):
             tensors[name] = functools.partial(np.float32, options[option])
-    return key_maps.split_gates(system.prepare(tensors)), options
+    return key_maps.split_gates(system.prepare(_without_weight_norm(tensors))), options
+
+
+def _without_weight_norm(tensors: Tensors) -> Tensors:
+    """Replaces the length g and the direction V of weight normalization by the weight g V / |V|."""
+    plain = dict(tensors)
+    for name in tensors:
+        weight = name.removesuffix('_g')
+        if name.endswith('.weight_g') and weight in tensors:
+            plain[weight] = functools.partial(_scaled, tensors[weight], plain.pop(name))
+    return plain
+
+
+def _scaled(direction: Callable[[], np.ndarray], length: Callable[[], np.ndarray]) -> np.ndarray:
+    vector = direction()
+    return vector * (length() / np.linalg.norm(vector))
 
 
 def _read(read: Read, name: str) -> np.ndarray:
@@ -136,6 +151,12 @@ def _recognize(
     if 'image' in section:
         network = networks.recognize(path, shapes.tensors) if system.photos else None
         section['image'] = networks.with_network(section['image'], network)
+    for option, value in system.required.items():
+        if options.get(option, value) != value:
+            raise UserError(
+                f'{path} was trained with {option}={options[option]!r}, but {system.title} has {value!r} here: convert '
+                'another one'
+            )
     for key, value in system.fixed.items():
         _set(section, key, value)
     for key, (option, values) in system.options.items():
@@ -223,8 +244,6 @@ def export_checkpoint(
     for zeros, like in system.names.zeros.items():
         if like in tensors:
             tensors[zeros] = np.zeros(len(tensors[like]), np.float32)
-    if 'model.0.fc.weight_g' in tensors:
-        tensors['model.0.fc.weight_v'] = tensors.pop(FEATURES)
     norms = [tensor.removesuffix('running_mean') for tensor in tensors if tensor.endswith('.running_mean')]
     tensors |= {f'{norm}num_batches_tracked': np.zeros((), np.int64) for norm in norms}
     options = {'embed_size': model['embed_dim']}
@@ -233,7 +252,7 @@ def export_checkpoint(
     for key, (option, values) in system.options.items():
         theirs = {} if values is None else {ours: value for value, ours in values.items()}
         options[option] = theirs.get(model[key], model[key])
-    return tensors, options
+    return tensors, options | system.required
 
 
 def _check_model(system: System, model: Mapping[str, Any]) -> None:

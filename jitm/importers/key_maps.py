@@ -100,7 +100,6 @@ def _gru(ours: str, theirs: str) -> dict[str, str]:
 
 _IMAGES = {'image/image_fc': 'model.0.fc'}
 _TEXTS = {'text/embedding': 'model.1.embed', **_gru('text/gru', 'model.1.rnn')}
-_LENGTH = {'image/image_fc/length': 'model.0.fc.weight_g'}
 
 NETWORK = 'model.0.cnn'  # of VSE++, whose names below are those of torchvision: VGG19 or a ResNet
 BLOCKS = 36  # in a layer of a ResNet, at most
@@ -118,7 +117,7 @@ VSEPP = KeyMap(
         **_TEXTS,
     }
 )
-SCAN = KeyMap(_IMAGES | _TEXTS, _LENGTH)  # also of BFAN
+SCAN = KeyMap(_IMAGES | _TEXTS)  # also of BFAN
 
 STEPS = 8  # of the graph reasoning of SGR, at most; 3 as released
 SGRAF = KeyMap(
@@ -170,7 +169,7 @@ DBL = KeyMap(
 
 NAAF = KeyMap(
     _IMAGES | _TEXTS,
-    variables={**_LENGTH, 'threshold': 'opt.thres', 'safe_threshold': 'opt.thres_safe'},
+    variables={'threshold': 'opt.thres', 'safe_threshold': 'opt.thres_safe'},
 )
 
 LAYERS = 8  # of the graph of VSRN, at most; 4 as released

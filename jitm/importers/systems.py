@@ -29,6 +29,7 @@ class System(NamedTuple):
       fixed: key of the model -> its value in the authors' code.
       options: key of the model -> option of the training script, and its values -> ours; None if they are the same.
       recognize: maps the shapes of the tensors to keys of the model -> their values.
+      required: option of the training script -> the only value that the model has.
       prepare: maps the tensors to those that `names` names.
       photos: whether its images may be photos, which a network reads; keys of `image` are then those of the encoder
         after the network.
@@ -41,6 +42,7 @@ class System(NamedTuple):
     fixed: Mapping[str, Any]
     options: Mapping[str, tuple[str, Mapping[Any, Any] | None]]
     recognize: Callable[['Shapes'], dict[str, Any]]
+    required: Mapping[str, Any] = MappingProxyType({})
     prepare: Callable[[Tensors], Tensors] = dict
     photos: bool = False
     adds_mask: bool = False
@@ -125,7 +127,6 @@ def _recognize_pooled(shapes: Shapes, mlp: str, dropout: float) -> dict[str, Any
 def _recognize_encoders(shapes: Shapes, gru: str = 'model.1.rnn') -> dict[str, Any]:
     return {
         'embed_dim': shapes(FEATURES, 2)[0],
-        'image.weight_norm': 'model.0.fc.weight_g' in shapes,
         'text.word_dim': shapes(WORDS, 2)[1],
         'text.bidirectional': f'{gru}.hh_l0_reverse_0.weight' in shapes,
     }
@@ -150,8 +151,6 @@ def _recognize_dbl(shapes: Shapes) -> dict[str, Any]:
 _REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}
 _POOLED = {
     'image.name': 'vision.RegionEncoder',
-    'image.weight_norm': False,
-    'image.output_norm': False,
     'normalize_images': True,
     'absolute': False,
 }
@@ -172,8 +171,6 @@ def _pooled(
     )
 
 
-_ALIGNED = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1, 'lambda_softmax': 9.0, 'normalize_attended': True}
-_ATTENTION = {'lambda_softmax': ('lambda_softmax', None), 'raw_feature_norm': ('raw_feature_norm', None)}
 SYSTEMS = {
     'vsepp': System(
         'VSE++',
@@ -193,28 +190,30 @@ SYSTEMS = {
         'SCAN',
         'scan',
         key_maps.SCAN,
-        fixed={**_REGIONS, 'slope': 0.1},
+        fixed=_REGIONS,
         options={
-            **_ATTENTION,
+            'lambda_softmax': ('lambda_softmax', None),
             'direction': ('cross_attn', None),
             'aggregation': ('agg_func', None),
             'lambda_lse': ('lambda_lse', None),
         },
+        required={'raw_feature_norm': 'clipped_l2norm'},
         recognize=_recognize_encoders,
     ),
     'bfan': System(
         'BFAN',
         'bfan',
         key_maps.SCAN,
-        fixed={**_REGIONS, 'slope': 0.1},
-        options={**_ATTENTION, 'focal': ('focal_type', None)},
+        fixed=_REGIONS,
+        options={'lambda_softmax': ('lambda_softmax', None), 'focal': ('focal_type', None)},
+        required={'raw_feature_norm': 'clipped_l2norm'},
         recognize=_recognize_encoders,
     ),
     'sgraf': System(
         'SGRAF',
         'sgraf',
         key_maps.SGRAF,
-        fixed={**_REGIONS, **_ALIGNED, 'activation': 'sigmoid'},
+        fixed={**_REGIONS, 'lambda_softmax': 9.0, 'activation': 'sigmoid'},
         options={},
         recognize=_recognize_sgraf,
     ),
@@ -224,13 +223,14 @@ SYSTEMS = {
         key_maps.DBL,
         fixed={
             **_REGIONS,
-            **_ALIGNED,
+            'lambda_softmax': 9.0,
             'activation': 'tanh',
             'image_whole': None,
             'text_whole': None,
             'reasoning.name': 'alignment.Mean',
         },
-        options={'reasoning.normalize': ('no_simnorm', _NOT)},
+        options={},
+        required={'no_simnorm': False},
         recognize=_recognize_dbl,
         adds_mask=True,
     ),
@@ -238,7 +238,7 @@ SYSTEMS = {
         'NAAF',
         'naaf',
         key_maps.NAAF,
-        fixed={**_REGIONS, 'slope': 0.1, 'lambda_softmax': 20.0, 'smoothing': True, 'lambda_smoothing': 5.0},
+        fixed={**_REGIONS, 'lambda_softmax': 20.0, 'lambda_smoothing': 5.0},
         options={},
         recognize=_recognize_encoders,
     ),

@@ -69,21 +69,15 @@ class Reasoning(Protocol):
 
 
 class Mean(nn.Module):
-    """Averages the alignments (DBL, eq. 2).
+    """Averages the alignments (DBL, eq. 2) and L2-normalizes their mean, as released; the paper does not."""
 
-    Attributes:
-      normalize: L2-normalizes the mean, as released; the paper does not.
-    """
-
-    normalize: bool
     over_images = False
 
     @nn.compact
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """See `Reasoning`."""
         valid = mask[..., None]
-        mean = jnp.sum(jnp.where(valid, nodes, 0), axis=2) / jnp.sum(valid, axis=1)
-        return l2_normalize(mean) if self.normalize else mean
+        return l2_normalize(jnp.sum(jnp.where(valid, nodes, 0), axis=2) / jnp.sum(valid, axis=1))
 
 
 class GraphReasoning(nn.Module):

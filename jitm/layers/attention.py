@@ -18,10 +18,10 @@ from jitm.layers.linear import product
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.types import Elements
 
-NORMALIZATIONS = ('clipped_l2norm', 'l2norm', 'clipped_l1norm', 'l1norm', 'clipped', 'softmax', 'no_norm')
 FOCALS = ('equal', 'prob')
 AGGREGATIONS = ('LogSumExp', 'Mean', 'Max', 'Sum')
 EPSILON = 1e-8
+SLOPE = 0.1  # of the leaky ReLU that clips similarities
 
 
 def unit_elements(vectors: chex.Array, mask: chex.Array) -> Elements:
@@ -41,30 +41,20 @@ def similarities(context: Elements, queries: Elements) -> chex.Array:
     return product('ckd,qmd->ckqm', context.vectors, queries.vectors)
 
 
-def normalize_over_queries(scores: chex.Array, query_mask: chex.Array, normalization: str, slope: float) -> chex.Array:
-    """Normalizes similarities over the query elements: SCAN's `raw_feature_norm` (section 3.1.1: clipped_l2norm).
+def normalize_over_queries(scores: chex.Array, query_mask: chex.Array) -> chex.Array:
+    """Clips similarities with a leaky ReLU and L2-normalizes them over the query elements (SCAN, section 3.1.1).
+
+    The slope of the ReLU is 0.1, as in the released code of SCAN, BFAN, SGRAF, DBL and NAAF; in the papers it is 0.
 
     Args:
-      scores: [C, K, Q, M].
+      scores: The similarities [C, K, Q, M].
       query_mask: bool [Q, M], the valid query elements.
-      normalization: one of `NORMALIZATIONS`; 'clipped' ones apply a leaky ReLU first. The L1 norm of the released code
-        does not run; here it is the sum of absolute values.
-      slope: of the leaky ReLU, 0.1 as released; 0 is the paper's ReLU.
 
     Returns:
       [C, K, Q, M], zero at padded query elements.
     """
-    check_choice(normalization, NORMALIZATIONS, 'normalization')
-    if normalization == 'softmax':
-        return nn.softmax(scores, axis=-1, where=query_mask)
-    if normalization.startswith('clipped'):
-        scores = nn.leaky_relu(scores, slope)
-    scores = jnp.where(query_mask, scores, 0)
-    if normalization.endswith('l2norm'):
-        return scores / (safe_sqrt(jnp.sum(jnp.square(scores), axis=-1, keepdims=True)) + EPSILON)
-    if normalization.endswith('l1norm'):
-        return scores / (jnp.sum(jnp.abs(scores), axis=-1, keepdims=True) + EPSILON)
-    return scores
+    scores = jnp.where(query_mask, nn.leaky_relu(scores, SLOPE), 0)
+    return scores / (safe_sqrt(jnp.sum(jnp.square(scores), axis=-1, keepdims=True)) + EPSILON)
 
 
 def attend(scores: chex.Array, context_mask: chex.Array, inverse_temperature: float) -> chex.Array:

@@ -47,19 +47,14 @@ class XavierLinear(nn.Module):
 
     Attributes:
       features: number of outputs.
-      weight_norm: W is g V / |V| with a scalar g, initialized as |V| (`torch.nn.utils.weight_norm`, dim=None).
     """
 
     features: int
-    weight_norm: bool = False
 
     @nn.compact
     def __call__(self, x: chex.Array) -> chex.Array:
         """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
         kernel = self.param('kernel', nn.initializers.xavier_uniform(), (x.shape[-1], self.features))
-        if self.weight_norm:
-            length = self.param('length', lambda _: jnp.linalg.norm(kernel))
-            kernel = kernel * (length / jnp.linalg.norm(kernel))
         bias = self.param('bias', nn.initializers.zeros, (self.features,))
         return product('...i,io->...o', x, kernel.astype(x.dtype)) + bias
 

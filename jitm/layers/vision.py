@@ -17,27 +17,23 @@ MLPS = ('none', 'plain', 'residual', 'residual_on_input')
 class MLP(nn.Module):
     """W_2 relu(BN(W_1 x)), half as many hidden units as outputs (Li et al., 2023, figure 9; VSE-infinity, released).
 
-    Figure 9 has a second batch normalization at the end; the released module has one too, but never applies it.
+    Figure 9 has a second batch normalization at the end, which the released module never applies; nor does this one.
 
     Attributes:
       features: number of outputs.
-      output_norm: applies the second normalization.
       norm_padding: includes padded rows in the statistics, up to the last valid row of any image of the global batch,
         as released, where batches are padded to this length.
     """
 
     features: int
-    output_norm: bool
     norm_padding: bool
 
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Maps [N, K, inputs] with a mask [N, K] of the valid rows to [N, K, features]."""
         counted = parallel.sum_over_devices(jnp.sum(mask, axis=0)) > 0 if self.norm_padding and train else mask
-        statistics_mask = counted[..., None]
-        hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), statistics_mask, train)
-        x = Linear(self.features, name='linear_2')(nn.relu(hidden))
-        return BatchNorm(name='output_norm')(x, statistics_mask, train) if self.output_norm else x
+        hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), counted[..., None], train)
+        return Linear(self.features, name='linear_2')(nn.relu(hidden))
 
 
 class RegionEncoder(nn.Module):
@@ -47,16 +43,12 @@ class RegionEncoder(nn.Module):
       embed_dim: D.
       mlp: 'none' (VSE(FC)); 'plain', applied to the layer's output (VSE(MLP)); 'residual', also added to that output
         (RVSE(MLP)); 'residual_on_input', applied to the raw features and added to that output (VSE-infinity, ESA).
-      output_norm: see `MLP`.
       norm_padding: see `MLP`.
-      weight_norm: parametrizes the layer's direction and length separately (SCAN's `weight_norm` encoder).
     """
 
     embed_dim: int
     mlp: str
-    output_norm: bool
     norm_padding: bool
-    weight_norm: bool
 
     reads = ('regions',)
 
@@ -65,9 +57,9 @@ class RegionEncoder(nn.Module):
         check_choice(self.mlp, MLPS, 'mlp')
         if self.mlp != 'none' and self.embed_dim < 2:
             raise ValueError(f'embed_dim is {self.embed_dim}; with an MLP it must be at least 2')
-        self.image_fc = XavierLinear(self.embed_dim, self.weight_norm)
+        self.image_fc = XavierLinear(self.embed_dim)
         if self.mlp != 'none':
-            self.image_mlp = MLP(self.embed_dim, self.output_norm, self.norm_padding)
+            self.image_mlp = MLP(self.embed_dim, self.norm_padding)
 
     def __call__(self, images: Images, train: bool = False) -> tuple[chex.Array, chex.Array]:
         """Encodes every region.

@@ -19,20 +19,15 @@ class BFAN(CrossAttentionMatcher):
     Attributes:
       embed_dim, image, text: see `CrossAttentionMatcher`.
       focal: one of `attention.FOCALS`.
-      raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
-      slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
       lambda_softmax: the attention's inverse temperature.
     """
 
     focal: str
-    raw_feature_norm: str
-    slope: float
     lambda_softmax: float
 
     def setup(self):
         """Checks the options."""
         check_choice(self.focal, attention.FOCALS, 'focal')
-        check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
 
     def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
         """Adds the Gram matrices of both sides."""
@@ -52,7 +47,7 @@ class BFAN(CrossAttentionMatcher):
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """Returns the unnormalized focal attention of each query element to the context: [C, K, Q, M]."""
-        normalized = attention.normalize_over_queries(scores, queries.mask, self.raw_feature_norm, self.slope)
+        normalized = attention.normalize_over_queries(scores, queries.mask)
         weights = attention.attend(normalized, context.mask, self.lambda_softmax)
         return attention.focus(weights, context.mask, self.focal)
 

@@ -159,18 +159,14 @@ class NAAF(CrossAttentionMatcher):
 
     Attributes:
       embed_dim, image, text: see `CrossAttentionMatcher`.
-      slope: of the leaky ReLU of similarities for the relevance, 0.1 as released; 0 is the paper's ReLU.
       lambda_softmax: inverse temperature of both attentions.
-      smoothing: in evaluation, decides whether a word lacks a matching region together with the similar words of its
-        text.
-      lambda_smoothing: inverse temperature of the similarity of words.
+      lambda_smoothing: The inverse temperature of the similarity of words. In evaluation, whether a word lacks a
+        matching region is decided together with the similar words of its text.
       alpha: ratio of the densities of matches and mismatches at the threshold.
       minimum_words: number of words below which no threshold is estimated.
     """
 
-    slope: float
     lambda_softmax: float
-    smoothing: bool
     lambda_smoothing: float
     alpha: float
     minimum_words: int
@@ -208,7 +204,7 @@ class NAAF(CrossAttentionMatcher):
             decision = jnp.einsum('qmn,cqn->cqm', smoothing, best, precision=jax.lax.Precision.HIGHEST)
         missing = jnp.where(decision < 0, best, 0)
         matched = attention.attended_cosine(scores, self._matching(scores, context_mask, threshold), gram)
-        normalized = attention.normalize_over_queries(scores, query_mask, 'clipped_l2norm', self.slope)
+        normalized = attention.normalize_over_queries(scores, query_mask)
         weights = attention.normalize(attention.attend(normalized, context_mask, self.lambda_softmax))
         relevance = jnp.sum(weights * scores, axis=1)
         return jnp.mean(missing + matched + relevance, axis=-1, where=query_mask)
@@ -216,10 +212,8 @@ class NAAF(CrossAttentionMatcher):
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it, by the rule of evaluation: [I, T]."""
         scores, gram = attention.similarities(images, texts), attention.gram(images)
-        smoothing = None
-        if self.smoothing:
-            logits = self.lambda_smoothing * attention.gram(texts)
-            smoothing = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
+        logits = self.lambda_smoothing * attention.gram(texts)
+        smoothing = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
         return self._score(scores, images.mask, gram, texts.mask, self.safe_threshold.value, smoothing)
 
     def score_at_threshold(self, images: Elements, texts: MinedTexts) -> chex.Array:

@@ -18,16 +18,12 @@ class SCAN(CrossAttentionMatcher):
     Attributes:
       embed_dim, image, text: see `CrossAttentionMatcher`.
       direction: 't2i', each word attends to the regions; or 'i2t', each region attends to the words.
-      raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
-      slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
       lambda_softmax: the attention's inverse temperature.
       aggregation: one of `attention.AGGREGATIONS`, from the relevance of each query element to the score.
       lambda_lse: inverse temperature of 'LogSumExp'.
     """
 
     direction: str
-    raw_feature_norm: str
-    slope: float
     lambda_softmax: float
     aggregation: str
     lambda_lse: float
@@ -35,7 +31,6 @@ class SCAN(CrossAttentionMatcher):
     def setup(self):
         """Checks the options."""
         check_choice(self.direction, DIRECTIONS, 'direction')
-        check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
         check_choice(self.aggregation, attention.AGGREGATIONS, 'aggregation')
 
     def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
@@ -57,7 +52,7 @@ class SCAN(CrossAttentionMatcher):
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """Returns the unnormalized attention of each query element to the context: [C, K, Q, M]."""
-        normalized = attention.normalize_over_queries(scores, queries.mask, self.raw_feature_norm, self.slope)
+        normalized = attention.normalize_over_queries(scores, queries.mask)
         return attention.attend(normalized, context.mask, self.lambda_softmax)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:

@@ -32,10 +32,7 @@ class SGRAF(CrossAttentionMatcher):
       image_whole: maps regions to a global vector of the image, such as `SelfAttention`; None for no global alignment.
       text_whole: maps words to a global vector of the text; None exactly if `image_whole` is.
       reasoning: maps alignments to one vector, see `alignment.Reasoning`.
-      raw_feature_norm: one of `attention.NORMALIZATIONS`, of the similarities before the attention.
-      slope: of the leaky ReLU of clipped similarities, 0.1 as released; 0 is the paper's ReLU.
       lambda_softmax: the attention's inverse temperature.
-      normalize_attended: L2-normalizes attended vectors, as released; SGRAF's paper does not.
       activation: 'sigmoid' or 'tanh' (DBL), of the score.
     """
 
@@ -43,16 +40,12 @@ class SGRAF(CrossAttentionMatcher):
     image_whole: nn.Module | None
     text_whole: nn.Module | None
     reasoning: nn.Module
-    raw_feature_norm: str
-    slope: float
     lambda_softmax: float
-    normalize_attended: bool
     activation: str
 
     def setup(self):
         """Checks the options and creates the layers of the similarity."""
         check_choice(self.activation, ACTIVATIONS, 'activation')
-        check_choice(self.raw_feature_norm, attention.NORMALIZATIONS, 'raw_feature_norm')
         if (self.image_whole is None) != (self.text_whole is None):
             raise ValueError('image_whole and text_whole must both be given, or neither')
         self.local = Alignments(self.alignment_dim)
@@ -76,16 +69,16 @@ class SGRAF(CrossAttentionMatcher):
     def weights(self, images: Elements, texts: Elements) -> chex.Array:
         """Returns the unnormalized attention of each word to the regions: [I, R, T, L]."""
         scores = attention.similarities(images, texts)
-        normalized = attention.normalize_over_queries(scores, texts.mask, self.raw_feature_norm, self.slope)
+        normalized = attention.normalize_over_queries(scores, texts.mask)
         return attention.attend(normalized, images.mask, self.lambda_softmax)
 
     def alignments(self, images: Elements, texts: Elements) -> chex.Array:
-        """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it."""
+        """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it.
+
+        Attended vectors have unit length, as released; SGRAF's paper does not normalize them.
+        """
         weights = self.weights(images, texts)
-        if self.normalize_attended:
-            weights = weights / attention.attended_norm(weights, attention.gram(images))[:, None]
-        else:
-            weights = attention.normalize(weights)
+        weights = weights / attention.attended_norm(weights, attention.gram(images))[:, None]
         attended = product('irtl,ird->itld', weights, images.vectors)
         nodes = self.local(attended, texts.vectors)
         if self.image_whole is None:

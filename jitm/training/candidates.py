@@ -20,6 +20,7 @@ from jitm.models.matcher import Encoding, Matcher
 from jitm.types import Batch, Pairs, Ranking
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
+MARGIN_TEMPERATURE = 5.0  # tau: differences in CIDEr divided by tau are 0.2 on average
 
 Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
 Rankings = dict[str, Ranking]
@@ -49,7 +50,6 @@ def in_batch(
     train: bool,
     *,
     same_image: str,
-    margin_temperature: float = 5.0,
 ) -> tuple[Rankings, TokenLosses]:
     """Ranks the captions of the global batch for each image and its images for each caption.
 
@@ -64,7 +64,6 @@ def in_batch(
       train: whether to score as in training.
       same_image: how another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
         or 'ignored'.
-      margin_temperature: tau of the margins, see `relevance_margins`.
 
     Returns:
       The rankings `i2t` and `t2i` [E B, E B].
@@ -81,7 +80,7 @@ def in_batch(
         views = len(scores) // len(image_index)
         relevance = parallel.all_gather(batch.relevance).repeat(views, axis=0).repeat(views, axis=1)
         for direction, phi in (('i2t', relevance), ('t2i', relevance.T)):
-            margins = relevance_margins(phi, margin_temperature)
+            margins = relevance_margins(phi)
             rankings[direction] = rankings[direction].replace(margins=margins)
     if train and batch.offline is not None:
         offline = parallel.all_gather(score_offline(matcher, images, texts, batch.offline))
@@ -104,17 +103,16 @@ def batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[c
     return of_image if same_image == 'positive' else of_pair, ~of_pair if same_image == 'negative' else ~of_image
 
 
-def relevance_margins(relevance: chex.Array, temperature: float) -> chex.Array:
+def relevance_margins(relevance: chex.Array) -> chex.Array:
     """Returns the margins (phi(p) - phi(n)) / tau of SAM (Biten et al., 2022; not checked against its text).
 
     Args:
       relevance: phi [Q, C] of each candidate n for each query; the positive p of query q is candidate q.
-      temperature: tau, by which differences in phi are divided to be differences in scores.
 
     Returns:
       [Q, C], below 0 where a candidate is more relevant than the positive.
     """
-    return (jnp.diagonal(relevance)[:, None] - relevance) / temperature
+    return (jnp.diagonal(relevance)[:, None] - relevance) / MARGIN_TEMPERATURE
 
 
 def score_offline(

@@ -18,9 +18,9 @@ NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale'}  # of CLIP, as
 MAX_LOGIT_SCALE = math.log(100)
 
 
-def step_decay(learning_rate: float, decay_epochs: int, decay_factor: float, steps_per_epoch: int) -> optax.Schedule:
-    """Returns the schedule learning_rate * decay_factor ** (epoch // decay_epochs)."""
-    return optax.exponential_decay(learning_rate, decay_epochs * steps_per_epoch, decay_factor, staircase=True)
+def step_decay(learning_rate: float, decay_epochs: int, steps_per_epoch: int) -> optax.Schedule:
+    """Returns the schedule learning_rate * 0.1 ** (epoch // decay_epochs)."""
+    return optax.exponential_decay(learning_rate, decay_epochs * steps_per_epoch, 0.1, staircase=True)
 
 
 def warm_up_then_decay(learning_rate: float, warm_up: float, total_steps: int) -> optax.Schedule:
@@ -98,7 +98,6 @@ def adamw(
     weight_decay: float,
     factors: Mapping[str, float],
     decay_epochs: int,
-    decay_factor: float,
     clip_norm: float,
     steps_per_epoch: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -108,15 +107,14 @@ def adamw(
       learning_rate: initial learning rate.
       weight_decay: decoupled, multiplied by the learning rate; 0 is Adam.
       factors: name of a module -> factor of its learning rate; 0 freezes it, and no gradient is computed for it.
-      decay_epochs: epochs after which the rate is multiplied by decay_factor, again and again.
-      decay_factor: 0.1 as published.
+      decay_epochs: epochs after which the rate is multiplied by 0.1, again and again.
       clip_norm: maximal global norm of the gradient; 2.0 as published.
       steps_per_epoch: batches in an epoch.
 
     Returns:
       The optimizer, and its learning rate by step.
     """
-    schedule = step_decay(learning_rate, decay_epochs, decay_factor, steps_per_epoch)
+    schedule = step_decay(learning_rate, decay_epochs, steps_per_epoch)
     return _clipped_and_scaled(optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors), schedule
 
 

@@ -25,7 +25,7 @@ from jitm.types import Images, Texts
 from tests.models import cross_attention_oracle as oracle
 from tests.models.test_matchers import ATTENTION, DIM, MATCHERS, make_inputs, make_scan, make_vse, perturb
 
-OPTIONS = {'softmax_temperature': ATTENTION['lambda_softmax'], 'slope': ATTENTION['slope']}
+OPTIONS = {'softmax_temperature': ATTENTION['lambda_softmax']}
 INPUTS = make_inputs(seed=3, padded=False)
 ORACLES = {
     'scan_t2i': lambda V, W: {'t2i': oracle.scan_attention(V, W, direction='t2i', **OPTIONS)},
@@ -311,8 +311,8 @@ def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
 
 
 SCAN = {
-    'name': 'scan.SCAN', 'embed_dim': 16, 'direction': 't2i', 'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1,
-    'lambda_softmax': 9.0, 'aggregation': 'Mean', 'lambda_lse': 6.0,
+    'name': 'scan.SCAN', 'embed_dim': 16, 'direction': 't2i', 'lambda_softmax': 9.0, 'aggregation': 'Mean',
+    'lambda_lse': 6.0,
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ SCAN = {
     'agg_func': 'LogSumExp',
     'lambda_softmax': 4.0,
     'lambda_lse': 5,
-    'raw_feature_norm': 'l2norm',
+    'raw_feature_norm': 'clipped_l2norm',
 }
 SYSTEMS = {  # name -> --from, modules, options, regions, score
     'vsepp': (
@@ -66,7 +66,7 @@ SYSTEMS = {  # name -> --from, modules, options, regions, score
         theirs.encoders(RNG),
         SCAN,
         REGIONS,
-        functools.partial(theirs.score_scan, direction='i2t', raw_feature_norm='l2norm', softmax_temperature=4.0),
+        functools.partial(theirs.score_scan, direction='i2t', softmax_temperature=4.0),
     ),
     'bfan': (
         'bfan',
@@ -77,13 +77,6 @@ SYSTEMS = {  # name -> --from, modules, options, regions, score
     ),
     'sgr': ('sgraf', theirs.sgraf(RNG, 'SGR'), {}, REGIONS, functools.partial(theirs.score_sgraf, reasoning='SGR')),
     'dbl': ('dbl', theirs.dbl(RNG), {'no_simnorm': False}, REGIONS, theirs.score_dbl),
-    'dbl_mean': (
-        'dbl',
-        theirs.dbl(RNG),
-        {'no_simnorm': True},
-        REGIONS,
-        functools.partial(theirs.score_dbl, normalize_mean=False),
-    ),
     'naaf': (
         'naaf',
         theirs.naaf(RNG),
@@ -177,7 +170,7 @@ def test_what_nothing_states_is_that_of_the_config_and_printed(tmp_path, vocabul
     path = theirs.write_checkpoint(tmp_path / 'x.pth', modules)
     config = ('--config', 'bfan:prob,f30k')
     assert convert('bfan', path, tmp_path / 'run', '--vocabulary', vocabulary, *config) == 0
-    assert 'assumed      lambda_softmax=20.0, raw_feature_norm=clipped_l2norm, focal=prob  (' in capsys.readouterr().out
+    assert 'assumed      lambda_softmax=20.0, focal=prob  (' in capsys.readouterr().out
     want = theirs.score_all(functools.partial(theirs.score_bfan, focal='prob'), modules, images)
     np.testing.assert_allclose(scores_of(tmp_path / 'run', images), want, atol=1e-5)
 
@@ -242,7 +235,7 @@ def test_a_checkpoint_written_by_torch(tmp_path, vocabulary, legacy):
         texts = texts.double()
         words = [texts['rnn'](texts['embed'](torch.tensor(ids)[None]))[0][0].numpy() for ids in theirs.CAPTIONS]
     words = [theirs.unit_rows((states[:, : theirs.D] + states[:, theirs.D :]) / 2) for states in words]
-    options = {'direction': 'i2t', 'raw_feature_norm': 'l2norm', 'softmax_temperature': 4.0}
+    options = {'direction': 'i2t', 'softmax_temperature': 4.0}
     want = [[scan_score(theirs.unit_rows(image), states, **options) for states in words] for image in regions]
     np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS), want, atol=1e-5)
 
@@ -426,8 +419,6 @@ def test_damaged_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys):
 @pytest.mark.parametrize('name', ['vsepp', 'order0', 'scan', 'sgr', 'saf', 'vse_infinity'])
 def test_names_and_bits_survive_both_directions(tmp_path, vocabulary, capsys, name):
     system, modules, options, *_ = SYSTEMS[name]
-    if name == 'scan':
-        modules = [{k: np.asarray(x) for k, x in tensors.items()} for tensors in weight_norm(modules)[0]]
     path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
     assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     assert main(['convert', '--to', system, str(tmp_path / 'run'), '--out', str(tmp_path / 'exported')]) == 0

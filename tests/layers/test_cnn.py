@@ -149,7 +149,7 @@ def test_batch_normalization_is_frozen_or_not():
 
 
 def encoder(pooled, normalize):
-    regions = RegionEncoder(8, mlp='none', output_norm=False, norm_padding=False, weight_norm=False)
+    regions = RegionEncoder(8, mlp='none', norm_padding=False)
     return cnn.PixelEncoder(network('squeezenet', pooled=pooled), normalize, regions)
 
 

@@ -143,7 +143,7 @@ def test_mlp_counts_padding_up_to_the_longest_image(norm_padding):
     rng, counts = np.random.default_rng(0), np.array([2, 4, 1])
     mask = np.arange(6) < counts[:, None]
     x = np.where(mask[..., None], rng.normal(1, 2, size=(3, 6, 5)), 0).astype(np.float32)
-    mlp = MLP(8, output_norm=False, norm_padding=norm_padding)
+    mlp = MLP(8, norm_padding=norm_padding)
     variables = mlp.init(jax.random.key(0), x, mask)
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables['params'])
     hidden = affine(p['linear_1'], x)

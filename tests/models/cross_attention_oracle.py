@@ -21,13 +21,12 @@ DBL's network reads local_alignment and score. Dropout is left out everywhere.
 
 import numpy as np
 
-RAW_FEATURE_NORMS = ('clipped_l2norm', 'l2norm', 'clipped_l1norm', 'l1norm', 'clipped', 'no_norm', 'softmax')
 SCAN_TEMPERATURES = {'t2i': 9.0, 'i2t': 4.0}
 SCAN_LSE_TEMPERATURES = {'t2i': 6.0, 'i2t': 5.0}  # i2t has 5 on Flickr30K, 20 on COCO
 
 
-def leaky_relu(x, slope):
-    return x if x > 0 else slope * x
+def leaky_relu(x):
+    return x if x > 0 else 0.1 * x
 
 
 def l2norm(x):
@@ -62,29 +61,14 @@ def average(vectors):
     return weighted_sum([1 / len(vectors)] * len(vectors), vectors)
 
 
-def normalize_raw(row, raw_feature_norm, slope):
+def normalize_raw(row):
     """Step 2 of SCAN's attention for one context vector: its dot products with all queries [Lq] -> [Lq]."""
-    assert raw_feature_norm in RAW_FEATURE_NORMS, raw_feature_norm
-    if raw_feature_norm.startswith('clipped'):
-        row = np.array([leaky_relu(x, slope) for x in row])
-    if raw_feature_norm.endswith('l2norm'):
-        row = l2norm(row)
-    if raw_feature_norm.endswith('l1norm'):
-        row = l1norm(row)
-    if raw_feature_norm == 'softmax':
-        row = softmax(row)
-    return row
+    return l2norm(np.array([leaky_relu(x) for x in row]))
 
 
-def attention(queries, contexts, *, raw_feature_norm='clipped_l2norm', slope=0.1, softmax_temperature):
-    """Steps 1 to 3 of SCAN's attention: queries [Lq, D], contexts [Lc, D] -> weights [Lq, Lc], rows of sum 1.
-
-    The option softmax has temperature 1. l1norm, undefined in the release, divides by sum |x| + 1e-8.
-    """
-    normalized = []
-    for context in contexts:
-        row = np.array([np.dot(context, query) for query in queries])
-        normalized.append(normalize_raw(row, raw_feature_norm, slope))
+def attention(queries, contexts, *, softmax_temperature):
+    """Steps 1 to 3 of SCAN's attention: queries [Lq, D], contexts [Lc, D] -> weights [Lq, Lc], rows of sum 1."""
+    normalized = [normalize_raw([np.dot(context, query) for query in queries]) for context in contexts]
     weights = []
     for q in range(len(queries)):
         weights.append(softmax(softmax_temperature * np.array([row[q] for row in normalized])))
@@ -94,38 +78,17 @@ def attention(queries, contexts, *, raw_feature_norm='clipped_l2norm', slope=0.1
 # SCAN
 
 
-def scan_attention(V, W, *, direction='t2i', raw_feature_norm='clipped_l2norm', slope=0.1, softmax_temperature=None):
+def scan_attention(V, W, *, direction='t2i', softmax_temperature=None):
     """Weights [n, R]: t2i: of the regions for each word, rows of sum 1; i2t: of the words for each region, columns."""
-    options = {
-        'raw_feature_norm': raw_feature_norm,
-        'slope': slope,
-        'softmax_temperature': SCAN_TEMPERATURES[direction] if softmax_temperature is None else softmax_temperature,
-    }
+    options = {'softmax_temperature': softmax_temperature or SCAN_TEMPERATURES[direction]}
     return attention(W, V, **options) if direction == 't2i' else attention(V, W, **options).T
 
 
-def scan_score(
-    V,
-    W,
-    *,
-    direction='t2i',
-    raw_feature_norm='clipped_l2norm',
-    slope=0.1,
-    softmax_temperature=None,
-    aggregation='LogSumExp',
-    lse_temperature=None,
-):
+def scan_score(V, W, *, direction='t2i', softmax_temperature=None, aggregation='LogSumExp', lse_temperature=None):
     """SCAN. Temperatures that are None are the published ones: 9 and 6 in t2i, 4 and 5 (Flickr30K) in i2t."""
     if lse_temperature is None:
         lse_temperature = SCAN_LSE_TEMPERATURES[direction]
-    weights = scan_attention(
-        V,
-        W,
-        direction=direction,
-        raw_feature_norm=raw_feature_norm,
-        slope=slope,
-        softmax_temperature=softmax_temperature,
-    )
+    weights = scan_attention(V, W, direction=direction, softmax_temperature=softmax_temperature)
     if direction == 't2i':
         relevance = [cosine(W[k], weighted_sum(weights[k], V)) for k in range(len(W))]
     else:
@@ -156,16 +119,16 @@ def focal_weights(x, focal):
     return kept / np.sum(kept) if np.any(kept) else kept
 
 
-def bfan_attention(V, W, *, focal='equal', slope=0.1, softmax_temperature=20.0):
+def bfan_attention(V, W, *, focal='equal', softmax_temperature=20.0):
     """Weights after focusing, t2i [n, R] (rows of sum 1 or 0) and i2t [n, R] (columns of sum 1 or 0)."""
-    t2i = attention(W, V, slope=slope, softmax_temperature=softmax_temperature)
-    i2t = attention(V, W, slope=slope, softmax_temperature=softmax_temperature)
+    t2i = attention(W, V, softmax_temperature=softmax_temperature)
+    i2t = attention(V, W, softmax_temperature=softmax_temperature)
     return np.array([focal_weights(x, focal) for x in t2i]), np.array([focal_weights(x, focal) for x in i2t]).T
 
 
-def bfan_score(V, W, *, focal='equal', slope=0.1, softmax_temperature=20.0):
+def bfan_score(V, W, *, focal='equal', softmax_temperature=20.0):
     """BFAN, in [-2, 2]. A vector with nothing to attend to attends to the zero vector, and adds 0 to the mean."""
-    t2i, i2t = bfan_attention(V, W, focal=focal, slope=slope, softmax_temperature=softmax_temperature)
+    t2i, i2t = bfan_attention(V, W, focal=focal, softmax_temperature=softmax_temperature)
     words = [cosine(W[k], weighted_sum(t2i[k], V)) for k in range(len(W))]
     regions = [cosine(V[r], weighted_sum(i2t[:, r], W)) for r in range(len(V))]
     return sum(words) / len(words) + sum(regions) / len(regions)
@@ -247,17 +210,15 @@ def text_global(W, params):
     return self_attention(W, local, guide, params, 'text_common')
 
 
-def local_alignments(V, W, params, *, slope=0.1, softmax_temperature=9.0, normalize_attended=True):
+def local_alignments(V, W, params, *, softmax_temperature=9.0):
     """Alignment of each word with what it attends to: l2norm(Linear((ctx_k - word_k)^2)), [n, M].
 
-    Its weights, those of SGR, SAF and DBL, are `scan_attention(V, W)` with the same slope and temperature.
+    Its weights, those of SGR, SAF and DBL, are `scan_attention(V, W)` with the same temperature.
     """
-    weights = attention(W, V, slope=slope, softmax_temperature=softmax_temperature)
+    weights = attention(W, V, softmax_temperature=softmax_temperature)
     alignments = []
     for k in range(len(W)):
-        attended = weighted_sum(weights[k], V)
-        if normalize_attended:
-            attended = l2norm(attended)
+        attended = l2norm(weighted_sum(weights[k], V))
         alignments.append(l2norm(linear(params, 'local_alignment', (attended - W[k]) ** 2)))
     return np.array(alignments)
 
@@ -298,28 +259,26 @@ def saf_readout(nodes, params, mean, variance):
     return sigmoid(linear(params, 'score', filtered)[0])
 
 
-def sgr_score(V, W, params, *, slope=0.1, softmax_temperature=9.0, normalize_attended=True):
+def sgr_score(V, W, params, *, softmax_temperature=9.0):
     """SGR in evaluation, in (0, 1)."""
-    options = {'slope': slope, 'softmax_temperature': softmax_temperature, 'normalize_attended': normalize_attended}
+    options = {'softmax_temperature': softmax_temperature}
     return sgr_readout(alignments(V, W, image_global(V, params), text_global(W, params), params, **options), params)
 
 
-def saf_score(V, W, params, *, slope=0.1, softmax_temperature=9.0, normalize_attended=True):
+def saf_score(V, W, params, *, softmax_temperature=9.0):
     """SAF in evaluation, in (0, 1)."""
-    options = {'slope': slope, 'softmax_temperature': softmax_temperature, 'normalize_attended': normalize_attended}
+    options = {'softmax_temperature': softmax_temperature}
     nodes = alignments(V, W, image_global(V, params), text_global(W, params), params, **options)
     return saf_readout(nodes, params, params['filter_norm/mean'][0], params['filter_norm/variance'][0])
 
 
-def saf_batch(
-    images, captions, params, *, image_vectors=None, slope=0.1, softmax_temperature=9.0, normalize_attended=True
-):
+def saf_batch(images, captions, params, *, image_vectors=None, softmax_temperature=9.0):
     """SAF in training: scores [I, T], and filter_norm's running mean [1] and variance [1] after the last caption.
 
     Caption j is normalised with the statistics of its logits, over I x (1 + n_j). The global vectors of the images are
     `image_vectors` [I, D], or by default those of training, normalised with the statistics of the batch.
     """
-    options = {'slope': slope, 'softmax_temperature': softmax_temperature, 'normalize_attended': normalize_attended}
+    options = {'softmax_temperature': softmax_temperature}
     if image_vectors is None:
         image_vectors, _ = image_globals_in_training(images, params)
     scores = np.zeros((len(images), len(captions)))
@@ -340,23 +299,23 @@ def saf_batch(
 # NAAF
 
 
-def naaf_attention(V, W, *, threshold, softmax_temperature=20.0, slope=0.1):
+def naaf_attention(V, W, *, threshold, softmax_temperature=20.0):
     """Weights [n, R] of the matched regions (rows of sum 1, or 0 if none is above the threshold) and of relevance."""
     matched = []
     for w in W:
         above = [np.dot(w, v) - threshold for v in V]
         exps = np.array([np.exp(softmax_temperature * a) if a > 0 else 0.0 for a in above])
         matched.append(exps / (np.sum(exps) + 1e-8))
-    return np.array(matched), attention(W, V, slope=slope, softmax_temperature=softmax_temperature)
+    return np.array(matched), attention(W, V, softmax_temperature=softmax_temperature)
 
 
-def naaf_score(V, W, *, threshold, smooth, softmax_temperature=20.0, slope=0.1):
+def naaf_score(V, W, *, threshold, smooth, softmax_temperature=20.0):
     """NAAF on unit vectors. `smooth`: whether a word is negative is decided by its caption's words like it (test time).
 
     Smoothing decides only; what is added is the word's own M_w, so that a decision against its sign adds a positive
     number. Words and regions are not normalised here, f_w is not divided by |word|.
     """
-    matched, relevance = naaf_attention(V, W, threshold=threshold, softmax_temperature=softmax_temperature, slope=slope)
+    matched, relevance = naaf_attention(V, W, threshold=threshold, softmax_temperature=softmax_temperature)
     best = [max(np.dot(w, v) - threshold for v in V) for w in W]
     total = 0.0
     for k, w in enumerate(W):
@@ -387,7 +346,7 @@ def naaf_boundary(positives, negatives, threshold, safe_threshold, alpha=2.0):
     return tuple(t if 0 <= t <= 1 else 0.0 for t in (threshold, safe_threshold))
 
 
-def naaf_thresholds(images, captions, *, alpha=2.0, minimum=200, softmax_temperature=20.0, slope=0.1):
+def naaf_thresholds(images, captions, *, alpha=2.0, minimum=200, softmax_temperature=20.0):
     """The thresholds over a batch, caption i of image i: used for each caption [T], and left at the end (two numbers).
 
     Choices where the released rule is not fully described: both thresholds start a batch at 0, which is what a count
@@ -398,7 +357,7 @@ def naaf_thresholds(images, captions, *, alpha=2.0, minimum=200, softmax_tempera
     """
     positives, negatives, used = [], [], []
     threshold = safe_threshold = 0.0
-    options = {'softmax_temperature': softmax_temperature, 'slope': slope}
+    options = {'softmax_temperature': softmax_temperature}
     for i, W in enumerate(captions):
         used.append(threshold)
         scores = [naaf_score(V, W, threshold=threshold, smooth=False, **options) for V in images]
@@ -417,12 +376,10 @@ def naaf_thresholds(images, captions, *, alpha=2.0, minimum=200, softmax_tempera
 # DBL's baseline network
 
 
-def dbl_score(V, W, params, *, normalize_mean=True, slope=0.1, softmax_temperature=9.0, normalize_attended=True):
+def dbl_score(V, W, params, *, softmax_temperature=9.0):
     """The baseline of DBL, in (-1, 1). The paper has neither the norm of the mean nor that of the attended vectors."""
-    options = {'slope': slope, 'softmax_temperature': softmax_temperature, 'normalize_attended': normalize_attended}
-    mean = average(local_alignments(V, W, params, **options))
-    if normalize_mean:
-        mean = l2norm(mean)
+    options = {'softmax_temperature': softmax_temperature}
+    mean = l2norm(average(local_alignments(V, W, params, **options)))
     return np.tanh(linear(params, 'score', mean)[0])
 
 

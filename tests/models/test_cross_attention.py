@@ -16,7 +16,7 @@ from tests.models import cross_attention_oracle as oracle
 
 DIM, SIZE, SLOTS = 5, 4, 4
 SIDES = {'embed_dim': DIM, 'image': nn.Dense(1), 'text': nn.Dense(1)}
-ATTENTION = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1, 'lambda_softmax': 9.0}
+ATTENTION = {'lambda_softmax': 9.0}
 PARAMS = oracle.random_params(np.random.default_rng(3), DIM, SIZE, SLOTS)
 
 
@@ -26,7 +26,7 @@ def make_scan(**changes):
 
 
 def make_sgraf(reasoning, wholes=True, **changes):
-    options = {'normalize_attended': True, 'activation': 'sigmoid', 'reasoning': reasoning} | ATTENTION | changes
+    options = {'activation': 'sigmoid', 'reasoning': reasoning} | ATTENTION | changes
     image_whole = alignment.SelfAttention(0.0, SLOTS) if wholes else None
     text_whole = alignment.SelfAttention(0.0, None) if wholes else None
     options |= {'image_whole': image_whole, 'text_whole': text_whole}
@@ -134,25 +134,15 @@ CASES = {
     ),
     'sgr': (make_sgraf(alignment.GraphReasoning(3)), lambda V, W: oracle.sgr_score(V, W, PARAMS)),
     'saf': (make_sgraf(alignment.AttentionFiltration()), lambda V, W: oracle.saf_score(V, W, PARAMS)),
-    'saf_of_the_paper': (
-        make_sgraf(alignment.AttentionFiltration(), slope=0.0, normalize_attended=False),
-        lambda V, W: oracle.saf_score(V, W, PARAMS, slope=0.0, normalize_attended=False),
-    ),
     'dbl': (
-        make_sgraf(alignment.Mean(normalize=True), wholes=False, activation='tanh'),
+        make_sgraf(alignment.Mean(), wholes=False, activation='tanh'),
         lambda V, W: oracle.dbl_score(V, W, PARAMS),
     ),
-    'dbl_of_the_paper': (
-        make_sgraf(alignment.Mean(normalize=False), wholes=False, activation='tanh'),
-        lambda V, W: oracle.dbl_score(V, W, PARAMS, normalize_mean=False),
-    ),
 }
-for norm in attention.NORMALIZATIONS:
-    CASES[f'scan_{norm}'] = make_scan(raw_feature_norm=norm), scan_oracle(**AVG, raw_feature_norm=norm)
 for how in attention.AGGREGATIONS:
-    CASES[f'scan_{how}_of_the_paper'] = (
-        make_scan(aggregation=how, slope=0.0, direction='i2t', lambda_lse=20.0),
-        scan_oracle(**AVG | {'direction': 'i2t', 'aggregation': how}, slope=0.0, lse_temperature=20.0),
+    CASES[f'scan_{how}'] = (
+        make_scan(aggregation=how, direction='i2t', lambda_lse=20.0),
+        scan_oracle(**AVG | {'direction': 'i2t', 'aggregation': how}, lse_temperature=20.0),
     )
 
 
@@ -163,7 +153,7 @@ def test_scores_are_those_of_a_loop_over_pairs(name):
     want = oracle.score_matrix(score, real(IMAGES), real(TEXTS))
     assert np.ptp(want) > 1e-3
     np.testing.assert_allclose(similarity(model), want, atol=1e-5)
-    if name not in ('saf', 'saf_of_the_paper'):
+    if name != 'saf':
         np.testing.assert_allclose(similarity(model, train=True), want, atol=1e-5)
 
 
@@ -303,12 +293,11 @@ def test_half_precision_inputs_give_float32_scores():
     ('model', 'message'),
     [
         (make_scan(direction='both'), r"'model.direction' is 'both'; take one of t2i, i2t"),
-        (make_scan(raw_feature_norm='l3norm'), r"'model.raw_feature_norm' is 'l3norm'; take one of clipped_l2norm"),
         (make_scan(aggregation='Median'), r"'model.aggregation' is 'Median'; take one of LogSumExp"),
         (bfan.BFAN(**SIDES | ATTENTION, focal='hard'), r"'model.focal' is 'hard'; take one of equal, prob"),
-        (make_sgraf(alignment.Mean(True), activation='relu'), r"'model.activation' is 'relu'; take one of sigmoid"),
+        (make_sgraf(alignment.Mean(), activation='relu'), r"'model.activation' is 'relu'; take one of sigmoid"),
         (
-            make_sgraf(alignment.Mean(True)).clone(text_whole=None),
+            make_sgraf(alignment.Mean()).clone(text_whole=None),
             "'model.image_whole' and text_whole must both be given, or neither",
         ),
     ],

@@ -28,25 +28,15 @@ UNIT_IMAGES, UNIT_CAPTIONS = [unit(x) for x in IMAGES], [unit(x) for x in CAPTIO
 
 # The normalised similarities by hand. t2i: each column over the words. i2t: each row over the regions.
 BY_HAND = {
-    ('t2i', 'no_norm', 0.1): [[0.8, 0.6], [0.6, -0.8]],
-    ('t2i', 'clipped', 0.1): [[0.8, 0.6], [0.6, -0.08]],
-    ('t2i', 'clipped', 0): [[0.8, 0.6], [0.6, 0]],
-    ('t2i', 'l2norm', 0.1): [[0.8, 0.6], [0.6, -0.8]],
-    ('t2i', 'clipped_l2norm', 0.1): [[0.8, 0.6 / CLIPPED], [0.6, -0.08 / CLIPPED]],
-    ('t2i', 'clipped_l2norm', 0): [[0.8, 1], [0.6, 0]],
-    ('t2i', 'l1norm', 0.1): [[0.8 / 1.4, 0.6 / 1.4], [0.6 / 1.4, -0.8 / 1.4]],
-    ('t2i', 'clipped_l1norm', 0.1): [[0.8 / 1.4, 0.6 / 0.68], [0.6 / 1.4, -0.08 / 0.68]],
-    ('t2i', 'softmax', 0.1): [[logistic(0.2), logistic(1.4)], [logistic(-0.2), logistic(-1.4)]],
-    ('i2t', 'clipped_l2norm', 0.1): [[0.8, 0.6], [0.6 / CLIPPED, -0.08 / CLIPPED]],
-    ('i2t', 'clipped_l1norm', 0.1): [[0.8 / 1.4, 0.6 / 1.4], [0.6 / 0.68, -0.08 / 0.68]],
-    ('i2t', 'softmax', 0.1): [[logistic(0.2), logistic(-0.2)], [logistic(1.4), logistic(-1.4)]],
+    't2i': [[0.8, 0.6 / CLIPPED], [0.6, -0.08 / CLIPPED]],
+    'i2t': [[0.8, 0.6], [0.6 / CLIPPED, -0.08 / CLIPPED]],
 }
 
 
-@pytest.mark.parametrize(('direction', 'norm', 'slope'), BY_HAND)
-def test_scan_by_hand(direction, norm, slope):
-    similarity = np.array(BY_HAND[direction, norm, slope])
-    options = {'direction': direction, 'raw_feature_norm': norm, 'slope': slope, 'softmax_temperature': 3}
+@pytest.mark.parametrize('direction', BY_HAND)
+def test_scan_by_hand(direction):
+    similarity = np.array(BY_HAND[direction])
+    options = {'direction': direction, 'softmax_temperature': 3}
     if direction == 't2i':
         first = logistic(3 * (similarity[:, 0] - similarity[:, 1]))  # weight of region 0 for each word
         weights = np.stack([first, 1 - first], axis=1)
@@ -136,18 +126,15 @@ def test_global_vectors_by_hand():
 
 
 def test_alignments_by_hand():
-    similarity = np.array(BY_HAND['t2i', 'clipped_l2norm', 0.1])
+    similarity = np.array(BY_HAND['t2i'])
     first = logistic(9 * (similarity[:, 0] - similarity[:, 1]))
     attended = np.stack([first, 1 - first], axis=1)
     params = identity_params()
     params['local_alignment/bias'] = np.array([0, 0.1])
     params['global_alignment/kernel'] = np.array([[1.0, 1], [0, 1]])
-    for normalize, context in ((True, unit(attended)), (False, attended)):
-        got = oracle.alignments(
-            REGIONS, WORDS, np.array([1, 0]), np.array([0, 2]), params, normalize_attended=normalize
-        )
-        np.testing.assert_allclose(got[0], np.array([1, 5]) / np.sqrt(26), **TIGHT)
-        np.testing.assert_allclose(got[1:], unit((context - WORDS) ** 2 + [0, 0.1]), **TIGHT)
+    got = oracle.alignments(REGIONS, WORDS, np.array([1, 0]), np.array([0, 2]), params)
+    np.testing.assert_allclose(got[0], np.array([1, 5]) / np.sqrt(26), **TIGHT)
+    np.testing.assert_allclose(got[1:], unit((unit(attended) - WORDS) ** 2 + [0, 0.1]), **TIGHT)
 
 
 def test_sgr_reasoning_by_hand():
@@ -178,10 +165,10 @@ def test_saf_filter_by_hand():
 
 
 def test_sgr_and_saf_join_their_parts():
-    nodes = [*oracle.local_alignments(V, W, PARAMS, slope=0, softmax_temperature=5, normalize_attended=False)]
+    nodes = [*oracle.local_alignments(V, W, PARAMS, softmax_temperature=5)]
     vectors = oracle.image_global(V, PARAMS), oracle.text_global(W, PARAMS)
     nodes = np.array([oracle.global_alignment(*vectors, PARAMS), *nodes])
-    options = {'slope': 0, 'softmax_temperature': 5, 'normalize_attended': False}
+    options = {'softmax_temperature': 5}
     assert oracle.sgr_score(V, W, PARAMS, **options) == oracle.sgr_readout(nodes, PARAMS)
     mean, variance = PARAMS['filter_norm/mean'][0], PARAMS['filter_norm/variance'][0]
     assert oracle.saf_score(V, W, PARAMS, **options) == oracle.saf_readout(nodes, PARAMS, mean, variance)
@@ -252,7 +239,7 @@ def test_a_slot_without_regions_keeps_its_statistics():
 
 def test_naaf_by_hand():
     """Threshold 0.7: word 0 matches region 0 alone (0.8), word 1 nothing, and misses by 0.1."""
-    similarity = np.array(BY_HAND['t2i', 'clipped_l2norm', 0.1])
+    similarity = np.array(BY_HAND['t2i'])
     first = logistic(20 * (similarity[:, 0] - similarity[:, 1]))
     relevance = 0.8 * first[0] + 0.6 * (1 - first[0]), 0.6 * first[1] - 0.8 * (1 - first[1])
     want = (0.8 - 0.1 + sum(relevance)) / 2
@@ -362,13 +349,8 @@ def test_dbl_by_hand():
     mean = (difference + difference[::-1]) / 2
     params = identity_params()
     params['score/kernel'], params['score/bias'] = np.array([[2.0], [1]]), np.array([0.1])
-    for normalize, vector in ((True, unit(mean)), (False, mean)):
-        score = oracle.dbl_score(REGIONS, REGIONS, params, normalize_mean=normalize, softmax_temperature=np.log(3))
-        np.testing.assert_allclose(score, np.tanh(vector @ [2, 1] + 0.1), **TIGHT)
-    context = np.array([3, 1]) / 4
-    difference = unit((context - [1, 0]) ** 2)
-    score = oracle.dbl_score(REGIONS, REGIONS, params, normalize_attended=False, softmax_temperature=np.log(3))
-    np.testing.assert_allclose(score, np.tanh(unit(difference + difference[::-1]) @ [2, 1] + 0.1), **TIGHT)
+    score = oracle.dbl_score(REGIONS, REGIONS, params, softmax_temperature=np.log(3))
+    np.testing.assert_allclose(score, np.tanh(unit(mean) @ [2, 1] + 0.1), **TIGHT)
 
 
 SCORES = {
@@ -382,9 +364,8 @@ SCORES = {
 }
 
 
-SLOPE = {'slope': (0.1, 0)}
-READOUT = {**SLOPE, 'softmax_temperature': (9, 4), 'normalize_attended': (True, False)}
-SCAN = {**SLOPE, 'raw_feature_norm': ('clipped_l2norm', 'l2norm'), 'aggregation': ('LogSumExp', 'Mean')}
+READOUT = {'softmax_temperature': (9, 4)}
+SCAN = {'aggregation': ('LogSumExp', 'Mean')}
 DEFAULTS = {  # score: (arguments, {option: (published, another)})
     'scan_t2i': (oracle.scan_score, (), {**SCAN, 'softmax_temperature': (9, 4), 'lse_temperature': (6, 5)}),
     'scan_i2t': (
@@ -392,14 +373,14 @@ DEFAULTS = {  # score: (arguments, {option: (published, another)})
         (),
         {**SCAN, 'softmax_temperature': (4, 9), 'lse_temperature': (5, 6)},
     ),
-    'bfan': (oracle.bfan_score, (), {**SLOPE, 'softmax_temperature': (20, 5), 'focal': ('equal', 'prob')}),
+    'bfan': (oracle.bfan_score, (), {'softmax_temperature': (20, 5), 'focal': ('equal', 'prob')}),
     'sgr': (oracle.sgr_score, (PARAMS,), READOUT),
     'saf': (oracle.saf_score, (PARAMS,), READOUT),
-    'dbl': (oracle.dbl_score, (PARAMS,), {**READOUT, 'normalize_mean': (True, False)}),
+    'dbl': (oracle.dbl_score, (PARAMS,), READOUT),
     'naaf': (
         lambda v, w, **options: oracle.naaf_score(unit(v), unit(w), threshold=0.3, smooth=False, **options),
         (),
-        {**SLOPE, 'softmax_temperature': (20, 9)},
+        {'softmax_temperature': (20, 9)},
     ),
 }
 
@@ -433,17 +414,14 @@ def test_length_does_not_matter_where_all_is_cosines(name):
     np.testing.assert_allclose([score(7 * V, W), score(V, 7 * W)], score(V, W), **TIGHT)
 
 
-@pytest.mark.parametrize('norm', oracle.RAW_FEATURE_NORMS)
-def test_length_of_regions_matters_to_attention_without_a_norm_only(norm):
+def test_length_of_regions_does_not_matter_to_attention():
     lengths = np.array([[1], [2], [5], [0.5]])
-    weights = [oracle.scan_attention(x, W, raw_feature_norm=norm) for x in (V, V * lengths)]
-    assert (np.abs(weights[0] - weights[1]).max() < 1e-6) == norm.endswith(('l2norm', 'l1norm'))
+    np.testing.assert_allclose(oracle.scan_attention(V, W), oracle.scan_attention(V * lengths, W), atol=1e-6)
 
 
-@pytest.mark.parametrize('norm', oracle.RAW_FEATURE_NORMS)
-def test_attention_sums_to_one_over_what_is_attended_to(norm):
+def test_attention_sums_to_one_over_what_is_attended_to():
     for direction, axis in (('t2i', 1), ('i2t', 0)):
-        weights = oracle.scan_attention(V, W, direction=direction, raw_feature_norm=norm)
+        weights = oracle.scan_attention(V, W, direction=direction)
         assert weights.shape == (5, 4)
         np.testing.assert_allclose(weights.sum(axis), 1)
     for weights, axis in zip(oracle.bfan_attention(V, W), (1, 0), strict=True):

@@ -28,7 +28,7 @@ DIM = 8
 
 def make_vse(mlp='none', bidirectional=False, bert=False, make=vse.VSE, **changes):
     """VSE++ at a small size, or another model of its kind."""
-    image = vision.RegionEncoder(DIM, mlp=mlp, output_norm=False, norm_padding=False, weight_norm=False)
+    image = vision.RegionEncoder(DIM, mlp=mlp, norm_padding=False)
     text_encoder = text.GRUEncoder(VOCABULARY, DIM, word_dim=5, bidirectional=bidirectional, dropout=0.0)
     if bert:
         text_encoder = text.BERTEncoder(VOCABULARY, DIM, 'tiny', dropout=0.1, output_dropout=0.1, dtype='float32')
@@ -36,12 +36,12 @@ def make_vse(mlp='none', bidirectional=False, bert=False, make=vse.VSE, **change
     return make(DIM, image, text_encoder, **keywords | changes)
 
 
-ATTENTION = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1, 'lambda_softmax': 9.0}
+ATTENTION = {'lambda_softmax': 9.0}
 
 
 def sides(**changes):
     """The encoders of a model of the SCAN lineage."""
-    image = vision.RegionEncoder(DIM, mlp='none', output_norm=False, norm_padding=False, weight_norm=False)
+    image = vision.RegionEncoder(DIM, mlp='none', norm_padding=False)
     return {'image': image, 'text': text.GRUEncoder(VOCABULARY, DIM, 5, bidirectional=True, dropout=0.0)} | changes
 
 
@@ -54,11 +54,11 @@ def make_sgraf(reasoning, wholes=True, **changes):
     image_whole = alignment.SelfAttention(dropout=0.4, slots=7) if wholes else None
     text_whole = alignment.SelfAttention(dropout=0.4, slots=None) if wholes else None
     options = {'image_whole': image_whole, 'text_whole': text_whole, 'reasoning': reasoning}
-    options |= ATTENTION | {'normalize_attended': True, 'activation': 'sigmoid'} | changes
+    options |= ATTENTION | {'activation': 'sigmoid'} | changes
     return sgraf.SGRAF(DIM, alignment_dim=6, **sides() | options)
 
 
-NAAF = {'slope': 0.1, 'lambda_softmax': 20.0, 'smoothing': True, 'lambda_smoothing': 5.0}
+NAAF = {'lambda_softmax': 20.0, 'lambda_smoothing': 5.0}
 NAAF |= {'alpha': 2.0, 'minimum_words': 4}
 GPO = {'bidirectional': True, 'image_pooling': 'gpo', 'text_pooling': 'gpo'}
 VSRN = {
@@ -103,12 +103,12 @@ MATCHERS = {
     'max_pooling': make_vse(image_pooling='max', text_pooling='mean'),
     'vsrn_f30k': vsrn.VSRN(**VSRN),
     'scan_t2i': make_scan('t2i', 'LogSumExp'),
-    'scan_i2t': make_scan('i2t', 'Mean', image=sides()['image'].clone(weight_norm=True)),
+    'scan_i2t': make_scan('i2t', 'Mean'),
     'bfan_equal': bfan.BFAN(DIM, focal='equal', **sides() | ATTENTION),
     'bfan_prob': bfan.BFAN(DIM, focal='prob', **sides() | ATTENTION),
     'sgr': make_sgraf(alignment.GraphReasoning(3)),
     'saf': make_sgraf(alignment.AttentionFiltration()),
-    'dbl': make_sgraf(alignment.Mean(normalize=True), wholes=False, activation='tanh'),
+    'dbl': make_sgraf(alignment.Mean(), wholes=False, activation='tanh'),
     'naaf': naaf.NAAF(DIM, **sides() | NAAF),
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
     'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),

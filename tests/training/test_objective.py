@@ -35,7 +35,7 @@ CAPTION = {'loss': 'tokens.captioning', 'weight': 1.0, 'start_epoch': 0, 'end_ep
 
 def test_loss_takes_the_margins_of_a_ranking():
     phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
-    both = rank_in_batch(range(5), relevance=phi, margin_temperature=4.0)
+    both = rank_in_batch(range(5), relevance=phi)
     adaptive = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'ranking.adaptive_margin'}
     terms = make_terms({'hard': TERM, 'sam': adaptive})
     total, values = objective(terms, both, epoch=0)
@@ -43,8 +43,8 @@ def test_loss_takes_the_margins_of_a_ranking():
     for i in range(5):
         for j in range(5):
             if i != j:
-                want += max(0, (phi[i, i] - phi[i, j]) / 4 + s[i, j] - s[i, i])
-                want += max(0, (phi[i, i] - phi[j, i]) / 4 + s[j, i] - s[i, i])
+                want += max(0, (phi[i, i] - phi[i, j]) / 5 + s[i, j] - s[i, i])
+                want += max(0, (phi[i, i] - phi[j, i]) / 5 + s[j, i] - s[i, i])
     np.testing.assert_allclose(values['sam'], want, rtol=1e-5)
     np.testing.assert_allclose(total, values['hard'] + values['sam'], rtol=1e-6)
     positive = [(terms['hard'].per_query(r) + terms['sam'].per_query(r)) > 0 for r in both.values()]

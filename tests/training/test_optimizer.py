@@ -22,7 +22,6 @@ ADAMW = {
     'weight_decay': 0.0,
     'factors': {},
     'decay_epochs': 9,
-    'decay_factor': 0.1,
     'clip_norm': 2.0,
     'steps_per_epoch': 1,
 }

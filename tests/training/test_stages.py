@@ -38,7 +38,7 @@ QUINTUPLET = {
 }
 
 
-def make_negatives(split, top_h_texts=6, top_h_images=3, coupled=False, redraw=True):
+def make_negatives(split, top_h_texts=6, top_h_images=3):
     """All non-matching items in a random order for each query."""
     rng = np.random.default_rng(0)
     own = split.image_of_text == np.arange(split.num_images)[:, None]
@@ -46,7 +46,7 @@ def make_negatives(split, top_h_texts=6, top_h_images=3, coupled=False, redraw=T
         np.array([rng.permutation(np.flatnonzero(~row))[:top] for row in rows])
         for rows, top in ((own, top_h_texts), (own.T, top_h_images))
     )
-    return OfflineNegatives(Candidates(i2t, t2i), top_h_texts, top_h_images, coupled, redraw)
+    return OfflineNegatives(Candidates(i2t, t2i), top_h_texts, top_h_images)
 
 
 def sample_often(negatives, split, times=400):
@@ -68,19 +68,10 @@ def test_negatives_are_sampled_independently():
     assert {int(t) for t in other_texts[images == 0]} == set(np.flatnonzero(split.image_of_text == 0))
 
 
-def test_released_sampling_is_coupled_and_fixed():
-    split = make_split(5, 12)
-    negatives = make_negatives(split, coupled=True, redraw=False)
-    (images, texts), _ = sample_often(negatives, split)
-    ranks = np.argmax(negatives.candidates.i2t[split.image_of_text] == texts[..., None], axis=-1)
-    np.testing.assert_array_equal(images, negatives.candidates.t2i[np.arange(12), ranks // 2])
-    assert (split.image_of_text[texts] == images).any()
-
-
 def test_more_negatives_than_listed_are_refused():
     split = make_split(5, 12)
     with pytest.raises(ValueError, match='top_h_images is 4; the lists hold 1 to 3'):
-        OfflineNegatives(make_negatives(split).candidates, 6, 4, False, True)
+        OfflineNegatives(make_negatives(split).candidates, 6, 4)
 
 
 def make_pipeline(offline):
@@ -323,7 +314,7 @@ def test_keys_that_a_stage_replaces_are_refused_as_flags(tmp_path, monkeypatch, 
         ('vsepp,adapoffquin,f8k', 'stages.first.seed=7', "both stages have 'seed' of the config"),
         ('vsepp,adapoffquin,f8k', 'stages.first.data.root=x', "both stages have 'data' of the config"),
         ('vsepp,adapoffquin,f8k', 'stages.first.masking.rate=.3', "not read unless 'masking.num_views' is set"),
-        ('vsepp,adapoffquin,f8k', 'stages.first.offline.redraw=False', "not read unless 'offline.path' is set"),
+        ('vsepp,adapoffquin,f8k', 'stages.first.offline.top_h_texts=7', "not read unless 'offline.path' is set"),
     ):
         command = ['train', f'--config=aoq:{words}', f'--workdir={tmp_path}/run', f'--config.{key}']
         assert cli.main(command) == EXIT_USER_ERROR

@@ -68,7 +68,6 @@ def check(row: Row, base: Path, folder: Path) -> str | None:
 NEW = ('train', '--config', 'config.py', '--workdir', 'new')
 WRONG_VALUES = {'a word': 'fast', 'a list': ['x'], 'a dict': {'x': 1}}
 OPTIONAL = {  # arguments with a default
-    'candidates.margin_temperature',
     'data.dev_images',
     'members.target.init_from',
     'members.target.learn_from',
@@ -113,7 +112,6 @@ RANGES = {
     'optimizer.learning_rate': (-1.0, 0.0, math.nan),
     'optimizer.weight_decay': (-1.0, math.nan),
     'optimizer.decay_epochs': (0, -1),
-    'optimizer.decay_factor': (-1.0, math.nan),
     'optimizer.clip_norm': (0.0, -1.0, math.nan),
     'evaluation.every_steps': (0, -1),
     'run.log_every': (0, -1),
@@ -149,7 +147,6 @@ def ignored_rows() -> Iterator[Row]:
     for given in (
         ('vocabulary.min_count=1', 'vocabulary.path=config.py'),
         ('model.image.norm_padding=True',),
-        ('model.image.output_norm=True',),
         ('scene_graphs.source=scene_graphs.rules',),
         ('initialize.word_vectors=absent', 'members.target.init_from=run'),
     ):

@@ -34,7 +34,7 @@ VALUE_ERRORS = (
     jax.errors.TracerArrayConversionError,
 )
 TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if or boolean indices'
-CANDIDATES = {'in_batch': ('same_image', 'margin_temperature'), 'shortlist': ('num_extra', 'num_hard'), 'sampled': ()}
+CANDIDATES = {'in_batch': ('same_image',), 'shortlist': ('num_extra', 'num_hard'), 'sampled': ()}
 COMMON_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction')  # of every term
 TERM_KEYS = (*COMMON_KEYS, 'rankings')
 
