@@ -10,6 +10,22 @@ from typing import Any
 from jitm.errors import UserError, did_you_mean
 
 OLD_KEYS = {'rounds', 'rankings'}  # of configs before checkpoint format 4
+_ATTENTION = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1}
+REMOVED = {  # a section, or the function or class that it names -> keys that it had, and the only values that are left
+    'offline': {'coupled': False, 'redraw': True},
+    'candidates': {'margin_temperature': 5.0},
+    'adamw': {'decay_factor': 0.1},
+    'scan.SCAN': _ATTENTION,
+    'bfan.BFAN': _ATTENTION,
+    'sgraf.SGRAF': _ATTENTION | {'normalize_attended': True},
+    'naaf.NAAF': {'slope': 0.1, 'smoothing': True},
+    'alignment.Mean': {'normalize': True},
+    'vision.RegionEncoder': {'output_norm': False, 'weight_norm': False},
+    'ranking.selective_hard_negative': {'over_candidates': False},
+    'ranking.polynomial': {'positive_coefficients': [0.2, -0.7, 0.5], 'negative_coefficients': [0.9, -0.4, 0.03]},
+    'offline.adaptive_offline_quintuplet': {'detach': False, 'clamp': False},
+    'distillation.rank_distillation': {'length': 4},
+}
 
 
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
@@ -126,12 +142,39 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(config))
 
 
-def check_format(config: Any, workdir: Any) -> None:
-    """Raises a UserError if the saved config of a run is no dict, has keys of an older format or has none."""
+def as_current(config: Any, workdir: Any) -> dict[str, Any]:
+    """Returns the saved config of a run without the keys of earlier versions whose value is fixed now.
+
+    Args:
+      config: The content of `config.json`.
+      workdir: The run directory, for messages.
+
+    Raises:
+      UserError: if it is no dict, is empty or has keys of an older format; or if a fixed key has another value.
+    """
     if isinstance(config, Mapping) and not OLD_KEYS.isdisjoint(config):
         raise UserError(f'{workdir} holds a run of an older format; train it again with this version in a new workdir')
     if not isinstance(config, Mapping) or not config:
         raise UserError(f'{workdir / "config.json"} is damaged; restore it, or choose a new workdir')
+    return _without_removed(config, workdir)
+
+
+def _without_removed(section: Mapping[str, Any], workdir: Any, where: str = '') -> dict[str, Any]:
+    names = (where.rpartition('.')[2], section.get('name'), section.get('loss'))
+    fixed = {key: value for name in names if isinstance(name, str) for key, value in REMOVED.get(name, {}).items()}
+    current = {}
+    for key, value in section.items():
+        path = f'{where}.{key}'.lstrip('.')
+        if key in fixed and value != fixed[key]:
+            raise UserError(
+                f"{workdir} holds a run with '{path}' = {value!r}, but this version has {fixed[key]!r} only; "
+                'use the version that trained it'
+            )
+        if isinstance(value, Mapping):
+            current[key] = _without_removed(value, workdir, path)
+        elif key not in fixed:
+            current[key] = value
+    return current
 
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:

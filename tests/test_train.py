@@ -612,6 +612,18 @@ def test_resuming_with_other_run_options(finished, tiny_config, tmp_path):
     assert result['best']['rsum'] == max(line['rsum'] for line in lines)
 
 
+def test_resuming_a_run_whose_config_has_keys_of_one_value(finished, tiny_config, tmp_path):
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished, workdir)
+    written = (workdir / 'config.json').read_text()
+    (workdir / 'config.json').write_text(written.replace('"offline": {', '"offline": {"redraw": true,'))
+    assert loop.train_and_evaluate(tiny_config, workdir)
+    assert (workdir / 'config.json').read_text() == written
+    (workdir / 'config.json').write_text(written.replace('"offline": {', '"offline": {"redraw": false,'))
+    with pytest.raises(UserError, match=r"'offline.redraw' = False, but this version has True only"):
+        loop.train_and_evaluate(tiny_config, workdir)
+
+
 @pytest.mark.slow
 def test_validation_scores_the_evaluated_member(tiny_config):
     tiny_config['members'] = {'another': tiny_config['members']['target'], **tiny_config['members']}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from jitm.types import Images
 CROPS = (1, 10)
 IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
 PARTS = 'params', 'batch_stats'
+REMOVED = re.compile(r'\n *(output|weight)_norm = False')  # what earlier versions wrote about each `RegionEncoder`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,22 +199,23 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
     features = f'{workdir} was trained on features of a network'
     remedy = 'name its run directory, or its file of weights, with --encoder (jitm.load: encoder)'
     try:
-        network = _read(encoded_by, moved)
+        network = _read(encoded_by, workdir, moved)
     except UserError as error:
         raise UserError(f'{features} that cannot be read: {error}; {remedy}') from None
     except (KeyError, TypeError, AttributeError):
         raise UserError(f'{features} of which the record is damaged; train again on features of jitm encode') from None
-    differing = [key for key, value in network.identity.items() if encoded_by[key] != value]
+    recorded = {**encoded_by, 'network': REMOVED.sub('', encoded_by['network'])}
+    differing = [key for key, value in network.identity.items() if recorded[key] != value]
     if differing:
         raise UserError(f'{features} that differs from the one found ({", ".join(differing)}); {remedy}')
     return network
 
 
-def _read(encoded_by: Mapping[str, Any], moved: str | Path | None) -> Network:
+def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None) -> Network:
     origin, crops, dtype = (encoded_by[key] for key in ('origin', 'crops', 'dtype'))
     if 'workdir' in origin:
         return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), crops, dtype)
-    config, member = ranges.check(origin['config']), origin['member']
+    config, member = ranges.check(config_lib.as_current(origin['config'], workdir)), origin['member']
     if moved and config['members'][member].get('init_from'):
         section = {**config['members'][member], 'init_from': str(moved)}
         config = {**config, 'members': {**config['members'], member: section}}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.config import check_format, differences, flatten
+from jitm.config import as_current, differences, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 from jitm.files import parse_json
@@ -109,9 +109,9 @@ def read_run_log(workdir: Path) -> RunLog:
         path.stat()
     except (OSError, ValueError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
-    check_format(config, workdir)
+    config = as_current(config, workdir)
     description = read_description(workdir)
-    if description and (changed := differences(description['config'], config)):
+    if description and (changed := differences(as_current(description['config'], workdir), config)):
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
     lines = read_metrics(workdir)
     warn_of_lost_lines(workdir, lines, description)
@@ -146,7 +146,8 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
     origins = {}
     for path, (kind, *workdirs) in runs.items():
         with contextlib.suppress(OSError, ValueError):
-            configs = [parse_json((Path(workdir) / 'config.json').read_text()) for workdir in workdirs]
+            texts = {workdir: (Path(workdir) / 'config.json').read_text() for workdir in workdirs}
+            configs = [as_current(parse_json(text), workdir) for workdir, text in texts.items()]
             settings = [setting_keys(replace_run_paths(one, read_origins(one))) for one in configs]
             if settings:
                 text = json.dumps([kind, settings], sort_keys=True)
