@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
+import jitm
 from jitm import configs, ranges
 from jitm.commands import cli
 from jitm.commands.arguments import with_arguments
 from jitm.evaluation import published
+from jitm.runs.log import read_metrics
 from tests.conftest import ROOT
 
 README = ROOT / 'README.md'
@@ -217,6 +219,21 @@ def test_readme_commands_run(workplace, capsys):
     assert examples
     for example in examples:
         exec(compile(example, 'README.md', 'exec'), {})
+
+
+@pytest.mark.slow
+def test_numbers_of_the_demo():
+    """The rounded numbers of README are those of `make demo`, which CI runs before the tests; CPUs differ by rounding."""
+    workdir = ROOT / 'runs' / 'demo'
+    if not workdir.exists():
+        pytest.skip('make demo has not run')
+    text = ' '.join(README.read_text().split())
+    dev, before = map(int, re.search(r'on dev \(rsum about (\d+), before training about (\d+);', text).groups())
+    test = int(re.search(r'the rsum on test, about (\d+):', text)[1])
+    validations = [line['rsum'] for line in read_metrics(workdir) if line['part'] == 'dev']
+    assert max(validations) == pytest.approx(dev, abs=12)
+    assert validations[0] == pytest.approx(before, abs=3)
+    assert jitm.evaluate(jitm.load(workdir), 'test')['rsum'] == pytest.approx(test, abs=12)
 
 
 @pytest.mark.parametrize('page', ['losses', 'models'])

@@ -1,5 +1,7 @@
 """Wrong arguments of a command: one sentence and exit code 2."""
 
+import os
+
 import pytest
 
 from jitm.commands import cli
@@ -12,7 +14,8 @@ WRONG = [
     ('train --workdir run --config.epochs=3', '--config is missing; jitm settings lists'),
     ('train --workdir run --config=:f30k', '--config is missing; jitm settings lists'),
     ('train --workdir run --config=None', 'config file None does not exist'),
-    (f'train --workdir run --config={ROOT}', f'config file {ROOT} does not exist'),
+    (f'train --workdir run --config={ROOT}', f'config file {ROOT} is no regular file'),
+    ('train --workdir run --config=pipe.py', 'config file pipe.py is no regular file'),
     ('train --workdir run --config={dict}', 'get_config returns dict; return a ConfigDict'),
     ('train --workdir run --config={none}', 'get_config returns NoneType; return a ConfigDict'),
     (f'{TRAIN} --num_processes=0', '--num_processes=0: 0 is not a positive integer'),
@@ -29,6 +32,7 @@ WRONG = [
 def test_wrong_arguments_are_one_sentence(finished, tmp_path, monkeypatch, capsys, command, sentence):
     (tmp_path / 'dict.py').write_text('def get_config():\n    return {1: 2}\n')
     (tmp_path / 'none.py').write_text('def get_config():\n    return None\n')
+    os.mkfifo(tmp_path / 'pipe.py')
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob('*')) + sorted(finished.rglob('*'))
     words = command.format(finished=finished, dict=tmp_path / 'dict.py', none=tmp_path / 'none.py').split()

@@ -222,6 +222,7 @@ def config_file_rows() -> Iterator[Row]:
         yield Row(f'config file: {name}', NEW, lambda folder, t=text: (folder / 'config.py').write_text(t), sentence)
     for name, value in {'absent.py': 'absent.py', 'a folder': 'data', 'empty': '', 'words': 'config.py:word'}.items():
         yield Row(f'--config: {name}', ('train', '--config', value, '--workdir', 'new'))
+    yield Row('config file: a pipe', NEW, make_pipe('config.py'), 'config.py is no regular file')
 
 
 def _array(change: Callable[[np.ndarray], object], split: str) -> Callable[[Path], None]:
