@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from concurrent import futures
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+import filelock
 import numpy as np
 
 from jitm.errors import UserError
@@ -113,7 +113,7 @@ def _open_locked(path: Path) -> IO[bytes]:
     """Opens a file that no other process or thread has open by this function, and waits for the others."""
     while True:
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), 'wb')
-        fcntl.flock(file, fcntl.LOCK_EX)
+        filelock.lock_descriptor(file.fileno(), poll_interval=0.01)  # closing the file releases it
         with contextlib.suppress(FileNotFoundError):  # it was renamed or removed meanwhile
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                 return file
@@ -125,21 +125,20 @@ def locked(folder: Path, message: str) -> Iterator[None]:
     """Creates a folder and excludes other processes from it; leaves it as it was if nothing is written there.
 
     Args:
-      folder: it holds the file of the lock, which the end of the process releases.
-      message: of the error.
+      folder: The folder; it holds the file of the lock, which the end of the process, also by a signal, releases.
+      message: The message of the error.
 
     Raises:
-      UserError: if another process has locked the folder, or it cannot be written.
+      UserError: If another process has locked the folder, or it cannot be written.
     """
     with contextlib.ExitStack() as stack:
         with writing(folder):
             new, unlocked = not folder.exists(), not (folder / LOCK).exists()
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((folder / LOCK).open('a'))  # somebody else's keeps its content
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(message) from None
+            free = filelock.lock_descriptor(file.fileno(), blocking=False)
+        if not free:
+            raise UserError(message)
         try:
             yield
         finally:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -95,3 +97,21 @@ def test_a_lock_leaves_a_folder_as_it_was(tmp_path, names):
         assert (folder / LOCK).exists()
     assert sorted(tmp_path.rglob('*')) == ([] if names is None else [folder, *(folder / name for name in names)])
     assert all((folder / name).read_bytes() == b'mine' for name in names or ())
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    code = f"""
+import pathlib, time
+from jitm.files import locked
+with locked(pathlib.Path({str(tmp_path)!r}), 'busy'):
+    print('locked', flush=True)
+    time.sleep(600)
+"""
+    holder = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout.readline() == 'locked\n'
+        with pytest.raises(UserError, match='busy'), locked(tmp_path, 'busy'):
+            pass
+        holder.kill()
+    with locked(tmp_path, 'busy'):
+        pass

@@ -1,14 +1,19 @@
-"""The wheel and the editable installation, each in an environment of its own, without the network."""
+"""The requirements, the wheel and the editable installation, each in an environment of its own, without the network."""
 
+import ast
 import os
 import subprocess
 import sys
-import sysconfig
+import tomllib
 import venv
 import zipfile
+from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.conftest import ROOT
 
@@ -17,8 +22,84 @@ TINY = (
     *('--config.data.train_images=8', '--config.data.dev_images=4', '--config.data.test_images=4'),
 )
 PARTS = ('pyproject.toml', 'README.md', 'LICENSE', 'configs', 'jitm')
+PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+EXTRAS = PROJECT['optional-dependencies']
 
-pytestmark = pytest.mark.slow
+
+# Imports every module and runs commands that need an extra, where none is installed.
+MISSING = {
+    ('PIL', 'photos'): [
+        *('train', '--config', 'vsepp:squeezenet,scratch,f8k', '--config.data.root=photo', '--workdir', 'photos')
+    ],
+    ('matplotlib', 'report'): ['report', 'empty/run', 'empty/run'],
+    ('textblob', 'graphs'): [
+        *('words', '--workdir', 'empty/run', '--split', 'test', '--perturbations', 'noun', '--min_count', '1')
+    ],
+    ('starlette', 'explorer'): ['explorer', '--workdir', 'empty/run'],
+    ('faiss', 'export'): ['search', '--workdir', 'empty/run', '--split', 'test', '--export', 'vectors', 'a ring'],
+    ('eccv_caption', 'eccv'): ['eval', '--workdir', 'empty/run', '--split', 'test', '--eccv'],
+}
+WITHOUT_EXTRAS = f"""
+import contextlib, importlib, io, pkgutil, jitm
+from jitm.commands import cli
+for module in pkgutil.walk_packages(jitm.__path__, 'jitm.'):
+    if module.name != 'jitm.__main__':
+        importlib.import_module(module.name)
+for command in {list(MISSING.values())}:
+    with contextlib.redirect_stderr(io.StringIO()) as error, contextlib.redirect_stdout(io.StringIO()):
+        code = cli.main(command)
+    print(code, error.getvalue().splitlines()[-1])
+"""
+
+
+def distributions(requirements: Iterable[str]) -> set[str]:
+    """Returns the names of the distributions that requirements name, on this platform and without extras."""
+    parsed = map(Requirement, requirements)
+    return {canonicalize_name(one.name) for one in parsed if not one.marker or one.marker.evaluate({'extra': ''})}
+
+
+def requirements_of(name: str) -> set[str]:
+    """Returns what an installed distribution requires itself."""
+    return distributions(metadata.requires(name) or ())
+
+
+def all_requirements(names: set[str]) -> set[str]:
+    """Returns installed distributions with all that they require."""
+    found, new = set(), names
+    while new:
+        found |= new
+        new = set().union(*map(requirements_of, new)) - found
+    return found
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields the packages that a module imports with the extras that `require` names, '' for plain imports."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.partition('.')[0], '') for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.partition('.')[0], ''
+        elif isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'require':
+            for module in ast.walk(node.args[0]):  # a constant, unless it is a variable of a loop over constants
+                if isinstance(module, ast.Constant):
+                    yield module.value.partition('.')[0], node.keywords[0].value.value
+
+
+def test_every_import_is_of_a_requirement():
+    direct = distributions(PROJECT['dependencies'])
+    base = direct.union(*map(requirements_of, direct))
+    optional = set().union(*map(distributions, EXTRAS.values()))
+    known = metadata.packages_distributions()
+    found = {pair for path in (ROOT / 'jitm').rglob('*.py') for pair in imports(path)}
+    for package, extra in sorted(found):
+        names = {canonicalize_name(name) for name in known.get(package, [package])}
+        allowed = distributions(EXTRAS[extra]) if extra else base | optional
+        if package not in {*sys.stdlib_module_names, 'jitm'}:
+            assert names & allowed, f'{package} is imported, but not among the requirements of {extra or "jitm"}'
+
+
+def test_the_base_installation_has_few_requirements():
+    assert len(PROJECT['dependencies']) <= 15
 
 
 @pytest.fixture(scope='module')
@@ -39,11 +120,15 @@ def run(*command: object, cwd: Path) -> str:
 
 
 def install(folder: Path, *what: object) -> Path:
-    """Installs jitm beside the packages of this environment; returns the folder of the programs."""
+    """Installs jitm in a new environment that has its requirements alone; returns the folder of the programs."""
     venv.create(folder, symlinks=True)
     python = folder / 'bin' / 'python'
     (packages,) = folder.glob('lib/python*/site-packages')
-    (packages / 'others.pth').write_text(sysconfig.get_path('purelib') + '\n')
+    for name in all_requirements(distributions([*PROJECT['dependencies'], 'setuptools'])):  # which builds
+        distribution = metadata.distribution(name)
+        for part in {file.parts[0] for file in distribution.files} - {'..', '__pycache__'}:
+            if not (packages / part).exists():  # several distributions may share a namespace
+                (packages / part).symlink_to(distribution.locate_file(part))
     offline = ('--no-index', '--no-deps', '--no-build-isolation', '--ignore-installed')
     run(sys.executable, '-m', 'pip', '--python', python, 'install', '--quiet', *offline, *what, cwd=folder)
     return python.parent
@@ -59,6 +144,7 @@ def wheel(clone, tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_wheel_has_one_package_with_the_configs(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split('/')[0] for name in names if '.dist-info/' not in name} == {'jitm'}
@@ -66,6 +152,7 @@ def test_the_wheel_has_one_package_with_the_configs(wheel):
     assert files <= {*names}
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_works_in_any_folder(wheel, tmp_path):
     programs, empty = install(tmp_path / 'environment', wheel), tmp_path / 'empty'
     empty.mkdir()
@@ -77,8 +164,17 @@ def test_an_installed_wheel_works_in_any_folder(wheel, tmp_path):
     (foreign / 'configs' / '__init__.py').write_text('raise ImportError\n')
     argv = ('-m', 'jitm', 'train', '--config', 'demo', '--workdir', 'run')
     run(programs / 'python', *argv, *TINY, cwd=foreign)
+    (tmp_path / 'photo' / 'train').mkdir(parents=True)
+    (tmp_path / 'photo' / 'train' / 'metadata.jsonl').write_text('{"file_name": "a.png", "captions": ["a ring"]}\n')
+    (tmp_path / 'photo' / 'train' / 'a.png').write_bytes(b'a')
+    expected = [
+        f"2 error: the package {package} is not installed: run pip install 'jitm[{extra}]'"
+        for package, extra in MISSING
+    ]
+    assert run(programs / 'python', '-c', WITHOUT_EXTRAS, cwd=tmp_path).splitlines() == expected
 
 
+@pytest.mark.slow
 def test_an_editable_installation_is_found_beside_the_clone(clone, tmp_path):
     programs = install(tmp_path / 'environment', '--editable', clone)
     code = 'import jitm; from jitm.configs import vse; print(jitm.__file__, jitm.load)'
