@@ -223,7 +223,7 @@ def test_readme_commands_run(workplace, capsys):
 
 @pytest.mark.slow
 def test_numbers_of_the_demo():
-    """The rounded numbers of README are those of `make demo`, which CI runs before the tests; CPUs differ by rounding."""
+    """CI runs `make demo` before the tests; the numbers of README are rounded, as CPUs differ."""
     workdir = ROOT / 'runs' / 'demo'
     if not workdir.exists():
         pytest.skip('make demo has not run')
