@@ -34,6 +34,7 @@ from jitm.runs.log import DESCRIPTION, MANIFEST
 SELECTED_BY = 'rsum'
 READING = '.reading_'  # begins the names of folders of hard links
 PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
+REMOVED = 'removed'  # a checkpoint is moved here, and then removed: a killed process never leaves a part of it
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
 START = 2**20  # bytes of the other files of a new run
 FORMAT = 5  # of the content; to be raised when older checkpoints can no longer be read
@@ -99,7 +100,7 @@ class Checkpoints:
             [LatestN(2), BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False)]
         )
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy, best_fn=_score, enable_async_checkpointing=False
+            preservation_policy=policy, best_fn=_score, enable_async_checkpointing=False, todelete_subdir=REMOVED
         )
         return ocp.CheckpointManager(self.folder, options=options)
 
@@ -139,6 +140,7 @@ class Checkpoints:
             self._manager.save(step, args=items, metrics=metrics, force=True)
             self._manager.wait_until_finished()
         if parallel.is_primary():
+            shutil.rmtree(self.folder / REMOVED, ignore_errors=True)
             digests = json.dumps(_digests(folder)).encode()
             with replacing(folder / MANIFEST) as file:
                 file.write(digests)
@@ -171,8 +173,8 @@ class Checkpoints:
         if best not in (None, *steps):
             logging.warning('the best checkpoint %s is missing: the best of the others counts', self.folder / str(best))
         parallel.barrier('checked checkpoints')
-        for partial in self.folder.glob(PARTIAL) if parallel.is_primary() else ():
-            shutil.rmtree(partial)
+        for left in (*self.folder.glob(PARTIAL), *self.folder.glob(REMOVED)) if parallel.is_primary() else ():
+            shutil.rmtree(left)
         for step, file in damaged.items() if parallel.is_primary() else ():
             folder = self.folder / str(step)
             if step == steps[-1] and not (folder / MANIFEST).exists():

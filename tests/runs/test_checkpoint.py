@@ -1,5 +1,6 @@
 import os
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -167,6 +168,27 @@ def test_save_that_was_not_finished_is_removed(tmp_path):
         with pytest.raises(UserError, match='checkpoints/2 is missing; restore it, or name a whole one with --step: 1'):
             checkpoints.read(2)
     assert not (tmp_path / 'damaged').exists()
+
+
+def test_kill_while_an_old_checkpoint_is_removed_leaves_nothing_damaged(tmp_path, monkeypatch, caplog):
+    def killed(folder, **options):
+        for path in Path(folder).rglob('*'):
+            if path.is_file():
+                path.unlink()
+        raise KeyboardInterrupt
+
+    with Checkpoints(tmp_path) as checkpoints:
+        save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 2.0})
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, 'rmtree', killed)
+            with pytest.raises(KeyboardInterrupt):
+                save_all(checkpoints, {4: 3.0})
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.set_aside_damaged()
+        assert checkpoints.steps() == [2, 3]
+        assert [path.name for path in checkpoints.folder.iterdir() if not path.name.isdecimal()] == []
+    assert not (tmp_path / 'damaged').exists()
+    assert caplog.text == ''
 
 
 @pytest.mark.parametrize('what', ['manifest', 'half a manifest', 'file', 'everything'])

@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -90,8 +91,8 @@ def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> C
         try:
             counts[f'kills of {name}'] += drill.survives(name, rng)
             counts[f'{name} to the same end'] += 1
-        except AssertionError as error:
-            counts[_fail(f'{name}: {str(error)[-600:]}')] += 1
+        except AssertionError:
+            counts[_fail(f'{name}: {traceback.format_exc()[-600:]}')] += 1
     return counts
 
 

@@ -166,7 +166,7 @@ def assert_same(one: Path, other: Path) -> None:
     """The results of a command in two folders agree to the last bit."""
     if (one / 'metrics.jsonl').exists():
         assert_same_run(one, other)
-        assert not (one / 'damaged').exists()
+        assert not (one / 'damaged').exists(), 'a checkpoint was taken for damaged'
     elif not (one / 'checkpoints').exists():  # those of a converted run hold times; its reader evaluates it
         names = {'timing.jsonl', 'encoded.json'}  # the latter has the path of the run
         first, second = ({k: v for k, v in runs.contents(x).items() if k not in names} for x in (one, other))
@@ -189,6 +189,7 @@ class Drill:
 
     def _start(self, name: str, folder: Path) -> Path:
         scenario = SCENARIOS[name]
+        shutil.rmtree(folder, ignore_errors=True)  # of one that failed
         shutil.copytree(self._base_of(scenario), folder)
         if scenario.make:
             runs.write_config(folder / 'config.py', scenario.make())
@@ -233,7 +234,6 @@ class Drill:
                 break
             else:  # it ended before it was killed, since it compiles less than the first one
                 self._seconds[name] = time.monotonic() - start
-                shutil.rmtree(folder)
                 self._start(name, folder)
         run_for(scenario, folder)
         for part in scenario.folders:
