@@ -22,10 +22,10 @@ from benchmarks.results import Row
 from benchmarks.scoring import SETTINGS, make_elements, make_model
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
 from jitm.data.splits import Split
-from jitm.inference.scoring import DTYPES
 from jitm.mining.job import search_all
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
+from jitm.types import DTYPES
 
 FLICKR30K_PAIRS = 29_000 * 145_000  # pairs of Flickr30K's training split
 

@@ -31,10 +31,11 @@ from jitm import config as config_lib
 from jitm import configs, parallel
 from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
 from jitm.errors import UserError
-from jitm.inference.scoring import DTYPES, MAX_TEXTS
+from jitm.inference.block_shape import MAX_TEXTS
+from jitm.inference.engine import score
 from jitm.losses.ranking import max_of_hinges
 from jitm.models.matcher import Matcher
-from jitm.types import Elements
+from jitm.types import DTYPES, Elements
 
 SETTINGS = {
     'scan_t2i': 'scan:t2i,lse,f30k',
@@ -97,17 +98,17 @@ def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     pair = jax.tree.map(lambda x: x[:2], images)
     variables = jax.device_get(model.init(jax.random.key(0), pair, pair, method='similarity'))
     images = parallel.put_rows(jax.device_get(images))
-    score = parallel.map_rows(lambda images, shared: model.apply(shared[0], images, shared[1], method='similarity'))
+    scorer = parallel.map_rows(score, model)
     # The golden ratio samples all lengths evenly at any time limit.
     order = [int(n * 0.618033988749895 * len(blocks)) % len(blocks) for n in range(4 * len(blocks))]
     spent, pairs, words = 0.0, 0, 0
     for n in order:
         length = bucket(blocks[n].max(), LENGTH_MULTIPLE)
         texts = make_elements(len(blocks[n]), blocks[n], length, args.dim, args.dtype)
-        shared = parallel.put_everywhere((variables, texts))
-        score.lower(images, shared).compile()
+        arguments = images, *parallel.put_everywhere((variables, texts))
+        scorer.lower(*arguments).compile()
         start = time.perf_counter()
-        jax.block_until_ready(score(images, shared))
+        jax.block_until_ready(scorer(*arguments))
         spent += time.perf_counter() - start
         pairs += len(counts) * len(blocks[n])
         words += len(counts) * blocks[n].sum()

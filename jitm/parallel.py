@@ -4,8 +4,9 @@ import atexit
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import chex
@@ -173,8 +174,8 @@ def data_parallel(step: Callable) -> Callable:
     return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
-def _local_mesh(devices: int | None = None) -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(jax.local_devices()[:devices], (AXIS,))
+def _local_mesh() -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(jax.local_devices(), (AXIS,))
 
 
 def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
@@ -206,50 +207,51 @@ def num_local_devices() -> int:
     return jax.local_device_count()
 
 
-def map_rows(function: Callable, devices: int | None = None) -> Callable:
-    """Compiles `function(rows, shared)` for devices of this process, with the rows split evenly.
+@functools.lru_cache(maxsize=128)
+def map_rows(function: Callable, *static: Hashable) -> Callable:
+    """Compiles `function(*static, rows, *shared)` for the devices of this process, with the rows split evenly.
+
+    Calls with equal arguments return the same function, so that it is compiled once for each shape in a process.
 
     Args:
-      function: maps rows, leaves [N, ...], and any shared argument to results, leaves [N, ...].
-      devices: number of devices; None for all.
+      function: A function of a module. It maps rows, leaves [N, ...], and shared arguments to results, leaves [N, ...].
+      *static: Its first arguments, such as a model.
 
     Returns:
-      The same function of rows in the layout of `put_rows`.
+      A function of rows in the layout of `put_rows`, and of shared arguments in that of `put_everywhere`.
     """
-    rows = jax.P(AXIS)
-    return jax.jit(
-        jax.shard_map(function, mesh=_local_mesh(devices), in_specs=(rows, jax.P()), out_specs=rows, check_vma=False)
-    )
+    split, whole = jax.P(AXIS), jax.P()
+
+    def mapped(rows: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
+        specs = {'in_specs': (split, *[whole] * len(shared)), 'out_specs': split, 'check_vma': False}
+        return jax.shard_map(functools.partial(function, *static), mesh=_local_mesh(), **specs)(rows, *shared)
+
+    return jax.jit(mapped)
 
 
-def put_rows(rows: chex.ArrayTree, devices: int | None = None) -> chex.ArrayTree:
-    """Splits rows, numpy leaves [N, ...], evenly over devices of this process, see `map_rows`."""
-    return jax.device_put(rows, jax.sharding.NamedSharding(_local_mesh(devices), jax.P(AXIS)))
-
-
-def first_copy(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns the copy on the first device of arrays that all devices of this process hold; nothing is transferred."""
-    return jax.tree.map(lambda x: x.addressable_data(0), tree)
+def put_rows(rows: chex.ArrayTree) -> chex.ArrayTree:
+    """Splits rows, numpy leaves [N, ...], evenly over the devices of this process, see `map_rows`."""
+    return jax.device_put(rows, jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS)))
 
 
 def put_everywhere(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Copies arrays to every device of this process, for the shared argument of `map_rows`."""
+    """Copies arrays to every device of this process, for the shared arguments of `map_rows`."""
     return jax.device_put(tree, jax.sharding.NamedSharding(_local_mesh(), jax.P()))
 
 
-def memory_of(mapped: Callable, rows: chex.ArrayTree, shared: chex.ArrayTree) -> int:
+def memory_of(mapped: Callable, rows: chex.ArrayTree, *shared: chex.ArrayTree) -> int:
     """Returns the bytes that a function of `map_rows` needs on all devices of this process, besides its arguments.
 
     This compiles the function; a later call with arguments of these shapes is not compiled again.
 
     Args:
-      mapped: a function returned by `map_rows`.
-      rows: shapes, leaves [N, ...].
-      shared: arrays or shapes.
+      mapped: A function returned by `map_rows`.
+      rows: Shapes, leaves [N, ...].
+      *shared: Arrays or shapes.
     """
     sharding = jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS))
     rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), rows)
-    stats = mapped.lower(rows, shared).compile().memory_analysis()
+    stats = mapped.lower(rows, *shared).compile().memory_analysis()
     return num_local_devices() * (stats.temp_size_in_bytes + stats.output_size_in_bytes)
 
 

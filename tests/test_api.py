@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import jitm
+from jitm import parallel
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import protocol
-from jitm.inference.encoder import compiled
+from jitm.inference import engine
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving import loaded_run
@@ -55,8 +56,8 @@ def test_similarities_are_those_of_an_evaluation(run, data, images, sims):
 
 
 def test_blocks_do_not_change_similarities(run, data, images, sims, monkeypatch):
-    monkeypatch.setattr(loaded_run, 'MAX_ENCODED', 4)
-    monkeypatch.setattr(loaded_run, 'MAX_SCORED', 4)
+    monkeypatch.setattr(engine, 'IMAGES_PER_CALL', 4)
+    monkeypatch.setattr(engine, 'SCORED_PER_CALL', 4)
     captions = run.encode_text(data.captions)
     np.testing.assert_allclose(run.similarity(run.encode_image(data.images), captions), sims, atol=1e-6)
     pairwise = run.similarity_pairwise(images[data.image_of_text], captions)
@@ -166,7 +167,7 @@ def test_repeated_calls_compile_nothing(run, data, monkeypatch):
             return original(self, *arguments, **keywords)
 
         monkeypatch.setattr(VSE, name, method)
-    compiled.cache_clear()
+    parallel.map_rows.cache_clear()
 
     def use(run, count):
         images = run.encode_image(data.images[:count])

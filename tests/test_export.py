@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jitm import parallel
-from jitm.inference.encoder import compiled
+from jitm.inference import engine
 from jitm.mining import products, search
 from jitm.training.build.run import set_up
 from tests.golden import steps
@@ -48,18 +48,18 @@ def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
     variables, model = state.members[member].variables, setup.members[member].model
     encoded = []
     for method, rows in (('encode_image', batch.images), ('encode_text', batch.texts)):
-        encode = compiled(model, method, 'bfloat16', 1)
-        assert export(encode, (rows,), (variables,)) == []
-        encoded.append(jax.eval_shape(encode, (rows,), (variables,)))
+        encode = parallel.map_rows(engine.encode, model, method, 'bfloat16')
+        assert export(encode, rows, variables) == []
+        encoded.append(jax.eval_shape(encode, rows, variables))
     images, texts = encoded
-    assert export(compiled(model, 'similarity', 'bfloat16', 1), (images,), (variables, texts)) == []
+    assert export(parallel.map_rows(engine.score, model), images, variables, texts) == []
     jax.clear_caches()
 
 
 def test_mining_blocks_lower_for_accelerators():
     shape, lists = jax.ShapeDtypeStruct, search.empty_lists(4, 3)
     vectors, excluded = shape((8, 16), np.float32), shape((8, 2), np.int32)
-    assert export(products._rank_products(3, 2, 4), (vectors, excluded), shape((32, 16), np.float32)) == []
+    assert export(parallel.map_rows(products._rank, 3, 2, 4), (vectors, excluded), shape((32, 16), np.float32)) == []
     index = shape((4,), np.int32)
     assert export(search.rank_block, lists, lists, shape((4, 4), np.float32), index, index, index) == []
 

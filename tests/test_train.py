@@ -28,8 +28,9 @@ from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.importers.bert import published_name
-from jitm.inference import encoder as encoding
-from jitm.inference import scoring
+from jitm.inference import engine, scoring
+from jitm.inference.engine import Engine
+from jitm.inference.options import ScoringOptions
 from jitm.layers import transformer
 from jitm.runs import checkpoint
 from jitm.runs.checkpoint import Checkpoints
@@ -756,20 +757,20 @@ def test_too_long_text_is_refused(bert_config, precomp_folder, tmp_path, split):
 def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, monkeypatch):
     bert_config |= {'batch_size': 40, 'length_multiple': 100}  # the batch holds every text
     bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
-    monkeypatch.setattr(encoding, 'LENGTH_MULTIPLE', 100)
+    monkeypatch.setattr(engine, 'LENGTH_MULTIPLE', 100)
     for split in ('train', 'dev'):
         with_long_caption(precomp_folder, split, 510)
     setup = set_up(bert_config)
     assert setup.make_batch(0).texts.ids.shape[1] == 512
     model, state = setup.members['target'].model, setup.initial_state().members['target']
     variables = {'params': state.params, 'batch_stats': state.batch_stats}
-    options = scoring.ScoringOptions('float32', 4096)
+    options = ScoringOptions('float32', 4096)
     scorer = scoring.Scorer(model, variables, setup.data.validation, setup.data.validation_tokens, options)
     read = []
-    encoded = np.zeros((scorer._encoder.texts_per_call, 4))
-    monkeypatch.setattr(encoding, 'compiled', lambda *_: lambda rows, _: read.append(rows[0].ids.shape) or encoded)
+    encoded = np.zeros((scorer._engine.texts_per_call, 4))
+    monkeypatch.setattr(Engine, 'encoder', lambda *_: lambda texts, _: read.append(texts.ids.shape) or encoded)
     scorer.encode_texts()
-    assert {rows for rows, _ in read} == {scorer._encoder.texts_per_call}
+    assert {rows for rows, _ in read} == {scorer._engine.texts_per_call}
     assert max(length for _, length in read) == 512
 
 

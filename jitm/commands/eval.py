@@ -23,7 +23,7 @@ from jitm.evaluation import eccv, explain, published
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
 from jitm.files import locked
 from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.scoring import ScoringOptions
+from jitm.inference.options import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.report import saved
 from jitm.runs.interrupt import interruptible

@@ -22,8 +22,8 @@ from jitm.evaluation.discrimination.examples import check_examples, describe_cap
 from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
+from jitm.inference.options import ScoringOptions
 from jitm.inference.pair_scorer import PairScorer
-from jitm.inference.scoring import ScoringOptions
 from jitm.outputs import OutputFolder
 from jitm.report import words as words_lib
 from jitm.report.retrieval import evenly_spaced

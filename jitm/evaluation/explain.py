@@ -17,8 +17,8 @@ from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
-from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.outputs import OutputFolder

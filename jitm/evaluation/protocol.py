@@ -12,7 +12,8 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import reranking
 from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.scoring import DEFAULT_OPTIONS, Scorer, ScoringOptions, make_scorer, resolve_options
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
+from jitm.inference.scoring import Scorer, make_scorer
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, describe_inputs, describe_runs, read_tokens

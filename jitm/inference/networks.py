@@ -17,6 +17,7 @@ from jitm.data.transforms import Transform, View
 from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
+from jitm.inference.padding import pad
 from jitm.layers.normalization import l2_normalize
 from jitm.models.make import make_model, member_model, model_keys
 from jitm.models.matcher import Matcher
@@ -69,11 +70,11 @@ class Network:
           The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
           `normalize_features` is set.
         """
+        compiled = parallel.map_rows(_features, self.model)
         waiting: list[tuple[int, chex.Array]] = []
         for pixels in batches:
-            padding = [(0, self.images_per_call - len(pixels))] + [(0, 0)] * 4
-            padded = parallel.put_rows(np.pad(pixels, padding, mode='edge'))
-            waiting.append((len(pixels), _compiled(self.model)(padded, self._placed)))
+            padded = parallel.put_rows(pad(pixels, self.images_per_call))
+            waiting.append((len(pixels), compiled(padded, self._placed)))
             if len(waiting) > 1:
                 yield self._fetch(*waiting.pop(0))
         for count, features in waiting:
@@ -93,17 +94,16 @@ def crops_of(transform: Transform, crops: int) -> View:
     return transform.evaluate_crops if crops > 1 else lambda photo: transform.evaluate(photo)[None]
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(model: Matcher) -> Callable:
-    """Returns `(pixels [N, C, H, W, 3], variables) -> features float32 [N, R, F]`, the mean over C crops."""
+def _features(model: Matcher, pixels: chex.Array, variables: chex.ArrayTree) -> chex.Array:
+    """Returns the features of pixels [N, C, H, W, 3], the mean over C crops: float32 [N, R, F]."""
 
-    def features(matcher: Matcher, pixels: chex.Array) -> chex.Array:
+    def features(matcher: Matcher) -> chex.Array:
         flat = pixels.reshape(-1, *pixels.shape[2:])
         values = matcher.image.features(Images(pixels=flat))
         values = values.reshape(*pixels.shape[:2], *values.shape[1:]).mean(axis=1)
         return l2_normalize(values) if matcher.image.normalize_features else values
 
-    return parallel.map_rows(lambda pixels, variables: model.apply(variables, pixels, method=features))
+    return model.apply(variables, method=features)
 
 
 def check_model(model: Matcher) -> None:

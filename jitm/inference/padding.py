@@ -1,39 +1,48 @@
-"""Batches of trees with the item on axis 0, padded to few sizes, so that calls reuse what was compiled."""
+"""Padding of items, the leaves [N, ...] of a tree, to few sizes, so that calls reuse what was compiled."""
+
+from collections.abc import Iterator
 
 import chex
 import jax
 import numpy as np
 
-from jitm import parallel
 from jitm.data.pipeline import bucket
 
 COUNT_FACTOR = 4  # numbers of items are padded to powers of this
 
 
-def _padded_count(count: int) -> int:
-    """Returns the next power of `COUNT_FACTOR`, or the next multiple of the number of devices if that is more."""
-    padded = 1
-    while padded < count:
-        padded *= COUNT_FACTOR
-    return bucket(padded, parallel.num_local_devices())
+def fill(index: np.ndarray, size: int) -> np.ndarray:
+    """Pads an index to a size with its first entry."""
+    return np.pad(index, (0, size - len(index)), constant_values=index[0])
 
 
-def take(tree: chex.ArrayTree, start: int, size: int) -> tuple[chex.ArrayTree, int]:
-    """Returns up to `size` items of a tree from `start` on, padded with its first item, and how many are valid."""
-    count = min(size, num_items(tree) - start)
-    index = np.arange(start, start + count)
-    index = np.concatenate([index, np.zeros(_padded_count(count) - count, int)])
-    return jax.tree.map(lambda x: np.asarray(x)[index], tree), count
+def padded_count(count: int, multiple: int = 1) -> int:
+    """Returns the number to which `count` items are padded: the next power of `COUNT_FACTOR`, made a multiple."""
+    size = 1
+    while size < count:
+        size *= COUNT_FACTOR
+    return bucket(size, multiple)
 
 
-def num_items(tree: chex.ArrayTree) -> int:
-    """Returns N, the number of items of a tree with leaves [N, ...]."""
-    return len(jax.tree.leaves(tree)[0])
+def pad(items: chex.ArrayTree, size: int) -> chex.ArrayTree:
+    """Pads items to a size with the first one."""
+    return jax.tree.map(lambda x: np.asarray(x)[fill(np.arange(len(x)), size)], items)
 
 
-def starts(tree: chex.ArrayTree, size: int) -> range:
-    """Returns the first item of each batch of a size."""
-    return range(0, num_items(tree), size)
+def first(items: chex.ArrayTree, count: int) -> chex.ArrayTree:
+    """Returns the first `count` items."""
+    return jax.tree.map(lambda x: x[:count], items)
+
+
+def num_items(items: chex.ArrayTree) -> int:
+    """Returns N."""
+    return len(jax.tree.leaves(items)[0])
+
+
+def batches(items: chex.ArrayTree, size: int) -> Iterator[chex.ArrayTree]:
+    """Yields items in batches of a size; the last one may be smaller."""
+    for start in range(0, num_items(items), size):
+        yield jax.tree.map(lambda x, start=start: np.asarray(x[start : start + size]), items)
 
 
 def concatenate(parts: list[chex.ArrayTree]) -> chex.ArrayTree:

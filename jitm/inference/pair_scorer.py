@@ -1,6 +1,5 @@
 """Images of a split read together with given captions, pair by pair, in blocks of fixed shape."""
 
-import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -12,14 +11,17 @@ import numpy as np
 from flax import linen as nn
 
 from jitm import parallel
-from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts
+from jitm.data.pipeline import pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
-from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions
+from jitm.inference.padding import batches, fill, first
+from jitm.inference.scoring import make_scorer
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run
+from jitm.types import Texts
 
 WORD_HEADS = ('discriminate', 'correct')
 
@@ -28,12 +30,30 @@ class WordPredictions(NamedTuple):
     """Predictions for the words of N captions.
 
     Attributes:
-      match_prob: float32 [N, L], the probability that the word at each token position matches the image.
-      corrections: int32 [N, L], the most probable correct word at each token position.
+      match_prob: The probability that the word at each token position matches the image, float32 [N, L].
+      corrections: The most probable correct word at each token position, int32 [N, L].
     """
 
     match_prob: np.ndarray
     corrections: np.ndarray
+
+
+class PaddedPairs(NamedTuple):
+    """N pairs of an image and a caption.
+
+    Attributes:
+      rows: Row of each image among the encoded images of a block, int32 [N].
+      texts: The captions.
+      others: Further arguments of an output, leaves [N, ...].
+    """
+
+    rows: chex.Array
+    texts: Texts
+    others: tuple[chex.Array, ...]
+
+
+# (model, images [N], texts [N], *others [N]) -> leaves [N, ...]
+Output = Callable[..., chex.ArrayTree]
 
 
 def _score(model: Matcher, images: Encoding, texts: Encoding) -> chex.Array:
@@ -53,33 +73,34 @@ def _log_likelihood(
     return jnp.take_along_axis(nn.log_softmax(logits), words[:, None], axis=1)[:, 0]
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(model: Matcher, output: Callable, vocab_size: int) -> Callable:
-    """Returns `((image row of each pair [N], Texts, *others), (variables, images)) -> leaves [N, ...]`, in tiles."""
+def _read_pairs(
+    output: Output,
+    model: Matcher,
+    vocab_size: int,
+    pairs: PaddedPairs,
+    variables: chex.ArrayTree,
+    images: Encoding,
+) -> chex.ArrayTree:
+    """Computes an output of pairs of encoded images and texts, in tiles: leaves [N, ...]."""
+    encoded = model.apply(variables, pairs.texts, method='encode_text')
+    size = len(pairs.rows)
+    if output is not _score:  # similarity_pairwise makes its own tiles
+        floats = max(model.floats_per_pair(images, encoded), pairs.texts.ids.shape[1] * vocab_size)
+        size = tiling.tile_edge(floats) ** 2
 
-    def read(pairs: tuple, shared: tuple[chex.ArrayTree, Encoding]) -> chex.ArrayTree:
-        (rows, texts, *others), (variables, images) = pairs, shared
-        encoded = model.apply(variables, texts, method='encode_text')
-        size = len(rows)
-        if output is not _score:  # similarity_pairwise makes its own tiles
-            floats = max(model.floats_per_pair(images, encoded), texts.ids.shape[1] * vocab_size)
-            size = tiling.tile_edge(floats) ** 2
+    def tile(items: tuple) -> chex.ArrayTree:
+        row, *rest = items
+        return model.apply(variables, jax.tree.map(lambda x: x[row], images), *rest, method=output)
 
-        def tile(pairs: tuple) -> chex.ArrayTree:
-            row, *rest = pairs
-            return model.apply(variables, jax.tree.map(lambda x: x[row], images), *rest, method=output)
-
-        return tiling.map_tiles(tile, (rows, encoded, *others), size)
-
-    return parallel.map_rows(read)
+    return tiling.map_tiles(tile, (pairs.rows, encoded, *pairs.others), size)
 
 
 def word_mask(lengths: np.ndarray, padded_length: int) -> np.ndarray:
     """Returns the token positions of words, i.e. without the special tokens at both ends and padding.
 
     Args:
-      lengths: int [N], tokens of each caption.
-      padded_length: L.
+      lengths: The number of tokens of each caption, int [N].
+      padded_length: The padded length L.
 
     Returns:
       bool [N, L].
@@ -101,10 +122,10 @@ class PairScorer:
         """Prepares the scoring of a split's images.
 
         Args:
-          run: a trained matcher.
-          split: the images.
-          options: precision and memory.
-          report: is called after each block.
+          run: A trained matcher.
+          split: The images.
+          options: Precision and memory.
+          report: Called after each block.
 
         Raises:
           UserError: if the run cannot read these images, or the memory is too little.
@@ -118,7 +139,7 @@ class PairScorer:
         """Scores image images[n] with caption n, with any model.
 
         Args:
-          images: int [N], the image of each caption.
+          images: The image of each caption, int [N].
           tokens: N captions.
 
         Returns:
@@ -133,7 +154,7 @@ class PairScorer:
         """Evaluates the heads `discriminate` and `correct` on image images[n] with caption n.
 
         Args:
-          images: int [N], the image of each caption.
+          images: The image of each caption, int [N].
           tokens: N captions.
 
         Returns:
@@ -152,7 +173,7 @@ class PairScorer:
         """Returns the log-likelihood of each word while it alone is masked, by the head `mlm`.
 
         Args:
-          images: int [N], the image of each caption.
+          images: The image of each caption, int [N].
           tokens: N captions.
 
         Returns:
@@ -175,28 +196,23 @@ class PairScorer:
         self, output: Callable, images: np.ndarray, tokens: Tokens, *others: np.ndarray
     ) -> Iterator[tuple[np.ndarray, chex.ArrayTree]]:
         """Yields the rows int [M] of some pairs of similar length, and the outputs for them, leaves [M, ...]."""
-        scorer, max_length = self._scorer, self.run.model.text_format.max_length
-        size = scorer.texts_per_block
-        compiled = _compiled(self.run.model, output, len(self.run.vocabulary))
-        start_time, done, used = time.perf_counter(), 0, np.unique(images)
-        for start in range(0, len(used), scorer.images_per_block):
-            block_images = used[start : start + scorer.images_per_block]
-            encoded = scorer.encode_images(np.resize(block_images, scorer.images_per_block))
-            encoded = parallel.put_everywhere(encoded)
+        scorer, run = self._scorer, self.run
+        shape, padded_length = scorer.shape, scorer.padded_length
+        compiled = parallel.map_rows(_read_pairs, output, run.model, len(run.vocabulary))
+        start_time, done = time.perf_counter(), 0
+        # The images that occur are encoded block by block.
+        for block_images in batches(np.unique(images), shape.images):
+            encoded = parallel.put_everywhere(scorer.encode_images(fill(block_images, shape.images)))
+            # Their pairs are read in the order of their lengths.
             pairs = np.flatnonzero(np.isin(images, block_images))
             pairs = pairs[np.argsort(tokens.lengths[pairs], kind='stable')]
-            for first in range(0, len(pairs), size):
-                rows = pairs[first : first + size]
-                padded = np.resize(rows, size)
-                texts = pad_texts(tokens, padded, bucket(tokens.lengths[rows].max(), LENGTH_MULTIPLE, max_length))
-                image_rows = np.searchsorted(block_images, images[padded]).astype(np.int32)
-                block = parallel.put_rows((image_rows, texts, *(other[padded] for other in others)))
-                result = jax.device_get(compiled(block, (self._variables, encoded)))
-                yield rows, jax.tree.map(functools.partial(_first_rows, len(rows)), result)
+            for rows in batches(pairs, shape.texts):
+                index = fill(rows, shape.texts)
+                image_rows = np.searchsorted(block_images, images[index]).astype(np.int32)
+                texts = pad_texts(tokens, index, padded_length(tokens.lengths[rows]))
+                call = PaddedPairs(image_rows, texts, tuple(other[index] for other in others))
+                result = jax.device_get(compiled(parallel.put_rows(call), self._variables, encoded))
+                yield rows, first(result, len(rows))
                 done += len(rows)
                 if self._report is not None:
                     self._report(Progress.since(start_time, 0, done, len(images)))
-
-
-def _first_rows(count: int, array: np.ndarray) -> np.ndarray:
-    return array[:count]

@@ -18,7 +18,8 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays
-from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer, resolve_options
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
+from jitm.inference.scoring import make_scorer
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
 from jitm.mining.state import MiningState

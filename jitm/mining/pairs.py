@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jitm.data.splits import Split
+from jitm.inference.block_shape import BlockShape
 from jitm.inference.scoring import Scorer
 from jitm.mining.search import rank_block
 from jitm.mining.state import MiningState
@@ -28,10 +29,9 @@ class PairSearch:
           split: images and texts.
         """
         self._scorers, self._split = scorers, split
+        smallest = BlockShape(*map(min, zip(*(scorer.shape for scorer in scorers), strict=True)))
         for scorer in scorers:
-            scorer.images_per_block, scorer.texts_per_block = (
-                min(getattr(other, side) for other in scorers) for side in ('images_per_block', 'texts_per_block')
-            )
+            scorer.shape = smallest
         self._pairs = {_block_id(*block): len(block[0]) * len(block[1]) for block in scorers[0].blocks()}
 
     def blocks(self) -> list[tuple[int, int]]:

@@ -1,9 +1,8 @@
 """Mining with models whose scores are inner products of vectors."""
 
 import concurrent.futures
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import chex
 import jax
@@ -104,7 +103,7 @@ class ProductSearch:
         padded_count = bucket(len(candidates), group)
         candidates = np.pad(candidates, [(0, padded_count - len(candidates)), (0, 0)])
         candidates = parallel.put_everywhere(candidates)
-        rank = _rank_products(top_h, group, self._tile)
+        rank = parallel.map_rows(_rank, top_h, group, self._tile)
 
         def best(start: int) -> Lists:
             queries = np.minimum(np.arange(start, start + self._queries), len(vectors) - 1)
@@ -124,9 +123,6 @@ def _reverse(direction: str) -> str:
     return {'i2t': 't2i', 't2i': 'i2t'}[direction]
 
 
-@functools.lru_cache(maxsize=4)
-def _rank_products(top_h: int, group: int, tile: int) -> Callable:
-    def rank(rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> tuple[chex.Array, chex.Array]:
-        return map_tiles(lambda tile_rows: rank_products(*tile_rows, candidates, top_h, group), rows, tile)
-
-    return parallel.map_rows(rank)
+def _rank(top_h: int, group: int, tile: int, rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> Lists:
+    """Ranks the candidates for each query, `tile` queries at a time; the rows are those of `rank_products`."""
+    return map_tiles(lambda tile_rows: rank_products(*tile_rows, candidates, top_h, group), rows, tile)

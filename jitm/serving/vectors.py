@@ -4,8 +4,6 @@ A shortlist is selected by fast products, which are rounded otherwise than those
 `products`, as the evaluation scores it. It is longer than the result, so that rounding does not decide what is found.
 """
 
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -16,12 +14,12 @@ import numpy as np
 from jitm import parallel
 from jitm.data.pipeline import bucket
 from jitm.errors import UserError
-from jitm.inference.encoder import TILE, fill, products
+from jitm.inference.engine import TILE, products
+from jitm.inference.padding import fill, padded_count
 from jitm.layers.linear import product
 
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates
 MARGIN = 64  # candidates of a shortlist beyond those that are asked for
-COUNT_FACTOR = 4  # shortlists of several queries are padded to powers of this, times a tile
 PADDING = -1
 
 
@@ -56,28 +54,24 @@ def rank(scores: np.ndarray, top_k: int) -> list[Hit]:
     return [Hit(int(index), float(scores[index])) for index in np.argsort(-scores, kind='stable')[:top_k]]
 
 
-@functools.lru_cache(maxsize=16)
-def _best(top_k: int) -> Callable:
-    """Returns `((vectors [C, D], ids [C]), (queries [Q, D],)) -> scores and ids [Q, top_k]` of each device."""
+class _Vectors(NamedTuple):
+    """Vectors [C, D], and their numbers int32 [C], `PADDING` for those that are padding."""
 
-    def best(rows: tuple[chex.Array, chex.Array], shared: tuple[chex.Array]) -> tuple[chex.Array, chex.Array]:
-        (vectors, ids), (queries,) = rows, shared
-        scores = product('id,td->it', vectors, queries)
-        scores, positions = jax.lax.top_k(jnp.where(ids[:, None] == PADDING, -jnp.inf, scores).T, top_k)
-        return scores, ids[positions]
-
-    return parallel.map_rows(best)
+    vectors: chex.Array
+    ids: chex.Array
 
 
-@functools.cache
-def _products() -> Callable:
-    """Returns `(vectors [C, D], queries [Q, D]) -> scores [C, Q]`, as the evaluation computes them."""
+def _best(top_k: int, rows: _Vectors, queries: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """Returns the scores and numbers of the `top_k` vectors of a device for each of the queries [Q, D]: [Q, top_k]."""
+    scores = product('id,td->it', rows.vectors, queries)
+    scores, positions = jax.lax.top_k(jnp.where(rows.ids[:, None] == PADDING, -jnp.inf, scores).T, top_k)
+    return scores, rows.ids[positions]
 
-    def scores(vectors: chex.Array, queries: chex.Array) -> chex.Array:
-        dtype = min((vectors.dtype, queries.dtype), key=lambda dtype: dtype.itemsize)  # an index is float32
-        return products(vectors, queries.astype(dtype))
 
-    return parallel.map_rows(scores)
+def _score(vectors: chex.Array, queries: chex.Array) -> chex.Array:
+    """Scores vectors [C, D] with queries [Q, D] as the evaluation does: float32 [C, Q]."""
+    dtype = min((vectors.dtype, queries.dtype), key=lambda dtype: dtype.itemsize)  # an index is float32
+    return products(vectors, queries.astype(dtype))
 
 
 class VectorSearch:
@@ -90,7 +84,7 @@ class VectorSearch:
         ids = np.pad(np.arange(len(vectors), dtype=np.int32), (0, padding), constant_values=PADDING)
         if padding:
             vectors = np.pad(vectors, [(0, padding), (0, 0)])
-        self._rows = parallel.put_rows((vectors, ids))
+        self._rows = parallel.put_rows(_Vectors(vectors, ids))
 
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         """Returns the vectors with the largest inner products for each query.
@@ -114,8 +108,8 @@ class VectorSearch:
     def _top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         count = bucket(top_k + MARGIN, TILE[0])
         if count >= len(self._vectors):
-            scores = jax.device_get(_products()(self._rows[0], parallel.put_everywhere(queries)))
-            return [rank(row, top_k) for row in scores[: len(self._vectors)].T]
+            scores = _scores(self._rows.vectors, queries)[: len(self._vectors)]
+            return [rank(row, top_k) for row in scores.T]
         shortlists = self._shortlist(queries, count)
         found, places = np.unique(shortlists, return_inverse=True)
         scores = self._score(found, queries)
@@ -130,16 +124,18 @@ class VectorSearch:
         Of equal products those of lower numbers are taken.
         """
         devices = parallel.num_local_devices()
-        of_device = min(count, len(self._rows[1]) // devices)
-        found = jax.device_get(_best(of_device)(self._rows, (parallel.put_everywhere(queries),)))
+        best = parallel.map_rows(_best, min(count, len(self._rows.ids) // devices))
+        found = jax.device_get(best(self._rows, parallel.put_everywhere(queries)))
         # [devices Q, k] -> [Q, devices k]
         scores, ids = (np.concatenate(np.split(part, devices), axis=1) for part in found)
         return np.take_along_axis(ids, np.lexsort((ids, -scores))[:, :count], axis=1)
 
     def _score(self, numbers: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Scores some vectors with all queries: float32 [N, Q]."""
-        size = TILE[0] * parallel.num_local_devices()
-        while size < len(numbers):
-            size *= COUNT_FACTOR
-        rows = parallel.put_rows(self._vectors[fill(numbers, size)])
-        return jax.device_get(_products()(rows, parallel.put_everywhere(queries)))[: len(numbers)]
+        size = padded_count(len(numbers), TILE[0] * parallel.num_local_devices())
+        return _scores(parallel.put_rows(self._vectors[fill(numbers, size)]), queries)[: len(numbers)]
+
+
+def _scores(vectors: chex.Array, queries: np.ndarray) -> np.ndarray:
+    """Scores vectors on the devices with queries: float32 [C, Q] in host memory."""
+    return jax.device_get(parallel.map_rows(_score)(vectors, parallel.put_everywhere(queries)))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import chex
@@ -44,17 +44,18 @@ class TrainedGenerator:
     synthesis: Synthesis
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(model: Matcher, generator: Matcher, synthesis: Synthesis) -> Callable:
-    """Returns `((text index [N], Images, Texts, Masked, known words), (variables of both, key)) -> Synthetic`."""
-
-    def choose(rows: tuple, shared: tuple[chex.ArrayTree, chex.ArrayTree, chex.PRNGKey]) -> Synthetic:
-        (index, images, texts, masked, known), (variables, generator_variables, key) = rows, shared
-        batch = Batch(0, images, texts, index, masked=masked, caption_words=known)
-        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(index)
-        return synthesis.choose(model, variables, (generator, generator_variables), batch, keys)
-
-    return parallel.map_rows(choose)
+def _choose(
+    model: Matcher,
+    generator: Matcher,
+    synthesis: Synthesis,
+    batch: Batch,
+    variables: chex.ArrayTree,
+    generator_variables: chex.ArrayTree,
+    key: chex.PRNGKey,
+) -> Synthetic:
+    """Generates negative captions for a batch, whose `image_index` is that of the captions, one key for each."""
+    keys = jax.vmap(functools.partial(jax.random.fold_in, key))(batch.image_index)
+    return synthesis.choose(model, variables, (generator, generator_variables), batch, keys)
 
 
 def load_generator(workdir: str | Path, step: int | None = None, member: str | None = None) -> TrainedGenerator:
@@ -115,7 +116,7 @@ def generate_captions(
     phrases, known = find_phrases(split.captions, vocabulary, graphs), caption_words(tokens, split.image_of_text)
     length = bucket(tokens.lengths.max(), LENGTH_MULTIPLE, model.text_format.max_length)
     shared = parallel.put_everywhere((run.variables, generator.generator.variables, jax.random.key(seed)))
-    choose = _compiled(model, generator.generator.model, generator.synthesis)
+    choose = parallel.map_rows(_choose, model, generator.generator.model, generator.synthesis)
     size = CAPTIONS_PER_CALL * parallel.num_local_devices()
     captions: list[tuple[str, ...]] = [()] * split.num_texts
     for start in range(0, len(texts), size):
@@ -124,8 +125,9 @@ def generate_captions(
         row_phrases = [phrases[text] for text in rows]
         masked = generator.masking.mask_batch(padded.ids, row_phrases, vocabulary, seed=seed, step=0, texts=rows)
         features = take_images(split, images, model.reads, tokens.tags)
-        block = parallel.put_rows((rows.astype(np.int32), features, padded, masked, known[images]))
-        synthetic = jax.device_get(choose(block, shared))
+        index = rows.astype(np.int32)
+        batch = Batch(None, features, padded, index, masked=masked, caption_words=known[images])
+        synthetic = jax.device_get(choose(parallel.put_rows(batch), *shared))
         for n, text in enumerate(rows):
             ids = synthetic.ids[n, synthetic.valid[n], : padded.lengths[n]]
             captions[text] = tuple(_decode(ids, vocabulary))

@@ -16,7 +16,8 @@ from jitm.data.splits import as_recorded
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
-from jitm.inference.scoring import ScoringOptions, similarity_matrix
+from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import similarity_matrix
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import make_line, read_metrics, repair_metrics

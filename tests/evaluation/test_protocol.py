@@ -17,9 +17,10 @@ from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.evaluation import protocol
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.files import LOCK, hash_file, locked
-from jitm.inference import scoring
+from jitm.inference import block_shape, scoring
 from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.scoring import Scorer, ScoringOptions
+from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import Scorer
 from jitm.models import vse
 from jitm.outputs import OWNED, OutputFolder
 from jitm.report import saved
@@ -76,7 +77,7 @@ class Stop(Exception):
 
 
 def test_interrupted_ensemble_resumes_in_any_order(run, other, dev, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, 'MAX_VECTORS', 16)
+    monkeypatch.setattr(block_shape, 'MAX_VECTORS', 16)
     seen = []
 
     def stop_in_the_second_run(progress):
@@ -292,10 +293,10 @@ def test_commands_write_to_the_folder_of_their_flags(finished):
 # Runs `jitm eval` with blocks of 8 texts, sends the process a signal after some blocks, and prints their number.
 INTERRUPTED = """
 import atexit, os, sys
-from jitm.inference import scoring
+from jitm.inference import block_shape, scoring
 from jitm.inference.blocks import FinishedBlocks
 number, after = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-scoring.MAX_VECTORS, write, written = 8, FinishedBlocks.write, []
+block_shape.MAX_VECTORS, write, written = 8, FinishedBlocks.write, []
 def write_and_signal(self, *block):
     write(self, *block)
     written.append(block)
@@ -326,7 +327,7 @@ def test_killed_command_resumes_to_the_same_bytes(finished, tmp_path, monkeypatc
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith('wrote 1 blocks\n')
     assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy', 'image_of_text.npy', OWNED, LOCK}
-    monkeypatch.setattr(scoring, 'MAX_VECTORS', 8)
+    monkeypatch.setattr(block_shape, 'MAX_VECTORS', 8)
     run = load_run(finished)
     _, want = evaluate_runs([run], read_split([run], 'dev'))
     assert np.load(tmp_path / 'sims.npy').tobytes() == want.tobytes()

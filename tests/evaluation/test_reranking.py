@@ -15,7 +15,7 @@ from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import reranking
 from jitm.evaluation.protocol import Shortlist, evaluate_runs
-from jitm.inference import scoring
+from jitm.inference import block_shape, scoring
 from jitm.inference.blocks import FinishedBlocks
 from jitm.outputs import OutputFolder
 from jitm.report.saved import EVALUATION
@@ -197,7 +197,7 @@ class Stop(Exception):
 
 
 def test_interrupted_job_resumes(run, others, dev, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, 'MAX_VECTORS', 32)
+    monkeypatch.setattr(block_shape, 'MAX_VECTORS', 32)
     seen, shortlist = [], Shortlist([run], 2)
 
     def stop_in_the_second_part(progress):

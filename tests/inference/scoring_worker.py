@@ -18,17 +18,9 @@ if processes:
 import warnings  # noqa: E402
 from unittest import mock  # noqa: E402
 
-from jitm.inference import encoder as encoding  # noqa: E402
-from jitm.inference import scoring  # noqa: E402
+from jitm.inference.options import ScoringOptions  # noqa: E402
+from jitm.inference.scoring import Scorer  # noqa: E402
 from tests.inference.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
-
-
-def check_one_device(model, variables, _, tokens) -> None:
-    """One device encodes a text as all devices encode all texts, to the last bit."""
-    encoder, index = encoding.Encoder(model, variables, 'float32'), np.arange(len(tokens.lengths))
-    want = encoder.encode_texts(tokens, index)
-    got = [encoder.encode_texts(tokens, index[text : text + 1], one_device=True) for text in index]
-    assert np.concatenate(got).tobytes() == want.tobytes()
 
 
 def main() -> None:
@@ -43,12 +35,11 @@ def main() -> None:
             results[f'{number}_together'] = scorer.score_together()
         results[f'{number}_blocks'] = encode.call_count
         results[f'{number}_pairs'] = make_scorer(problem, 8, shape[1], pairs=pairs).score()
-    problem, options = make_problem(*CASES[0][0]), scoring.ScoringOptions('float32', 64)
-    encoding.compiled.cache_clear()
+    problem, options = make_problem(*CASES[0][0]), ScoringOptions('float32', 64)
+    parallel.map_rows.cache_clear()
     lengths = len(set(-(-problem[3].lengths // 4)))
-    assert count_compilations(lambda: scoring.Scorer(*problem, options).score()) == 2 + lengths
-    assert count_compilations(lambda: scoring.Scorer(*problem, options).score()) == 0
-    check_one_device(*make_problem('vsepp'))
+    assert count_compilations(lambda: Scorer(*problem, options).score()) == 2 + lengths
+    assert count_compilations(lambda: Scorer(*problem, options).score()) == 0
     np.savez(out, **results)
     parallel.barrier('done')
 

@@ -23,10 +23,12 @@ from jitm.data.pipeline import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.inference import encoder as encoding
-from jitm.inference import scoring
+from jitm.inference import block_shape, engine, scoring
+from jitm.inference.block_shape import BlockMemory, BlockShape
 from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.scoring import Scorer, ScoringOptions
+from jitm.inference.engine import Engine
+from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import Scorer
 from jitm.outputs import OWNED, OutputFolder
 from jitm.runs import progress
 from tests.conftest import ROOT, environment
@@ -67,7 +69,7 @@ def make_scorer(problem, images=3, texts=4, dtype='float32', pairs=None):
     """A scorer with a given block shape, without measuring memory: by default 12 blocks for 7 x 13 pairs."""
     with mock.patch.object(parallel, 'memory_of', return_value=0):
         scorer = Scorer(*problem, ScoringOptions(dtype, 64), pairs)
-    scorer.images_per_block, scorer.texts_per_block = images, texts
+    scorer.shape = BlockShape(images, texts)
     return scorer
 
 
@@ -94,20 +96,20 @@ def test_block_shape_does_not_change_scores(name, shapes):
 
 
 def test_images_are_encoded_in_several_calls(vsepp, monkeypatch):
-    monkeypatch.setattr(encoding, 'IMAGES_PER_CALL', 3)
+    monkeypatch.setattr(engine, 'IMAGES_PER_CALL', 3)
     np.testing.assert_allclose(make_scorer(vsepp, 7, 13).score(), score_at_once('vsepp'), atol=1e-6)
 
 
 def test_incomplete_blocks_encode_nothing_twice(vsepp, monkeypatch):
-    monkeypatch.setattr(encoding, 'TEXTS_PER_CALL', 1)
-    monkeypatch.setattr(encoding, 'IMAGES_PER_CALL', 1)
-    scorer, compiled, calls = make_scorer(vsepp, 4, 8), encoding.compiled, []
+    monkeypatch.setattr(engine, 'TEXTS_PER_CALL', 1)
+    monkeypatch.setattr(engine, 'IMAGES_PER_CALL', 1)
+    scorer, encoder, calls = make_scorer(vsepp, 4, 8), Engine.encoder, []
 
-    def counting(model, method, *others):
-        function = compiled(model, method, *others)
+    def counting(self, method):
+        function = encoder(self, method)
         return lambda *arguments: calls.append(method) or function(*arguments)
 
-    monkeypatch.setattr(encoding, 'compiled', counting)
+    monkeypatch.setattr(Engine, 'encoder', counting)
     np.testing.assert_allclose(scorer.score(), score_at_once('vsepp'), atol=1e-6)
     assert (calls.count('encode_image'), calls.count('encode_text')) == (7, 2 * 13)  # 2 blocks of images
 
@@ -132,7 +134,7 @@ def check_pairs(got, pairs, name, *sizes):
 
 @pytest.mark.parametrize('name', ['vsepp', 'saf', 'uniter'])
 def test_selected_pairs_have_the_same_scores(name, monkeypatch):
-    monkeypatch.setattr(scoring, 'MAX_PAIRS', 3)
+    monkeypatch.setattr(block_shape, 'MAX_PAIRS', 3)
     check_pairs(make_scorer(make_problem(name), pairs=random_pairs()).score(), random_pairs(), name)
 
 
@@ -165,8 +167,7 @@ def test_pair_calls_are_within_the_memory_budget(monkeypatch):
     pairs[0, 0] = False
     with mock.patch.object(parallel, 'memory_of', wraps=parallel.memory_of) as measured:
         Scorer(*make_problem(*LARGE), ScoringOptions('float32', 64), pairs)
-    (index, _) = measured.call_args.args[1][1]
-    assert index.shape == (256,)
+    assert measured.call_args.args[1].rows.shape == (256,)
     monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
     with pytest.raises(UserError, match=r"'run.memory_mb' is 5, but scoring 1 x 5 pairs of random at a time takes"):
         Scorer(*make_problem(*LARGE), ScoringOptions('float32', 5), pairs)
@@ -189,9 +190,10 @@ def test_memory_budget_does_not_change_scores():
     shapes = []
     for memory_mb in (1, 4, 64):
         scorer = Scorer(*make_problem(*LARGE), ScoringOptions('float32', memory_mb))
-        assert sum(scorer._required_bytes()) <= memory_mb * 2**20
+        memory = BlockMemory(scorer._engine, *make_problem(*LARGE)[2:], only_selected=False)
+        assert sum(memory.required_bytes(scorer.shape)) <= memory_mb * 2**20
         np.testing.assert_allclose(scorer.score(), score_at_once(*LARGE), atol=1e-6)
-        shapes.append((scorer.images_per_block, scorer.texts_per_block))
+        shapes.append(scorer.shape)
     assert shapes == [(2, 20), (10, 20), (40, 20)]
 
 
@@ -205,11 +207,11 @@ def test_memory_budget_does_not_change_scores():
 def test_larger_side_of_the_block_is_halved(vsepp, monkeypatch, sides, shapes):
     tried = []
 
-    def required_bytes(scorer):
-        tried.append((scorer.images_per_block, scorer.texts_per_block))
+    def required_bytes(memory, shape):
+        tried.append(shape)
         return [2**18 * side for side in sides[len(tried) - 1]]
 
-    monkeypatch.setattr(Scorer, '_required_bytes', required_bytes)
+    monkeypatch.setattr(BlockMemory, 'required_bytes', required_bytes)
     Scorer(*vsepp, ScoringOptions('float32', 1))
     assert tried == shapes
 
@@ -234,7 +236,7 @@ def test_memory_does_not_grow_with_the_data_set():
         )
         texts = join(np.split(tokens.ids, tokens.starts[1:-1]) * times)
         scorer = Scorer(model, variables, more, texts, ScoringOptions('float32', 4))
-        scorer.texts_per_block = 20  # a longer split would get larger blocks
+        scorer.shape = scorer.shape._replace(texts=20)  # a longer split would get larger blocks
         scorer.score()
         tracemalloc.start()
         sims = scorer.score()
@@ -441,7 +443,7 @@ def count_compilations(function):
 
 
 def test_measured_functions_are_not_compiled_again(vsepp):
-    encoding.compiled.cache_clear()
+    parallel.map_rows.cache_clear()
 
     def score():
         scoring.similarity_matrix(*vsepp, ScoringOptions('float32', 64))
@@ -496,6 +498,6 @@ def test_every_process_scores_all_pairs_or_a_part_together(tmp_path):
 
 
 def test_one_process_scores_all_pairs(vsepp, monkeypatch):
-    monkeypatch.setattr(encoding, 'IMAGES_PER_CALL', 3)
+    monkeypatch.setattr(engine, 'IMAGES_PER_CALL', 3)
     scorer = make_scorer(vsepp)
     assert scorer.score_together().tobytes() == scorer.score().tobytes()

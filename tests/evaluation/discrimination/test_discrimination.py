@@ -25,8 +25,9 @@ from jitm.evaluation.discrimination import report as report_lib
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
+from jitm.inference.block_shape import BlockShape
+from jitm.inference.options import ScoringOptions
 from jitm.inference.pair_scorer import PairScorer, WordPredictions, word_mask
-from jitm.inference.scoring import ScoringOptions
 from jitm.layers.text import GRUEncoder
 from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
@@ -82,7 +83,7 @@ def vse(split):
 def make_scorer(run, split):
     """A scorer whose blocks hold two images and three pairs."""
     scorer = PairScorer(run, split)
-    scorer._scorer.images_per_block, scorer._scorer.texts_per_block = 2, 3
+    scorer._scorer.shape = BlockShape(2, 3)
     return scorer
 
 

@@ -1,0 +1,213 @@
+"""A model on the devices of this process, which encodes and scores in calls of fixed shape.
+
+The shape of a matrix product decides how it is rounded. An evaluation therefore encodes a fixed number of images or
+captions in each call of a dual encoder, pads each caption to a length that depends on its own length only, and scores
+tiles of a fixed shape. Neither a vector nor a score then depends on the others of its call.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitm import parallel
+from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts
+from jitm.data.text import Tokens
+from jitm.inference.padding import batches, concatenate, fill, first, num_items, pad, padded_count
+from jitm.layers.linear import product
+from jitm.models import tiling
+from jitm.models.matcher import DualEncoder, Encoding, Matcher
+from jitm.types import DTYPES
+
+IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
+SHORT_CALL = 16  # texts of a call on a CPU, where products have a row for each word of each text
+SCORED_PER_CALL = 256  # images, and texts, of a call that scores given encodings
+TILE = (256, 64)  # vectors on each side
+
+
+def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
+    """Returns the inner products of vectors [I, D] and [T, D], float32 [I, T], in tiles of one shape."""
+    padded = [
+        jnp.pad(jnp.asarray(side), ((0, -len(side) % size), (0, 0)))
+        for side, size in zip((rows, columns), TILE, strict=True)
+    ]
+
+    def tile(_: None, rows: chex.Array, columns: chex.Array) -> chex.Array:
+        return product('id,td->it', rows, columns)
+
+    return tiling.map_pairs(tile, None, *padded, *TILE)[: len(rows), : len(columns)]
+
+
+def encode(model: Matcher, method: str, dtype: str, items: chex.ArrayTree, variables: chex.ArrayTree) -> Encoding:
+    """Applies 'encode_image' to images, or 'encode_text' to texts; the encodings are of a dtype."""
+
+    def cast(x: chex.Array) -> chex.Array:
+        return x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, model.apply(variables, items, method=method))
+
+
+def score(model: Matcher, images: Encoding, variables: chex.ArrayTree, texts: Encoding) -> chex.Array:
+    """Scores every image with every text: float32 [I, T]."""
+    if isinstance(model, DualEncoder):
+        return products(model.vectors(images), model.vectors(texts))
+    return model.apply(variables, images, texts, method='similarity')
+
+
+def score_pairs(model: Matcher, pairs: tuple[Encoding, Encoding], variables: chex.ArrayTree) -> chex.Array:
+    """Scores image n with text n: float32 [N]."""
+    return model.apply(variables, *pairs, method='similarity_pairwise')
+
+
+class SelectedPairs(NamedTuple):
+    """Pairs of a block, to score in one call.
+
+    Attributes:
+      images: The encoded images that a device holds.
+      rows: Row of the image of each pair among these images, int32 [N].
+      columns: Row of its text among the texts of the block, int32 [N].
+    """
+
+    images: Encoding
+    rows: chex.Array
+    columns: chex.Array
+
+
+def score_selected(model: Matcher, selected: SelectedPairs, variables: chex.ArrayTree, texts: Encoding) -> chex.Array:
+    """Scores some pairs of a block: float32 [N]."""
+    images = jax.tree.map(lambda x: x[selected.rows], selected.images)
+    texts = jax.tree.map(lambda x: x[selected.columns], texts)
+    return score_pairs(model, (images, texts), variables)
+
+
+class Engine:
+    """A model on the devices of this process; equal models share what is compiled.
+
+    Attributes:
+      model: The model.
+      variables: Its parameters and statistics, on every device.
+      dtype: The dtype of the encodings, a key of `DTYPES`; scores are float32.
+    """
+
+    def __init__(self, model: Matcher, variables: chex.ArrayTree, dtype: str):
+        """Moves the parameters to the devices."""
+        self.model, self.variables, self.dtype = model, parallel.put_state(variables), dtype
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether the model is a dual encoder."""
+        return isinstance(self.model, DualEncoder)
+
+    @property
+    def images_per_call(self) -> int:
+        """Images that are encoded at once on all devices."""
+        return IMAGES_PER_CALL * parallel.num_local_devices()
+
+    @property
+    def texts_per_call(self) -> int:
+        """Captions that a dual encoder encodes at once on all devices.
+
+        A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
+        """
+        recurrent = self.model.text_format.max_length is None
+        per_device = TEXTS_PER_CALL if recurrent or jax.default_backend() != 'cpu' else SHORT_CALL
+        return per_device * parallel.num_local_devices()
+
+    def encoder(self, method: str) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:
+        """Returns the compiled `encode` of 'encode_image' or 'encode_text': `(items, variables) -> encodings`."""
+        return parallel.map_rows(encode, self.model, method, self.dtype)
+
+    @property
+    def scorer(self) -> Callable[[Encoding, chex.ArrayTree, Encoding], chex.Array]:
+        """The compiled `score`: `(images, variables, texts) -> scores [I, T]`."""
+        return parallel.map_rows(score, self.model)
+
+    def padded_length(self, lengths: np.ndarray) -> int:
+        """Returns the length to which texts are padded that are encoded together."""
+        return bucket(lengths.max(), LENGTH_MULTIPLE, self.model.text_format.max_length)
+
+    def encode(self, method: str, items: chex.ArrayTree) -> Encoding:
+        """Encodes images or texts in one call, whose shape is that of the items.
+
+        Args:
+          method: 'encode_image' or 'encode_text'.
+          items: N images or texts; the number of devices divides N.
+
+        Returns:
+          Leaves [N, ...] in host memory.
+        """
+        return jax.device_get(self.encoder(method)(parallel.put_rows(items), self.variables))
+
+    def encode_each_alike(self, tokens: Tokens, index: np.ndarray) -> Encoding:
+        """Encodes texts by a dual encoder, in full calls: the encoding of a text does not depend on the others.
+
+        Args:
+          tokens: The texts.
+          index: Rows of the texts, int [N], in any order.
+
+        Returns:
+          Leaves [N, ...] in host memory.
+        """
+        # The texts of one padded length are encoded together.
+        lengths = np.array([self.padded_length(length) for length in tokens.lengths[index]])
+        order, calls = np.argsort(lengths, kind='stable'), []
+        encoder, size = self.encoder('encode_text'), self.texts_per_call
+        for length in np.unique(lengths):
+            rows = index[order[lengths[order] == length]]
+            for start in range(0, len(rows), size):
+                call = rows[start : start + size]
+                texts = parallel.put_rows(pad_texts(tokens, fill(call, size), length))
+                calls.append((encoder(texts, self.variables), len(call)))  # returns before it is computed
+        # The padding is cut off, and the order restored.
+        parts = [first(part, count) for part, count in jax.device_get(calls)]
+        return jax.tree.map(lambda x: x[np.argsort(order)], concatenate(parts))
+
+    def encode_any(self, method: str, items: chex.ArrayTree) -> Encoding:
+        """Encodes any number of images or texts, in calls of few sizes: the rounding depends on the number.
+
+        Args:
+          method: 'encode_image' or 'encode_text'.
+          items: N images or texts.
+
+        Returns:
+          Leaves [N, ...] in host memory.
+        """
+        encoder = self.encoder(method)
+        return concatenate([self._padded(encoder, batch) for batch in batches(items, self.images_per_call)])
+
+    def similarity(self, images: Encoding, texts: Encoding) -> np.ndarray:
+        """Scores every image with every text, in calls of few sizes.
+
+        Args:
+          images: I encoded images.
+          texts: T encoded texts.
+
+        Returns:
+          float32 [I, T].
+        """
+        columns = list(batches(texts, SCORED_PER_CALL))
+        return np.concatenate(
+            [
+                np.concatenate([self._score(rows, some) for some in columns], axis=1)
+                for rows in batches(images, SCORED_PER_CALL)
+            ]
+        )
+
+    def _score(self, images: Encoding, texts: Encoding) -> np.ndarray:
+        count = num_items(texts)
+        texts = parallel.put_everywhere(pad(texts, padded_count(count)))
+        return self._padded(self.scorer, images, texts)[:, :count]
+
+    def similarity_pairwise(self, images: Encoding, texts: Encoding) -> np.ndarray:
+        """Scores image n with text n, in calls of few sizes: float32 [N]."""
+        compiled = parallel.map_rows(score_pairs, self.model)
+        return concatenate([self._padded(compiled, batch) for batch in batches((images, texts), SCORED_PER_CALL)])
+
+    def _padded(self, compiled: Callable, items: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
+        """Applies a compiled function to items, padded to one of few sizes; returns leaves [N, ...] in host memory."""
+        count = num_items(items)
+        rows = parallel.put_rows(pad(items, padded_count(count, parallel.num_local_devices())))
+        return first(jax.device_get(compiled(rows, self.variables, *shared)), count)
