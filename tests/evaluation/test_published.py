@@ -312,14 +312,14 @@ def test_protocol_of_a_run_is_refused(finished, monkeypatch):
             published.matching(ROWS, describe_protocol([run], read_split([run], split), folds))
 
 
-def test_command_refuses_data_without_published_rows(finished, capsys, monkeypatch):
+def test_command_refuses_data_without_published_rows(finished, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(scoring, 'Scorer', None)  # nothing is encoded
-    assert cli.main(['eval', f'--workdir={finished}', '--split=test', '--compare']) == 2
+    assert cli.main(['eval', f'--workdir={finished}', '--split=test', '--compare', f'--output={tmp_path / "out"}']) == 2
     assert capsys.readouterr() == (
         '',
         "error: scenes/test is a split of the data set 'scenes', but published rows are available for coco and f30k\n",
     )
-    assert not (finished / 'eval' / 'test').exists()
+    assert not (tmp_path / 'out').exists()
 
 
 @pytest.mark.slow
