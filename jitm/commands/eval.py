@@ -123,7 +123,8 @@ def _print_report(report: Mapping[str, Any]) -> None:
 def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
     """Raises a UserError if the runs cannot give what --explain and --save_vectors ask for."""
     if values.explain:
-        require('matplotlib', extra='report')
+        for module in ('jinja2', 'matplotlib'):
+            require(module, extra='report')
         explain.check(runs)
     if values.save_vectors:
         check_vectors(runs)

@@ -39,11 +39,10 @@ from jitm.report import cross_retrieval, difficulty, distributions, feature_map,
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
 from jitm.report.figures import check_output
-from jitm.report.matrices import read_evaluated, read_matrices
+from jitm.report.matrices import comparable, read_evaluated, read_matrices
 from jitm.report.page import page
 from jitm.report.retrieval import evenly_spaced
 from jitm.report.rows import read_rows, read_runs, update_rows
-from jitm.report.saved import difference
 from jitm.report.settings import group_runs, read_settings
 from jitm.report.summary import summary
 
@@ -137,7 +136,8 @@ def _write_panels(files: Sequence[Path], output: Path, values: flags.FlagValues)
 
 def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues) -> None:
     """Writes the page and the rows; nothing before all of it is known."""
-    require('matplotlib', extra='report')
+    for module in ('jinja2', 'matplotlib'):
+        require(module, extra='report')
     check_own(output)
     if values.rows and Path(values.rows).exists():
         read_rows(Path(values.rows))
@@ -146,14 +146,13 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         if not values.unfinished:
             run.require_finished()
     evaluated = read_evaluated(settings, values.split, values.data_root)
-    different = difference([matrix for matrices in evaluated.values() for matrix in matrices])
-    evaluated = {} if different else evaluated
+    evaluated, others = comparable(evaluated)
     photos = shared.photos_folder(values)
     found = {n: hits(matrices) for n, matrices in evaluated.items()}
     examples = read_examples(
         settings, evaluated, found, values.split, values.queries, data_root=values.data_root, photos=photos
     )
-    text = page(settings, found, examples, different=different, split_name=values.split, data_root=values.data_root)
+    text = page(settings, found, examples, others=others, split_name=values.split, data_root=values.data_root)
     if values.rows:
         update_rows(settings, Path(values.rows))
         print(f'rows written to {values.rows}')

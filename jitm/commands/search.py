@@ -20,9 +20,9 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
-from jitm.errors import UserError, printable
+from jitm.errors import UserError, printable, require
 from jitm.outputs import check_own, replacing_own
-from jitm.report.results import format_score
+from jitm.report.retrieval import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
 from jitm.serving.export import check_export, export
@@ -97,6 +97,7 @@ def _check(values: flags.FlagValues, caption: str) -> None:
     if values.export:
         check_export(Path(values.export))
     if values.html:
+        require('jinja2', extra='report')
         check_own(Path(values.html))
 
 

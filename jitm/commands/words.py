@@ -17,7 +17,7 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
@@ -99,6 +99,7 @@ def _load_run(values: flags.FlagValues) -> Run:
     if values.perplexity:
         check_perplexity(run)
     if values.show:
+        require('jinja2', extra='report')
         check_examples(run)
     return run
 

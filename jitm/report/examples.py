@@ -10,10 +10,10 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.metrics import ranks
 from jitm.report.bootstrap import Hits
-from jitm.report.markup import Column, breakable, escape, section, table
 from jitm.report.matrices import Matrix
 from jitm.report.panels import load_split_of
 from jitm.report.pictures import are_small, pictures_of
+from jitm.report.render import Column, Table
 from jitm.report.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.report.settings import Setting
 
@@ -106,6 +106,20 @@ class Shown:
     split: Split
     pictures: Mapping[int, str]
 
+    @property
+    def directions(self) -> Mapping[str, tuple[str, str]]:
+        """The heading and the noun of the queries of each direction."""
+        return DIRECTIONS
+
+    @property
+    def small(self) -> bool:
+        """Whether the pictures are small pixels, to be enlarged without interpolation."""
+        return are_small(self.split)
+
+    def first_caption(self, image: int) -> str:
+        """Returns the first caption of an image."""
+        return self.split.captions[int(np.argmax(self.split.image_of_text == image))]
+
 
 def read_examples(
     settings: Sequence[Setting],
@@ -154,68 +168,12 @@ def read_examples(
     )
 
 
-def examples_section(shown: Shown | None, num_evaluated: int) -> str:
-    """Returns the numbers of queries for which one, both or none of two settings is right, and examples."""
-    if shown is None:
-        needed = 'Two settings need saved similarities of the same images and captions.'
-        reason = 'None were asked for.' if num_evaluated > 1 else needed
-        return section('Examples', f'<p>{reason}</p>')
-    a, b = map(breakable, shown.names)
-    intro = (
-        f'<p>{a} ({escape(shown.runs[0])}) and {b} ({escape(shown.runs[1])}) on {escape(shown.split.name)}. A setting '
-        'is right if its first candidate matches the query. The examples are evenly spaced over all queries of their '
-        'kind.</p>'
-    )
-    outcomes = {'both': (1, 1), f'only {shown.names[0]}': (1, 0), f'only {shown.names[1]}': (0, 1), 'none': (0, 0)}
-    columns = [Column('right'), *(Column(DIRECTIONS[direction][1]) for direction in shown.comparisons)]
+def outcomes(shown: Shown) -> Table:
+    """Returns the numbers of queries for which both settings are right, one of them, or none."""
+    first, second = shown.names
     rows = [
-        [breakable(name), *(f'{one.counts[outcome]:,}' for one in shown.comparisons.values())]
-        for name, outcome in outcomes.items()
+        (name, *(f'{one.counts[outcome]:,}' for one in shown.comparisons.values()))
+        for name, outcome in (('both', (1, 1)), (f'only {first}', (1, 0)), (f'only {second}', (0, 1)), ('none', (0, 0)))
     ]
-    parts = [intro, table('Number of queries by the settings that are right', columns, rows)]
-    for direction, comparison in shown.comparisons.items():
-        for right, examples in enumerate(comparison.examples):
-            if examples:
-                total = comparison.counts[1 - right, right]
-                title, noun = DIRECTIONS[direction]
-                heading = f'{title}: only {shown.names[right]} is right ({len(examples)} of {total:,} {noun})'
-                card = _image_query if direction == 'i2t' else _text_query
-                cards = '\n'.join(card(shown, example) for example in examples)
-                parts.append(f'<h3>{breakable(heading)}</h3>\n<div class="cards">\n{cards}\n</div>')
-    return section('Examples', *parts)
-
-
-def _verdict(name: str, rank: int) -> str:
-    """Returns whether a setting is right, with the rank of the first match."""
-    if rank == 1:
-        return f'<span class="right">✓ {breakable(name)}</span>'
-    return f'<span class="wrong">✗ {breakable(name)}</span> <small>first match at rank {rank:,}</small>'
-
-
-def _image_query(shown: Shown, example: Example) -> str:
-    """Returns an image and the first caption that each setting retrieves for it."""
-    retrieved = ''.join(
-        f'<p>{_verdict(name, one.rank)} <span class="caption">{escape(shown.split.captions[one.top[0]])}</span></p>'
-        for name, one in zip(shown.names, example.retrieved, strict=True)
-    )
-    return f'<article>\n{_image(shown, example.query)}\n{retrieved}\n</article>'
-
-
-def _text_query(shown: Shown, example: Example) -> str:
-    """Returns a caption and the first image that each setting retrieves for it."""
-    retrieved = ''.join(
-        f'<div>{_image(shown, one.top[0])}<p>{_verdict(name, one.rank)}</p></div>'
-        for name, one in zip(shown.names, example.retrieved, strict=True)
-    )
-    caption = escape(shown.split.captions[example.query])
-    return f'<article>\n<p><strong>{caption}</strong></p>\n<div class="pair">{retrieved}</div>\n</article>'
-
-
-def _image(shown: Shown, image: int) -> str:
-    """Returns an image; without pictures its id and its first caption."""
-    name = escape(shown.split.image_ids[image])
-    if image in shown.pictures:
-        kind = ' class="small-pixels"' if are_small(shown.split) else ''
-        return f'<img{kind} alt="{name}" src="{shown.pictures[image]}">'
-    caption = shown.split.captions[int(np.argmax(shown.split.image_of_text == image))]
-    return f'<p><code>{name}</code> <small>{escape(caption)}</small></p>'
+    columns = [Column('right'), *(Column(DIRECTIONS[direction][1]) for direction in shown.comparisons)]
+    return Table('Number of queries by the settings that are right', columns, rows)

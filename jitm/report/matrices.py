@@ -1,7 +1,8 @@
 """Similarity matrices, as `jitm eval --save_sims` writes them."""
 
+import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,23 @@ def read_evaluated(settings: Sequence[Setting], split: str, data_root: str | Non
             for run, matrix in zip(setting.runs, evaluated[n], strict=True):
                 _check_best(run, matrix)
     return evaluated
+
+
+def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Sequence[Matrix]], list[Matrix]]:
+    """Splits settings into those whose similarities are of the same data, and the others.
+
+    Args:
+      evaluated: The similarities of the runs of each setting, by index, each with a report.
+
+    Returns:
+      The settings on the data of most settings, the first of ties; and a matrix of each other setting, of other data.
+    """
+    data = {n: {matrix.captions for matrix in matrices} for n, matrices in evaluated.items()}
+    shared = collections.Counter(captions for of_setting in data.values() for captions in of_setting)
+    most = max(shared, key=shared.get, default='')
+    kept = {n: matrices for n, matrices in evaluated.items() if data[n] == {most}}
+    others = [next(one for one in evaluated[n] if one.captions != most) for n in evaluated if n not in kept]
+    return kept, others
 
 
 def _check_best(run: RunLog, matrix: Matrix) -> None:

@@ -1,4 +1,4 @@
-"""Queries spread over a split, and the candidates retrieved for them."""
+"""What is retrieved for a query, and queries spread over a split."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ class Retrieved:
     """The best candidates of a query.
 
     Attributes:
-      top: indices of the candidates with the highest scores, in descending order.
-      scores: their scores.
-      correct: which of them match the query.
-      rank: of the first match among all candidates, 1 is best.
+      top: Indices of the candidates with the highest scores, in descending order.
+      scores: Their scores.
+      correct: Which of them match the query.
+      rank: The rank of the first match among all candidates; 1 is best.
     """
 
     top: Sequence[int]
@@ -23,13 +23,41 @@ class Retrieved:
     rank: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A retrieved image or caption as pages show it.
+
+    Attributes:
+      text: The caption, or the name of the image.
+      score: Its similarity to the query; None without a query.
+      picture: The address of the image's picture; '' for captions, and for images without one.
+      link: The address of a page about it; '' for none.
+      right: Whether it matches the query; None if not known.
+      note: A text below it.
+      rank: The rank of an image; None for its position among those that are shown.
+    """
+
+    text: str
+    score: float | None
+    picture: str = ''
+    link: str = ''
+    right: bool | None = None
+    note: str = ''
+    rank: int | None = None
+
+
+def format_score(score: float) -> str:
+    """Returns a score as all commands and pages show it."""
+    return f'{score:.4f}'
+
+
 def retrieve(scores: np.ndarray, matches: np.ndarray, count: int) -> Retrieved:
     """Returns the best candidates of a query; ties count against the query.
 
     Args:
-      scores: [C], of all candidates.
-      matches: bool [C], at least one True.
-      count: candidates to return; all, if there are fewer.
+      scores: The scores of all candidates, [C].
+      matches: Which candidates match the query, bool [C]; at least one.
+      count: The number of candidates to return; all, if there are fewer.
     """
     order = np.lexsort((matches, -scores))
     top = order[:count]
@@ -40,7 +68,7 @@ def evenly_spaced(count: int, total: int) -> list[int]:
     """Returns `count` indices below `total`, evenly spaced from 0; all, if there are fewer.
 
     Raises:
-      ValueError: if the count is negative.
+      ValueError: If the count is negative.
     """
     if count < 0:
         raise ValueError(f'count is {count}; it must be at least 0')

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.metrics import MATCH_THRESHOLD
-from jitm.report.markup import document, escape
 from jitm.report.pictures import png, uri
+from jitm.report.render import render
 
 EXPLANATION = (
     'The number below a word is the predicted probability, in percent, that it does not match the image. Words with at '
@@ -71,8 +71,8 @@ def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
     """Returns a self-contained HTML page of all pairs.
 
     Args:
-      report: see `explain.json`.
-      pixels: uint8 [I, H, W, 3], or None.
+      report: The content of `explain.json`.
+      pixels: The images, uint8 [I, H, W, 3]; or None.
 
     Returns:
       The page; each word on a shade of red, with its mismatch probability in percent and, if mismatched, its correction
@@ -83,36 +83,29 @@ def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
         right = [] if pair.get('right', True) else [pair['true_image']]
         return None if pixels is None else pixels[[pair['image'], *right]]
 
-    articles = '\n'.join(article(pair, pictures(pair)) for pair in report['pairs'])
-    source = escape(f'{report["workdir"]}, step {report["step"]}')
-    body = f'<p>{EXPLANATION}</p>\n{articles}\n<footer class="soft">{source}</footer>'
-    return document(f'Mismatched words: {report["data"]}', body)
+    return render(
+        'words.html',
+        title=f'Mismatched words: {report["data"]}',
+        explanation=EXPLANATION,
+        pairs=[shown(pair, pictures(pair)) for pair in report['pairs']],
+        workdir=report['workdir'],
+        step=report['step'],
+    )
 
 
-def article(pair: Mapping[str, Any], pixels: np.ndarray | None) -> str:
-    """Returns the words of one pair as HTML, see `page`.
+def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
+    """Returns one pair as the template `mismatches.html` shows it.
 
     Args:
-      pair: one of the `pairs` of `explain.json`.
-      pixels: uint8 [N, H, W, 3] of its image and, if that is wrong, of the right one; or None.
+      pair: One of the `pairs` of `explain.json`.
+      pixels: Its image and, if that is wrong, the right one, uint8 [N, H, W, 3]; or None.
     """
-    pictures = ''
-    if pixels is not None:
-        kinds = ('', pair['image_id']), (' right', pair.get('true_image_id', ''))
-        for (kind, name), image in zip(kinds, pixels, strict=False):
-            pictures += f'<img class="small-pixels{kind}" alt="{escape(name)}" src="{uri(png(image), "png")}">\n'
-    words = ''.join(map(_cell, _words(pair)))
-    return (
-        f'<article class="pair">\n{pictures}<div>\n<p>{escape(pair["caption"])}</p>\n'
-        f'<p class="soft">{escape(pair["verdict"])}</p>\n<div class="words">{words}</div>\n</div>\n</article>'
-    )
-
-
-def _cell(word: _Word) -> str:
-    text, shade = escape(word.text), f'{0.75 * word.mismatch:.2f}'
-    text = f'<u>{text}</u>' if word.changed else text
-    inserted = f'<ins>{escape(word.correction)}</ins>' if word.correction else ''
-    return (
-        f'<span class="word"><b style="--shade: {shade}">{text}</b>'
-        f'<small>{100 * word.mismatch:.0f}</small>{inserted}</span>'
-    )
+    names = pair['image_id'], pair.get('true_image_id', '')
+    images = () if pixels is None else zip(names, pixels, strict=False)
+    pictures = [{'name': name, 'address': uri(png(image), 'png')} for name, image in images]
+    return {
+        'caption': pair['caption'],
+        'verdict': pair['verdict'],
+        'pictures': pictures,
+        'words': list(_words(pair)),
+    }

@@ -30,7 +30,7 @@ HEADERS = {
 
 def check_installed() -> None:
     """Raises a UserError unless the optional packages are installed."""
-    for module in ('starlette', 'uvicorn', 'matplotlib'):
+    for module in ('starlette', 'uvicorn', 'jinja2', 'matplotlib'):
         require(module, extra='explorer')
 
 

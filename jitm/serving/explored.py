@@ -9,7 +9,7 @@ import jax
 from jitm.errors import UserError
 from jitm.evaluation.explain import WordOutputs, has_word_outputs
 from jitm.models.matcher import DualEncoder, Encoding
-from jitm.report.results import format_score
+from jitm.report.retrieval import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
 from jitm.serving.index import Index
 from jitm.serving.inputs import Data, data_of

@@ -1,21 +1,21 @@
 """The pages of the explorer: a query with its images, an image with its captions, and a pair with its hard negatives.
 
-They are plain HTML without scripts; all text is escaped, and pictures are part of the page.
+They are plain HTML without scripts, and pictures are part of the page.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 
 from jitm.report import attention, words
 from jitm.report.figures import to_png
-from jitm.report.markup import document, escape, section
 from jitm.report.pictures import are_small, pictures_of, pixels_of, uri
-from jitm.report.results import Result, cards, ranking
-from jitm.report.retrieval import evenly_spaced
+from jitm.report.render import render
+from jitm.report.retrieval import Result, evenly_spaced
 from jitm.serving.explored import Explored, check_caption
 from jitm.serving.inputs import Data
 from jitm.serving.vectors import Hit
@@ -34,9 +34,9 @@ class Site:
     """The pages of some runs on one split.
 
     Attributes:
-      runs: shown side by side.
-      data: the split.
-      photos: a folder with the pictures of its images, see `pictures_of`, or None.
+      runs: The runs, shown side by side.
+      data: The split.
+      photos: A folder with the pictures of its images, see `pictures_of`; or None.
     """
 
     runs: Sequence[Explored]
@@ -47,104 +47,95 @@ class Site:
         """Returns the page of a query: the best images of each run, or some images without a query.
 
         Raises:
-          UserError: if the caption is too long for the explorer or for a model.
+          UserError: If the caption is too long for the explorer or for a model.
         """
         caption = check_caption(caption)
         if not caption:
-            some = [
-                self._image_result(Hit(image, 0.0), '') for image in evenly_spaced(IMAGES, len(self.data.image_ids))
-            ]
-            images = cards([dataclasses.replace(one, score=None) for one in some], self._small)
-            return self._document('', f'<h2>Some images</h2>\n{images}')
-
-        def best(run: Explored) -> str:
-            hits, unknown = run.rank_images(caption)[:IMAGES], run.describe_unknown_words(caption)
-            note = f'<p class="soft">{escape(unknown)}.</p>' if unknown else ''
-            return note + cards([self._image_result(hit, caption) for hit in hits], self._small)
-
-        return self._document(caption, self._side_by_side(best))
+            some = evenly_spaced(IMAGES, len(self.data.image_ids))
+            return self._render('home', results=[self._image_result(image) for image in some])
+        runs = [
+            {
+                'name': run.name,
+                'unknown': run.describe_unknown_words(caption),
+                'images': self._image_results(run.rank_images(caption)[:IMAGES], caption),
+            }
+            for run in self.runs
+        ]
+        return self._render('query', caption, runs=runs)
 
     def image(self, image: int, caption: str) -> str:
         """Returns the page of an image: its captions as each run ranks them, and the words of one caption.
 
         Args:
-          image: a row of the split.
-          caption: the caption whose words are shown; '' for none.
+          image: A row of the split.
+          caption: The caption whose words are shown; '' for none.
 
         Raises:
-          NotFound: if the split has no such image.
-          UserError: if the caption is too long.
+          NotFound: If the split has no such image.
+          UserError: If the caption is too long.
         """
         if not 0 <= image < len(self.data.image_ids):
             raise NotFound
         caption = check_caption(caption)
-        words = [self._words(run, image, caption) if caption else '' for run in self.runs]
-        alone = len(self.runs) == 1  # figures of several runs are too wide to be side by side
-        figures = [section(run.name, part) for run, part in zip(self.runs, words, strict=True) if part and not alone]
 
-        def describe(run: Explored) -> str:
+        def describe(run: Explored) -> dict[str, Any]:
             hits = run.rank_captions(image)
-            ranks = [f'{n:,}' for n, hit in enumerate(hits, 1) if self._is_own(image, hit.index)]
-            own = f'<p class="soft">Its own captions are at the ranks {", ".join(ranks)}.</p>' if ranks else ''
-            shown = ranking([self._caption_result(hit, image) for hit in hits[:CAPTIONS]])
-            return f'{words[0] if alone else ""}\n<h3>Captions</h3>\n{own}{shown}'
+            return {
+                'name': run.name,
+                'ranks': ', '.join(f'{n:,}' for n, hit in enumerate(hits, 1) if self._is_own(image, hit.index)),
+                'captions': self._caption_results(hits[:CAPTIONS], image),
+                'words': self._words(run, image, caption) if caption else None,
+            }
 
-        items = ''.join(
-            f'<li>{escape(self.data.captions[text])} <small><a href="/pair/{text}">hard negatives</a></small></li>'
-            for text in np.flatnonzero(self.data.image_of_text == image)
+        own = np.flatnonzero(self.data.image_of_text == image)
+        return self._render(
+            'image',
+            caption,
+            name=self.data.image_ids[image],
+            picture=self._address(image),
+            captions=[(text, self.data.captions[text]) for text in own],
+            runs=list(map(describe, self.runs)),
+            explanation=words.EXPLANATION,
         )
-        name = escape(self.data.image_ids[image])
-        parts = [f'<h2>{name}</h2>', self._picture(image), f'<ul>{items}</ul>', *figures, self._side_by_side(describe)]
-        return self._document(caption, '\n'.join(parts))
 
     def pair(self, text: int) -> str:
         """Returns the page of a caption and its image: the best images and captions that do not match.
 
         Raises:
-          NotFound: if the split has no such caption.
+          NotFound: If the split has no such caption.
         """
         if not 0 <= text < len(self.data.captions):
             raise NotFound
         caption, image = self.data.captions[text], int(self.data.image_of_text[text])
 
-        def negatives(run: Explored) -> str:
+        def negatives(run: Explored) -> dict[str, Any]:
             images = run.rank_images(caption)
             rank, own = next((n, hit) for n, hit in enumerate(images, 1) if hit.index == image)
-            pair = dataclasses.replace(self._image_result(own, caption), right=True, rank=rank)
             harder = [hit for hit in images if hit.index != image][:NEGATIVES]
             captions = [hit for hit in run.rank_captions(image) if not self._is_own(image, hit.index)][:NEGATIVES]
-            return '\n'.join(
-                [
-                    '<h3>The pair</h3>',
-                    cards([pair], self._small),
-                    '<h3>Hardest negative images of the caption</h3>',
-                    cards([self._image_result(hit, caption) for hit in harder], self._small),
-                    '<h3>Hardest negative captions of the image</h3>',
-                    ranking([self._caption_result(hit, image) for hit in captions]),
-                ]
-            )
+            return {
+                'name': run.name,
+                'pair': dataclasses.replace(self._image_result(image, caption, own.score), right=True, rank=rank),
+                'images': self._image_results(harder, caption),
+                'captions': self._caption_results(captions, image),
+            }
 
-        return self._document(caption, self._side_by_side(negatives))
+        return self._render('pair', caption, runs=list(map(negatives, self.runs)))
 
     def message(self, caption: str, message: str) -> str:
         """Returns a page with a message instead of results."""
-        return self._document(caption, f'<p class="wrong" role="alert">{escape(message)}</p>')
+        return self._render('message', caption, message=message)
 
-    def _document(self, caption: str, body: str) -> str:
-        form = (
-            '<form action="/" method="get" role="search"><input type="text" name="q" aria-label="Caption" '
-            f'placeholder="A caption" value="{escape(caption)}"><button>Search</button></form>'
+    def _render(self, kind: str, caption: str = '', **values: Any) -> str:
+        return render(
+            f'explorer_{kind}.html',
+            title=self.data.name,
+            num_images=len(self.data.image_ids),
+            num_captions=len(self.data.captions),
+            caption=caption,
+            small=self.photos is None and are_small(self.data.split),
+            **values,
         )
-        split = f'{len(self.data.image_ids):,} images and {len(self.data.captions):,} captions'
-        return document(self.data.name, f'<p class="soft">{split} · <a href="/">start</a></p>\n{form}\n{body}')
-
-    def _side_by_side(self, show: Callable[[Explored], str]) -> str:
-        parts = (section(run.name, show(run)) for run in self.runs)
-        return '<div class="pair">' + ''.join(f'<div>{part}</div>' for part in parts) + '</div>'
-
-    @property
-    def _small(self) -> bool:
-        return self.photos is None and are_small(self.data.split)
 
     def _is_own(self, image: int, text: int) -> bool:
         return int(self.data.image_of_text[text]) == image
@@ -152,39 +143,40 @@ class Site:
     def _address(self, image: int) -> str:
         return pictures_of(self.data.split, [image], self.photos).get(image, '')
 
-    def _picture(self, image: int) -> str:
-        kind = ' class="small-pixels"' if self._small else ''
-        address, name = self._address(image), escape(self.data.image_ids[image])
-        return f'<img{kind} width="240" alt="{name}" src="{address}">' if address else ''
+    def _image_results(self, hits: Sequence[Hit], caption: str) -> list[Result]:
+        return [self._image_result(hit.index, caption, hit.score) for hit in hits]
 
-    def _image_result(self, hit: Hit, caption: str) -> Result:
+    def _image_result(self, image: int, caption: str = '', score: float | None = None) -> Result:
         """Returns an image with its picture, or its first caption without one, marked if the caption is its own."""
-        own = self.data.captions_of(hit.index)
-        query = f'?{urlencode({"q": caption})}' if caption else ''
-        address = self._address(hit.index)
+        own, address = self.data.captions_of(image), self._address(image)
         return Result(
-            self.data.image_ids[hit.index],
-            hit.score,
+            self.data.image_ids[image],
+            score,
             picture=address,
-            link=f'/image/{hit.index}{query}',
+            link=f'/image/{image}' + (f'?{urlencode({"q": caption})}' if caption else ''),
             right=caption in own or None,
             note='' if address or not own else own[0],
         )
 
-    def _caption_result(self, hit: Hit, image: int) -> Result:
-        text = self.data.captions[hit.index]
-        link = f'/image/{image}?{urlencode({"q": text})}'
-        return Result(text, hit.score, link=link, right=self._is_own(image, hit.index))
+    def _caption_results(self, hits: Sequence[Hit], image: int) -> list[Result]:
+        texts = [self.data.captions[hit.index] for hit in hits]
+        return [
+            Result(
+                text,
+                hit.score,
+                link=f'/image/{image}?{urlencode({"q": text})}',
+                right=self._is_own(image, hit.index),
+            )
+            for hit, text in zip(hits, texts, strict=True)
+        ]
 
-    def _words(self, run: Explored, image: int, caption: str) -> str:
-        """Returns the attention of a caption's words on an image, or its mismatched words; '' for other models."""
+    def _words(self, run: Explored, image: int, caption: str) -> dict[str, Any] | None:
+        """Returns the attention of a caption's words on an image, or its mismatched words; None for other models."""
         pair = run.words(image, caption)
         if pair is None:
-            return ''
+            return None
         pixels = pixels_of(self.data.split, image, self.photos)
         pixels = None if pixels is None else pixels[None]
         if 'mismatch' in pair:
-            return f'<h3>Mismatched words</h3>\n<p class="soft">{words.EXPLANATION}</p>\n{words.article(pair, pixels)}'
-        figure = attention.draw(pair, pixels)
-        alt = escape(f'Attention of the words of: {caption}')
-        return f'<h3>Attention</h3>\n<img alt="{alt}" src="{uri(to_png(figure), "png")}">'
+            return words.shown(pair, pixels)
+        return {'caption': caption, 'figure': uri(to_png(attention.draw(pair, pixels)), 'png')}

@@ -9,9 +9,9 @@ import numpy as np
 
 from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
-from jitm.report.markup import document, escape
 from jitm.report.pictures import thumbnail, uri
-from jitm.report.results import Result, cards, ranking
+from jitm.report.render import render
+from jitm.report.retrieval import Result
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.sources import Source, check_photos
@@ -131,9 +131,6 @@ def page(found: Answer, source: Source) -> str:
     if found.image is not None:
         named = found.image in source.names
         picture = source.pictures([found.image]).get(found.image, '') if named else uri(thumbnail(found.image), 'jpeg')
-    query = f'<img class="query" alt="{escape(found.query)}" src="{picture}">\n' if picture else ''
-    if not found.finds_images:
-        return document(found.query, query + ranking(found.results))
-    pictures = source.pictures([one.text for one in found.results])
+    pictures = source.pictures([one.text for one in found.results]) if found.finds_images else {}
     results = [dataclasses.replace(one, picture=pictures.get(one.text, '')) for one in found.results]
-    return document(found.query, query + cards(results))
+    return render('search.html', title=found.query, picture=picture, results=results, finds_images=found.finds_images)

@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
 
 import jax
@@ -17,11 +18,11 @@ from jitm.commands import cli
 from jitm.data import scenes
 from jitm.metrics import ranks
 from jitm.outputs import OWNED, OutputFolder
-from jitm.report import saved
-from jitm.report.bootstrap import resample
+from jitm.report import render, saved
+from jitm.report.bootstrap import RESAMPLES
 from jitm.report.figures import FORMATS, save
-from jitm.report.markup import Column, breakable, section, table
 from jitm.report.matrices import saved_sims
+from jitm.report.render import Cell, Column, Table, breakable
 from jitm.report.rows import read_rows
 from jitm.report.settings import read_run_log
 from jitm.runs.checkpoint import Checkpoints
@@ -59,7 +60,7 @@ class Page(HTMLParser):
 @pytest.fixture(autouse=True)
 def without_curves(monkeypatch):
     """Drawing takes a second; tests of the curves undo this."""
-    monkeypatch.setattr('jitm.report.page._curves', lambda settings: section('Curves'))
+    monkeypatch.setattr('jitm.report.page.training.figure_of', lambda settings: Figure(figsize=(1, 1)))
 
 
 @pytest.fixture
@@ -160,9 +161,12 @@ def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
     sims = [np.load(run / 'eval' / 'dev' / 'sims.npy') for run in four_runs]
     a, b, c, d = (by_image(one) for one in sims)
     differences = (a + b - c - d) / 2
-    low, high = np.quantile(resample(10) @ differences / 10, [0.025, 0.975])
-    expected = f'{differences.mean():+.1f}{low:+.1f} to {high:+.1f}'.replace('-', '\N{MINUS SIGN}')
-    assert expected in read(tmp_path / 'page.html').texts['table'][3]
+    shown = read(tmp_path / 'page.html').texts['table'][3].replace('\N{MINUS SIGN}', '-')
+    assert f'{differences.mean():+.1f}' in shown
+    low, high = map(float, re.search(r'([+-]\d+\.\d) to ([+-]\d+\.\d)', shown).groups())
+    resamples = np.random.default_rng(0).integers(10, size=(RESAMPLES, 10))
+    expected = np.quantile(differences[resamples].mean(axis=1), [0.025, 0.975])
+    np.testing.assert_allclose((low, high), expected, atol=0.1 * (high - low))
 
 
 def test_examples_have_captions_pictures_and_ranks(four_runs, tmp_path):
@@ -187,7 +191,7 @@ def test_photographs_are_shown(four_runs, tmp_path):
         Image.new('RGB', (9, 9)).save(photos / f'{image_id}.jpg')
     assert report(*four_runs, '--output', output, '--photos', photos) == 0
     kinds = {address.partition(';')[0] for address in read(output).addresses}
-    assert kinds == {'data:image/jpeg'}
+    assert kinds == {'data:image/svg+xml', 'data:image/jpeg'}
 
 
 def test_runs_without_similarities_name_the_command(make_run, tmp_path):
@@ -202,14 +206,22 @@ def test_runs_without_similarities_name_the_command(make_run, tmp_path):
     assert all(item.endswith('--save_sims --split test') for item in items)
 
 
-def test_settings_of_different_data_have_a_page_without_a_comparison(four_runs, tmp_path):
+def test_settings_of_other_data_are_left_out_of_the_comparison(four_runs, make_run, tmp_path):
+    """Seeds of one setting that are of different data leave this setting out, and no other."""
     split = scenes.load('dev', **DATA)
     other = dataclasses.replace(split, image_ids=split.image_ids[::-1])
     save_sims(four_runs[1], 1, 1.0, split=other, data='other/dev')
-    assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
-    *_, significance, examples = read(tmp_path / 'page.html').texts['section']
-    assert re.search(r'cannot be compared: .*sims.npy of scenes/dev and .* of other/dev are of different', significance)
-    assert 'Two settings need saved similarities of the same images and captions' in examples
+    third = make_run('softmax', loss='ranking.softmax', signal=0.5)
+    for runs, compared in ((four_runs, False), ([*four_runs, third], True)):
+        assert report(*runs, '--output', tmp_path / 'page.html') == 0
+        parsed = read(tmp_path / 'page.html')
+        *_, significance, examples = parsed.texts['section']
+        assert re.search(r'Left out of the comparison, .*max_s1/eval/dev/sims.npy of other/dev\.', significance)
+        assert ('Two settings need saved similarities to be compared' in significance) == (not compared)
+        assert ('Two settings need saved similarities of the same images' in examples) == (not compared)
+        assert ('only softmax' in examples) == compared
+    assert len(parsed.texts['table']) == 5
+    assert 'max_of_hinges' not in parsed.texts['table'][3]
 
 
 def test_settings_of_the_same_captions_in_another_folder_are_compared(four_runs, tmp_path):
@@ -431,12 +443,20 @@ def test_panels_replace_only_their_own_pictures(four_runs, tmp_path, capsys):
 
 
 def test_tables_group_their_headers():
-    parsed = Page(
-        table('a < b', [Column('x'), Column('R@1', 'both'), Column('R@5', 'both'), Column('y')], [list('1234')])
-    )
+    columns = [Column('x'), Column('R@1', 'both'), Column('R@5', 'both'), Column('y')]
+    rows = [['1', '2', Cell('3', best=True), Cell('4', note='5')]]
+    parsed = Page(render.environment().get_template('tables.html').module.table(Table('a < b', columns, rows)))
     assert parsed.texts['caption'] == ['a < b']
-    assert parsed.texts['tr'] == ['xbothy', 'R@1R@5', '1234']
+    assert parsed.texts['tr'] == ['xbothy', 'R@1R@5', '1234 5']
     assert parsed.texts['th'] == ['x', 'both', 'y', 'R@1', 'R@5', '1']
+
+
+def test_pages_need_jinja(make_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, 'jinja2', None)
+    assert report(make_run('a'), '--output', tmp_path / 'page.html') == 2
+    expected = "error: the package jinja2 is not installed: run pip install 'jitm[report]'\n"
+    assert capsys.readouterr().err == expected
+    assert not (tmp_path / 'page.html').exists()
 
 
 def test_numbers_are_not_broken():

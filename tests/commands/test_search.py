@@ -81,6 +81,18 @@ def test_an_image_finds_captions_or_images(finished, split, sims, capsys, tmp_pa
     assert sorted(of_file) == ['a blue square', 'a red ring']
 
 
+def test_the_page_escapes_captions(finished, capsys, tmp_path):
+    evil, page = '<script>alert("&")</script>', tmp_path / 'page.html'
+    (tmp_path / 'captions.txt').write_text(f'{evil}\na blue square\n')
+    flags = '--workdir', finished, '--split', 'test', '--html', page
+    search(capsys, *flags, f'a {evil}')
+    assert Page(page.read_text()).texts['h1'] == [f'a {evil}']
+    search(capsys, *flags, '--image', 'test-000003', '--find', 'captions', '--captions', tmp_path / 'captions.txt')
+    parsed = Page(page.read_text())
+    assert 'script' not in parsed.texts
+    assert any(item.startswith(evil) for item in parsed.texts['li'])
+
+
 def test_features_of_a_file_have_numbers(finished, split, sims, capsys, tmp_path):
     np.save(tmp_path / 'features.npy', split.regions)
     flags = '--workdir', finished, '--images', tmp_path / 'features.npy', '--index', tmp_path / 'index'

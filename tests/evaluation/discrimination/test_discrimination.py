@@ -518,6 +518,16 @@ def test_page_shows_the_right_image_of_a_wrong_retrieval():
     assert images == [('a&b.jpg', 'small-pixels'), ('b.jpg', 'small-pixels right'), ('a&b.jpg', 'small-pixels')]
 
 
+def test_page_escapes_captions_and_corrections():
+    evil = '<script>alert("&")</script>'
+    corrections = [evil] * len(PAIR['corrections'])
+    pair = PAIR | {'caption': evil, 'verdict': evil, 'image_id': evil, 'corrections': corrections}
+    page = Page(words_lib.page(REPORT | {'pairs': [pair], 'data': evil}, np.zeros((2, 3, 5, 3), np.uint8)))
+    assert 'script' not in {tag for tag, _ in page.attributes}
+    assert page.texts('p')[1:3] == [evil, evil]
+    assert evil in page.texts('ins')
+
+
 def test_page_without_pixels_has_no_images():
     assert not [tag for tag, _ in Page(words_lib.page(REPORT, None)).attributes if tag == 'img']
 
