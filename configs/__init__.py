@@ -1,4 +1,4 @@
-"""The settings: one file per system, and words of its tables; `jitm settings` lists them.
+"""The presets: one file per system, and words of its tables; `jitm settings` lists them.
 
 `load('vse:rvse,selhn,f30k')` returns the config of `--config vse:rvse,selhn,f30k`.
 """
@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 FILES = {module.name: Path(__file__).with_name(f'{module.name}.py') for module in pkgutil.iter_modules(__path__)}
 
 
-def load(setting: str) -> ConfigDict:
-    """Returns the config of a setting.
+def load(preset: str) -> ConfigDict:
+    """Returns the config of a preset.
 
     Args:
-      setting: The name of a file of this folder, and after a colon words of its tables.
+      preset: The name of a file of this folder, and after a colon words of its tables.
     """
-    name, colon, words = setting.partition(':')
+    name, colon, words = preset.partition(':')
     get_config = importlib.import_module(f'{__name__}.{name}').get_config
     return get_config(words) if colon else get_config()

@@ -1,12 +1,38 @@
-"""The words of a setting, and the parts that several systems share."""
+"""The words of a preset, and the parts that several systems share."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from ml_collections import ConfigDict
 
 
-def _precomp(root: str, dev_images: int = 1000) -> dict:
+def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Callable[[str], ConfigDict]]:
+    """Makes the `get_config` of a file from a function of one word of each table, the last of which has the data.
+
+    The words of the file's reduced variants (`reduced.VARIANTS`) are known too, as data; the variant then makes the
+    config instead.
+    """
+
+    def decorate(published: Callable[..., ConfigDict]) -> Callable[[str], ConfigDict]:
+        path = Path(published.__code__.co_filename).resolve()
+        file = path.stem if path.parent == Path(__file__).resolve().parent else ''  # not of a file of the user's own
+
+        def get_config(preset: str = '') -> ConfigDict:
+            """Returns the config of a preset, words separated by commas."""
+            from jitm.configs import reduced  # imports the files of the systems, which import this one
+
+            variants = reduced.VARIANTS.get(file, {})
+            words = parse(preset, *tables[:-1], *([*table, *variants] for table in tables[-1:]))
+            return variants.get(words[-1] if words else '', published)(*words)
+
+        return get_config
+
+    return decorate
+
+
+def precomp(root: str, dev_images: int = 1000) -> dict:
+    """Returns `config.data` for a folder of precomputed region features."""
     return dict(source='precomp.load', root=root, dev_images=dev_images)
 
 
@@ -28,35 +54,16 @@ def photos(root: str, **changes: object) -> dict:
     return dict(data, **changes)
 
 
-# word -> `config.data`. `f8k` selects a reduced variant: grid features of Flickr8k, sizes and epochs that fit a CPU.
-DATA = {
-    'f30k': _precomp('data/f30k_precomp'),
-    'coco': _precomp('data/coco_precomp'),
-    'f8k': _precomp('data/f8k_precomp'),
-}
+DATA = {'f30k': precomp('data/f30k_precomp'), 'coco': precomp('data/coco_precomp')}  # word -> `config.data`
 SCENES = dict(source='scenes.load', seed=0, train_images=2000, dev_images=500, test_images=500)  # synthetic
-# For models that read the positions of regions; `f8k` and `scenes` select reduced variants.
-BOXES = {
-    'f30k': _precomp('data/f30k_boxes'),
-    'coco': _precomp('data/coco_boxes'),
-    'f8k': _precomp('data/f8k_precomp', dev_images=100),  # small, since each pair needs its own pass
-    'scenes': dict(SCENES, dev_images=100, test_images=200),
-}
-
-# For models that read object tags too; `f8k` and `scenes` select reduced variants, `f8k` with a small detector's boxes.
-TAGGED = {
-    'coco': _precomp('data/coco_oscar', dev_images=200),  # 200,000 pairs
-    'f8k': dict(_precomp('data/f8k_regions_precomp', dev_images=100), min_tag_score=0.2),
-    'scenes': BOXES['scenes'],
-}
 
 
-def parse(setting: str, *tables: Iterable[str]) -> tuple[str, ...]:
+def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
     """Returns one word of each table.
 
     Args:
-      setting: words separated by commas, in any order, at most one of each table.
-      *tables: the known words; the first word of a table stands for a missing one.
+      preset: Words separated by commas, in any order, at most one of each table.
+      *tables: The known words; the first word of a table stands for a missing one.
 
     Raises:
       ValueError: if a word is unknown, or two are of one table.
@@ -64,14 +71,14 @@ def parse(setting: str, *tables: Iterable[str]) -> tuple[str, ...]:
     tables = [list(table) for table in tables]
     chosen = [table[0] for table in tables]
     given = set()
-    for word in setting.split(',') if setting else ():
+    for word in preset.split(',') if preset else ():
         index = next((n for n, table in enumerate(tables) if word in table), None)
         if index is None:
             nearest = difflib.get_close_matches(word, [known for table in tables for known in table], n=1)
             guess = f", did you mean '{nearest[0]}'" if nearest else ''
-            raise ValueError(f"the setting '{setting}' has the unknown word '{word}'{guess}; {_describe(tables)}")
+            raise ValueError(f"the preset '{preset}' has the unknown word '{word}'{guess}; {_describe(tables)}")
         if index in given:
-            raise ValueError(f"the setting '{setting}' has two words of {' | '.join(tables[index])}; take one")
+            raise ValueError(f"the preset '{preset}' has two words of {' | '.join(tables[index])}; take one")
         given.add(index)
         chosen[index] = word
     return tuple(chosen)
@@ -90,42 +97,74 @@ def set_schedule(config: ConfigDict, epochs: int, learning_rate: float, decay_ep
     config.optimizer.decay_epochs = decay_epochs
 
 
-# Losses of `config.terms.ranking`, by their words.
+# word -> loss, its arguments, and what its term has besides, where it is not the default of `term`.
 LOSS = {
-    'max': dict(loss='ranking.max_of_hinges', margin=0.2),
-    'selhn': dict(  # Li et al. 2023
-        loss='ranking.selective_hard_negative',
-        margin=0.2,
-        epsilon=0.01,
-        weight=0.5,  # the mean of both directions, as released; the paper writes their sum
-        reduction='mean',
+    'max': dict(loss='ranking.max_of_hinges', margin=0.2),  # HN: hard negatives
+    'sum': dict(loss='ranking.sum_of_hinges', margin=0.2),  # Triplet: all negatives
+    'shn': dict(loss='ranking.semi_hard_hinge', margin=0.2),  # semi-hard negatives
+    'sct': dict(loss='ranking.selective_contrastive', margin=0.2),  # selectively contrastive triplet loss
+    'selhn': dict(  # Li et al. 2023: the mean of both directions, as released; the paper writes their sum
+        loss='ranking.selective_hard_negative', margin=0.2, epsilon=0.01, weight=0.5, reduction='mean'
     ),
     'softmax': dict(loss='ranking.softmax_contrastive', temperature=0.05, weight=0.5, reduction='mean'),  # InfoNCE
+    'cmpm': dict(loss='ranking.projection_matching', temperature=0.1, reduction='mean'),
+    'mpl': dict(loss='ranking.polynomial', margin=0.2, reduction='mean'),
+    'sam': dict(loss='ranking.adaptive_margin'),
+    # AOQ, section 3 and table 3
+    'adapoffquin': dict(loss='offline.adaptive_offline_quintuplet', alpha=0.3, beta=1.5),
+    'offquin': dict(loss='offline.offline_quintuplet'),
+    'offtri': dict(loss='offline.offline_triplet'),
+    'onlinequin': dict(loss='offline.online_quintuplet'),
+    'onlyoffline': dict(loss='offline.offline_quintuplet', online_weight=0.0),
+    # w/o OfflineAdap; the paper tuned alpha and beta anew without stating their values
+    'withoutadap': dict(loss='offline.adaptive_offline_quintuplet', alpha=0.3, beta=1.5, weigh_by_positive=True),
+    # DBL, table IV: relative and absolute, over the hardest (max) or all negatives (sum), models B, C, F and G
+    'rm': dict(loss='anchored.relative_max', margin=0.2),
+    'am': dict(loss='anchored.absolute_max', margin=0.2, alpha=0.5),
+    'rs': dict(loss='anchored.relative_sum', margin=0.2),
+    'as': dict(loss='anchored.absolute_sum', margin=0.2, alpha=0.5),
+    'soft_rm': dict(loss='anchored.relative_max', margin=0.2, extreme=2.0),  # with soft margins: models D and E
+    'soft_am': dict(loss='anchored.absolute_max', margin=0.2, alpha=0.5, extreme=1.0),
+    # distillation: DBL, table II, and SP of its code
+    'dr': dict(loss='distillation.rank_distillation', reduction='mean', hard=True),  # as released
+    'rkd': dict(loss='distillation.relational_distillation', weight=5.0, reduction='mean'),
+    'sp': dict(loss='distillation.similarity_preserving', weight=10.0, reduction='mean'),
+    'dml': dict(loss='distillation.mutual_learning', reduction='mean'),
+    'dino': dict(loss='distillation.self_distillation', reduction='mean'),
+    'inverse_dino': dict(  # DINO*, as released
+        loss='distillation.self_distillation', reduction='mean', inverse=True, subtract_entropy=True
+    ),
 }
+HINGES = ('max', 'selhn', 'softmax')  # words of LOSS that every cross-attention model takes
+
+
+def term(loss: dict, **changes: object) -> dict:
+    """Returns a term of a loss; by default it is the sum over the queries, with weight 1, in all epochs."""
+    return dict(weight=1.0, start_epoch=0, end_epoch=None, reduction='sum') | loss | changes
 
 
 def rank_with(config: ConfigDict, loss: dict) -> None:
     """Makes `loss` the ranking loss, from the first epoch on."""
     others = {name: term for name, term in config.terms.to_dict().items() if name not in ('ranking', 'warm_up')}
-    ranking = dict(weight=1.0, start_epoch=0, end_epoch=None, reduction='sum')
-    config.terms = dict(ranking=dict(ranking, **loss), **others)
+    config.terms = dict(ranking=term(loss), **others)
+
+
+def schedule_of_ranking(config: ConfigDict) -> dict:
+    """Returns when and with which weight the ranking term is active, and how it is reduced."""
+    return {key: config.terms.ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
 
 
 def sum_first(config: ConfigDict, epochs: int) -> None:
     """Trains with the sum of hinges for this many epochs before the ranking loss."""
     terms = config.terms.to_dict()
     ranking = terms.pop('ranking')
-    sums = dict(loss='ranking.sum_of_hinges', margin=ranking['margin'])
-    config.terms = dict(
-        warm_up=dict(sums, weight=1.0, start_epoch=0, end_epoch=epochs, reduction='sum'),
-        ranking=dict(ranking, start_epoch=epochs),
-        **terms,
-    )
+    warm_up = term(LOSS['sum'], margin=ranking['margin'], end_epoch=epochs)
+    config.terms = dict(warm_up=warm_up, ranking=dict(ranking, start_epoch=epochs), **terms)
 
 
 def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
     """Returns a term that is active in all epochs and averaged over its queries, captions or tokens."""
-    return dict(loss=loss, weight=weight, start_epoch=0, end_epoch=None, reduction='mean', **arguments)
+    return term(dict(loss=loss), weight=weight, reduction='mean', **arguments)
 
 
 def use_bert(config: ConfigDict) -> None:
@@ -140,45 +179,16 @@ def use_bert(config: ConfigDict) -> None:
     config.optimizer.weight_decay = 1e-4
 
 
-def reduce(config: ConfigDict) -> None:
-    """Makes a dual encoder its reduced variant for Flickr8k: half the size, 8 epochs, and a tiny BERT from scratch.
-
-    Where the losses differ only in their negatives, this is the setting in which all of them train (docs/results.md).
-    """
-    set_schedule(config, epochs=8, learning_rate=5e-4, decay_epochs=6)
-    config.drop_last = True
-    config.optimizer.weight_decay = 0.01
-    config.augmentation.update(drop_regions=0.0, change_words=0.0)
-    config.model.embed_dim = 512
-    config.initialize.word_vectors = ''
-    if config.model.get('text_pooling') == 'last':
-        config.model.text_pooling = 'mean'
-    text = config.model.get('text', {})
-    if text.get('name') == 'text.GRUEncoder':
-        text.bidirectional, text.word_init = True, 'uniform'
-    if text.get('name') == 'text.BERTEncoder':
-        config.initialize.bert = ''
-        text.size, text.dropout = 'tiny', 0.0
-        config.optimizer.factors = dict()
-
-
-def reduce_attention(config: ConfigDict) -> None:
-    """Makes a cross-attention model its reduced variant for Flickr8k: a quarter of the size, 10 epochs."""
-    reduce(config)
-    set_schedule(config, epochs=10, learning_rate=5e-4, decay_epochs=8)
-    config.model.embed_dim = 256
-
-
 def first_stage(config: ConfigDict) -> dict:
     """Returns `config.stages.first` of a config: without the keys that both stages share."""
     shared = ('data', 'seed', 'run', 'stages')
     return {key: value for key, value in config.to_dict().items() if key not in shared}
 
 
-def run_of(file: str, setting: str) -> str:
-    """Returns the run directory of a setting: its words joined by underscores, after the stem of its file.
+def run_of(file: str, preset: str) -> str:
+    """Returns the run directory of a preset: its words joined by underscores, after the stem of its file.
 
     The stem is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
     """
-    stem, words = file.rpartition('.')[2], setting.replace(',', '_')
+    stem, words = file.rpartition('.')[2], preset.replace(',', '_')
     return f'runs/{words}' if words.startswith(stem) else f'runs/{stem}_{words}'

@@ -4,12 +4,10 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, default
 
-SETTINGS = {'': ()}  # no words
 
-
-def get_config(setting: str = '') -> ConfigDict:
-    """Returns the config of a setting."""
-    common.parse(setting)
+@common.preset()
+def get_config() -> ConfigDict:
+    """Returns the config of a preset."""
     config = default.get_config()
     config.batch_size, config.drop_last = 64, True
     config.data = common.SCENES

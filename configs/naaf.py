@@ -7,18 +7,12 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, default
 
-BATCH_SIZE = {'f30k': 128, 'coco': 256, 'f8k': 128}
-
-SETTINGS = {
-    'f30k': (('NAAF', 'f30k', 'README of NAAF'),),
-    'coco': (('NAAF', 'coco', 'SelHN table 6'), ('NAAF', 'coco', 'SelHN table 11')),
-    'f8k': (),
-}
+BATCH_SIZE = {'f30k': 128, 'coco': 256}
 
 
-def get_config(setting: str = 'f30k') -> ConfigDict:
-    """Returns the config of a setting."""
-    (data,) = common.parse(setting, BATCH_SIZE)
+@common.preset(BATCH_SIZE)
+def get_config(data: str) -> ConfigDict:
+    """Returns the config of a preset."""
     config = default.get_config()
     config.data = common.DATA[data]
     config.batch_size = BATCH_SIZE[data]
@@ -34,7 +28,4 @@ def get_config(setting: str = 'f30k') -> ConfigDict:
     )
     config.initialize.word_vectors = 'data/glove.840B.300d.txt'
     common.set_schedule(config, epochs=20, learning_rate=5e-4, decay_epochs=10)
-    if data == 'f8k':  # without word vectors
-        common.reduce_attention(config)
-        common.sum_first(config, epochs=1)
     return config

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from jitm.configs import common, dbl, vse
 
 MODEL = ('mean', 'fc', 'rvse')  # of vse.py: mean pooling, GPO, GPO with a residual MLP
-LOSS = ('selhn', 'sum_max', 'softmax')  # of vse.py
+LOSSES = ('selhn', 'sum_max', 'softmax')  # of vse.py
 ANCHOR = {
     'alone': 'one model',
     'oss': 'learns from an anchor that trains beside it (DBL, relative margins)',
@@ -19,28 +19,16 @@ NEGATIVES = {
     'offline': 'a second stage with negatives that the first mines in all data (AOQ)',
 }
 
-SETTINGS = {
-    f'{model},{loss},{anchor},{negatives},f8k': ()
-    for model in MODEL
-    for loss in LOSS
-    for anchor in ANCHOR
-    for negatives in NEGATIVES
-}
 
-
-def get_config(setting: str = 'mean,selhn,alone,in_batch,f8k') -> ConfigDict:
-    """Returns the config of a setting."""
-    model, loss, anchor, negatives, data = common.parse(
-        setting, MODEL, LOSS, ANCHOR, NEGATIVES, sorted(common.DATA, key='f8k'.__ne__)
-    )
+@common.preset(MODEL, LOSSES, ANCHOR, NEGATIVES, DATA)
+def get_config(model: str, loss: str, anchor: str, negatives: str, data: str) -> ConfigDict:
+    """Returns the config of a preset."""
     config = vse.get_config(f'{model},{loss},{data}')
     first = common.first_stage(config)
     if anchor == 'oss':
-        dbl.boost(config, 'rm', 'oss', data)
+        dbl.boost(config, 'rm', 'oss')
     if negatives == 'offline':
         config.stages = dict(first=first, top_h_texts=300, top_h_images=60, fine_tune=False)
-        ranking = config.terms.ranking
-        schedule = {key: ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
-        hinges = dict(loss='offline.offline_quintuplet', online_margin=0.2, offline_margin=0.0, online_weight=0.0)
-        config.terms = dict(config.terms.to_dict(), offline=dict(hinges, **schedule))
+        hinges = dict(common.LOSS['onlyoffline'], online_margin=0.2, offline_margin=0.0)
+        config.terms = dict(config.terms.to_dict(), offline=hinges | common.schedule_of_ranking(config))
     return config

@@ -11,30 +11,17 @@ REASONING = {
     'sgr': dict(name='alignment.GraphReasoning', steps=3),
     'saf': dict(name='alignment.AttentionFiltration'),
 }
-SCHEDULE = {  # epochs, and epochs until the rate decays
-    ('sgr', 'f30k'): (40, 30),
-    ('saf', 'f30k'): (30, 20),
-    ('sgr', 'coco'): (20, 10),
-    ('saf', 'coco'): (20, 10),
-    ('sgr', 'f8k'): (10, 8),  # reduced
-    ('saf', 'f8k'): (10, 8),
-}
-
-SETTINGS = {
-    'sgr,f30k': (('SGR', 'f30k', 'README of SGRAF'),),
-    'saf,f30k': (('SAF', 'f30k', 'README of SGRAF'),),
-    'sgr,coco': (('SGR', 'coco', 'README of SGRAF'),),
-    'saf,coco': (('SAF', 'coco', 'README of SGRAF'),),
-    'sgr,f8k': (),
-    'saf,f8k': (),
-    'sgr,selhn,f8k': (),
-    'saf,selhn,f8k': (),
+SCHEDULE = {
+    ('sgr', 'f30k'): dict(epochs=40, learning_rate=2e-4, decay_epochs=30),
+    ('saf', 'f30k'): dict(epochs=30, learning_rate=2e-4, decay_epochs=20),
+    ('sgr', 'coco'): dict(epochs=20, learning_rate=2e-4, decay_epochs=10),
+    ('saf', 'coco'): dict(epochs=20, learning_rate=2e-4, decay_epochs=10),
 }
 
 
-def get_config(setting: str = 'sgr,f30k') -> ConfigDict:
-    """Returns the config of a setting."""
-    reasoning, loss, data = common.parse(setting, REASONING, common.LOSS, common.DATA)
+@common.preset(REASONING, common.HINGES, common.DATA)
+def get_config(reasoning: str, loss: str, data: str) -> ConfigDict:
+    """Returns the config of a preset."""
     config = default.get_config()
     config.data = common.DATA[data]
     config.model = dict(
@@ -50,10 +37,5 @@ def get_config(setting: str = 'sgr,f30k') -> ConfigDict:
         activation='sigmoid',
     )
     common.rank_with(config, common.LOSS[loss])
-    if data == 'f8k':
-        common.reduce_attention(config)
-        config.model.alignment_dim = 64
-        if loss == 'max':
-            common.sum_first(config, epochs=1)
-    config.epochs, config.optimizer.decay_epochs = SCHEDULE[reasoning, data]
+    common.set_schedule(config, **SCHEDULE[reasoning, data])
     return config

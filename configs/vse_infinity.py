@@ -17,23 +17,10 @@ TEXT = {  # the text encoder, with the dropout of ESA, of its output (bert) or w
 }
 WORD_VECTORS = 'data/glove.840B.300d.txt'  # of ESA's bi-GRU
 
-SETTINGS = {
-    'vse_infinity,bert,f30k': (('VSE-infinity', 'f30k', 'SelHN table 5'),),
-    'vse_infinity,bert,coco': (('VSE-infinity', 'coco', 'SelHN table 6'), ('VSE-infinity', 'coco', 'SelHN table 11')),
-    'vse_infinity,gru,f30k': (('VSE-infinity', 'f30k', 'VSE-infinity paper or README', 'BUTD regions, BiGRU'),),
-    'vse_infinity,gru,coco': (('VSE-infinity', 'coco', 'VSE-infinity paper or README', 'BUTD regions, BiGRU'),),
-    'vse_infinity,gru,f8k': (),
-    'esa,bert,f30k': (('ESA', 'f30k', 'README of ESA', 'BUTD regions, BERT'),),
-    'esa,bert,coco': (('ESA', 'coco', 'README of ESA', 'BUTD regions, BERT'),),
-    'esa,gru,f30k': (('ESA', 'f30k', 'README of ESA', 'BUTD regions, BiGRU'),),
-    'esa,gru,coco': (('ESA', 'coco', 'README of ESA', 'BUTD regions, BiGRU'),),
-    'esa,gru,f8k': (),
-}
 
-
-def get_config(setting: str = 'vse_infinity,bert,f30k') -> ConfigDict:
-    """Returns the config of a setting."""
-    system, text, data = common.parse(setting, SYSTEM, TEXT, common.DATA)
+@common.preset(SYSTEM, TEXT, common.DATA)
+def get_config(system: str, text: str, data: str) -> ConfigDict:
+    """Returns the config of a preset."""
     config = vse.get_config('fc,sum_max')
     config.data = common.DATA[data]
     config.augmentation.num_views = SYSTEM[system]['num_views']
@@ -49,6 +36,4 @@ def get_config(setting: str = 'vse_infinity,bert,f30k') -> ConfigDict:
     if system == 'esa' and text == 'gru':
         config.model.text_pooling = 'esa_uniform'
         config.initialize.word_vectors = WORD_VECTORS
-    if data == 'f8k':
-        common.reduce(config)
     return config

@@ -9,7 +9,6 @@ averaged scores of several.
 """
 
 import collections
-import importlib
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -30,10 +29,6 @@ NEXT = """
 jitm settings WORD...                     lists the settings that have every word
 jitm settings --show vse:rvse,selhn,f30k  prints what a setting changes"""
 
-# The key of published rows, as `SETTINGS` of a config file has it: system, data set, source and, if these do not
-# determine one encoder, the backbone.
-RowKey = tuple[str, ...]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flag."""
@@ -43,21 +38,12 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the systems, the settings with the given words, or the changes of one."""
     if values.show is None:
-        settings = all_settings()
+        settings = published.presets()
         print(table(select(settings, words), published.load()) if words else f'{overview(settings)}\n{NEXT}')
         return
     if words:
         raise UserError(f"--show prints one setting: leave out '{words[0]}', or join the words by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
-
-
-def all_settings() -> dict[str, tuple[RowKey, ...]]:
-    """Returns the name of every setting, as `--config` takes it -> the keys of its published rows."""
-    settings = {}
-    for name in configs.FILES:
-        keys = getattr(importlib.import_module(f'jitm.configs.{name}'), 'SETTINGS', {})
-        settings |= {f'{name}:{words}'.rstrip(':'): rows for words, rows in keys.items()}
-    return settings
 
 
 def overview(settings: Collection[str]) -> str:
@@ -86,7 +72,9 @@ def show(config: Mapping[str, Any]) -> list[str]:
     return changes(default, last) + [f'{prefix}{line}' for line in changes(of_first, first)]
 
 
-def select(settings: Mapping[str, tuple[RowKey, ...]], words: Collection[str]) -> dict[str, tuple[RowKey, ...]]:
+def select(
+    settings: Mapping[str, tuple[published.RowKey, ...]], words: Collection[str]
+) -> dict[str, tuple[published.RowKey, ...]]:
     """Returns the settings that have every word: in their name, or in that of the system in a published row.
 
     Words are compared without regard to case; 'VSE++' is the word vsepp.
@@ -105,17 +93,7 @@ def select(settings: Mapping[str, tuple[RowKey, ...]], words: Collection[str]) -
     return selected
 
 
-def find_rows(key: RowKey, rows: Sequence[published.Row]) -> list[published.Row]:
-    """Returns the published rows with a key: one, or one for each protocol."""
-    system, dataset, source, *backbone = key
-    return [
-        row
-        for row in rows
-        if (row.system, row.dataset) == (system, dataset) and source in row.sources and backbone in ([], [row.backbone])
-    ]
-
-
-def table(settings: dict[str, tuple[RowKey, ...]], rows: Sequence[published.Row]) -> str:
+def table(settings: Mapping[str, Sequence[published.RowKey]], rows: Sequence[published.Row]) -> str:
     """Returns a line for each published row of each setting; '-' where nothing is published.
 
     Args:
@@ -124,7 +102,7 @@ def table(settings: dict[str, tuple[RowKey, ...]], rows: Sequence[published.Row]
     """
     lines = [HEADER]
     for name, keys in settings.items():
-        found = [(key, row) for key in keys for row in find_rows(key, rows)]
+        found = [(key, row) for key in keys for row in published.find(key, rows)]
         lines += [_cells(name, key[2], row) for key, row in found] or [(name, *'-' * (len(HEADER) - 1))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     form = '  '.join(f'{{:{side}{width}}}' for side, width in zip('<<<>>><<', widths, strict=True))
@@ -136,7 +114,7 @@ def _plain(word: str) -> str:
     return word.lower().replace('+', 'p').replace('-', '_')
 
 
-def _words(name: str, keys: Sequence[RowKey]) -> set[str]:
+def _words(name: str, keys: Sequence[published.RowKey]) -> set[str]:
     """Returns the words of a setting: those of its name, and of the systems in its published rows."""
     systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
     return {_plain(word) for word in [*re.split('[:,]', name), *systems]}

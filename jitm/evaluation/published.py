@@ -1,4 +1,4 @@
-"""Published results to compare with: `published.json`, one row per line, and the protocols they follow.
+"""Published results to compare with, and the presets that reproduce them: `published.json`.
 
 The rows are those of the result tables of Chen et al. (2020, AOQ), Fan et al. (2022, TAGS-DC), Diao et al. (2024, DBL),
 Faghri et al. (2018, VSE++) and Li et al. (2023, SelHN), and numbers from the READMEs of released code. Numbers are as
@@ -64,10 +64,33 @@ class Row:
     note: str = ''
 
 
+# What determines a row, or one for each protocol: system, data set, source and, where these have several, the backbone.
+RowKey = tuple[str, ...]
+Presets = dict[str, list[RowKey]]
+
+
+def _read() -> dict[str, Any]:
+    return json.loads(importlib.resources.files(__package__).joinpath('published.json').read_text(encoding='utf-8'))
+
+
 def load() -> list[Row]:
     """Reads all published rows."""
-    text = importlib.resources.files(__package__).joinpath('published.json').read_text(encoding='utf-8')
-    return [Row(**row) for row in json.loads(text)]
+    return [Row(**row) for row in _read()['rows']]
+
+
+def presets() -> Presets:
+    """Reads the name of every preset, as `--config` takes it -> the keys of its rows; none if nothing is published."""
+    return {name: [tuple(key) for key in keys] for name, keys in _read()['presets'].items()}
+
+
+def find(key: RowKey, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows with a key: one, or one for each protocol."""
+    system, dataset, source, *backbone = key
+    return [
+        row
+        for row in rows
+        if (row.system, row.dataset) == (system, dataset) and source in row.sources and backbone in ([], [row.backbone])
+    ]
 
 
 def matching(rows: Sequence[Row], protocol: Mapping[str, Any], systems: Sequence[str] = ()) -> list[Row]:

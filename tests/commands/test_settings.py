@@ -14,9 +14,9 @@ KEYS = {
 
 def test_published_keys_determine_their_rows():
     rows = published.load()
-    for name, keys in settings.all_settings().items():
+    for name, keys in published.presets().items():
         for key in keys:
-            found = settings.find_rows(key, rows)
+            found = published.find(key, rows)
             assert found, (name, key)
             assert len({row.protocol for row in found}) == len(found), (name, key)
 
@@ -29,7 +29,7 @@ def test_selection_needs_every_word():
 
 
 def test_words_of_the_system_column_select_too():
-    names = [*settings.select(settings.all_settings(), ['VSE++', 'f30k'])]
+    names = [*settings.select(published.presets(), ['VSE++', 'f30k'])]
     assert 'vsepp:vsepp,f30k' in names
     assert all('vsepp' in name for name in names)
     assert [*settings.select(KEYS, ['SGR'])] == ['sgraf:sgr,f30k']
@@ -47,7 +47,7 @@ def test_words_of_the_system_column_select_too():
 )
 def test_selection_of_no_setting_is_refused(words, message):
     with pytest.raises(UserError, match=message):
-        settings.select(settings.all_settings() if words == ['photos'] else KEYS, words)
+        settings.select(published.presets() if words == ['photos'] else KEYS, words)
 
 
 def test_table_has_published_numbers():
@@ -76,7 +76,7 @@ def test_without_words_the_command_prints_an_overview(capsys):
     rows = {line.split()[0]: line.split()[1:] for line in lines if line[:1].strip()}
     assert rows['naaf'] == ['3', 'f30k', 'coco', 'f8k']
     counts = [int(cells[0]) for name, cells in rows.items() if name in configs.FILES]
-    assert sum(counts) == len(settings.all_settings())
+    assert sum(counts) == len(published.presets())
 
 
 def test_a_setting_is_shown_as_changes_of_the_defaults(capsys):

@@ -3,6 +3,7 @@
 import importlib
 
 from jitm import configs
+from jitm.evaluation import published
 
 FILES = (
     *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf'),
@@ -19,4 +20,4 @@ def load(setting):
     return configs.load(setting).to_dict()
 
 
-SETTINGS = [f'{file}:{words}'.rstrip(':') for file in FILES for words in module_of(file).SETTINGS]
+SETTINGS = [*published.presets()]

@@ -38,8 +38,10 @@ def of(source, system, dataset, **fields):
 
 def test_rows_are_sorted_one_per_line():
     text = (ROOT / 'jitm' / 'evaluation' / 'published.json').read_text(encoding='utf-8')
-    rows = json.loads(text)
-    assert text == '[\n' + ',\n'.join(json.dumps(row, ensure_ascii=False) for row in rows) + '\n]\n'
+    content = json.loads(text)
+    presets = [f'{json.dumps(name)}: {json.dumps(keys)}' for name, keys in content['presets'].items()]
+    rows = [json.dumps(row, ensure_ascii=False) for row in content['rows']]
+    assert text == '{"presets": {\n' + ',\n'.join(presets) + '\n},\n"rows": [\n' + ',\n'.join(rows) + '\n]\n}\n'
     keys = [(row.dataset, row.protocol, row.system, row.backbone, row.sources) for row in ROWS]
     assert keys == sorted(keys)
 

@@ -1,0 +1,261 @@
+"""Reduced variants of the presets, which train on a CPU: smaller models, fewer epochs, and other data.
+
+`f8k` is Flickr8k, with grid features unless a word says otherwise; `scenes` is synthetic. A variant is the preset of
+the paper with the changes below. Those of dual encoders are the same for all losses that differ only in their negatives
+(docs/results.md).
+"""
+
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+from jitm.configs import aoq, clip, common, dbl, load, oscar, uniter, vsepp
+
+F8K = common.precomp('data/f8k_precomp')
+BOXES = {  # fewer images for validation, since each pair needs its own pass
+    'f8k': common.precomp('data/f8k_precomp', dev_images=100),
+    'scenes': dict(common.SCENES, dev_images=100, test_images=200),
+}
+
+VARIANTS: dict[str, dict[str, Callable[..., ConfigDict]]] = {}  # file -> word -> function of one word of each table
+
+
+def variants(file: str, *words: str) -> Callable[[Callable[..., ConfigDict]], Callable[..., ConfigDict]]:
+    """Makes a function the variants of a file with these words as data."""
+
+    def register(variant: Callable[..., ConfigDict]) -> Callable[..., ConfigDict]:
+        VARIANTS[file] = dict.fromkeys(words, variant)
+        return variant
+
+    return register
+
+
+def dual_encoder(config: ConfigDict) -> ConfigDict:
+    """Halves a dual encoder, and trains it for 8 epochs; BERT is tiny and starts from random parameters."""
+    config.data = F8K
+    common.set_schedule(config, epochs=8, learning_rate=5e-4, decay_epochs=6)
+    config.drop_last = True
+    config.optimizer.weight_decay = 0.01
+    config.augmentation.update(drop_regions=0.0, change_words=0.0)
+    config.model.embed_dim = 512
+    config.initialize.word_vectors = ''
+    if config.model.get('text_pooling') == 'last':
+        config.model.text_pooling = 'mean'
+    text = config.model.get('text', {})
+    if text.get('name') == 'text.GRUEncoder':
+        text.bidirectional, text.word_init = True, 'uniform'
+    if text.get('name') == 'text.BERTEncoder':
+        config.initialize.bert = ''
+        text.size, text.dropout = 'tiny', 0.0
+        config.optimizer.factors = dict()
+    return config
+
+
+def cross_attention(config: ConfigDict) -> ConfigDict:
+    """Quarters a cross-attention model, and trains it for 10 epochs, the first one with the sum instead of the max."""
+    dual_encoder(config)
+    common.set_schedule(config, epochs=10, learning_rate=5e-4, decay_epochs=8)
+    config.model.embed_dim = 256
+    return sum_before_max(config, epochs=1)
+
+
+def sum_before_max(config: ConfigDict, epochs: int) -> ConfigDict:
+    """Trains with the sum of hinges before their max, which may not train from random parameters."""
+    if config.terms.ranking.loss == 'ranking.max_of_hinges':
+        common.sum_first(config, epochs)
+    return config
+
+
+@variants('vse', 'f8k')
+def _vse(model: str, loss: str, data: str) -> ConfigDict:
+    config = dual_encoder(load(f'vse:{model},{loss},f30k'))
+    if model == 'rvsepp':  # SelHN does not train a BERT from random parameters
+        common.sum_first(config, epochs=1)
+    return config
+
+
+@variants('vse_infinity', 'f8k')
+def _vse_infinity(system: str, text: str, data: str) -> ConfigDict:
+    return dual_encoder(load(f'vse_infinity:{system},{text},f30k'))
+
+
+@variants('vsrn', 'f8k')
+def _vsrn(data: str) -> ConfigDict:
+    config = sum_before_max(dual_encoder(load('vsrn:f30k')), epochs=1)
+    config.model.caption_dim = 256
+    config.evaluation.every_steps = None
+    return config
+
+
+@variants('vsepp', 'f8k', 'f8k_1c', 'f8k_10c')
+def _vsepp(system: str, network: str, tuning: str, data: str) -> ConfigDict:
+    """Photos are those of Flickr8k; f8k_1c and f8k_10c are SqueezeNet's features of one crop and of ten."""
+    photos = bool(vsepp.NETWORK[network])
+    if photos and data != 'f8k':
+        raise ValueError(f"the data '{data}' are features: take f8k with the network '{network}'")
+    config = dual_encoder(load(f'vsepp:{system},{network},{tuning},f30k'))
+    config.data.root = f'data/{data}_precomp'
+    if photos:
+        config.data = common.photos('data/f8k_photos', image_size=112, short_side=112, min_area=0.5)
+        config.length_multiple = 12  # fewer lengths to compile
+    vectors = photos or data != 'f8k'  # of whole photos, whose scores need more epochs to spread
+    if vectors:
+        config.model.embed_dim = 256
+    if tuning == 'finetuned':
+        common.set_schedule(config, epochs=4, learning_rate=5e-5, decay_epochs=15)
+        config.stages.first = common.first_stage(load(f'vsepp:{system},{network},frozen,{data}'))
+        return config
+    return sum_before_max(config, epochs=6 if tuning == 'scratch' else 3 if vectors else 1)
+
+
+@variants('scan', 'f8k', 'scenes')
+def _scan(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
+    config = load(f'scan:{direction},{aggregation},{loss},f30k')
+    if data == 'f8k':
+        return cross_attention(config)
+    config.data = common.SCENES  # three minutes on two CPU cores
+    config.batch_size, config.drop_last = 64, True
+    config.model.embed_dim = config.model.text.word_dim = 128
+    common.set_schedule(config, epochs=8, learning_rate=5e-4, decay_epochs=3)
+    return sum_before_max(config, epochs=1)
+
+
+@variants('bfan', 'f8k')
+def _bfan(focal: str, loss: str, data: str) -> ConfigDict:
+    return cross_attention(load(f'bfan:{focal},{loss},f30k'))
+
+
+@variants('naaf', 'f8k')
+def _naaf(data: str) -> ConfigDict:
+    return cross_attention(load('naaf:f30k'))
+
+
+@variants('sgraf', 'f8k')
+def _sgraf(reasoning: str, loss: str, data: str) -> ConfigDict:
+    config = cross_attention(load(f'sgraf:{reasoning},{loss},f30k'))
+    config.model.alignment_dim = 64
+    config.optimizer.learning_rate = 5e-4
+    return config
+
+
+@variants('aoq', 'f8k')
+def _aoq(model: str, loss: str, data: str) -> ConfigDict:
+    """VSE++ mines the negatives of all but VSRN."""
+    miner = 'vsrn' if model == 'vsrn' else 'vsepp'
+    config = aoq.mine(aoq.alone(model, data), aoq.alone(miner, data), model, miner, loss, data)
+    if loss == 'finetune':
+        common.rank_with(config, config.terms.ranking.to_dict() | dict(start_epoch=0))
+    return config
+
+
+@variants('dbl', 'f8k')
+def _dbl(network: str, loss: str, scenario: str, data: str) -> ConfigDict:
+    config = dbl.make_network(network, data)
+    if network == 'gpo':
+        common.sum_first(config, epochs=1)
+    if scenario == 'oas' and network != 'clip':  # both models are initialized from a trained one
+        common.rank_with(config, common.LOSS['max'])
+    momentum = round(1 - 0.0096 / config.epochs, 4)  # the average moves as far in the whole run as in the published one
+    return dbl.train(config, network, loss, scenario, data, momentum)
+
+
+@variants('clip', 'f8k', 'scenes')
+def _clip(size: str, loss: str, data: str) -> ConfigDict:
+    """A tiny one, from scratch."""
+    refuse_size(size, clip.SIZE, data)
+    config = load(f'clip:{loss},f30k')
+    image, text = clip.vit(64, 16, clip.tower(128, 4, 4)), clip.text(clip.tower(128, 2, 4))
+    config.model.update(embed_dim=128, image=image, text=text)
+    config.vocabulary.path = config.members.target.init_from = ''
+    config.length_multiple = 12  # fewer lengths to compile
+    config.optimizer.update(learning_rate=1e-3, weight_decay=0.1, warm_up=0.1)
+    if data == 'f8k':
+        changes = dict(clip.PHOTOS, image_size=64, short_side=64, min_area=0.5, flip=True)
+        config.data, config.epochs, config.batch_size = common.photos('data/f8k_photos', **changes), 10, 128
+    else:
+        config.data, config.epochs, config.batch_size = common.SCENES, 12, 64
+    return sum_before_max(config, epochs=1)
+
+
+def refuse_size(size: str, sizes: dict[str, object] | tuple[str, ...], data: str) -> None:
+    """Raises a ValueError unless a size is the first one, which stands for a missing word."""
+    if size != next(iter(sizes)):
+        raise ValueError(f"the reduced variant '{data}' is tiny: leave the word '{size}' out")
+
+
+def tiny_transformer(config: ConfigDict, data: str) -> ConfigDict:
+    """Makes UNITER or OSCAR tiny, with a vocabulary of the training captions."""
+    config.vocabulary = dict(path='', min_count=1 if data == 'scenes' else 4)
+    config.model.size, config.model.dtype, config.model.dropout = 'tiny', 'float32', 0.0
+    return config
+
+
+OSCAR = {  # the tags of Flickr8k are a small detector's
+    'f8k': dict(common.precomp('data/f8k_regions_precomp', dev_images=100), min_tag_score=0.2),
+    'scenes': BOXES['scenes'],
+}
+
+
+@variants('oscar', 'f8k', 'scenes')
+def _oscar(loss: str, size: str, data: str) -> ConfigDict:
+    """From scratch."""
+    refuse_size(size, oscar.SIZE, data)
+    config = tiny_transformer(load('oscar:alone,coco'), data)
+    config.data, config.epochs, config.batch_size = OSCAR[data], 8, 32 if data == 'f8k' else 16
+    config.optimizer.learning_rate, config.optimizer.warm_up = 1e-3, 0.1
+    if loss != 'alone':
+        dbl.boost(config, loss, 'oas', common.run_of('oscar', f'alone,{data}'))
+    return config
+
+
+UNITER = {  # candidates of each query: scored, and kept; masked views of each caption, and the phrases that are masked
+    'f8k': dict(epochs=1, batch_size=16, candidates=16, hard=3, views=4, phrases='scene_graphs.rules'),
+    'scenes': dict(epochs=1, batch_size=8, candidates=32, hard=7, views=8, phrases='scene_graphs.gold'),
+}
+PRETRAIN = {
+    'f8k': dict(epochs=2, batch_size=8, views=2, phrases='scene_graphs.rules'),
+    'scenes': dict(epochs=6, batch_size=16, views=4, phrases='scene_graphs.gold'),
+}
+
+
+def _joint_encoder(config: ConfigDict, data: str, numbers: dict) -> ConfigDict:
+    tiny_transformer(config, data)
+    config.data = BOXES[data]
+    config.epochs, config.batch_size = numbers['epochs'], numbers['batch_size']
+    config.evaluation.every_steps = None
+    if config.masking.num_views:
+        config.masking.num_views, config.scene_graphs.source = numbers['views'], numbers['phrases']
+    if config.candidates.source == 'shortlist':
+        config.candidates.num_extra = numbers['candidates'] - numbers['batch_size']
+        config.candidates.num_hard = numbers['hard']
+        config.optimizer.learning_rate = 3e-4
+        config.members.target.init_from = common.run_of('uniter', f'pretrain,{data}')
+    else:
+        config.optimizer.learning_rate = 1e-3
+    return config
+
+
+@variants('uniter', 'f8k', 'scenes')
+def _uniter(system: str, size: str, data: str) -> ConfigDict:
+    """Initialized from the reduced `pretrain`, which starts from scratch."""
+    refuse_size(size, uniter.SIZE, data)
+    numbers = PRETRAIN if system == 'pretrain' else UNITER
+    return _joint_encoder(load(f'uniter:{system},f30k'), data, numbers[data])
+
+
+@variants('tags', 'f8k', 'scenes')
+def _tags(system: str, size: str, data: str) -> ConfigDict:
+    """Initialized as UNITER, and TAGS-DC from TAGS."""
+    refuse_size(size, uniter.SIZE, data)
+    config = _joint_encoder(load(f'tags:{system},f30k'), data, UNITER[data])
+    config.synthesis.update(num_samples=4, temperature=1.5, num_hard=UNITER[data]['hard'])
+    config.terms.synthetic.weight, config.terms.masked.weight = 1.0, 0.1
+    if system == 'tags_sg':
+        config.members.generator.init_from = common.run_of('uniter', f'uniter_mlm,{data}')
+    if system == 'tags_wm':
+        config.scene_graphs.source = ''
+    if system == 'tags_dc':
+        config.members.target.init_from = common.run_of('tags', f'tags,{data}')
+    if 'discrimination' in config.terms:
+        config.terms.discrimination.weight = config.terms.correction.weight = 0.1
+    return config
