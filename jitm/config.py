@@ -1,13 +1,20 @@
-"""Construction of objects from a config, with errors that name the config key."""
+"""Keys of a config: what they configure, and differences between configs.
+
+The type and the range of a key are the hint of the argument that it sets, such as `margin: Margin`; those of keys that
+are not an argument of any function are in `Config`.
+"""
 
 import functools
 import inspect
 import json
-import traceback
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
-from jitm.errors import UserError, did_you_mean
+from annotated_types import Ge, Interval
+
+from jitm.errors import ArgumentError, UserError, did_you_mean
+from jitm.hints import check_value
+from jitm.types import DTYPES, Count, Index
 
 OLD_KEYS = {'rounds', 'rankings'}  # of configs before checkpoint format 4
 _ATTENTION = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1}
@@ -28,88 +35,171 @@ REMOVED = {  # a section, or the function or class that it names -> keys that it
 }
 
 
-def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
-    """Binds a sub-dict of the config as the keyword arguments of one function or constructor.
+class VocabularyKeys(TypedDict):
+    """The section `vocabulary`."""
+
+    path: str
+    min_count: Count
+
+
+class EvaluationKeys(TypedDict):
+    """The section `evaluation`."""
+
+    split: str
+    member: str
+    every_steps: Count | None
+    dtype: Literal[*DTYPES]
+
+
+class RunKeys(TypedDict):
+    """The section `run`."""
+
+    log_every: Count
+    checkpoint_every: Count
+    prefetch: Count
+    memory_mb: Count
+
+
+class MemberKeys(TypedDict, total=False):
+    """The keys of every member; others are arguments of its rule."""
+
+    rule: str
+    of: str
+    init_from: str
+    learn_from: tuple[str, ...]
+    model: dict
+
+
+class StageConfig(TypedDict):
+    """The config of one of two stages. A section `dict` configures functions or classes, which have the hints."""
+
+    epochs: Count
+    batch_size: Annotated[int, Ge(2)]  # one pair has no negatives
+    drop_last: bool
+    length_multiple: Count
+    vocabulary: VocabularyKeys
+    augmentation: dict
+    relevance: dict
+    offline: dict
+    model: dict
+    initialize: dict[str, str]
+    members: dict[str, MemberKeys]
+    candidates: dict
+    masking: dict
+    scene_graphs: dict
+    synthesis: dict
+    terms: dict[str, dict]
+    optimizer: dict
+    evaluation: EvaluationKeys
+
+
+class StagesKeys(TypedDict, total=False):
+    """The section `stages`: nothing, or all of these."""
+
+    first: StageConfig
+    top_h_texts: Index
+    top_h_images: Index
+    fine_tune: bool
+
+
+class Config(StageConfig):
+    """A whole config."""
+
+    seed: Annotated[int, Interval(ge=0, lt=2**32)]  # JAX reads 32 bits
+    data: dict
+    run: RunKeys
+    stages: StagesKeys
+
+
+FIRST = 'stages.first.'
+SHARED = ('data', 'seed', 'run', 'stages')  # keys that `stages.first` lacks, since the stages share them
+
+
+def check(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks the keys of a config, and the values that no function takes; `bind` checks the others.
 
     Args:
-      function: the function or class to configure.
-      keywords: the sub-dict.
-      where: the sub-dict's key, for messages.
-      later: names of the arguments that the caller supplies.
+      config: A nested dict with every key of `configs/default.py`.
 
     Returns:
-      The function with these keywords bound. When it is called, a ValueError that jitm raises becomes a UserError that
-      names the config key.
+      The config as it is read from a run directory: tuples are lists.
 
     Raises:
-      UserError: if a keyword is unknown (naming the nearest) or missing.
+      UserError: if a value is of another type or out of its range, or cannot be written as JSON, or a key is unknown or
+        missing.
     """
-    parameters = inspect.signature(function).parameters
-    known = set(parameters) - set(later)
+    config = to_json(config)
+    for key in flatten(config):
+        check_shared(key)
+    check_value('', config, Config)
+    return config
+
+
+def check_shared(key: str) -> None:
+    """Raises a UserError if a dotted key is one that both stages share."""
+    section = key.removeprefix(FIRST).partition('.')[0]
+    if key.startswith(FIRST) and section in SHARED:
+        raise UserError(f"config key '{key}' does not exist: both stages have '{section}' of the config; leave it out")
+
+
+def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
+    """Binds a section of a config as the keyword arguments of one function or constructor.
+
+    Args:
+      function: The function or class to configure. Values are checked against the hints of its arguments.
+      keywords: The section.
+      where: The key of the section, for messages.
+      later: The names of the arguments that the caller supplies.
+
+    Returns:
+      The function with these keywords bound, lists as tuples. When it is called, an ArgumentError becomes a UserError
+      that names the config key.
+
+    Raises:
+      UserError: if a keyword is unknown (naming the nearest), missing or of a wrong value.
+    """
+    parameters = parameters_of(function)
+    known = [name for name in parameters if name not in later]
     for key in keywords:
         if key not in known:
             raise UserError(f"config key '{where}.{key}' is unknown{did_you_mean(key, known)}")
-    required = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and name not in {*keywords, *later}
-    ]
-    if required:
-        raise UserError(f"config key '{where}.{required[0]}' is missing and has no default")
-    bound = _Bound(function, **keywords)
-    bound.where = where
-    return bound
+    for name in known:
+        if parameters[name].default is inspect.Parameter.empty and name not in keywords:
+            raise UserError(f"config key '{where}.{name}' is missing and has no default")
+    for key, value in keywords.items():
+        check_value(f'{where}.{key}', value, parameters[key].annotation)
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in keywords.items()}
+    bound = functools.partial(function, **arguments)
 
-
-class _Bound(functools.partial):
-    """A partial function that names its config key in errors."""
-
-    where: str
-
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    @functools.wraps(bound)
+    def call(*args: Any, **others: Any) -> Any:
         try:
-            return super().__call__(*args, **keywords)
-        except ValueError as error:
-            if not is_raised_by_jitm(error):
-                raise
-            raise user_error(error, self.where, self.keywords) from error
+            return bound(*args, **others)
+        except ArgumentError as error:
+            raise error.in_section(where) from error
+
+    return call
 
 
-def is_raised_by_jitm(error: ValueError) -> bool:
-    """Whether an error is about an argument; a ValueError of a dependency is a bug and must keep its traceback."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get('__name__', '').startswith('jitm.')
+def parameters_of(function: Callable) -> Mapping[str, inspect.Parameter]:
+    """Returns the parameters of a function or class by name; hints that are strings are evaluated if they can be."""
+    try:
+        return inspect.signature(function, eval_str=True).parameters
+    except Exception:  # a hint of the user's own may name what only a type checker imports
+        return inspect.signature(function).parameters
 
 
-def user_error(error: ValueError, where: str, arguments: Collection[str]) -> UserError:
-    """Adds the config key to a message, whose first word usually is the name of an argument."""
-    argument, _, rest = str(error).partition(' ')
-    if argument.partition('.')[0] in arguments:
-        return UserError(f"config key '{where}.{argument}' {rest}")
-    return UserError(f"config key '{where}': {error}")
-
-
-def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[Any, dict[str, Any]]:
-    """Splits a sub-dict into the value of the key that names the configured object, and the other keys.
+def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[str, dict[str, Any]]:
+    """Splits a section into the value of the key that names the configured object, and the other keys.
 
     Raises:
-      UserError: if the key is missing.
+      UserError: if the key is missing, or its value is no string.
     """
     rest = dict(section)
     if key not in rest:
         raise UserError(f"config key '{where}.{key}' is missing; see jitm/configs/default.py")
+    check_value(f'{where}.{key}', rest[key], str)
     return rest.pop(key), rest
-
-
-def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
-    """Raises a UserError unless a sub-dict, or the whole config where '', has exactly the known keys."""
-    prefix = f'{where}.' if where else ''
-    for key in section:
-        if key not in known:
-            raise UserError(f"config key '{prefix}{key}' is unknown{did_you_mean(key, known)}")
-    for key in known:
-        if key not in section:
-            raise UserError(f"config key '{prefix}{key}' is missing; see jitm/configs/default.py")
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:

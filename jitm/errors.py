@@ -17,6 +17,26 @@ class UserError(Exception):
     """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2."""
 
 
+class ArgumentError(ValueError):
+    """A wrong value of an argument that a config may set; `config.bind` names its config key.
+
+    Attributes:
+      argument: The name of the argument.
+      problem: The rest of the message: the value and what to do.
+    """
+
+    def __init__(self, argument: str, problem: str):
+        super().__init__(argument, problem)
+        self.argument, self.problem = argument, problem
+
+    def __str__(self) -> str:
+        return f'{self.argument} {self.problem}'
+
+    def in_section(self, where: str) -> UserError:
+        """Returns the error of the user who set the argument in a section of a config."""
+        return UserError(f"config key '{where}.{self.argument}' {self.problem}")
+
+
 class InterruptedRun(Exception):
     """SIGTERM or SIGINT was received and the state was saved; the same command resumes the run."""
 
@@ -56,7 +76,7 @@ def printable(text: str) -> str:
 
 
 def check_at_least(value: float, minimum: float, name: str) -> None:
-    """Raises a ValueError unless a number is at least the minimum.
+    """Raises an ArgumentError unless a number is at least the minimum.
 
     Args:
       value: the argument.
@@ -64,11 +84,11 @@ def check_at_least(value: float, minimum: float, name: str) -> None:
       name: the argument's name.
     """
     if not value >= minimum:
-        raise ValueError(f'{name} is {value}; it must be at least {minimum}')
+        raise ArgumentError(name, f'is {value}; it must be at least {minimum}')
 
 
 def check_choice(value: str, choices: Iterable[str], name: str) -> None:
-    """Raises a ValueError unless a value is one of the choices.
+    """Raises an ArgumentError unless a value is one of the choices.
 
     Args:
       value: the argument.
@@ -78,7 +98,7 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
     if value not in choices:
         nearest = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean '{nearest[0]}'?)" if nearest else ''
-        raise ValueError(f"{name} is '{value}'; take one of {', '.join(choices)}{hint}")
+        raise ArgumentError(name, f"is '{value}'; take one of {', '.join(choices)}{hint}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -12,9 +12,10 @@ import pytest
 from flax import traverse_util
 
 import jitm
-from jitm import configs, ranges
+from jitm import configs
 from jitm.commands import cli
 from jitm.commands.arguments import with_arguments
+from jitm.commands.unread import unread
 from jitm.evaluation import published
 from jitm.runs.log import read_metrics
 from tests.conftest import ROOT
@@ -101,7 +102,7 @@ def shorten(arguments: list[str]) -> list[str]:
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
             with_arguments(config, {key: value})
-            if flat[key] and not ranges.unread(config.to_dict(), key):
+            if flat[key] and not unread(config.to_dict(), key):
                 short.append(f'--config.{key}={value}')
     return short
 

@@ -19,7 +19,6 @@ from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
 from jitm import config as config_lib
-from jitm import ranges
 from jitm.commands import cli
 from jitm.data import cider, scenes
 from jitm.data.pipeline import Pipeline
@@ -366,7 +365,7 @@ def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tm
 
 
 def test_lost_lines_are_warned_of(finished, tiny_config, tmp_path, caplog):
-    workdir, config = shutil.copytree(finished, tmp_path / 'run'), ranges.check(tiny_config)
+    workdir, config = shutil.copytree(finished, tmp_path / 'run'), config_lib.check(tiny_config)
     lines = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
     commands = (lambda: loop.train_and_evaluate(config, workdir), lambda: cli.main(['report', 'summary', str(workdir)]))
     for kept in (lines[1:], lines[:5] + lines[6:], lines[:-1]):

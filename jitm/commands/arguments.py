@@ -4,11 +4,14 @@ import ast
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from jitm import names, ranges
+from jitm import names
+from jitm.commands.unread import unread
+from jitm.config import FIRST, check_shared, flatten
 from jitm.errors import UserError, did_you_mean
 from jitm.models.make import is_module
 from jitm.training.build.objective import TERM_KEYS
@@ -33,7 +36,7 @@ NAMED = {  # pattern of a key -> what its value names
     'terms.*.loss': Named('jitm.losses', callable, TERM_KEYS),
     'model.name': MODEL,
     'members.*.model.name': MODEL,
-    '**.model.**.name': Named('jitm.layers', is_module),
+    '*model.*.name': Named('jitm.layers', is_module),
     'optimizer.name': Named('jitm.training.optimizer'),
     'data.source': Named('jitm.data'),
     'relevance.source': Named('jitm.data'),
@@ -80,10 +83,10 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
 
 def _check_key(config: ConfigDict, key: str) -> None:
     """Raises a UserError with the nearest key unless a config has a dotted key."""
-    ranges.check_shared(key)
+    check_shared(key)
     section, _, leaf = key.rpartition('.')
     if leaf not in ((_find(config, section) or ()) if section else config):
-        keys = [name for name, _ in ranges.nodes(config.to_dict())]
+        keys = [*flatten(config.to_dict())]
         keys += [f'{section}.{name}' for name in _parameters(config, section)]
         nearest = difflib.get_close_matches(key, keys, n=1)
         raise UserError(f"config key '{key}' is unknown{did_you_mean(key, nearest or config)}")
@@ -92,13 +95,13 @@ def _check_key(config: ConfigDict, key: str) -> None:
 def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
     """Raises a UserError if nothing reads one of the keys that are given, since another one is not set."""
     for key in keys:
-        if reason := ranges.unread(config.to_dict(), key):
+        if reason := unread(config.to_dict(), key):
             raise UserError(f"config key '{key}' {reason}")
 
 
 def _named(key: str) -> Named | None:
-    key = key.removeprefix(ranges.FIRST)
-    return next((named for pattern, named in NAMED.items() if ranges.fits(pattern, key)), None)
+    key = key.removeprefix(FIRST)
+    return next((named for pattern, named in NAMED.items() if fnmatchcase(key, pattern)), None)
 
 
 def _find(config: ConfigDict, key: str) -> Any:

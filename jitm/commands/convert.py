@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 import safetensors.numpy
 from absl import flags
 
-from jitm import configs, ranges
+from jitm import config as config_lib
+from jitm import configs
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
@@ -174,7 +175,7 @@ def make_config(config: Mapping[str, Any], published: Published) -> dict[str, An
         'terms': terms,
         'initialize': initialize,
     }
-    return ranges.check({**config, **changed})
+    return config_lib.check({**config, **changed})
 
 
 def write_run(published: Published, config: Mapping[str, Any], folder: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import tqdm
 from absl import flags
 
-from jitm import ranges
+from jitm import config as config_lib
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data import photos
@@ -112,7 +112,7 @@ def main(values: flags.FlagValues) -> None:
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
         network = networks.of_run(run, values.crops, values.precision)
-    config = ranges.check(values.config.to_dict()) if run is None else run.config
+    config = config_lib.check(values.config.to_dict()) if run is None else run.config
     with interruptible(folder):
         splits = _read_splits(config['data'], run, values)
         if run is None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from jitm.types import Images
+from jitm.types import Count, Images, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Augmentation:
       num_views: Number of independently augmented views of each pair in a batch; 2 in ESA.
     """
 
-    drop_regions: float
-    change_words: float
+    drop_regions: Rate
+    change_words: Rate
     keep_special_tokens: bool
-    num_views: int
+    num_views: Count
 
     @property
     def changes(self) -> bool:

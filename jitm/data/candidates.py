@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from jitm.data.splits import Split, as_recorded
-from jitm.errors import UserError
+from jitm.errors import ArgumentError, UserError
 from jitm.files import hash_arrays, open_file, parse_json
 from jitm.outputs import OutputFolder
+from jitm.types import Count
 
 KIND = 'a set of mined negatives'
 MANIFEST = 'manifest.json'
@@ -139,13 +140,13 @@ class OfflineNegatives:
     """
 
     candidates: Candidates
-    top_h_texts: int
-    top_h_images: int
+    top_h_texts: Count
+    top_h_images: Count
 
     def __post_init__(self):
         for key, array in (('top_h_texts', self.candidates.i2t), ('top_h_images', self.candidates.t2i)):
             if not 1 <= getattr(self, key) <= array.shape[1]:
-                raise ValueError(f'{key} is {getattr(self, key)}; the lists hold 1 to {array.shape[1]}')
+                raise ArgumentError(key, f'is {getattr(self, key)}; the lists hold 1 to {array.shape[1]}')
 
     def sample(
         self, text_index: np.ndarray, split: Split, rng: np.random.Generator

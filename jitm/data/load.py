@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jitm import names
-from jitm.config import bind, check_keys, choose
+from jitm.config import bind, choose
 from jitm.data.cider import Relevance
 from jitm.data.scene_graphs.graph import CaptionGraph
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.hints import check_keys
 
 
 def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> Split:

@@ -9,8 +9,9 @@ import numpy as np
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.wordpiece import WordPiece
+from jitm.errors import ArgumentError
 from jitm.files import hash_arrays
-from jitm.types import Masked
+from jitm.types import Index, Masked, Probability
 
 _STREAM = 1  # separates these random numbers from those of `augmentation.example_generator`
 
@@ -86,18 +87,20 @@ class Masking:
       random_prob: Probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
 
     Raises:
-      ValueError: if mask_prob and random_prob add up to more than 1.
+      ArgumentError: if mask_prob and random_prob add up to more than 1.
     """
 
-    num_views: int
-    rate: float
-    mask_prob: float
-    random_prob: float
+    num_views: Index
+    rate: Probability
+    mask_prob: Probability
+    random_prob: Probability
 
     def __post_init__(self):
         total = self.mask_prob + self.random_prob
         if total > 1:
-            raise ValueError(f'mask_prob and random_prob add up to {total}; lower one of them, so that it is at most 1')
+            raise ArgumentError(
+                'mask_prob', f'and random_prob add up to {total}; lower one of them, to a sum of at most 1'
+            )
 
     def mask(
         self, ids: np.ndarray, phrases: np.ndarray, vocabulary: Vocabulary | WordPiece, rng: np.random.Generator

@@ -14,9 +14,10 @@ from jitm.data import caption_files, precomp
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import RAW, Transform, check_image
-from jitm.errors import UserError, check_at_least, printable, require
+from jitm.errors import UserError, printable, require
 from jitm.files import cache_home, check_within, replacing
 from jitm.outputs import OutputFolder
+from jitm.types import Count, Share
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'
@@ -29,15 +30,15 @@ def load(
     split: str,
     *,
     root: str,
-    image_size: int = 224,
-    short_side: int = 256,
+    image_size: Count = 224,
+    short_side: Count = 256,
     interpolation: str = 'bilinear',
     crop: str = 'random',
-    min_area: float = 0.08,
+    min_area: Share = 0.08,
     flip: bool = True,
     restval: bool = True,
-    max_captions: int | None = None,
-    dev_images: int | None = 1000,
+    max_captions: Count | None = None,
+    dev_images: Count | None = 1000,
 ) -> Split:
     """Opens one split of a folder of image files with captions, and checks all of it.
 
@@ -55,11 +56,8 @@ def load(
 
     Raises:
       UserError: if captions or image files are missing or damaged, or an image lies outside of the folder.
-      ValueError: if an argument is out of its range.
+      ArgumentError: if the shorter side is less than the size of the pixels, or an option is unknown.
     """
-    for name, number in {'max_captions': max_captions, 'dev_images': dev_images}.items():
-        if number is not None:
-            check_at_least(number, 1, name)
     transform = Transform(image_size, short_side, interpolation, crop, min_area, flip)
     listing = caption_files.read(Path(root), split, restval)
     captions = caption_files.merge(listing.images)

@@ -20,6 +20,7 @@ import numpy as np
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
+from jitm.types import Count, NotNegative
 
 _CHUNK_BYTES = 64 * 2**20
 _FEATURES = '_ims.npy'
@@ -53,7 +54,7 @@ def files_of(split: str) -> list[str]:
     return [f'{split}{suffix}' for suffix in (_FEATURES, *_OTHERS)]
 
 
-def load(split: str, *, root: str, dev_images: int | None = 1000, min_tag_score: float = 0.0) -> Split:
+def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_score: NotNegative = 0.0) -> Split:
     """Opens one split of a precomp folder, SCAN's data format, and checks all of it.
 
     Args:

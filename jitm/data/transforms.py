@@ -19,6 +19,7 @@ import numpy as np
 
 from jitm.errors import UserError, check_at_least, check_choice, require
 from jitm.files import open_file
+from jitm.types import Count, Share
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -269,20 +270,17 @@ class Transform:
       flip: mirrors each training example with probability 1/2.
     """
 
-    image_size: int
-    short_side: int
+    image_size: Count
+    short_side: Count
     interpolation: str
     crop: str
-    min_area: float
+    min_area: Share
     flip: bool
 
     def __post_init__(self):
-        check_at_least(self.image_size, 1, 'image_size')
         check_at_least(self.short_side, self.image_size, 'short_side')
         check_choice(self.interpolation, INTERPOLATIONS, 'interpolation')
         check_choice(self.crop, CROPS, 'crop')
-        if not 0 < self.min_area <= 1:
-            raise ValueError(f'min_area is {self.min_area}; it must be in (0, 1]')
 
     @property
     def is_random(self) -> bool:

@@ -7,6 +7,7 @@ import chex
 import numpy as np
 from flax import traverse_util
 
+from jitm.errors import ArgumentError
 from jitm.importers.bert import load_bert
 from jitm.importers.cnn import load_network
 from jitm.importers.oscar import load_oscar
@@ -36,7 +37,7 @@ def load_pretrained(
 
     Raises:
       UserError: if a file cannot be read or has other shapes.
-      ValueError: if the model has no such module.
+      ArgumentError: if the model has no such module.
     """
     flat = {part: traverse_util.flatten_dict(tree) for part, tree in variables.items()}
     params, loaded = flat['params'], {part: {} for part in flat}
@@ -86,5 +87,5 @@ def _module(flat: dict[tuple[str, ...], chex.Array], name: str, argument: str = 
     paths = {path[: path.index(name) + 1] for path in flat if name in path[:-1]}
     paths = {path for path in paths if path[0] == 'text'} or paths  # VSRN's captioner has word embeddings too
     if not paths:
-        raise ValueError(f"{argument or name} is set, but the model has no module '{name}'")
+        raise ArgumentError(argument or name, f"is set, but the model has no module '{name}'")
     return min(paths)

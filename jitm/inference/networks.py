@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jitm import config as config_lib
-from jitm import parallel, ranges
+from jitm import parallel
 from jitm.data.transforms import Transform, View
 from jitm.errors import UserError
 from jitm.files import hash_arrays
@@ -150,7 +150,7 @@ def of_config(config: Mapping[str, Any], member: str, image_size: tuple[int, int
     """Returns the network with which a config starts to train.
 
     Args:
-      config: a nested dict, checked by `ranges.check`.
+      config: a nested dict, checked by `config.check`.
       member: name of the model in the config's `members`.
       image_size: H and W of the pixels.
       crops: see `Network`.
@@ -215,7 +215,7 @@ def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None
     origin, crops, dtype = (encoded_by[key] for key in ('origin', 'crops', 'dtype'))
     if 'workdir' in origin:
         return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), crops, dtype)
-    config, member = ranges.check(config_lib.as_current(origin['config'], workdir)), origin['member']
+    config, member = config_lib.check(config_lib.as_current(origin['config'], workdir)), origin['member']
     if moved and config['members'][member].get('init_from'):
         section = {**config['members'][member], 'init_from': str(moved)}
         config = {**config, 'members': {**config['members'], member: section}}

@@ -13,6 +13,7 @@ from jitm.errors import UserError
 from jitm.layers.attention import EPSILON
 from jitm.layers.linear import XavierLinear, product
 from jitm.layers.normalization import BatchNorm, l2_normalize, masked_moments
+from jitm.types import Count, Rate
 
 
 class SelfAttention(nn.Module):
@@ -24,8 +25,8 @@ class SelfAttention(nn.Module):
         released; None for texts, which are not normalized.
     """
 
-    dropout: float
-    slots: int | None
+    dropout: Rate
+    slots: Count | None
 
     @nn.compact
     def __call__(self, vectors: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
@@ -45,7 +46,7 @@ class SelfAttention(nn.Module):
 
     def _normalize_slots(self, local: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         regions = mask.shape[1]
-        if regions > self.slots:  # the data may change after the model was built: hence not a ValueError
+        if regions > self.slots:  # the data may change after the model was built: hence no ArgumentError
             raise UserError(f'images have up to {regions} regions, but the model has slots for {self.slots}')
         padded = jnp.pad(local, [(0, 0), (0, self.slots - regions), (0, 0)])
         mask = jnp.pad(mask, [(0, 0), (0, self.slots - regions)])
@@ -91,7 +92,7 @@ class GraphReasoning(nn.Module):
       steps: number of steps, 3 as published.
     """
 
-    steps: int
+    steps: Count
     over_images = False
 
     @nn.compact

@@ -10,11 +10,11 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_choice
+from jitm.errors import ArgumentError, check_choice
 from jitm.layers.cnn import Convolution, normalize_pixels
 from jitm.layers.normalization import BatchNorm
 from jitm.layers.vit import check_size
-from jitm.types import DTYPES, Images
+from jitm.types import DTYPES, Count, Images
 
 STRIDE = 32  # pixels per cell of the last map
 EXPANSION = 4  # of the channels in a block
@@ -72,11 +72,11 @@ class ModifiedResNet(nn.Module):
       deviation: see `jitm.layers.vit.ViT`.
     """
 
-    embed_dim: int
-    image_size: int
+    embed_dim: Count
+    image_size: Count
     blocks: tuple[int, int, int, int]
-    stem_dim: int
-    num_heads: int
+    stem_dim: Count
+    num_heads: Count
     train_norm: bool
     dtype: str
     mean: tuple[float, float, float]
@@ -106,7 +106,7 @@ class ModifiedResNet(nn.Module):
         """Returns the pooled and projected cells, or the cells."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.image_size % STRIDE:
-            raise ValueError(f'image_size is {self.image_size}, no multiple of {STRIDE}')
+            raise ArgumentError('image_size', f'is {self.image_size}, no multiple of {STRIDE}')
         check_size(images, self.image_size)
         train = train and self.train_norm
         x = normalize_pixels(images.pixels, self.mean, self.deviation)
@@ -125,7 +125,7 @@ class ModifiedResNet(nn.Module):
         """Pools cells [I, R, C] with one query, their mean: [I, D]."""
         channels = cells.shape[-1]
         if channels % self.num_heads:
-            raise ValueError(f'num_heads is {self.num_heads}, which does not divide the {channels} channels')
+            raise ArgumentError('num_heads', f'is {self.num_heads}, which does not divide the {channels} channels')
         scale = nn.initializers.normal(channels**-0.5)
         cells = jnp.concatenate([cells.mean(axis=1, keepdims=True), cells], axis=1)
         cells += self.param('positions', scale, cells.shape[1:])

@@ -7,7 +7,7 @@ from flax import linen as nn
 from jitm.errors import UserError, check_choice
 from jitm.layers.transformer import layer_norm
 from jitm.layers.vit import EPSILON, pre_norm_transformer
-from jitm.types import DTYPES, TextFormat, Texts
+from jitm.types import DTYPES, Count, SequenceLength, TextFormat, Texts
 
 
 class CausalTransformer(nn.Module):
@@ -26,12 +26,12 @@ class CausalTransformer(nn.Module):
     """
 
     vocab_size: int
-    embed_dim: int
-    max_length: int
-    hidden_dim: int
-    num_layers: int
-    num_heads: int
-    mlp_dim: int
+    embed_dim: Count
+    max_length: SequenceLength
+    hidden_dim: Count
+    num_layers: Count
+    num_heads: Count
+    mlp_dim: Count
     activation: str
     dtype: str
 

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jitm.errors import check_choice
+from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.normalization import BatchNorm, l2_normalize
-from jitm.types import DTYPES, Images
+from jitm.types import DTYPES, Count, Images
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, red green blue
 MIN_SIZE = 32  # pixels
@@ -231,7 +231,7 @@ class ResNet(Network):
         until the first evaluation. For the other attributes see `Network`.
     """
 
-    depth: int
+    depth: Count
     train_norm: bool
 
     @nn.compact
@@ -239,7 +239,7 @@ class ResNet(Network):
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.depth not in RESNETS:
-            raise ValueError(f'depth is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
+            raise ArgumentError('depth', f'is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
         train, bottleneck = train and self.train_norm, self.depth >= BOTTLENECKS
         x = Convolution(64, 7, 2, 3, False, self.dtype, name='conv1')(x)
         x = nn.relu(BatchNorm(name='bn1')(x, train=train).astype(x.dtype))
@@ -273,7 +273,7 @@ class PixelEncoder(nn.Module):
         """Returns the features of the network, not normalized: float32 [I, R, F]."""
         height, width = images.pixels.shape[1:3]
         if min(height, width) < MIN_SIZE:
-            raise ValueError(f'images have {height} x {width} pixels; give at least {MIN_SIZE} x {MIN_SIZE}')
+            raise UserError(f'images have {height} x {width} pixels; give at least {MIN_SIZE} x {MIN_SIZE}')
         return self.network(normalize_pixels(images.pixels), train)
 
     def __call__(self, images: Images, train: bool = False) -> tuple[chex.Array, chex.Array]:

@@ -132,7 +132,7 @@ def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array],
       argument: the name of the caller's argument, for messages.
 
     Raises:
-      ValueError: if the name is unknown.
+      ArgumentError: if the name is unknown.
     """
     check_choice(name, POOLINGS, argument)
     return POOLINGS[name]()

@@ -9,7 +9,7 @@ from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, SIZES, BERTSize
-from jitm.types import DTYPES, TextFormat, Texts
+from jitm.types import DTYPES, Count, Rate, TextFormat, Texts
 
 WORD_INIT = {'uniform': symmetric_uniform(0.1), 'normal': nn.initializers.normal(1.0)}
 
@@ -32,10 +32,10 @@ class GRUEncoder(nn.Module):
     """
 
     vocab_size: int
-    embed_dim: int
-    word_dim: int
+    embed_dim: Count
+    word_dim: Count
     bidirectional: bool
-    dropout: float
+    dropout: Rate
     word_init: str = 'uniform'
     recurrent: bool = True
 
@@ -75,10 +75,10 @@ class BERTEncoder(nn.Module):
     """
 
     vocab_size: int
-    embed_dim: int
+    embed_dim: Count
     size: str
-    dropout: float
-    output_dropout: float
+    dropout: Rate
+    output_dropout: Rate
     dtype: str
     linear_init: str = 'uniform'
 

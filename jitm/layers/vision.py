@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm import parallel
-from jitm.errors import check_choice
+from jitm.errors import ArgumentError, check_choice
 from jitm.layers.linear import Linear, XavierLinear
 from jitm.layers.normalization import BatchNorm
-from jitm.types import Images
+from jitm.types import Count, Images
 
 MLPS = ('none', 'plain', 'residual', 'residual_on_input')
 
@@ -46,7 +46,7 @@ class RegionEncoder(nn.Module):
       norm_padding: see `MLP`.
     """
 
-    embed_dim: int
+    embed_dim: Count
     mlp: str
     norm_padding: bool
 
@@ -56,7 +56,7 @@ class RegionEncoder(nn.Module):
         """Checks the options and creates the layers."""
         check_choice(self.mlp, MLPS, 'mlp')
         if self.mlp != 'none' and self.embed_dim < 2:
-            raise ValueError(f'embed_dim is {self.embed_dim}; with an MLP it must be at least 2')
+            raise ArgumentError('embed_dim', f'is {self.embed_dim}; with an MLP it must be at least 2')
         self.image_fc = XavierLinear(self.embed_dim)
         if self.mlp != 'none':
             self.image_mlp = MLP(self.embed_dim, self.norm_padding)

@@ -5,10 +5,10 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError, check_choice
+from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.cnn import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, BlockStyle, KernelInits, Transformer, layer_norm
-from jitm.types import DTYPES, Images
+from jitm.types import DTYPES, Count, Images
 
 EPSILON = 1e-5  # of the normalizations
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's training images, red green blue
@@ -21,11 +21,11 @@ def pre_norm_transformer(
     """Returns CLIP's blocks as the module `encoder`, initialized as its text transformer (released code).
 
     Raises:
-      ValueError: if the activation is unknown, or the heads do not divide `hidden_dim`.
+      ArgumentError: if the activation is unknown, or the heads do not divide `hidden_dim`.
     """
     check_choice(activation, ACTIVATIONS, 'activation')
     if hidden_dim % num_heads:
-        raise ValueError(f'num_heads is {num_heads}, which does not divide hidden_dim {hidden_dim}')
+        raise ArgumentError('num_heads', f'is {num_heads}, which does not divide hidden_dim {hidden_dim}')
     inner = nn.initializers.normal(hidden_dim**-0.5)
     out = nn.initializers.normal((2 * hidden_dim * num_layers) ** -0.5)
     inits = KernelInits(inner, out, nn.initializers.normal((2 * hidden_dim) ** -0.5), out)
@@ -60,13 +60,13 @@ class ViT(nn.Module):
       deviation: standard deviation of the pixels of each channel.
     """
 
-    embed_dim: int
-    image_size: int
-    patch_size: int
-    hidden_dim: int
-    num_layers: int
-    num_heads: int
-    mlp_dim: int
+    embed_dim: Count
+    image_size: Count
+    patch_size: Count
+    hidden_dim: Count
+    num_layers: Count
+    num_heads: Count
+    mlp_dim: Count
     activation: str
     dtype: str
     mean: tuple[float, float, float]
@@ -98,7 +98,7 @@ class ViT(nn.Module):
         """Returns the projected state of the class token, or the states of the patches."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.image_size % self.patch_size:
-            raise ValueError(f'image_size is {self.image_size}, no multiple of patch_size {self.patch_size}')
+            raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
         check_size(images, self.image_size)
         dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
         pixels = normalize_pixels(images.pixels, self.mean, self.deviation)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jitm.errors import check_choice
 from jitm.layers import attention
 from jitm.models.tiled import CrossAttentionMatcher
-from jitm.types import Elements
+from jitm.types import Elements, InverseTemperature
 
 
 class BFAN(CrossAttentionMatcher):
@@ -23,7 +23,7 @@ class BFAN(CrossAttentionMatcher):
     """
 
     focal: str
-    lambda_softmax: float
+    lambda_softmax: InverseTemperature
 
     def setup(self):
         """Checks the options."""

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from jitm.layers.normalization import l2_normalize
 from jitm.models.matcher import DualEncoder
-from jitm.types import Images, Texts
+from jitm.types import Count, Images, Temperature, Texts
 
 
 class CLIP(DualEncoder):
@@ -24,10 +24,10 @@ class CLIP(DualEncoder):
       initial_temperature: 0.07 as published; its inverse is learned as a logarithm, `logit_scale`.
     """
 
-    embed_dim: int
+    embed_dim: Count
     image: nn.Module
     text: nn.Module
-    initial_temperature: float
+    initial_temperature: Temperature
 
     def setup(self):
         """Creates the temperature."""

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_choice
+from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.transformer import BERT, SIZES
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher, as_function
-from jitm.types import DTYPES, Elements, Images
+from jitm.types import DTYPES, Elements, Images, Rate
 
 
 class JointEncoder(Matcher):
@@ -41,7 +41,7 @@ class JointEncoder(Matcher):
           logits [N, L, V] of the word that matches the image.
 
         Raises:
-          ValueError: if the model lacks one of the heads.
+          ArgumentError: if the model lacks one of the heads.
         """
         raise NotImplementedError
 
@@ -111,12 +111,13 @@ def read_pairs(
     """Applies `JointEncoder.read_pairs`; the only head of any other model is `rank`, its pairwise similarity.
 
     Raises:
-      ValueError: if the model lacks one of the heads.
+      UserError: if the model reads no pairs.
+      ArgumentError: if it lacks one of the heads.
     """
     if isinstance(model, JointEncoder):
         return model.read_pairs(images, texts, heads, train)
     if set(heads) != {'rank'}:
-        raise ValueError(f'{type(model).__name__} does not read words together with an image')
+        raise UserError(f'{type(model).__name__} does not read words together with an image')
     return {'rank': model.similarity_pairwise(images, texts, train)}
 
 
@@ -137,7 +138,7 @@ class JointBERT(JointEncoder):
 
     vocab_size: int
     size: str
-    dropout: float
+    dropout: Rate
     dtype: str
 
     def setup(self):
@@ -149,10 +150,10 @@ class JointBERT(JointEncoder):
         self.pooler = nn.Dense(size.hidden, kernel_init=size.kernel_init)
 
     def check_images(self, images: Images) -> None:
-        """Raises a ValueError if images have several views or lack what the model reads."""
+        """Raises a UserError if images have several views, a ValueError if they lack what the model reads."""
         name = type(self).__name__
         if images.kept is not None:
-            raise ValueError(f'{name} takes one view of each image, so num_views must be 1')
+            raise UserError(f"config key 'augmentation.num_views' must be 1: {name} takes one view of each image")
         for field in self.reads:
             if getattr(images, field) is None:
                 raise ValueError(f'{name} reads the {field} of images: set images.{field}')
@@ -203,7 +204,7 @@ class JointBERT(JointEncoder):
         """Reads image n with text n, without tiling, and applies `rank` or some of the model's `heads`."""
         for head in heads:
             if head not in ('rank', *self.heads):
-                raise ValueError(f"heads is {self.heads}, but '{head}' is needed: add it")
+                raise ArgumentError('heads', f"is {self.heads}, but '{head}' is needed: add it")
         states, pooled = self.joint_states(images, texts, train)
         inputs = {'rank': (pooled, train), 'itm': (pooled,)}
         return {head: getattr(self, head)(*inputs.get(head, (states,))) for head in heads}

@@ -1,17 +1,17 @@
 """Models from the sections of a config."""
 
 import contextlib
-import dataclasses
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from flax import linen as nn
 
 from jitm import names
-from jitm.config import bind, choose, flatten, is_raised_by_jitm, user_error
-from jitm.errors import UserError
+from jitm.config import bind, choose, flatten, parameters_of
+from jitm.errors import ArgumentError, UserError
+from jitm.hints import check_value
 from jitm.models.matcher import Matcher
+from jitm.types import Count
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
@@ -52,21 +52,21 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     Raises:
       UserError: if a name or an argument is unknown or missing.
     """
+    if 'embed_dim' in model:
+        check_value('model.embed_dim', model['embed_dim'], Count)
     shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
     read = set()
 
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
         function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None, imports=imports)
-        for key in ('image', 'text'):
-            if key in keywords and not isinstance(keywords[key], Mapping):
-                raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")
+        parameters = parameters_of(function)
         for key, value in keywords.items():
             if isinstance(value, Mapping):
                 keywords[key] = build('jitm.layers', value, f'{where}.{key}')
-            if isinstance(value, list):  # a tuple that was stored as JSON
-                keywords[key] = tuple(value)
-        handed = {key: value for key, value in shared.items() if key in inspect.signature(function).parameters}
+            elif key in parameters and parameters[key].annotation is nn.Module:
+                raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")
+        handed = {key: value for key, value in shared.items() if key in parameters}
         read.update(handed.keys() - keywords.keys())
         if section is model and 'embed_dim' in read - handed.keys():  # one of its modules reads it
             del keywords['embed_dim']
@@ -80,19 +80,15 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
 def model_keys() -> Iterator[None]:
     """Names the config key in errors of models that are initialized within the block.
 
-    Flax calls `setup` only when a model is initialized or applied, so that `bind` cannot see these errors. A ValueError
-    that jitm raises becomes a UserError with the key of the innermost module, such as 'model.text'.
+    Flax calls `setup` only when a model is initialized or applied, so that `bind` cannot see these errors. An
+    ArgumentError becomes a UserError with the key of the innermost module, such as 'model.text.size'.
     """
 
     def call(method: Callable, args: tuple, keywords: dict, context: nn.module.InterceptorContext) -> Any:
         try:
             return method(*args, **keywords)
-        except ValueError as error:
-            if not is_raised_by_jitm(error):
-                raise
-            module = context.module
-            arguments = [field.name for field in dataclasses.fields(module)]
-            raise user_error(error, '.'.join(('model', *module.path)), arguments) from error
+        except ArgumentError as error:
+            raise error.in_section('.'.join(('model', *context.module.path))) from error
 
     with nn.intercept_methods(call):
         yield

@@ -8,11 +8,12 @@ from flax import linen as nn
 from flax import struct
 
 from jitm import parallel
+from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.models import tiling
 from jitm.models.matcher import UNPAIRED, as_block
 from jitm.models.tiled import CrossAttentionMatcher
-from jitm.types import Elements
+from jitm.types import Elements, Index, InverseTemperature, Positive
 
 STEP_SIZE = 0.7  # weight of a new threshold in the moving average
 
@@ -110,8 +111,8 @@ def update_statistics(
     scores: chex.Array,
     best: chex.Array,
     mask: chex.Array,
-    alpha: float,
-    minimum_words: int,
+    alpha: Positive,
+    minimum_words: Index,
 ) -> Statistics:
     """Updates the statistics with a caption, if its image ranks first; mismatches are of the image that ranks last.
 
@@ -166,10 +167,10 @@ class NAAF(CrossAttentionMatcher):
       minimum_words: number of words below which no threshold is estimated.
     """
 
-    lambda_softmax: float
-    lambda_smoothing: float
-    alpha: float
-    minimum_words: int
+    lambda_softmax: InverseTemperature
+    lambda_smoothing: Positive
+    alpha: Positive
+    minimum_words: Index
 
     def setup(self):
         """Creates the thresholds."""
@@ -269,8 +270,8 @@ class NAAF(CrossAttentionMatcher):
         """Scores image n with text n, by the rule of evaluation: [N].
 
         Raises:
-          ValueError: in training, where the thresholds are estimated from a whole batch.
+          UserError: in training, where the thresholds are estimated from a whole batch.
         """
         if train:
-            raise ValueError(UNPAIRED.format(type(self).__name__))
+            raise UserError(UNPAIRED.format(type(self).__name__))
         return super().similarity_pairwise(images, texts)

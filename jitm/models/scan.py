@@ -5,7 +5,7 @@ import chex
 from jitm.errors import check_choice
 from jitm.layers import attention
 from jitm.models.tiled import CrossAttentionMatcher
-from jitm.types import Elements
+from jitm.types import Elements, InverseTemperature, Positive
 
 DIRECTIONS = ('t2i', 'i2t')
 
@@ -24,9 +24,9 @@ class SCAN(CrossAttentionMatcher):
     """
 
     direction: str
-    lambda_softmax: float
+    lambda_softmax: InverseTemperature
     aggregation: str
-    lambda_lse: float
+    lambda_lse: Positive
 
     def setup(self):
         """Checks the options."""

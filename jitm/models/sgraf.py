@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_choice
+from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.linear import XavierLinear, product
 from jitm.models.matcher import UNPAIRED
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.models.tiling import longest_first
-from jitm.types import Elements, Images, Texts
+from jitm.types import Count, Elements, Images, InverseTemperature, Texts
 
 ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}
 
@@ -36,18 +36,18 @@ class SGRAF(CrossAttentionMatcher):
       activation: 'sigmoid' or 'tanh' (DBL), of the score.
     """
 
-    alignment_dim: int
+    alignment_dim: Count
     image_whole: nn.Module | None
     text_whole: nn.Module | None
     reasoning: nn.Module
-    lambda_softmax: float
+    lambda_softmax: InverseTemperature
     activation: str
 
     def setup(self):
         """Checks the options and creates the layers of the similarity."""
         check_choice(self.activation, ACTIVATIONS, 'activation')
         if (self.image_whole is None) != (self.text_whole is None):
-            raise ValueError('image_whole and text_whole must both be given, or neither')
+            raise ArgumentError('image_whole', 'and text_whole must both be given, or neither')
         self.local = Alignments(self.alignment_dim)
         if self.image_whole is not None:
             self.whole = Alignments(self.alignment_dim)
@@ -130,8 +130,8 @@ class SGRAF(CrossAttentionMatcher):
         """Scores image n with text n: [N].
 
         Raises:
-          ValueError: in training, if `reasoning` normalizes each text over all images of the batch.
+          UserError: in training, if `reasoning` normalizes each text over all images of the batch.
         """
         if train and self.reasoning.over_images:
-            raise ValueError(UNPAIRED.format(type(self).__name__))
+            raise UserError(UNPAIRED.format(type(self).__name__))
         return super().similarity_pairwise(images, texts, train)

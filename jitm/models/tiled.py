@@ -10,7 +10,7 @@ from flax import linen as nn
 from jitm.layers import attention
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher, as_block
-from jitm.types import Elements, Images, Texts
+from jitm.types import Count, Elements, Images, Texts
 
 
 class TiledMatcher(Matcher):
@@ -114,7 +114,7 @@ class CrossAttentionMatcher(TiledMatcher):
       text: encodes texts as [T, L, D].
     """
 
-    embed_dim: int
+    embed_dim: Count
     image: nn.Module
     text: nn.Module
 

@@ -10,7 +10,7 @@ from flax import linen as nn
 from jitm.errors import check_choice
 from jitm.layers.transformer import SIZES, BERTSize, TokenHead, layer_norm
 from jitm.models.joint import JointBERT, masked_elements
-from jitm.types import DTYPES, Elements, Images, TextFormat, Texts
+from jitm.types import DTYPES, Elements, Images, Rate, TextFormat, Texts
 
 HEADS = ('itm', 'mlm', 'discriminate', 'correct')
 # Each head of these is initialized as a copy of another one: rank as the row of class 1, the others as they are. It
@@ -28,7 +28,7 @@ class RegionEmbeddings(nn.Module):
     """
 
     size: BERTSize
-    dropout: float
+    dropout: Rate
     dtype: chex.ArrayDType
 
     @nn.compact

@@ -11,7 +11,7 @@ from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
 from jitm.models.matcher import DualEncoder, Matcher
 from jitm.models.tiled import TiledMatcher
-from jitm.types import Images, Texts
+from jitm.types import Count, Images, Texts
 
 
 def order_similarity(image: chex.Array, text: chex.Array) -> chex.Array:
@@ -44,7 +44,7 @@ class PooledEncoders(Matcher):
       absolute: takes the absolute values of both vectors (Order0).
     """
 
-    embed_dim: int
+    embed_dim: Count
     image: nn.Module
     text: nn.Module
     image_pooling: str

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.data.text import END
+from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
 from jitm.layers.graph import RegionGraph
 from jitm.layers.normalization import BatchNorm, l2_normalize
@@ -13,7 +14,7 @@ from jitm.layers.pooling import last
 from jitm.layers.recurrent import GRU
 from jitm.layers.text import GRUEncoder
 from jitm.models.matcher import DualEncoder, Encoding
-from jitm.types import Images, Texts, TokenPredictions
+from jitm.types import Count, Images, Index, Rate, SequenceLength, Texts, TokenPredictions
 
 
 class VSRN(DualEncoder):
@@ -38,15 +39,15 @@ class VSRN(DualEncoder):
     """
 
     vocab_size: int
-    embed_dim: int
-    word_dim: int
-    graph_layers: int
+    embed_dim: Count
+    word_dim: Count
+    graph_layers: Index
     normalize_before_graph: bool
     batch_norm: bool
     caption: bool
-    caption_dim: int
-    caption_dropout: float
-    caption_length: int
+    caption_dim: Count
+    caption_dropout: Rate
+    caption_length: SequenceLength
 
     reads = ('regions',)
     text_format = GRUEncoder.text_format
@@ -69,7 +70,7 @@ class VSRN(DualEncoder):
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes [I, R, F] regions as `vector` [I, D]; in training also as `regions` [I, R, D] for the captioner."""
         if images.kept is not None:
-            raise ValueError('VSRN takes one view of each image, so num_views must be 1')
+            raise UserError("config key 'augmentation.num_views' must be 1: VSRN takes one view of each image")
         mask = images.mask
         valid = einops.rearrange(mask, 'i r -> i r 1')
         regions = self.image_fc(images.regions.astype(jnp.float32))

@@ -12,7 +12,7 @@ from jitm.models import tiling
 from jitm.models.joint import read_pairs
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis import refill
-from jitm.types import Batch, Elements, Texts
+from jitm.types import Batch, Count, Elements, Temperature, Texts
 
 
 class Synthetic(struct.PyTreeNode):
@@ -42,9 +42,9 @@ class Synthesis:
     """
 
     generator: str
-    num_samples: int
-    temperature: float
-    num_hard: int
+    num_samples: Count
+    temperature: Temperature
+    num_hard: Count
 
     def choose(
         self,

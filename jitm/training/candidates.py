@@ -8,7 +8,7 @@ captions and token predictions.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import chex
 import einops
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from jitm import parallel
 from jitm.models.matcher import Encoding, Matcher
-from jitm.types import Batch, Pairs, Ranking
+from jitm.types import Batch, Count, Pairs, Ranking
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 MARGIN_TEMPERATURE = 5.0  # tau: differences in CIDEr divided by tau are 0.2 on average
@@ -49,7 +49,7 @@ def in_batch(
     chosen: None,
     train: bool,
     *,
-    same_image: str,
+    same_image: Literal[*SAME_IMAGE],
 ) -> tuple[Rankings, TokenLosses]:
     """Ranks the captions of the global batch for each image and its images for each caption.
 
@@ -141,7 +141,7 @@ def score_offline(
 
 
 def choose_hardest(
-    models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, num_hard: int
+    models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, num_hard: Count
 ) -> dict[str, tuple[chex.Array, chex.Array]]:
     """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jitm import agreement, metrics, parallel, ranges
+from jitm import agreement, metrics, parallel
 from jitm import config as config_lib
 from jitm.data.splits import as_recorded
 from jitm.data.vocabularies import describe_vocabulary
@@ -159,7 +159,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       InterruptedRun: at SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: if the loss or a gradient was not finite; the last finite state was saved.
     """
-    config, workdir = ranges.check(config), Path(workdir)
+    config, workdir = config_lib.check(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)

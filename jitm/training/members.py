@@ -16,7 +16,7 @@ from flax import struct
 
 from jitm.models.matcher import Matcher
 from jitm.training.optimizer import select_modules
-from jitm.types import Images, Texts
+from jitm.types import Images, Probability, Texts
 
 
 class MemberState(struct.PyTreeNode):
@@ -70,7 +70,7 @@ class EMA:
     """
 
     of: str
-    momentum: float
+    momentum: Probability
     trains = False
 
     def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:

@@ -3,14 +3,14 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.errors import UserError, did_you_mean
-from jitm.types import Ranking, TokenPredictions
+from jitm.errors import ArgumentError, UserError, did_you_mean
+from jitm.types import Count, Index, Ranking, TokenPredictions, Weight
 
 DIRECTIONS = ('i2t', 't2i')
 GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
@@ -39,22 +39,20 @@ class Term:
       arguments: the loss' own arguments from the config, which `loss` has bound.
 
     Raises:
-      ValueError: if the term is never active, or the reduction is unknown.
+      ArgumentError: if the term is never active.
     """
 
     loss: Callable
-    weight: float
-    start_epoch: int
-    end_epoch: int | None
-    reduction: str
+    weight: Weight
+    start_epoch: Index
+    end_epoch: Count | None
+    reduction: Literal[*REDUCTIONS]
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        if self.reduction not in REDUCTIONS:
-            raise ValueError(f"reduction is {self.reduction!r}; take 'sum' or 'mean'")
         if self.end_epoch is not None and self.end_epoch <= self.start_epoch:
-            raise ValueError(
-                f'the term is never active: start_epoch {self.start_epoch} is not before end_epoch {self.end_epoch}'
+            raise ArgumentError(
+                'end_epoch', f'is {self.end_epoch}, not above start_epoch {self.start_epoch}: raise it, or leave it out'
             )
 
     def is_active(self, epoch: chex.Numeric) -> chex.Array:

@@ -3,13 +3,16 @@
 import math
 import operator
 from collections.abc import Collection, Mapping
+from typing import Annotated
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
+from annotated_types import Interval
 
 from jitm.errors import UserError, did_you_mean
+from jitm.types import Count, NotNegative, Positive, Rate
 
 B1, MIN_RATE = 0.9, 1e-8  # of UNITER and OSCAR, as released; the first one also of open_clip
 CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # of open_clip
@@ -94,11 +97,11 @@ def _clipped_and_scaled(
 
 def adamw(
     *,
-    learning_rate: float,
-    weight_decay: float,
-    factors: Mapping[str, float],
-    decay_epochs: int,
-    clip_norm: float,
+    learning_rate: Positive,
+    weight_decay: NotNegative,
+    factors: Mapping[str, NotNegative],
+    decay_epochs: Count,
+    clip_norm: Positive,
     steps_per_epoch: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns AdamW with clipping of the global norm and step decay, as VSE++ and VSE-infinity use it.
@@ -155,13 +158,13 @@ def adam_then_decay(
 
 def adamw_with_warm_up(
     *,
-    learning_rate: float,
-    weight_decay: float,
-    factors: Mapping[str, float],
-    warm_up: float,
-    b2: float,
-    epsilon: float,
-    clip_norm: float,
+    learning_rate: Positive,
+    weight_decay: NotNegative,
+    factors: Mapping[str, NotNegative],
+    warm_up: Rate,
+    b2: Annotated[float, Interval(gt=0, lt=1)],
+    epsilon: Positive,
+    clip_norm: Positive,
     total_steps: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the AdamW of UNITER and OSCAR as released, with linear warm-up and decay of the rate.
@@ -203,11 +206,11 @@ def limit_logit_scale() -> optax.GradientTransformation:
 
 def adamw_with_cosine(
     *,
-    learning_rate: float,
-    weight_decay: float,
-    factors: Mapping[str, float],
-    warm_up: float,
-    clip_norm: float,
+    learning_rate: Positive,
+    weight_decay: NotNegative,
+    factors: Mapping[str, NotNegative],
+    warm_up: Rate,
+    clip_norm: Positive,
     total_steps: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the AdamW of open_clip: betas 0.9 and 0.98, eps 1e-6, linear warm-up and cosine decay of the rate.

@@ -4,19 +4,21 @@ The second stage trains with negatives that the first has mined (Chen et al., 20
 al., 2018, section 3.2), or both.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from jitm import agreement, parallel, ranges
+from jitm import agreement, parallel
 from jitm import config as config_lib
 from jitm.data.candidates import read_manifest
 from jitm.data.load import load_split
 from jitm.data.splits import as_recorded
 from jitm.errors import UserError, did_you_mean
 from jitm.files import LOCK
+from jitm.hints import check_keys
 from jitm.inference.options import ScoringOptions
 from jitm.mining.job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
@@ -65,8 +67,8 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
       UserError: if `stages` lacks a key or has others, or the config names a file that the first stage replaces.
     """
     stages, second = config['stages'], {**config, 'stages': {}}
-    config_lib.check_keys(stages, KEYS, where='stages')
-    first = {**stages['first'], **{key: second[key] for key in ranges.SHARED}}
+    check_keys(stages, KEYS, where='stages')
+    first = {**stages['first'], **{key: second[key] for key in config_lib.SHARED}}
     top_h = {key: stages[key] for key in ('top_h_texts', 'top_h_images')}
     if any(top_h.values()):
         _check_empty('offline.path', config['offline']['path'], 'the negatives that the first stage mines')
@@ -109,7 +111,8 @@ def check_stages(stages: Stages, workdir: Path) -> None:
     for name, config, checked in (('stage1', stages.first, stages.first), ('stage2', stages.second, second)):
         check_workdir(workdir / name, config)
         resuming = bool(Checkpoints(workdir / name).whole_steps())
-        setups.append(set_up(checked, resuming=resuming, mined_later=stages.mines and name == 'stage2'))
+        with _of_stage(name):
+            setups.append(set_up(checked, resuming=resuming, mined_later=stages.mines and name == 'stage2'))
     if stages.mines:
         check_top_h(setups[0].data.train, **stages.top_h)
         for key, mined in stages.top_h.items():
@@ -117,6 +120,15 @@ def check_stages(stages: Stages, workdir: Path) -> None:
                 raise UserError(f"config key 'offline.{key}' is {needed}, but 'stages.{key}' only {mined}")
     if stages.fine_tune and _weights(setups[0]) != _weights(setups[1]):
         raise UserError("config key 'stages.fine_tune' needs the same model and vocabulary in both stages")
+
+
+@contextlib.contextmanager
+def _of_stage(name: str) -> Iterator[None]:
+    """Names the stage in errors within the block: the keys of the first one are in `stages.first`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f'{name}: {error}') from error
 
 
 def _weights(setup: Setup) -> tuple[str, Any]:
@@ -141,7 +153,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
       InterruptedRun, NotFiniteError: see `train_and_evaluate`.
     """
     workdir = Path(workdir)
-    stages = split_stages(ranges.check(config), workdir)
+    stages = split_stages(config_lib.check(config), workdir)
     agreement.check_same(described(config))
     agreement.in_all(lambda: check_stages(stages, workdir))
     with claim(workdir):
@@ -175,7 +187,7 @@ def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
 
 def check(config: Mapping[str, Any], workdir: Path) -> None:
     """Raises the UserError with which `train` would refuse to start; writes nothing."""
-    config = ranges.check(config)
+    config = config_lib.check(config)
     if config['stages']:
         check_stages(split_stages(config, workdir), workdir)
     else:
@@ -185,5 +197,5 @@ def check(config: Mapping[str, Any], workdir: Path) -> None:
 
 def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
-    config = ranges.check(config)
+    config = config_lib.check(config)
     return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitm import ranges
+from jitm import config as config_lib
 from tests.configs.settings import load
 
 VSEPP = {  # Faghri et al. 2018: loss, margin, learning rate, model, whether images are normalized, absolute values
@@ -256,7 +256,7 @@ def test_stages_of_aoq_on_vsrn(data):
         assert (optimizer['learning_rate'], config['epochs'], optimizer['decay_epochs']) == (2e-4, 20, 10)
         first['epochs'] = config['epochs'] = alone['epochs']
         optimizer['decay_epochs'] = alone['optimizer']['decay_epochs']
-    assert first == {key: value for key, value in alone.items() if key not in ranges.SHARED}
+    assert first == {key: value for key, value in alone.items() if key not in config_lib.SHARED}
     ranking, hinges = config['terms'].pop('ranking'), alone['terms'].pop('ranking')
     assert ranking == {key: hinges[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')} | {
         'loss': 'offline.adaptive_offline_quintuplet',

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from jitm.errors import UserError
 from jitm.layers import cnn
 from jitm.layers.vision import RegionEncoder
 from jitm.types import Images
@@ -181,5 +182,5 @@ def test_unknown_options_are_refused(change, message):
 
 
 def test_tiny_images_are_refused():
-    with pytest.raises(ValueError, match='images have 31 x 40 pixels; give at least 32 x 32'):
+    with pytest.raises(UserError, match='images have 31 x 40 pixels; give at least 32 x 32'):
         jax.eval_shape(encoder(True, True).init, jax.random.key(0), Images(pixels=pixels((31, 40))))

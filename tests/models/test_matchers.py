@@ -311,7 +311,7 @@ def test_heads_are_those_of_joint_encoders():
     model, variables, _ = compiled('vsepp')
     got = read_pairs(model.bind(variables), *outputs('vsepp')['encoded'], ('rank',))
     np.testing.assert_allclose(got['rank'], outputs('vsepp')['pairwise'], atol=ROUNDING)
-    with pytest.raises(ValueError, match='VSE does not read words together with an image'):
+    with pytest.raises(UserError, match='VSE does not read words together with an image'):
         read_pairs(model, None, None, ('mlm',))
 
 
@@ -323,7 +323,7 @@ def test_dual_scores_are_inner_products(name):
 
 @pytest.mark.parametrize('name', ['saf', 'naaf'])
 def test_pairs_are_refused_if_a_batch_is_scored_as_a_whole(name):
-    with pytest.raises(ValueError, match='scores a whole batch in training and no single pairs'):
+    with pytest.raises(UserError, match='scores a whole batch in training and no single pairs'):
         MATCHERS[name].init(jax.random.key(0), None, None, True, method='similarity_pairwise')
 
 
@@ -415,7 +415,7 @@ def test_errors_without_a_config_name_the_argument():
     with pytest.raises(ValueError, match=r"^word_init is 'zeros'; take one of uniform, normal"):
         encoder.init(jax.random.key(0), make_inputs()[1])
     views = make_inputs()[0].replace(kept=np.ones((SIZE, 2, PADDED_REGIONS), bool))
-    with pytest.raises(ValueError, match=r'VSRN takes one view of each image, so num_views must be 1'):
+    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: VSRN takes one view of each image"):
         MATCHERS['vsrn_f30k'].init(jax.random.key(0), views, make_inputs()[1])
 
 

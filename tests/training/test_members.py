@@ -10,7 +10,8 @@ import numpy as np
 import optax
 import pytest
 
-from jitm import parallel, ranges
+from jitm import config as config_lib
+from jitm import parallel
 from jitm.commands import cli
 from jitm.commands.convert import write_run
 from jitm.data import scenes
@@ -316,7 +317,7 @@ def tiny_clip(setting):
     config['model'] |= {'embed_dim': 8}
     for encoder in ('image', 'text'):
         config['model'][encoder] |= {'hidden_dim': 8, 'num_layers': 1, 'num_heads': 2, 'mlp_dim': 12}
-    return ranges.check(config)
+    return config_lib.check(config)
 
 
 @pytest.fixture(scope='module')

@@ -1,5 +1,8 @@
 """Terms, diagnostics, and the training step of independent models."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -250,8 +253,10 @@ def test_hard_share_uses_the_epsilon_of_the_loss():
 
 
 def test_inactive_terms_have_no_active_hinges():
-    terms = {'early': TERM | {'end_epoch': 1}, 'late': TERM | {'start_epoch': 1, 'margin': -9.0}}
+    terms = make_terms({'early': TERM | {'end_epoch': 1}, 'late': TERM | {'start_epoch': 1}})
+    never = functools.partial(ranking.max_of_hinges, margin=-9.0)
+    terms['late'] = dataclasses.replace(terms['late'], loss=never)
     both = rank_in_batch(range(5))
-    shares = [float(collapse_metrics(both, make_terms(terms), epoch)['active_hinges']) for epoch in (0, 1)]
+    shares = [float(collapse_metrics(both, terms, epoch)['active_hinges']) for epoch in (0, 1)]
     assert shares[0] > 0
     assert shares[1] == 0

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import parallel, ranges
+from jitm import config as config_lib
+from jitm import parallel
 from jitm.commands import cli
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
@@ -102,7 +103,7 @@ def test_negatives_of_a_batch_are_reproducible():
 
 def first_of(config):
     """The config without what the first stage shares with the second."""
-    return {key: value for key, value in config.items() if key not in ranges.SHARED}
+    return {key: value for key, value in config.items() if key not in config_lib.SHARED}
 
 
 @pytest.fixture

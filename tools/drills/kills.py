@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jitm import ranges
+from jitm import config as config_lib
 from tests.test_photos_runs import make_clip
 from tests.test_train import assert_same_run
 from tests.training.models import tiny_tags_dc
@@ -37,7 +37,7 @@ def boosted(anchor: dict[str, Any]) -> dict[str, Any]:
 
 def two_stages() -> dict[str, Any]:
     second = runs.make_config() | {'terms': {'ranking': OFFLINE}}
-    first = {key: value for key, value in runs.make_config().items() if key not in ranges.SHARED}
+    first = {key: value for key, value in runs.make_config().items() if key not in config_lib.SHARED}
     second['offline'] |= {'top_h_texts': 6, 'top_h_images': 3}
     return second | {'stages': {'first': first, 'top_h_texts': 10, 'top_h_images': 5, 'fine_tune': False}}
 

@@ -14,6 +14,7 @@ from jitm.data.scenes.grammar import Caption, Swap
 from jitm.data.scenes.graphs import Object, Phrase, Relation, SceneGraph, Statement, holds
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
+from jitm.types import Count, Index
 
 __all__ = ['Object', 'Phrase', 'Relation', 'SceneGraph', 'SceneSplit', 'Statement', 'Swap', 'holds', 'load']
 
@@ -46,7 +47,7 @@ class _Scene(NamedTuple):
 
 
 def load(
-    split: str, *, seed: int = 0, train_images: int = 2000, dev_images: int = 500, test_images: int = 500
+    split: str, *, seed: Index = 0, train_images: Count = 2000, dev_images: Count = 500, test_images: Count = 500
 ) -> SceneSplit:
     """Generates one split: 64x64 pictures of 2 to 5 shapes, five captions each.
 

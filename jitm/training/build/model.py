@@ -92,7 +92,7 @@ def _make_member(
     where, keywords = f'members.{name}', dict(section)
     learn_from, init_from = keywords.pop('learn_from', ()), keywords.pop('init_from', '')
     own_model, rule_name = keywords.pop('model', None), keywords.pop('rule', 'gradient')
-    if not isinstance(learn_from, tuple | list) or len({*learn_from}) < len(learn_from):
+    if len({*learn_from}) < len(learn_from):
         raise UserError(f"config key '{where}.learn_from' is {learn_from!r}; give a tuple of names, each once")
     if rule_name not in RULES:
         raise UserError(f"config key '{where}.rule' is '{rule_name}'; take one of {', '.join(RULES)}")

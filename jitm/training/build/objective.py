@@ -13,8 +13,9 @@ import optax
 from jitm import config as config_lib
 from jitm import names
 from jitm.errors import UserError, did_you_mean
+from jitm.hints import check_keys, check_value
 from jitm.synthesis.generator import Synthesis
-from jitm.training.candidates import SAME_IMAGE, Source, choose_hardest, in_batch, sampled, shortlist
+from jitm.training.candidates import Source, choose_hardest, in_batch, sampled, shortlist
 from jitm.training.generated import HEADS, MASKED, generate, generated_captions, masked_captions, matcher_predictions
 from jitm.training.objective import (
     DIRECTIONS,
@@ -26,7 +27,7 @@ from jitm.training.objective import (
     ranking_terms,
     token_terms,
 )
-from jitm.types import Ranking, TokenPredictions
+from jitm.types import Index, Ranking, TokenPredictions
 
 VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
@@ -93,13 +94,10 @@ def make_retrieval(section: Mapping[str, Any]) -> Source:
         if of and name not in of:
             raise UserError(f"config key 'candidates.{key}' is for source '{of[0]}', not for '{name}': leave it out")
     if name == 'shortlist':
-        _, keywords = config_lib.choose(keywords, 'num_extra', where='candidates')
+        check_keys(keywords, ('num_extra', 'num_hard'), where='candidates')
+        check_value('candidates.num_extra', keywords.pop('num_extra'), Index)
         later = 'models', 'name', 'batch', 'key'
         return Source(shortlist, config_lib.bind(choose_hardest, keywords, where='candidates', later=later))
-    if 'same_image' in keywords and keywords['same_image'] not in SAME_IMAGE:
-        raise UserError(
-            f"config key 'candidates.same_image' is '{keywords['same_image']}'; take one of {', '.join(SAME_IMAGE)}"
-        )
     rank = {'in_batch': in_batch, 'sampled': sampled}[name]
     later = 'matcher', 'images', 'texts', 'batch', 'chosen', 'train'
     return Source(config_lib.bind(rank, keywords, where='candidates', later=later))

@@ -13,7 +13,9 @@ import optax
 
 from jitm import agreement, names, parallel
 from jitm import config as config_lib
+from jitm.data.augmentation import Augmentation
 from jitm.data.load import source_of
+from jitm.data.masking import Masking
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.files import LOCK, PARTIAL, locked, parse_json
@@ -21,6 +23,7 @@ from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import member_model, model_keys, own_names
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
+from jitm.synthesis.generator import Synthesis
 from jitm.training.build import data as data_lib
 from jitm.training.build.data import Data
 from jitm.training.build.model import check_initialize, check_members, load_weights, make_members, make_models
@@ -30,7 +33,7 @@ from jitm.training.optimizer import frozen_modules
 from jitm.training.step import TrainState, train_step
 from jitm.types import Batch
 
-READ_EARLY = {'relevance': 'source', 'offline': 'path', 'masking': 'num_views'}  # before their section is checked
+READ_EARLY = {'relevance': 'source', 'offline': 'path'}  # before their section is checked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +90,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     """Builds every part of a run from its config.
 
     Args:
-      config: a nested dict, checked by `ranges.check`.
+      config: a nested dict, checked by `config.check`.
       resuming: whether the run resumes from a checkpoint, so that initial weights are not read.
       mined_later: whether mined negatives do not exist yet; everything else is checked.
 
@@ -98,6 +101,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
       UserError: if a key, a name or the data are wrong.
     """
     check_sections(config)
+    for section, part in (('augmentation', Augmentation), ('masking', Masking), ('synthesis', Synthesis)):
+        config_lib.bind(part, config[section], where=section)
     terms, sources = make_objective(config)
     parallel.check_batch_size(config['batch_size'])
     parallel.check_batch_size(data_lib.num_extra(config), "config key 'candidates.num_extra'")

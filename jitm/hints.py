@@ -1,0 +1,98 @@
+"""Values of a config, checked against the type hints of the arguments that take them."""
+
+import dataclasses
+import math
+import operator
+import reprlib
+import types
+import typing
+from collections.abc import Collection, Mapping
+from numbers import Real
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Interval, Le, Lt
+
+from jitm.errors import UserError, did_you_mean
+
+MUST = 'it must be '
+KINDS = {  # type in a hint -> the types of its values, and their name
+    bool: (bool, 'True or False'),
+    int: (int, 'an integer'),
+    float: (Real, 'a number'),
+    str: (str, 'a string'),
+    tuple: ((tuple, list), 'a tuple'),
+    dict: (Mapping, 'a dict'),
+    Mapping: (Mapping, 'a dict'),
+    types.NoneType: (types.NoneType, 'None'),
+}
+BOUNDS = {
+    'ge': (operator.ge, 'at least'),
+    'gt': (operator.gt, 'above'),
+    'le': (operator.le, 'at most'),
+    'lt': (operator.lt, 'below'),
+}
+
+
+def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
+    """Raises a UserError unless a section, or the whole config where '', has exactly the known keys."""
+    prefix = f'{where}.' if where else ''
+    for key in section:
+        if key not in known:
+            raise UserError(f"config key '{prefix}{key}' is unknown{did_you_mean(key, known)}")
+    for key in known:
+        if key not in section:
+            raise UserError(f"config key '{prefix}{key}' is missing; see jitm/configs/default.py")
+
+
+def check_value(key: str, value: Any, hint: Any) -> None:
+    """Checks a value of a config, and the values in a dict or a tuple.
+
+    Args:
+      key: The dotted key of the value, '' for the config itself.
+      value: The value.
+      hint: A type hint: one of `KINDS`, Literal, a TypedDict, a union of these, or one of these `Annotated` with bounds
+        of annotated_types. A value with another hint is not checked.
+
+    Raises:
+      UserError: if the value does not fit the hint.
+    """
+    if remedy := _remedy(value, hint):
+        raise UserError(f"config key '{key}' is {reprlib.repr(value)}; {remedy}")
+    arguments, inner = typing.get_args(hint), {}
+    if typing.is_typeddict(hint):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        if hint.__total__:
+            check_keys(value, hints, where=key)
+        inner = {name: (value[name], hints[name]) for name in value if name in hints}
+    elif isinstance(value, Mapping):
+        inner = {name: (one, arguments[1]) for name, one in value.items() if len(arguments) == 2}
+    elif isinstance(value, tuple | list):
+        inner = {str(n): (one, arguments[0]) for n, one in enumerate(value) if arguments}
+    for name, (one, of_one) in inner.items():
+        check_value(f'{key}.{name}' if key else name, one, of_one)
+
+
+def _remedy(value: Any, hint: Any) -> str | None:
+    """Returns what a value must be, None if it fits its hint or the hint is not checked."""
+    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is Annotated:
+        return _remedy(value, arguments[0]) or _out_of_bounds(value, arguments[1:])
+    if origin in (typing.Union, types.UnionType):
+        remedies = [_remedy(value, one) for one in arguments]
+        fits = None in remedies
+        return None if fits else MUST + ' or '.join(remedy.removeprefix(MUST) for remedy in remedies)
+    if origin is Literal:
+        return None if value in arguments else f'take one of {", ".join(map(str, arguments))}'
+    permitted, name = KINDS.get(dict if typing.is_typeddict(hint) else origin, (object, ''))
+    if not isinstance(value, permitted) or (isinstance(value, bool) and origin in (int, float)):
+        return f'{MUST}{name}{" of names" if origin is tuple and str in arguments else ""}'
+    return f'{MUST}finite' if origin is float and not math.isfinite(value) else None
+
+
+def _out_of_bounds(value: Any, constraints: Collection[Any]) -> str | None:
+    """Returns what a number must be, None if it is within its bounds."""
+    found = [dataclasses.asdict(one) for one in constraints if isinstance(one, Ge | Gt | Le | Lt | Interval)]
+    bounds = [(*BOUNDS[name], bound) for one in found for name, bound in one.items() if bound is not None]
+    if all(fits(value, bound) for fits, _, bound in bounds):
+        return None
+    return MUST + ' and '.join(f'{words} {bound}' for _, words, bound in bounds)
