@@ -16,7 +16,7 @@ import chex
 import jax.numpy as jnp
 
 from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges, prepare
-from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores
+from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
 
 
 def _hinge(scores: Scores, positives: Mask, extra: PerQuery, margin: float) -> PerQuery:
@@ -70,7 +70,7 @@ def adaptive_offline_quintuplet(
     offline_pair_scores: PerQuery,
     online_margin: Margin = 0.2,
     offline_margin: Margin = 0.0,
-    alpha: NotNegative = 0.3,
+    alpha: Positive = 0.3,
     beta: NotNegative = 1.5,
     weigh_by_positive: bool = False,
 ) -> PerQuery:
@@ -78,12 +78,7 @@ def adaptive_offline_quintuplet(
 
     n is the hardest negative. With `weigh_by_positive`, the weight has s_p in place of s_off ("w/o OfflineAdap" of
     table 3). The gradient flows through the weight, as in eq. 6. The weight and the loss can be negative.
-
-    Raises:
-      ValueError: if alpha is not above 0.
     """
-    if isinstance(alpha, int | float) and alpha <= 0:
-        raise ValueError(f'alpha is {alpha}; it must be above 0')
     negatives, _ = prepare(scores, positives, negatives)
     upper = hardest_positive(scores, positives) if weigh_by_positive else offline_scores
     return offline_quintuplet(

@@ -125,5 +125,8 @@ def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_fil
 def test_the_command_refuses_before_anything_is_written(tiny_config_file, tmp_path, capsys):
     argv = ['sweep', f'--config={tiny_config_file}', f'--workdir={tmp_path / "sweep"}', '--seeds=0,-1']
     assert cli.main(argv) == 2
-    assert capsys.readouterr().err == "error: seed=-1: config key 'seed' is -1; it must be in [0, 4294967295]\n"
+    assert (
+        capsys.readouterr().err
+        == "error: seed=-1: config key 'seed' is -1; it must be at least 0 and below 4294967296\n"
+    )
     assert not (tmp_path / 'sweep').exists()

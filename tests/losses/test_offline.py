@@ -186,12 +186,6 @@ class LossesTest(chex.TestCase):
                 loss_of(name)(*case[:place], case[place].astype(jnp.float32), *case[place + 1 :])
 
 
-def test_alpha_divides():
-    for alpha in (0, 0.0, -1):
-        with pytest.raises(ValueError, match=f'alpha is {alpha}; it must be above 0'):
-            offline.adaptive_offline_quintuplet(SCORES, EYE, offline_scores=OFF, offline_pair_scores=PAIR, alpha=alpha)
-
-
 def test_a_weight_is_a_number_or_one_per_query():
     inputs = {'offline_scores': OFF, 'offline_pair_scores': PAIR}
     got = offline.offline_quintuplet(SCORES, EYE, **inputs, online_weight=jnp.asarray([1.0, 2.0, 3.0]))

@@ -23,7 +23,6 @@ def make(configs):
             {'a': {}, 'b': {'learn_from': ('a', 'a')}},
             r"'members.b.learn_from' is \('a', 'a'\); give a tuple of names, each once",
         ),
-        ({'a': {}, 'b': {'learn_from': 'a'}}, "'members.b.learn_from' is 'a'; give a tuple of names"),
         (
             {'a': {}, 'b': {'learn_from': ('aa',)}},
             "'members.b.learn_from' names 'aa', which is no other member, did you mean 'a'",

@@ -28,9 +28,9 @@ def term(**changes):
         ({'weight': 'absent'}, "'terms.ranking.weight' is missing"),
         (
             {'start_epoch': 2, 'end_epoch': 2},
-            'the term is never active: start_epoch 2 is not before end_epoch 2',
+            "'terms.ranking.end_epoch' is 2, not above start_epoch 2: raise it, or leave it out",
         ),
-        ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; take 'sum' or 'mean'"),
+        ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; take one of sum, mean"),
         ({'loss': 'tokens.captionin'}, "has no 'captionin', did you mean 'captioning'"),
         ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown$"),
         ({'predictions': 'captioning'}, "'terms.ranking.predictions' is unknown"),
@@ -90,7 +90,7 @@ def test_a_temperature_is_set_or_learned():
 
 
 def test_wrong_arguments_are_refused_when_built():
-    with pytest.raises(UserError, match=r"'terms.ranking' cannot be computed with its arguments"):
+    with pytest.raises(UserError, match="'terms.ranking.margin' is 'wide'; it must be a number"):
         make_terms(term(margin='wide'))
     quintuplet = term(loss='offline.adaptive_offline_quintuplet', margin='absent', alpha=0.0)
     with pytest.raises(UserError, match=r"'terms.ranking.alpha' is 0.0; it must be above 0"):
@@ -107,7 +107,7 @@ def test_token_term_checks_and_passes_its_arguments():
     np.testing.assert_allclose(got, 1.11 * np.log(2) / 2, rtol=1e-6)
     for changes, message in (
         ({'match_weight': 'absent'}, "'terms.ranking.match_weight' is missing"),
-        ({'match_weight': 'low'}, "'terms.ranking' cannot be computed with its arguments, in line "),
+        ({'match_weight': 'low'}, "'terms.ranking.match_weight' is 'low'; it must be a number"),
         ({'mach_weight': 1}, "'terms.ranking.mach_weight' is unknown, did you mean 'match_weight'"),
         ({'mask': None}, "'terms.ranking.mask' is unknown"),
         ({'loss': 'tokens.word_correction'}, "'terms.ranking.match_weight' is unknown"),
