@@ -70,8 +70,8 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
         read.update(handed.keys() - keywords.keys())
         if section is model and 'embed_dim' in read - handed.keys():  # one of its modules reads it
             del keywords['embed_dim']
-        later = {'parent', 'name', 'vocab_size', *handed.keys() - keywords.keys()}
-        return bind(function, keywords, where=where, later=later)(**handed | keywords)
+        handed = {key: value for key, value in handed.items() if key not in keywords}
+        return bind(function, keywords, where=where, later={'parent', 'name', 'vocab_size', *handed})(**handed)
 
     return build('jitm.models', model, 'model')
 

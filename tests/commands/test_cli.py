@@ -21,7 +21,16 @@ from tests.conftest import ROOT, environment
 
 def test_help_lists_every_command(capsys):
     modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
-    assert modules == {*cli.COMMANDS, '__init__', 'arguments', 'cli', 'compilation_cache', 'flags', 'programs'}
+    assert modules == {
+        *cli.COMMANDS,
+        '__init__',
+        'arguments',
+        'unread',
+        'cli',
+        'compilation_cache',
+        'flags',
+        'programs',
+    }
     for argv in ([], ['--help'], ['-h']):
         assert cli.main(argv) == 0
         output = capsys.readouterr().out

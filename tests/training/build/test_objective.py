@@ -90,7 +90,7 @@ def test_a_temperature_is_set_or_learned():
 
 
 def test_wrong_arguments_are_refused_when_built():
-    with pytest.raises(UserError, match="'terms.ranking.margin' is 'wide'; it must be a number"):
+    with pytest.raises(UserError, match=r"'terms.ranking.margin' is 'wide'; it must be a number"):
         make_terms(term(margin='wide'))
     quintuplet = term(loss='offline.adaptive_offline_quintuplet', margin='absent', alpha=0.0)
     with pytest.raises(UserError, match=r"'terms.ranking.alpha' is 0.0; it must be above 0"):
