@@ -19,13 +19,13 @@ from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.splits import Split
 from jitm.errors import UserError, require
-from jitm.evaluation import eccv, explain, published
+from jitm.evaluation import eccv, explain, published, saved
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
 from jitm.files import locked
 from jitm.inference.blocks import FinishedBlocks
 from jitm.inference.options import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
-from jitm.report import saved
+from jitm.report import explanations
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, load_run, read_split
@@ -132,7 +132,7 @@ def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
 
 def _files(values: flags.FlagValues, split: Split) -> list[str]:
     """Returns the names of the files to be written."""
-    explained = explain.names(min(values.explain, split.num_texts)) if values.explain else []
+    explained = explanations.names(min(values.explain, split.num_texts)) if values.explain else []
     return saved.names(values.save_sims, values.save_vectors) + explained
 
 
@@ -171,7 +171,8 @@ def main(values: flags.FlagValues) -> None:
             explained = explain.describe(runs[0], split, pairs, options)
         saved.write(report, split, folder, sims=sims if values.save_sims else None, vectors=vectors)
         if explained:
-            explanation = explain.show(explained, sys.stdout.isatty()) + explain.write(explained, split.pixels, folder)
+            written = explanations.write(explained, split.pixels, folder)
+            explanation = explanations.show(explained, sys.stdout.isatty()) + written
         finished.remove()
     _print_report(report)
     if ground_truth is not None:

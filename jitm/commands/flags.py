@@ -10,8 +10,8 @@ from typing import Any
 from absl import flags
 
 from jitm.errors import UserError
+from jitm.evaluation import saved
 from jitm.outputs import OutputFolder
-from jitm.report import saved
 
 WIDTH = 100
 DTYPES = ('float32', 'bfloat16')
@@ -112,7 +112,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     Args:
       values: the parsed flags of a command that evaluates.
       workdir: the run directory.
-      further: arguments of `jitm.report.saved.folder_of` that are not flags of this name.
+      further: arguments of `jitm.evaluation.saved.folder_of` that are not flags of this name.
 
     Raises:
       UserError: if it holds something else.

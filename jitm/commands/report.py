@@ -34,6 +34,7 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean, require
+from jitm.evaluation.retrieval import evenly_spaced
 from jitm.outputs import check_own, replacing_own
 from jitm.report import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits
@@ -41,7 +42,6 @@ from jitm.report.examples import read_examples
 from jitm.report.figures import check_output
 from jitm.report.matrices import comparable, read_evaluated, read_matrices
 from jitm.report.page import page
-from jitm.report.retrieval import evenly_spaced
 from jitm.report.rows import read_rows, read_runs, update_rows
 from jitm.report.settings import group_runs, read_settings
 from jitm.report.summary import summary

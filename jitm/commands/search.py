@@ -22,14 +22,14 @@ from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
 from jitm.errors import UserError, printable, require
 from jitm.outputs import check_own, replacing_own
-from jitm.report.retrieval import format_score
+from jitm.report.render import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
 from jitm.serving.export import check_export, export
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.query import Answer, Query, answer, page
-from jitm.serving.sources import PhotoFiles, Source
+from jitm.serving.sources import ImageSource, PhotoFiles
 
 REQUIRED = ('workdir',)
 ARGUMENTS = '[CAPTION]'
@@ -101,7 +101,7 @@ def _check(values: flags.FlagValues, caption: str) -> None:
         check_own(Path(values.html))
 
 
-def _index(run: LoadedRun, source: Source, values: flags.FlagValues) -> Index:
+def _index(run: LoadedRun, source: ImageSource, values: flags.FlagValues) -> Index:
     """Makes or updates the index with a progress bar, and names the images that are left out on stderr."""
     bar = tqdm.tqdm(unit=' images', disable=None, dynamic_ncols=True, leave=False)
 

@@ -22,11 +22,11 @@ from jitm.evaluation.discrimination.examples import check_examples, describe_cap
 from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
+from jitm.evaluation.retrieval import evenly_spaced
 from jitm.inference.options import ScoringOptions
 from jitm.inference.pair_scorer import PairScorer
 from jitm.outputs import OutputFolder
-from jitm.report import words as words_lib
-from jitm.report.retrieval import evenly_spaced
+from jitm.report import explanations
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator
@@ -133,8 +133,8 @@ def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], f
     """Prints captions with their words, and writes words.html."""
     shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
     with folder.replacing('words.html') as file:
-        file.write(words_lib.page(shown, split.pixels).encode())
-    print('\n'.join(words_lib.lines(pair, sys.stdout.isatty()) for pair in examples))
+        file.write(explanations.page(shown, split.pixels).encode())
+    print('\n'.join(explanations.lines(pair, sys.stdout.isatty()) for pair in examples))
 
 
 def main(values: flags.FlagValues) -> None:

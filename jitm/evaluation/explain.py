@@ -5,8 +5,7 @@ The outputs are the attention between words and regions, or the mismatched words
 
 import dataclasses
 import functools
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import chex
@@ -17,19 +16,14 @@ from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
+from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
-from jitm.outputs import OutputFolder
-from jitm.report import words
-from jitm.report.attention import draw, shown
-from jitm.report.figures import to_png
-from jitm.report.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.runs.run import Run
 from jitm.types import Images, Texts
 
-JSON, PAGE = 'explain.json', 'explain.html'
 TOP_IMAGES = 4  # per caption; the word-level outputs are those of the first
 
 
@@ -172,54 +166,3 @@ def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, A
         'verdict': f'retrieved {image_id}, score {score:.3g}, {judgement}',
         'boxes': None if split.boxes is None else rounded(split.boxes[image, : int(split.counts[image])]),
     }
-
-
-def names(count: int) -> list[str]:
-    """Returns the files that `write` may write for a number of pairs, relative to the output folder."""
-    digits = max(2, len(str(count - 1)))
-    return [f'explain/{name}' for name in (JSON, PAGE, *(f'{number:0{digits}}.png' for number in range(count)))]
-
-
-def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFolder) -> str:
-    """Writes `explain/explain.json`, and a page `explain.html` or, for attention, a figure per pair (`00.png` ...).
-
-    Args:
-      report: see `describe`.
-      pixels: uint8 [I, H, W, 3], or None.
-      folder: the output folder; pages and figures that an older `write` left are removed at the end.
-
-    Returns:
-      A sentence that names the folder.
-
-    Raises:
-      UserError: if a file was written by somebody else, or cannot be written.
-    """
-    pairs = report['pairs']
-    described, page, *figures = names(len(pairs))
-    contents: dict[str, Callable[[], bytes]] = {}
-    summary = f'{len(pairs)} pairs explained in {folder.path / "explain"}'
-    if 'mismatch' in pairs[0]:
-        contents[page] = lambda: words.page(report, pixels).encode()
-    else:
-        contents |= {name: functools.partial(_figure, pair, pixels) for name, pair in zip(figures, pairs, strict=True)}
-    contents[described] = lambda: (json.dumps(report, ensure_ascii=False) + '\n').encode()
-    folder.claim(contents)
-    for name, content in contents.items():
-        with folder.replacing(name) as file:
-            file.write(content())
-    folder.remove(name for name in folder.names if name.startswith('explain/') and name not in contents)
-    return summary
-
-
-def _figure(pair: Mapping[str, Any], pixels: np.ndarray | None) -> bytes:
-    return to_png(draw(pair, None if pixels is None else pixels[[hit['image'] for hit in shown(pair)]]))
-
-
-def show(report: Mapping[str, Any], color: bool) -> str:
-    """Returns mismatched words and their corrections for a terminal; '' for attention.
-
-    Args:
-      report: see `describe`.
-      color: whether the terminal supports ANSI colors.
-    """
-    return '\n'.join(words.lines(pair, color) for pair in report['pairs'] if 'mismatch' in pair)

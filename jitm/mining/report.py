@@ -3,8 +3,8 @@
 import numpy as np
 
 from jitm.data.splits import Split
+from jitm.evaluation.tables import table
 from jitm.mining.state import MiningState
-from jitm.report.tables import table
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 RANKS = (1, 5, 20, 60, 300, 1000)

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.evaluation.saved import names_of
+from jitm.evaluation.tables import table
 from jitm.metrics import cross_retrieval_ranks
 from jitm.report.figures import save
 from jitm.report.matrices import Matrix
-from jitm.report.saved import names_of
-from jitm.report.tables import table
 
 LAST_RANKS = (1, 5, 10, 50, 200)  # upper ends of all intervals but the last; the paper names only two intervals
 INTERVALS = ('1', '2-5', '6-10', '11-50', '51-200', '>200')

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.evaluation.tables import mean_and_deviation, table
 from jitm.report.figures import save
 from jitm.report.settings import RunLog, Setting
-from jitm.report.tables import mean_and_deviation, table
 
 THIRDS = 3
 MAX_COLUMNS = 60  # of a panel

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.evaluation.saved import names_of
+from jitm.evaluation.tables import table
 from jitm.report.figures import save
 from jitm.report.matrices import Matrix
-from jitm.report.saved import names_of
-from jitm.report.tables import table
 
 KINDS = ('positives', 'negatives')
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -8,13 +8,13 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.metrics import ranks
 from jitm.report.bootstrap import Hits
 from jitm.report.matrices import Matrix
 from jitm.report.panels import load_split_of
 from jitm.report.pictures import are_small, pictures_of
 from jitm.report.render import Column, Table
-from jitm.report.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.report.settings import Setting
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from jitm.errors import UserError, require
+from jitm.evaluation.retrieval import evenly_spaced
+from jitm.evaluation.saved import Saved, check_same_data, names_of, read_report
 from jitm.report.figures import save
-from jitm.report.retrieval import evenly_spaced
-from jitm.report.saved import Saved, check_same_data, names_of, read_report
 
 METHODS = ('tsne', 'pca')
 PERPLEXITY = 30.0  # of t-SNE; with fewer than 90 points a third of their number

@@ -9,7 +9,7 @@ import numpy as np
 
 from jitm.data import precomp
 from jitm.errors import UserError
-from jitm.report.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
+from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
 from jitm.report.settings import RunLog, Setting
 from jitm.runs.log import checkpoint_digest
 

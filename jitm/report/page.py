@@ -5,6 +5,7 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 
+from jitm.evaluation.tables import mean_and_deviation
 from jitm.report import bootstrap, training
 from jitm.report.examples import Shown, outcomes
 from jitm.report.figures import to_svg
@@ -14,7 +15,6 @@ from jitm.report.render import Cell, Column, Table, render
 from jitm.report.rows import row_of
 from jitm.report.settings import ABSENT, RunLog, Setting, differing_keys
 from jitm.report.summary import DISTANCE, RECALLS, best_epochs, best_values, show
-from jitm.report.tables import mean_and_deviation
 
 MINUS = '\N{MINUS SIGN}'  # as wide as the plus sign
 METRIC_GROUPS = {'i2t': 'image to text', 't2i': 'text to image'}

@@ -10,13 +10,13 @@ import numpy as np
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.evaluation.retrieval import Retrieved, retrieve
+from jitm.evaluation.saved import names_of
+from jitm.evaluation.tables import table
 from jitm.outputs import MARK, OutputFolder, replacing_own
 from jitm.report.matrices import Matrix
 from jitm.report.pictures import png
-from jitm.report.retrieval import Retrieved, retrieve
-from jitm.report.saved import names_of
 from jitm.report.settings import read_run_log
-from jitm.report.tables import table
 
 TOP_TEXTS = 5
 TOP_IMAGES = 3

@@ -3,6 +3,7 @@
 Templates escape all that they show: names, captions, paths and messages need no care where they are collected.
 """
 
+import dataclasses
 import functools
 import re
 from collections.abc import Sequence
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitm.errors import printable, require
 from jitm.outputs import MARK
-from jitm.report.retrieval import format_score
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -46,6 +46,34 @@ class Table(NamedTuple):
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | Cell]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A retrieved image or caption as pages show it.
+
+    Attributes:
+      text: The caption, or the name of the image.
+      score: Its similarity to the query; None without a query.
+      picture: The address of the image's picture; '' for captions, and for images without one.
+      link: The address of a page about it; '' for none.
+      right: Whether it matches the query; None if not known.
+      note: A text below it.
+      rank: The rank of an image; None for its position among those that are shown.
+    """
+
+    text: str
+    score: float | None
+    picture: str = ''
+    link: str = ''
+    right: bool | None = None
+    note: str = ''
+    rank: int | None = None
+
+
+def format_score(score: float) -> str:
+    """Returns a score as all commands and pages show it."""
+    return f'{score:.4f}'
 
 
 def render(template: str, **values: Any) -> str:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from jitm.evaluation.tables import mean_and_deviation, table
 from jitm.report.settings import Setting
-from jitm.report.tables import mean_and_deviation, table
 
 RECALLS = {
     'i2t/recall@1': 'R@1 i2t',

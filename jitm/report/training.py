@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jitm.evaluation.tables import mean_and_deviation, table
 from jitm.report.figures import Curve, curve, draw_curves, save
 from jitm.report.settings import RunLog, Setting
-from jitm.report.tables import mean_and_deviation, table
 
 PLATEAU = 0.95  # of the loss of a collapsed model, i.e. for constant scores
 WINDOWS_PER_EPOCH = 10

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jitm.errors import UserError
+from jitm.evaluation.tables import table
 from jitm.report.figures import Curve, curve, draw_curves, save
 from jitm.report.settings import RunLog, Setting
-from jitm.report.tables import table
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'

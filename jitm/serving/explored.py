@@ -9,10 +9,10 @@ import jax
 from jitm.errors import UserError
 from jitm.evaluation.explain import WordOutputs, has_word_outputs
 from jitm.models.matcher import DualEncoder, Encoding
-from jitm.report.retrieval import format_score
+from jitm.report.render import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
 from jitm.serving.index import Index
-from jitm.serving.inputs import Data, data_of
+from jitm.serving.inputs import SplitData, data_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.vectors import Hit, VectorSearch, rank
 
@@ -22,7 +22,7 @@ MAX_CHARACTERS = 1000  # of a caption that is typed; a longer one would be compi
 class Explored:
     """A run whose images are encoded; scores of typed captions and of the captions of the split."""
 
-    def __init__(self, run: LoadedRun, data: Data):
+    def __init__(self, run: LoadedRun, data: SplitData):
         """Encodes the images, or reads their index.
 
         Args:
@@ -98,7 +98,7 @@ def check_caption(caption: str) -> str:
     return caption.strip()
 
 
-def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = None) -> tuple[list[Explored], Data]:
+def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = None) -> tuple[list[Explored], SplitData]:
     """Loads runs that were trained on the same data set, and encodes a split with each.
 
     Args:

@@ -14,7 +14,7 @@ from jitm.errors import UserError
 from jitm.files import locked
 from jitm.outputs import OutputFolder
 from jitm.serving.index import KIND, MANIFEST, Entry, Index, Rows, write
-from jitm.serving.sources import Item, Source
+from jitm.serving.sources import ImageSource, Item
 from jitm.types import Images
 
 IMAGES_PER_PART = 512  # what a killed process loses at most
@@ -42,7 +42,7 @@ class _Known:
 
 
 def update(
-    source: Source,
+    source: ImageSource,
     folder: Path,
     model: str,
     encode: Encode,
@@ -80,7 +80,7 @@ def _parts(folder: OutputFolder) -> list[str]:
     return [name for name in folder.names if name.startswith(PARTS)]
 
 
-def _read_current(source: Source, folder: OutputFolder, model: str, batch_size: int) -> Index | None:
+def _read_current(source: ImageSource, folder: OutputFolder, model: str, batch_size: int) -> Index | None:
     """Returns an index that has nothing to update; None for one that has, that is damaged or that does not exist."""
     try:
         index = Index(folder.path)
@@ -103,7 +103,7 @@ def _read_current(source: Source, folder: OutputFolder, model: str, batch_size: 
 
 
 def _update(
-    source: Source,
+    source: ImageSource,
     folder: OutputFolder,
     model: str,
     encode: Encode,
@@ -145,7 +145,7 @@ def _read_known(folder: OutputFolder, model: str) -> tuple[_Known, Index | None]
 
 
 def _encode_changed(
-    source: Source,
+    source: ImageSource,
     names: Sequence[str],
     known: _Known,
     folder: OutputFolder,
@@ -180,7 +180,7 @@ def _rows(entries: Sequence[Entry], vectors: Mapping[str, np.ndarray]) -> Rows:
     return Rows(entries, np.stack([vectors[entry.checksum] for entry in entries]))
 
 
-def _encode_new(source: Source, items: Sequence[Item], known: _Known, encode: Encode) -> None:
+def _encode_new(source: ImageSource, items: Sequence[Item], known: _Known, encode: Encode) -> None:
     """Encodes the images whose content is not known, each content once."""
     new = {item.entry.checksum: item for item in items if item.entry.checksum not in known.vectors}
     if not new:

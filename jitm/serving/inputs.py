@@ -67,7 +67,7 @@ def images_of(split: Split, reads: Collection[str]) -> ImageFeatures | Photos | 
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class SplitData:
     """A split of a data set.
 
     Attributes:
@@ -91,9 +91,9 @@ class Data:
         return [self.captions[text] for text in np.flatnonzero(self.image_of_text == image)]
 
 
-def data_of(split: Split, reads: Collection[str] = ('regions',)) -> Data:
+def data_of(split: Split, reads: Collection[str] = ('regions',)) -> SplitData:
     """Returns a split with the images that a model reads, see `Matcher.reads`."""
-    return Data(split.name, images_of(split, reads), split.captions, split.image_of_text, split.image_ids, split)
+    return SplitData(split.name, images_of(split, reads), split.captions, split.image_of_text, split.image_ids, split)
 
 
 def is_list(value: Any) -> bool:

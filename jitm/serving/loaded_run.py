@@ -24,8 +24,8 @@ from jitm.serving.encoded_photos import features_of_photos
 from jitm.serving.encodings import check, image_batches, shapes
 from jitm.serving.index import Index
 from jitm.serving.indexing import update
-from jitm.serving.inputs import Data, are_photos, data_of, is_list, read_captions, transform_of
-from jitm.serving.sources import Source, check_photos, open_source
+from jitm.serving.inputs import SplitData, are_photos, data_of, is_list, read_captions, transform_of
+from jitm.serving.sources import ImageSource, check_photos, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
 from jitm.types import Images
 
@@ -56,7 +56,7 @@ class LoadedRun:
         run = self.run
         return f'<{type(run.model).__name__} {run.member} of {run.workdir}, step {run.step}>'
 
-    def load_data(self, split: str, data_root: str | None = None) -> Data:
+    def load_data(self, split: str, data_root: str | None = None) -> SplitData:
         """Loads a split of the data set that the run was trained on.
 
         Args:
@@ -77,7 +77,7 @@ class LoadedRun:
         check_photos(self.run, 'photos')
         return restore(self.run.encoded_by, self.run.workdir, self._moved)
 
-    def open(self, images: str | Path | Data | Source, photos: Path | None = None) -> Source:
+    def open(self, images: str | Path | SplitData | ImageSource, photos: Path | None = None) -> ImageSource:
         """Returns images as a source, see `sources.open_source`."""
         return open_source(images, self.run, photos, lambda: self.network)
 
@@ -85,13 +85,13 @@ class LoadedRun:
         """Encodes images.
 
         Args:
-          images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `Data.images`; for models of
-            pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow. For
-            models of features that `jitm encode` wrote photos, too, which the same network then encodes.
+          images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `SplitData.images`; for
+            models of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of
+            Pillow. For models of features that `jitm encode` wrote photos, too, which the same network then encodes.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
-            models that read the location of regions, and not needed with `Data.images`.
+            models that read the location of regions, and not needed with `SplitData.images`.
           tags: the object tags of each image in one string, such as 'dog person'; only for models that read tags, and
-            not needed with `Data.images`.
+            not needed with `SplitData.images`.
 
         Returns:
           The encodings: leaves [I, ...].
@@ -268,13 +268,13 @@ class LoadedRun:
                 'make it anew with jitm search or run.index'
             )
 
-    def index_folder(self, source: Source) -> Path:
+    def index_folder(self, source: ImageSource) -> Path:
         """Returns the folder in the run directory in which the images of a source are indexed."""
         return self.run.workdir / 'index' / source.label
 
     def index(
         self,
-        images: str | Path | Data | Source,
+        images: str | Path | SplitData | ImageSource,
         folder: str | Path | None = None,
         report: Callable[[int, int], None] | None = None,
     ) -> Index:

@@ -11,13 +11,13 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from jitm.report import attention, words
+from jitm.evaluation.retrieval import evenly_spaced
+from jitm.report import attention_figures, explanations
 from jitm.report.figures import to_png
 from jitm.report.pictures import are_small, pictures_of, pixels_of, uri
-from jitm.report.render import render
-from jitm.report.retrieval import Result, evenly_spaced
+from jitm.report.render import Result, render
 from jitm.serving.explored import Explored, check_caption
-from jitm.serving.inputs import Data
+from jitm.serving.inputs import SplitData
 from jitm.serving.vectors import Hit
 
 IMAGES = 12  # shown for a query
@@ -40,7 +40,7 @@ class Site:
     """
 
     runs: Sequence[Explored]
-    data: Data
+    data: SplitData
     photos: Path | None = None
 
     def home(self, caption: str) -> str:
@@ -95,7 +95,7 @@ class Site:
             picture=self._address(image),
             captions=[(text, self.data.captions[text]) for text in own],
             runs=list(map(describe, self.runs)),
-            explanation=words.EXPLANATION,
+            explanation=explanations.EXPLANATION,
         )
 
     def pair(self, text: int) -> str:
@@ -178,5 +178,5 @@ class Site:
         pixels = pixels_of(self.data.split, image, self.photos)
         pixels = None if pixels is None else pixels[None]
         if 'mismatch' in pair:
-            return words.shown(pair, pixels)
-        return {'caption': caption, 'figure': uri(to_png(attention.draw(pair, pixels)), 'png')}
+            return explanations.shown(pair, pixels)
+        return {'caption': caption, 'figure': uri(to_png(attention_figures.draw(pair, pixels)), 'png')}

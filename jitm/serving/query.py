@@ -10,11 +10,10 @@ import numpy as np
 from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
 from jitm.report.pictures import thumbnail, uri
-from jitm.report.render import render
-from jitm.report.retrieval import Result
+from jitm.report.render import Result, render
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.sources import Source, check_photos
+from jitm.serving.sources import ImageSource, check_photos
 from jitm.serving.vectors import Hit, VectorSearch, rank
 
 
@@ -53,7 +52,7 @@ class Answer:
 def answer(
     run: LoadedRun,
     index: Index,
-    source: Source,
+    source: ImageSource,
     query: Query,
     top_k: int,
     *,
@@ -114,7 +113,7 @@ def _vector(run: LoadedRun, index: Index, query: Query, row: int | None) -> np.n
 
 
 def _rerank(
-    run: LoadedRun, source: Source, query: Query, image: Any, hits: Sequence[Hit], names: Sequence[str]
+    run: LoadedRun, source: ImageSource, query: Query, image: Any, hits: Sequence[Hit], names: Sequence[str]
 ) -> Sequence[Hit]:
     """Orders hits by the scores of another run; `image` is that of the query, as `LoadedRun.encode_image` reads it."""
     found = [names[hit.index] for hit in hits]
@@ -125,7 +124,7 @@ def _rerank(
     return [Hit(hits[one.index].index, one.score) for one in rank(run.similarity(images, captions).ravel(), len(hits))]
 
 
-def page(found: Answer, source: Source) -> str:
+def page(found: Answer, source: ImageSource) -> str:
     """Returns the results as a self-contained HTML page, below the image of the query if it has one."""
     picture = ''
     if found.image is not None:

@@ -22,7 +22,7 @@ from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split
 from jitm.serving.encoded_photos import images_of_crops
 from jitm.serving.index import Entry
-from jitm.serving.inputs import Data, images_of, reads_photos, transform_of
+from jitm.serving.inputs import SplitData, images_of, reads_photos, transform_of
 from jitm.types import Images
 
 
@@ -31,7 +31,7 @@ class Item(NamedTuple):
 
     Attributes:
       entry: its file, or its features.
-      image: what `Source.stack` takes; None if it cannot be read.
+      image: what `ImageSource.stack` takes; None if it cannot be read.
       problem: why it cannot be read; '' if it can.
     """
 
@@ -40,7 +40,7 @@ class Item(NamedTuple):
     problem: str = ''
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Images to index.
 
     Attributes:
@@ -93,7 +93,7 @@ class PhotoFiles:
         Args:
           names: of the I photos, unique.
           photos: the files, and how they become pixels.
-          label: see `Source`.
+          label: see `ImageSource`.
           problems: name -> reason, of those that are not read.
           view: from a decoded photo to an array; the pixels that are read in evaluation if None.
           as_images: from the arrays of N photos to those that a model reads, which are their pixels if None.
@@ -154,7 +154,7 @@ class SplitImages:
           split: the images.
           run: the run.
           photos: a folder with their pictures, see `pictures_of`.
-          label: see `Source`; the name of the split if None.
+          label: see `ImageSource`; the name of the split if None.
 
         Raises:
           UserError: if it cannot.
@@ -238,11 +238,11 @@ def check_photos(run: Run, photos: str) -> None:
 
 
 def open_source(
-    images: str | Path | Data | Source,
+    images: str | Path | SplitData | ImageSource,
     run: Run,
     photos: Path | None = None,
     network: Callable[[], Network] | None = None,
-) -> Source:
+) -> ImageSource:
     """Returns images as a source.
 
     Args:
@@ -255,7 +255,7 @@ def open_source(
     Raises:
       UserError: if the model cannot read these images.
     """
-    if isinstance(images, Data):
+    if isinstance(images, SplitData):
         split = images.split
         if isinstance(split.pixels, Photos) and 'pixels' in run.model.reads:
             return PhotoFiles(unique_ids(split), split.pixels, split.name.replace('/', '_'))

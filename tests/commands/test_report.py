@@ -16,9 +16,10 @@ from PIL import Image
 
 from jitm.commands import cli
 from jitm.data import scenes
+from jitm.evaluation import saved
 from jitm.metrics import ranks
 from jitm.outputs import OWNED, OutputFolder
-from jitm.report import render, saved
+from jitm.report import render
 from jitm.report.bootstrap import RESAMPLES
 from jitm.report.figures import FORMATS, save
 from jitm.report.matrices import saved_sims

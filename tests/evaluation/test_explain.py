@@ -14,11 +14,12 @@ from jitm.data import scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
+from jitm.evaluation.retrieval import Retrieved, evenly_spaced
+from jitm.evaluation.saved import EVALUATION
 from jitm.layers import text
 from jitm.outputs import OWNED, OutputFolder
-from jitm.report.attention import draw, shown, top_regions
-from jitm.report.retrieval import Retrieved, evenly_spaced
-from jitm.report.saved import EVALUATION
+from jitm.report import explanations
+from jitm.report.attention_figures import draw, shown_images, top_regions
 from jitm.runs.run import Run
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
@@ -240,14 +241,14 @@ def test_figure_shows_the_right_image_of_a_wrong_retrieval():
     """It is none of the best images: it follows them, in a green frame and with its rank."""
     wrong = [hit | {'right': False} for hit in PAIR['retrieved']]
     pair = PAIR | {'retrieved': wrong, 'true_image': 7, 'true_image_id': 'b.jpg', 'rank': 12}
-    assert [hit['image'] for hit in shown(pair)] == [0, 3, 7]
+    assert [hit['image'] for hit in shown_images(pair)] == [0, 3, 7]
     figure = draw(pair, np.zeros((3, 20, 40, 3), np.uint8))
     figure.canvas.draw()
     panels = [panel for panel in figure.axes if panel.images][:3]
     assert [panel.get_title() for panel in panels] == ['1. a.jpg', '2. c.jpg', '12. b.jpg']
     assert [panel.get_xlabel() for panel in panels] == ['0.5', '0.25', 'the right image']
     assert [panel.spines['left'].get_linewidth() > 2 for panel in panels] == [False, False, True]
-    assert shown(PAIR | {'true_image': 3, 'true_image_id': 'c.jpg', 'rank': 2}) == PAIR['retrieved']
+    assert shown_images(PAIR | {'true_image': 3, 'true_image_id': 'c.jpg', 'rank': 2}) == PAIR['retrieved']
 
 
 @pytest.mark.parametrize(
@@ -271,16 +272,16 @@ def folder(tmp_path):
 
 def test_write_json_and_figures(split, report, folder):
     path = folder.path / 'explain'
-    assert explain.write(report, split.pixels, folder) == f'2 pairs explained in {path}'
+    assert explanations.write(report, split.pixels, folder) == f'2 pairs explained in {path}'
     assert json.loads((path / 'explain.json').read_text()) == report
     assert {file.name for file in path.glob('*.png')} == {'00.png', '01.png'}
     assert (path / '01.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_only_own_figures_are_removed(split, report, folder):
-    explain.write(report, split.pixels, folder)
+    explanations.write(report, split.pixels, folder)
     (folder.path / 'explain' / '07.png').write_text('mine')
-    explain.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
+    explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
     assert {path.name for path in (folder.path / 'explain').iterdir()} == {'explain.json', '00.png', '07.png'}
     assert (folder.path / 'explain' / '07.png').read_text() == 'mine'
 
@@ -290,12 +291,12 @@ def test_a_figure_of_somebody_else_is_not_replaced(split, report, folder):
     (folder.path / 'explain').mkdir()
     (folder.path / 'explain' / '01.png').write_text('mine')
     with pytest.raises(UserError, match=r'explain/01\.png was not written by jitm; move it'):
-        explain.write(report, split.pixels, folder)
+        explanations.write(report, split.pixels, folder)
     assert [path.name for path in (folder.path / 'explain').iterdir()] == ['01.png']
 
 
 def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
-    explain.write(report, split.pixels, folder)
+    explanations.write(report, split.pixels, folder)
     before = {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()}
     replace = Path.replace
 
@@ -306,7 +307,7 @@ def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
 
     monkeypatch.setattr(Path, 'replace', full)
     with pytest.raises(UserError, match=r'00\.png cannot be written: No space left on device; make room, or'):
-        explain.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
+        explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
     assert {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()} == before
 
 

@@ -14,7 +14,7 @@ from jitm import metrics
 from jitm.commands import cli
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
-from jitm.evaluation import protocol
+from jitm.evaluation import protocol, saved
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.files import LOCK, hash_file, locked
 from jitm.inference import block_shape, scoring
@@ -23,7 +23,6 @@ from jitm.inference.options import ScoringOptions
 from jitm.inference.scoring import Scorer
 from jitm.models import vse
 from jitm.outputs import OWNED, OutputFolder
-from jitm.report import saved
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
 from jitm.runs.run import describe_inputs, load_run, read_split

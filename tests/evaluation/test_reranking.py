@@ -15,10 +15,10 @@ from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import reranking
 from jitm.evaluation.protocol import Shortlist, evaluate_runs
+from jitm.evaluation.saved import EVALUATION
 from jitm.inference import block_shape, scoring
 from jitm.inference.blocks import FinishedBlocks
 from jitm.outputs import OutputFolder
-from jitm.report.saved import EVALUATION
 from jitm.runs.run import describe_runs, load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from tests.models.test_uniter import uniter_config  # noqa: F401

@@ -9,12 +9,13 @@ from jitm.commands import cli
 from jitm.data import precomp
 from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.evaluation import saved
+from jitm.evaluation.retrieval import Retrieved, retrieve
+from jitm.evaluation.saved import names_of
 from jitm.outputs import MARK, OWNED, OutputFolder
-from jitm.report import cross_retrieval, distributions, panels, saved
+from jitm.report import cross_retrieval, distributions, panels
 from jitm.report.bootstrap import hits
 from jitm.report.matrices import read_matrices
-from jitm.report.retrieval import Retrieved, retrieve
-from jitm.report.saved import names_of
 
 # Two texts per image: pairs that are best, behind another image, behind another text, behind a tie.
 SIMS = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)

@@ -12,7 +12,7 @@ from jitm.data.pixels import Photos
 from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.report.pictures import thumbnail, uri
-from jitm.report.results import Result
+from jitm.report.render import Result
 from jitm.serving import indexing, query
 from jitm.serving.inputs import transform_of
 from jitm.serving.loaded_run import LoadedRun

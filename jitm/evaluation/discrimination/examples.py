@@ -9,9 +9,9 @@ import numpy as np
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
+from jitm.evaluation.retrieval import evenly_spaced
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
 from jitm.models.joint import has_heads
-from jitm.report.retrieval import evenly_spaced
 from jitm.runs.run import Run
 
 DECIMALS = 6  # of numbers in JSON
@@ -65,7 +65,7 @@ def describe_captions(
       count: examples per set, if there are as many.
 
     Returns:
-      Dicts for JSON, as `report.words` shows them: those of `describe_words` for the perturbed caption, the original
+      Dicts for JSON, as `jitm.report` shows them: those of `describe_words` for the perturbed caption, the original
       `caption`, which words were `changed` (none, if the numbers of tokens differ), and both scores in a `verdict`.
     """
     vocabulary, described = scorer.run.vocabulary, []

@@ -11,9 +11,9 @@ from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
+from jitm.evaluation import tables
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer, WordPredictions, word_mask
 from jitm.models.joint import has_heads
-from jitm.report import tables
 from jitm.runs.run import Run
 
 SECTIONS = (('of the originals', '_captions'), ('', ''), ('corrected', '_corrected'))  # of pseudo-perplexities

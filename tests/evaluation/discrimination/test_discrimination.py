@@ -25,6 +25,8 @@ from jitm.evaluation.discrimination import report as report_lib
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
+from jitm.evaluation.retrieval import Retrieved
+from jitm.evaluation.saved import EVALUATION
 from jitm.inference.block_shape import BlockShape
 from jitm.inference.options import ScoringOptions
 from jitm.inference.pair_scorer import PairScorer, WordPredictions, word_mask
@@ -32,9 +34,7 @@ from jitm.layers.text import GRUEncoder
 from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
 from jitm.outputs import OutputFolder
-from jitm.report import words as words_lib
-from jitm.report.retrieval import Retrieved
-from jitm.report.saved import EVALUATION
+from jitm.report import explanations
 from jitm.runs.run import Run
 from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
@@ -427,7 +427,7 @@ HEADING = [PAIR['caption'], PAIR['verdict']]
 
 
 def test_lines_of_a_pair():
-    assert words_lib.lines(PAIR, color=False).split('\n') == [
+    assert explanations.lines(PAIR, color=False).split('\n') == [
         *HEADING,
         'a <b> dog  &',
         '0 25  100  50',
@@ -437,7 +437,7 @@ def test_lines_of_a_pair():
 
 
 def test_lines_of_a_pair_in_color():
-    *heading, words, corrections, end = words_lib.lines(PAIR, color=True).split('\n')
+    *heading, words, corrections, end = explanations.lines(PAIR, color=True).split('\n')
     assert (heading, corrections, end) == (HEADING, '      cats <unk>', '')
     shades = [255, 211, 81, 168]
     cells = [f'\x1b[30;48;2;255;{n};{n}m{word}\x1b[0m' for n, word in zip(shades, PAIR['words'][1:-1], strict=True)]
@@ -446,19 +446,19 @@ def test_lines_of_a_pair_in_color():
 
 def test_changed_words_are_underlined():
     pair = PAIR | {'changed': [False, False, True, False, False, False]}
-    words = words_lib.lines(pair, color=True).split('\n')[2]
+    words = explanations.lines(pair, color=True).split('\n')[2]
     assert words.count('\x1b[4;30;') == 1
     assert '\x1b[4;30;48;2;255;211;211m<b>\x1b[0m' in words
-    assert Page(words_lib.page(REPORT | {'pairs': [pair]}, None)).texts('u') == ['<b>']
+    assert Page(explanations.page(REPORT | {'pairs': [pair]}, None)).texts('u') == ['<b>']
 
 
 def test_long_captions_are_wrapped():
     pair = PAIR | {'words': ['<start>', *['w' * 30] * 7, '<end>'], 'mismatch': [0.1] * 9, 'corrections': ['x'] * 9}
-    lines = words_lib.lines(pair, color=False).splitlines()[2:]
+    lines = explanations.lines(pair, color=False).splitlines()[2:]
     assert [line.split() for line in lines] == [
         *(['w' * 30] * 3, ['10'] * 3, ['w' * 30] * 3, ['10'] * 3, ['w' * 30], ['10'])
     ]
-    assert max(map(len, lines)) <= words_lib.WIDTH
+    assert max(map(len, lines)) <= explanations.WIDTH
 
 
 class Page(HTMLParser):
@@ -490,7 +490,7 @@ class Page(HTMLParser):
 def test_page_is_complete_and_self_contained():
     pixels = np.zeros((2, 3, 5, 3), np.uint8)
     pixels[1] = 200
-    page = Page(words_lib.page(REPORT, pixels))
+    page = Page(explanations.page(REPORT, pixels))
     assert page.texts('h1') == page.texts('title') == ['Mismatched words: f30k/test']
     assert page.texts('footer') == ['runs/<x>, step 7']
     assert page.texts('p')[1:3] == HEADING
@@ -513,7 +513,7 @@ def test_page_is_complete_and_self_contained():
 def test_page_shows_the_right_image_of_a_wrong_retrieval():
     wrong = {'right': False, 'true_image': 1, 'true_image_id': 'b.jpg', 'image': 0}
     report = REPORT | {'pairs': [REPORT['pairs'][0] | wrong, REPORT['pairs'][0] | wrong | {'right': True}]}
-    page = Page(words_lib.page(report, np.zeros((2, 3, 5, 3), np.uint8)))
+    page = Page(explanations.page(report, np.zeros((2, 3, 5, 3), np.uint8)))
     images = [(attributes['alt'], attributes['class']) for tag, attributes in page.attributes if tag == 'img']
     assert images == [('a&b.jpg', 'small-pixels'), ('b.jpg', 'small-pixels right'), ('a&b.jpg', 'small-pixels')]
 
@@ -522,26 +522,26 @@ def test_page_escapes_captions_and_corrections():
     evil = '<script>alert("&")</script>'
     corrections = [evil] * len(PAIR['corrections'])
     pair = PAIR | {'caption': evil, 'verdict': evil, 'image_id': evil, 'corrections': corrections}
-    page = Page(words_lib.page(REPORT | {'pairs': [pair], 'data': evil}, np.zeros((2, 3, 5, 3), np.uint8)))
+    page = Page(explanations.page(REPORT | {'pairs': [pair], 'data': evil}, np.zeros((2, 3, 5, 3), np.uint8)))
     assert 'script' not in {tag for tag, _ in page.attributes}
     assert page.texts('p')[1:3] == [evil, evil]
     assert evil in page.texts('ins')
 
 
 def test_page_without_pixels_has_no_images():
-    assert not [tag for tag, _ in Page(words_lib.page(REPORT, None)).attributes if tag == 'img']
+    assert not [tag for tag, _ in Page(explanations.page(REPORT, None)).attributes if tag == 'img']
 
 
 def test_page_replaces_older_files(explained, split, tmp_path):
     folder, path = OutputFolder(tmp_path, EVALUATION), tmp_path / 'explain'
     with folder.replacing('explain/00.png') as file:
         file.write(b'older')
-    assert explain.write(explained, split.pixels, folder) == f'2 pairs explained in {path}'
+    assert explanations.write(explained, split.pixels, folder) == f'2 pairs explained in {path}'
     assert {file.name for file in path.iterdir()} == {'explain.json', 'explain.html'}
     assert json.loads((path / 'explain.json').read_text()) == explained
     page = Page((path / 'explain.html').read_text())
     assert page.texts('small')[0] == f'{100 * explained["pairs"][0]["mismatch"][1]:.0f}'
-    assert explain.show(explained, color=False).count('retrieved dev-00000') == 2
+    assert explanations.show(explained, color=False).count('retrieved dev-00000') == 2
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def top_regions(weights: Sequence[float]) -> list[int]:
     return [region for region in order if weights[region] > 0 and weights[region] >= threshold]
 
 
-def shown(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def shown_images(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns the retrieved images of a pair in `explain.json`, and the right one, with its `rank`, if they lack it."""
     if 'true_image' not in pair or any(hit['right'] for hit in pair['retrieved']):
         return pair['retrieved']
@@ -47,7 +47,7 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
 
     Args:
       pair: one of the `pairs`.
-      pixels: uint8 [N, H, W, 3] of its N images, see `shown`, or None.
+      pixels: uint8 [N, H, W, 3] of its N images, see `shown_images`, or None.
 
     Returns:
       A matplotlib figure.
@@ -68,7 +68,7 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
     parts = list(figure.subfigures(len(heights), squeeze=False, height_ratios=heights)[:, 0])
     if pixels is not None:
-        _draw_images(parts.pop(0), shown(pair), pixels)
+        _draw_images(parts.pop(0), shown_images(pair), pixels)
     for part, (name, weights) in zip(parts, attention.items(), strict=True):
         part.suptitle(TITLES.get(name, name), fontsize=9, color='gray')
         if draws_boxes:

@@ -1,14 +1,23 @@
-"""Mismatched words of captions and their corrections, as lines and as a page (TAGS-DC: Fan et al., 2022, figure 3)."""
+"""Word-level outputs of a model as files: figures of attention, and mismatched words as lines and as a page.
 
-from collections.abc import Iterator, Mapping
+The words and their corrections are those of TAGS-DC (Fan et al., 2022, figure 3).
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitm.metrics import MATCH_THRESHOLD
+from jitm.outputs import OutputFolder
+from jitm.report.attention_figures import draw, shown_images
+from jitm.report.figures import to_png
 from jitm.report.pictures import png, uri
 from jitm.report.render import render
 
+JSON, PAGE = 'explain.json', 'explain.html'
 EXPLANATION = (
     'The number below a word is the predicted probability, in percent, that it does not match the image. Words with at '
     f'least {100 * (1 - MATCH_THRESHOLD):.0f} are followed by the predicted correction. Words that were perturbed are '
@@ -109,3 +118,54 @@ def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
         'pictures': pictures,
         'words': list(_words(pair)),
     }
+
+
+def names(count: int) -> list[str]:
+    """Returns the files that `write` may write for a number of pairs, relative to the output folder."""
+    digits = max(2, len(str(count - 1)))
+    return [f'explain/{name}' for name in (JSON, PAGE, *(f'{number:0{digits}}.png' for number in range(count)))]
+
+
+def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFolder) -> str:
+    """Writes `explain/explain.json`, and a page `explain.html` or, for attention, a figure per pair (`00.png` ...).
+
+    Args:
+      report: see `describe`.
+      pixels: uint8 [I, H, W, 3], or None.
+      folder: the output folder; pages and figures that an older `write` left are removed at the end.
+
+    Returns:
+      A sentence that names the folder.
+
+    Raises:
+      UserError: if a file was written by somebody else, or cannot be written.
+    """
+    pairs = report['pairs']
+    described, html, *figures = names(len(pairs))
+    contents: dict[str, Callable[[], bytes]] = {}
+    summary = f'{len(pairs)} pairs explained in {folder.path / "explain"}'
+    if 'mismatch' in pairs[0]:
+        contents[html] = lambda: page(report, pixels).encode()
+    else:
+        contents |= {name: functools.partial(_figure, pair, pixels) for name, pair in zip(figures, pairs, strict=True)}
+    contents[described] = lambda: (json.dumps(report, ensure_ascii=False) + '\n').encode()
+    folder.claim(contents)
+    for name, content in contents.items():
+        with folder.replacing(name) as file:
+            file.write(content())
+    folder.remove(name for name in folder.names if name.startswith('explain/') and name not in contents)
+    return summary
+
+
+def _figure(pair: Mapping[str, Any], pixels: np.ndarray | None) -> bytes:
+    return to_png(draw(pair, None if pixels is None else pixels[[hit['image'] for hit in shown_images(pair)]]))
+
+
+def show(report: Mapping[str, Any], color: bool) -> str:
+    """Returns mismatched words and their corrections for a terminal; '' for attention.
+
+    Args:
+      report: see `describe`.
+      color: whether the terminal supports ANSI colors.
+    """
+    return '\n'.join(lines(pair, color) for pair in report['pairs'] if 'mismatch' in pair)

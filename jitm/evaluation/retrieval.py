@@ -23,34 +23,6 @@ class Retrieved:
     rank: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """A retrieved image or caption as pages show it.
-
-    Attributes:
-      text: The caption, or the name of the image.
-      score: Its similarity to the query; None without a query.
-      picture: The address of the image's picture; '' for captions, and for images without one.
-      link: The address of a page about it; '' for none.
-      right: Whether it matches the query; None if not known.
-      note: A text below it.
-      rank: The rank of an image; None for its position among those that are shown.
-    """
-
-    text: str
-    score: float | None
-    picture: str = ''
-    link: str = ''
-    right: bool | None = None
-    note: str = ''
-    rank: int | None = None
-
-
-def format_score(score: float) -> str:
-    """Returns a score as all commands and pages show it."""
-    return f'{score:.4f}'
-
-
 def retrieve(scores: np.ndarray, matches: np.ndarray, count: int) -> Retrieved:
     """Returns the best candidates of a query; ties count against the query.
 
