@@ -5,6 +5,8 @@ import pytest
 from jitm import config as config_lib
 from tests.configs.settings import load
 
+ALWAYS = {'start_epoch': 0, 'end_epoch': None}
+
 VSEPP = {  # Faghri et al. 2018: loss, margin, learning rate, model, whether images are normalized, absolute values
     'vse0,f30k': ('ranking.sum_of_hinges', 0.2, 2e-4, 'vse.VSE', False, False),
     'vsepp,f30k': ('ranking.max_of_hinges', 0.2, 2e-4, 'vse.VSE', True, False),
@@ -202,38 +204,6 @@ def test_cross_attention(words):
         assert reduced['model'][key] == model[key]
 
 
-@pytest.mark.parametrize(
-    'words', ['vsepp:vsepp', 'vsepp:vse0', 'vse:mean,selhn', 'vse:mean,softmax', 'aoq:vsepp,offtri']
-)
-def test_reduced_dual_encoders_share_one_setting(words):
-    config = load(f'{words},f8k')
-    model, optimizer = config['model'], config['optimizer']
-    assert (model['embed_dim'], model['image_pooling'], model['text_pooling']) == (512, 'mean', 'mean')
-    assert (model['text']['word_dim'], model['text']['bidirectional']) == (300, True)
-    assert (config['augmentation']['drop_regions'], config['augmentation']['change_words']) == (0, 0)
-    assert (optimizer['learning_rate'], optimizer['weight_decay'], optimizer['clip_norm']) == (5e-4, 0.01, 2.0)
-    assert (config['batch_size'], config['epochs'], optimizer['decay_epochs']) == (128, 8, 6)
-
-
-def test_max_of_hinges_of_reduced_systems_follows_an_epoch_of_sums():
-    assert load('vsepp:vsepp,f8k') == load('vse:mean,sum_max,f8k')
-    for words in (
-        'vsepp:vsepp',
-        'scan:',
-        'bfan:',
-        'sgraf:sgr',
-        'naaf:',
-        'vsrn:',
-        'dbl:vsepp,rm,oss',
-        'aoq:vsepp,offtri',
-    ):
-        terms = load(f'{words},f8k'.replace(':,', ':'))['terms']
-        assert terms['warm_up']['loss'] == 'ranking.sum_of_hinges', words
-        assert (terms['warm_up']['end_epoch'], terms['ranking']['start_epoch']) == (1, 1), words
-    for words in ('aoq:vsepp,finetune', 'dbl:vsepp,rm,oas'):
-        assert all(term['start_epoch'] == 0 for term in load(f'{words},f8k')['terms'].values()), words
-
-
 def test_lambda_of_scan_i2t_lse():
     assert [load(f'scan:i2t,lse,{data}')['model']['lambda_lse'] for data in ('f30k', 'coco')] == [5, 20]
 
@@ -301,3 +271,160 @@ def test_tags(words):
     assert (optimizer['weight_decay'], optimizer['clip_norm'], config['model']['dropout']) == (0.01, 2.0, 0.1)
     first = f'runs/{words.replace("tags_dc", "tags").replace(",", "_")}'
     assert config['members']['target']['init_from'] == (first if word_weight else '')
+
+
+SECOND_STAGE = {  # Chen et al. 2020, section 4.2: learning rate, epochs, epochs until the rate decays
+    'vsrn': (2e-4, 20, 10),
+    'bfan_equal': (5e-4, 15, 10),
+    'bfan_prob': (5e-4, 15, 10),
+    'scan_t2i_avg': (5e-4, 15, 10),
+    'scan_i2t_lse': (5e-4, 15, 10),
+}
+
+
+@pytest.mark.parametrize('model', SECOND_STAGE)
+def test_second_stage_of_aoq(model):
+    for data in ('f30k', 'coco'):
+        config, vsrn = load(f'aoq:{model},adapoffquin,{data}'), load(f'vsrn:{data}')
+        optimizer, first = config['optimizer'], config['stages']['first']
+        assert (optimizer['learning_rate'], config['epochs'], optimizer['decay_epochs']) == SECOND_STAGE[model]
+        assert first['model'] == vsrn['model']
+        assert (config['stages']['top_h_texts'], config['stages']['top_h_images']) == (300, 60)
+
+
+AOQ_LOSSES = {  # Chen et al. 2020, equations 3 to 5 and table 3
+    'offtri': ('offline_triplet', {}),
+    'offquin': ('offline_quintuplet', {}),
+    'adapoffquin': ('adaptive_offline_quintuplet', {'alpha': 0.3, 'beta': 1.5}),
+    'onlinequin': ('online_quintuplet', {}),
+    'onlyoffline': ('offline_quintuplet', {'online_weight': 0}),
+    'withoutadap': ('adaptive_offline_quintuplet', {'alpha': 0.3, 'beta': 1.5, 'weigh_by_positive': True}),
+    'finetune': ('adaptive_offline_quintuplet', {'alpha': 0.3, 'beta': 1.5}),
+}
+
+
+@pytest.mark.parametrize('loss', AOQ_LOSSES)
+def test_losses_of_aoq(loss):
+    config, (name, options) = load(f'aoq:vsrn,{loss},coco'), AOQ_LOSSES[loss]
+    common = {'online_margin': 0.2, 'offline_margin': 0, 'reduction': 'sum', 'weight': 1} | ALWAYS
+    assert config['terms']['ranking'] == {'loss': f'offline.{name}', **options, **common}
+    assert config['stages']['fine_tune'] == (loss == 'finetune')
+
+
+DBL = {  # Diao et al. 2024, table IV: the loss beside the network's own, and the model of the table
+    'rm': {'relative_max': {}},  # B
+    'am': {'absolute_max': {'alpha': 0.5}},  # C
+    'soft_rm': {'relative_max': {'extreme': 2.0}},  # D
+    'soft_am': {'absolute_max': {'alpha': 0.5, 'extreme': 1.0}},  # E
+    'rs': {'relative_sum': {}},  # F
+    'as': {'absolute_sum': {'alpha': 0.5}},  # G
+    'rs_as': {'relative_sum': {'weight': 0.5}, 'absolute_sum': {'alpha': 0.5, 'weight': 0.5}},  # H
+    'rm_am': {'relative_max': {'weight': 0.5}, 'absolute_max': {'alpha': 0.5, 'weight': 0.5}},  # I
+}
+
+
+@pytest.mark.parametrize('loss', DBL)
+def test_losses_of_dbl(loss):
+    terms = load(f'dbl:baseline,{loss},oss,f30k')['terms']
+    common = {'margin': 0.2, 'weight': 1, 'reduction': 'sum'} | ALWAYS
+    assert terms.pop('ranking') == common | {'loss': 'ranking.max_of_hinges'}
+    assert terms == {name: common | {'loss': f'anchored.{name}'} | options for name, options in DBL[loss].items()}
+
+
+ANCHOR = {  # section III-C: the members beside the target
+    'oss': {'anchor': {'rule': 'gradient', 'learn_from': (), 'init_from': ''}},
+    'oas': {'anchor': {'rule': 'frozen', 'init_from': 'runs/dbl_baseline_max_alone_f30k'}},
+    'mss': {'anchor': {'rule': 'ema', 'of': 'target', 'momentum': 0.99995}},
+    'oss3': {
+        'anchor': {'rule': 'gradient', 'learn_from': (), 'init_from': ''},
+        'anchor_2': {'rule': 'gradient', 'learn_from': ('anchor',), 'init_from': ''},
+    },
+}
+
+
+@pytest.mark.parametrize('scenario', ANCHOR)
+def test_scenarios_of_dbl(scenario):
+    config = load(f'dbl:baseline,rm,{scenario},f30k')
+    members, optimizer = config['members'], config['optimizer']
+    target = members.pop('target')
+    assert (members, target['learn_from']) == (ANCHOR[scenario], tuple(ANCHOR[scenario]))
+    assert target['init_from'] == (members['anchor']['init_from'] if scenario == 'oas' else '')
+    assert (config['epochs'], optimizer['decay_epochs'], optimizer['learning_rate']) == (40, 30, 2e-4)
+    reasoning = {'reasoning': {'name': 'alignment.Mean'}, 'activation': 'tanh', 'image_whole': None, 'text_whole': None}
+    assert reasoning.items() <= config['model'].items()
+
+
+TABLE_III = {  # Diao et al. 2024: losses without an anchor in place of max of hinges, or beside it
+    'sum': {'ranking': {'loss': 'ranking.sum_of_hinges', 'margin': 0.2, 'reduction': 'sum'}},
+    'cmpm': {'ranking': {'loss': 'ranking.projection_matching', 'temperature': 0.1, 'reduction': 'mean'}},
+    'mpl': {'ranking': {'loss': 'ranking.polynomial', 'margin': 0.2, 'reduction': 'mean'}},
+    'sam': {
+        'ranking': {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'reduction': 'sum'},
+        'adaptive': {'loss': 'ranking.adaptive_margin', 'reduction': 'sum'},
+    },
+}
+
+
+@pytest.mark.parametrize('loss', TABLE_III)
+def test_losses_without_an_anchor(loss):
+    config = load(f'dbl:baseline,{loss},alone,f30k')
+    assert config['terms'] == {name: term | {'weight': 1} | ALWAYS for name, term in TABLE_III[loss].items()}
+    assert config['candidates']['same_image'] == ('positive' if loss == 'cmpm' else 'negative')
+    assert config['relevance']['source'] == ('cider.from_captions' if loss == 'sam' else '')
+
+
+UNITER = {  # Fan et al. 2022, released: learning rate and epochs, of 5,000 steps of 128 positives at most
+    'base,f30k': (5e-5, 4),
+    'base,coco': (5e-5, 1),
+    'large,f30k': (5e-5, 4),
+    'large,coco': (3e-5, 1),
+}
+
+
+@pytest.mark.parametrize('words', UNITER)
+def test_uniter(words):
+    config = load(f'uniter:uniter,{words}')
+    optimizer, candidates = config['optimizer'], config['candidates']
+    assert (optimizer['learning_rate'], config['epochs'], config['batch_size']) == (*UNITER[words], 128)
+    assert (candidates['num_extra'] + config['batch_size'], candidates['num_hard']) == (400, 31)
+    assert (optimizer['warm_up'], optimizer['b2'], optimizer['epsilon']) == (0.1, 0.98, 1e-6)
+    assert (optimizer['weight_decay'], optimizer['clip_norm']) == (0.01, 2)
+    assert (config['terms']['ranking']['loss'], config['terms']['ranking']['margin']) == ('ranking.mean_of_hinges', 0.2)
+    with_words = load(f'uniter:uniter_mlm,{words}')
+    assert (with_words['terms']['masked']['weight'], with_words['masking']['num_views']) == (0.1, 20)
+
+
+OSCAR = {'base': 2e-5, 'large': 1e-5, 'vinvl_base': 2e-5, 'vinvl_large': 7.5e-6}  # learning rates of the model zoo
+
+
+@pytest.mark.parametrize('size', OSCAR)
+def test_oscar(size):
+    config = load(f'oscar:alone,{size},coco')
+    optimizer = config['optimizer']
+    assert (optimizer['learning_rate'], config['epochs'], config['batch_size']) == (OSCAR[size], 30, 128)
+    assert (optimizer['weight_decay'], optimizer['epsilon'], optimizer['warm_up']) == (0.05, 1e-8, 0)
+    assert config['terms'] == {
+        'ranking': {'loss': 'ranking.matching_cross_entropy', 'weight': 1, 'reduction': 'mean'} | ALWAYS
+    }
+
+
+CLIP = {  # Shi et al. 2023 for L/14@336, Miranda et al. 2024 for the others: rate, decay, epochs, batch size, warm-up
+    'l14_336,f30k': (1e-5, 0.2, 12, 256, 0),
+    'l14_336,coco': (1e-5, 0.2, 6, 256, 0),
+    'b32,f30k': (1e-6, 0.1, 10, 400, 0.01),
+    'rn50,coco': (1e-6, 0.1, 10, 400, 0.004),
+}
+
+
+@pytest.mark.parametrize('words', CLIP)
+def test_clip(words):
+    config, size = load(f'clip:softmax,{words}'), words.partition(',')[0]
+    optimizer = config['optimizer']
+    numbers = (optimizer['learning_rate'], optimizer['weight_decay'], config['epochs'], config['batch_size'])
+    assert (*numbers, optimizer['warm_up']) == CLIP[words]
+    assert (config['model']['initial_temperature'], optimizer['clip_norm']) == (0.07, 1)
+    assert (config['members']['target']['init_from'], config['candidates']['same_image']) == (
+        f'runs/clip_{size}',
+        'ignored',
+    )
+    assert 'temperature' not in config['terms']['ranking']
