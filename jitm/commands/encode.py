@@ -27,6 +27,7 @@ from jitm.commands import programs
 from jitm.data import photos
 from jitm.data.load import load_split
 from jitm.data.pipeline import check_images
+from jitm.data.precomp import FEATURES
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.inference import features, networks
@@ -96,7 +97,7 @@ def _print_next(folder: Path, splits: Mapping[str, Split], crops: int) -> None:
     print(f'\nwritten      {folder}')
     for name, split in splits.items():
         if not split.captions:
-            path = folder / f'{name}{features.FEATURES}'
+            path = folder / f'{name}{FEATURES}'
             print(f'search       {programs.jitm("search", "--workdir", "RUN", "--images", path, "CAPTION")}')
     if {'train', 'dev'} <= splits.keys():
         cells = (folder / 'boxes.npy').exists()

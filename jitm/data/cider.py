@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from jitm.data.precomp import open_npy
+from jitm.data.arrays import open_npy
 from jitm.data.splits import Split
 from jitm.data.text import tokenize
 from jitm.errors import UserError

@@ -8,35 +8,29 @@ removed: some store each image once per caption, and the dev splits of Flickr30K
 images of published results.
 """
 
-import itertools
-import math
 import os
-from collections.abc import Iterator
-from concurrent import futures
 from typing import Any
 
 import numpy as np
 
+from jitm.data.arrays import INTEGERS, check_finite, count_repeats, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
 from jitm.types import Count, NotNegative
 
-_CHUNK_BYTES = 64 * 2**20
-_FEATURES = '_ims.npy'
+FEATURES = '_ims.npy'
 MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
 ENCODED_BY = {'network', 'parameters', 'crops', 'dtype', 'image_size', 'short_side', 'interpolation', 'origin'}
 SHARED = 'boxes.npy', 'dataset.txt'  # by all splits of a folder
 _OTHERS = '_caps.txt', '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
-FLOATS = (np.float16, np.float32)
-INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
 
 
 def splits(root: str) -> tuple[str, ...]:
     """Returns the names of the splits of a folder, sorted.
 
     Args:
-      root: a `*_precomp` folder.
+      root: A `*_precomp` folder.
 
     Returns:
       The part before `_ims.npy` of every such file.
@@ -46,22 +40,22 @@ def splits(root: str) -> tuple[str, ...]:
     """
     if not os.path.isdir(root):
         raise UserError(f'{root} is not a folder: give the path of a *_precomp folder')
-    return tuple(sorted(name.removesuffix(_FEATURES) for name in os.listdir(root) if name.endswith(_FEATURES)))
+    return tuple(sorted(name.removesuffix(FEATURES) for name in os.listdir(root) if name.endswith(FEATURES)))
 
 
 def files_of(split: str) -> list[str]:
     """Returns the names of all files of a split, most of which are optional."""
-    return [f'{split}{suffix}' for suffix in (_FEATURES, *_OTHERS)]
+    return [f'{split}{suffix}' for suffix in (FEATURES, *_OTHERS)]
 
 
 def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_score: NotNegative = 0.0) -> Split:
     """Opens one split of a precomp folder, SCAN's data format, and checks all of it.
 
     Args:
-      split: `train`, `dev`, `test`, `testall` or another split of the folder.
-      root: the folder, such as `data/f30k_precomp`.
-      dev_images: number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
-      min_tag_score: object tags of a lower score are left out; an image where this leaves none keeps its first one.
+      split: The name of the split: `train`, `dev`, `test`, `testall` or another one of the folder.
+      root: The folder, such as `data/f30k_precomp`.
+      dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
+      min_tag_score: Object tags of a lower score are left out; an image where this leaves none keeps its first one.
 
     Returns:
       The split; `regions` [I, R, D] is a view of the memory-mapped file with each image once.
@@ -70,27 +64,28 @@ def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_scor
       UserError: if a file is missing, damaged or inconsistent with the others.
     """
     known = splits(root)
-    path = os.path.join(root, split + _FEATURES)
+    path = os.path.join(root, split + FEATURES)
     captions_path = os.path.join(root, f'{split}_caps.txt')
     if split not in known and not os.path.exists(captions_path):
-        hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{_FEATURES} file'
+        hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{FEATURES} file'
         raise UserError(f"{root} has no split '{split}': {hint}")
-
+    # Features and captions, each image once.
     captions = read_lines(captions_path)
     stored = _open_features(path)
     image_of_text = read_image_of_text(os.path.join(root, f'{split}_image_of_text.npy'), len(stored), len(captions))
-    repeats = _count_repeats(stored) if image_of_text is None and len(stored) == len(captions) else 1
+    repeats = count_repeats(stored) if image_of_text is None and len(stored) == len(captions) else 1
     regions = stored[::repeats]
-    _check_finite(regions, path, repeats)
+    check_finite(regions, path, repeats)
     images, texts = len(regions), len(captions)
     if image_of_text is None:
         image_of_text = _same_number_each(images, texts, captions_path, path)
+    # What else is known of the images.
     counts = _read_counts(os.path.join(root, f'{split}_counts.npy'), *stored.shape[:2])
     image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, image_of_text)
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
     dataset = read_dataset(root)
-
+    # The dev split is cut.
     kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
     if kept < 1:
         raise UserError(
@@ -147,7 +142,7 @@ def _same_number_each(images: int, texts: int, captions_path: str, path: str) ->
     if texts % images:
         raise UserError(
             f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}: give every '
-            f'image the same number of captions, one per line, or add {path.removesuffix(_FEATURES)}_image_of_text.npy'
+            f'image the same number of captions, one per line, or add {path.removesuffix(FEATURES)}_image_of_text.npy'
         )
     return np.repeat(np.arange(images, dtype=np.int32), texts // images)
 
@@ -177,32 +172,6 @@ def read_image_of_text(path: str, images: int, texts: int) -> np.ndarray | None:
     return image_of_text
 
 
-def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.memmap:
-    """Memory-maps an array of one of some dtypes; only the header is parsed, and nothing is unpickled."""
-    try:
-        with open_file(path) as file:
-            shape, dtype = _read_header(file)
-            missing = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
-    except Exception as error:  # numpy raises many kinds of errors for damaged headers
-        raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save') from error
-    if dtype not in dtypes:
-        raise UserError(f'{path} has dtype {dtype}: convert it to {" or ".join(kind.__name__ for kind in dtypes[:2])}')
-    if min(shape, default=1) < 1:
-        raise UserError(f'{path} has shape {shape}, which is empty: write it again')
-    if missing > 0:
-        raise UserError(f'{path} is cut off, {missing} bytes are missing for its shape {shape}: copy it again')
-    return np.load(path, mmap_mode='r', allow_pickle=False)
-
-
-def _read_header(file) -> tuple[tuple[int, ...], np.dtype]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
-
-
 def _open_features(path: str) -> np.ndarray:
     features = open_npy(path)
     if features.ndim == 2:  # one global vector per image is one region
@@ -212,53 +181,6 @@ def _open_features(path: str) -> np.ndarray:
             f'{path} has shape {features.shape}: it must be (images, regions, features) or (images, features)'
         )
     return features
-
-
-def _chunks(array: np.ndarray) -> Iterator[int]:
-    """Yields the first row of each chunk of about 64 MB, and finally the number of rows."""
-    rows = max(1, _CHUNK_BYTES // array[0].nbytes)
-    yield from range(0, len(array), rows)
-    yield len(array)
-
-
-def _count_repeats(array: np.ndarray) -> int:
-    """Returns the number of consecutive copies of each row, 1 if rows are not repeated.
-
-    This is the greatest common divisor of all indices at which a row differs from the previous one. Neighboring images
-    that happen to be equal do not change it.
-    """
-    repeats = len(array)
-    bits = array.view(f'u{array.itemsize}')  # compares NaN as equal
-    bounds = list(_chunks(array[:-1])) if len(array) > 1 else []
-    for start, stop in itertools.pairwise(bounds):
-        differs = (bits[start:stop] != bits[start + 1 : stop + 1]).any(axis=(1, 2))
-        repeats = math.gcd(repeats, *(start + 1 + np.flatnonzero(differs)).tolist())
-        if repeats == 1:
-            break
-    return repeats
-
-
-def _check_finite(regions: np.ndarray, path: str, repeats: int) -> None:
-    bounds = list(_chunks(regions))
-    with futures.ThreadPoolExecutor(2) as pool:
-        finite = list(pool.map(lambda start, stop: _is_finite(regions[start:stop]), bounds, bounds[1:]))
-    if all(finite):
-        return
-    start = bounds[finite.index(False)]
-    row = next(row for row in range(start, len(regions)) if not _is_finite(regions[row])) * repeats
-    raise UserError(f'{path}, row {row} has NaN or infinite features: extract the features of this image again')
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    """Returns whether all numbers are finite; for float16 several times faster than numpy.isfinite.
-
-    The exponent bits of NaN and infinity are all ones. As integers they are therefore the largest numbers, signed ones
-    if positive, unsigned ones if negative.
-    """
-    signed, unsigned = (array.view(f'{kind}{array.itemsize}') for kind in 'iu')
-    infinities = np.array([np.inf, -np.inf], array.dtype)
-    positive, negative = infinities.view(signed.dtype)[0], infinities.view(unsigned.dtype)[1]
-    return bool(signed.max() < positive and unsigned.max() < negative)
 
 
 def _read_ids(path: str, images: int, image_of_text: np.ndarray) -> tuple[str, ...]:

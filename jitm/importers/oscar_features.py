@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.data.precomp import files_of
+from jitm.data.precomp_writer import PrecompWriter
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
 from jitm.importers import torch_files
@@ -62,12 +63,13 @@ def write(
             raise UserError(f'{released / path} lacks {len(missing)} of {len(names)} images, such as {missing[0]}')
     texts = [captions[name][:max_captions] for name in names]
     tag_lines = [json.dumps(_read_tags(released, name, tags[name])) for name in names]
-    _write_features(released / FEATURES, [rows[name] for name in names], output, split)
-    _write_lines(output, f'{split}_caps.txt', [' '.join(text.split()) for image in texts for text in image])
-    _write_lines(output, f'{split}_ids.txt', names)
-    _write_lines(output, f'{split}_tags.jsonl', tag_lines)
-    _save(output, f'{split}_image_of_text.npy', np.repeat(np.arange(len(texts)), [len(image) for image in texts]))
-    _save(output, f'{split}_counts.npy', np.array([rows[name].regions for name in names]))
+    writer = PrecompWriter(output, split)
+    writer.write_lines('_caps.txt', [' '.join(text.split()) for image in texts for text in image])
+    writer.write_lines('_ids.txt', names)
+    writer.write_lines('_tags.jsonl', tag_lines)
+    writer.write_array('_image_of_text.npy', np.repeat(np.arange(len(texts)), [len(image) for image in texts]))
+    writer.write_array('_counts.npy', np.array([rows[name].regions for name in names]))
+    _write_features(released / FEATURES, [rows[name] for name in names], writer)
 
 
 def _read_captions(path: Path) -> dict[str, list[str]]:
@@ -116,23 +118,20 @@ def _read_tags(released: Path, name: str, line: str) -> list[tuple[str, float]]:
         raise UserError(f"{released / TAGS} has no objects with 'class' and 'conf' for image {name}") from error
 
 
-def _write_features(path: Path, rows: Sequence[_Row], output: OutputFolder, split: str) -> None:
+def _write_features(path: Path, rows: Sequence[_Row], writer: PrecompWriter) -> None:
     """Writes the features and boxes, padded with zeros to the largest number of regions."""
-    most, boxes = max(row.regions for row in rows), []
-    with open_file(path) as file, output.replacing(f'{split}_ims.npy') as features:
+    most, size, boxes = max(row.regions for row in rows), None, []
+    with open_file(path) as file, writer.features(len(rows)) as append:
         for row in rows:
             file.seek(row.offset)
             regions, box = _read_regions(path, file.readline(), row.regions)
+            size = size or regions.shape[1]
+            if regions.shape[1] != size:
+                raise UserError(f'{path} has images with {regions.shape[1]} and {size} features: download it again')
             padding = [(0, most - row.regions), (0, 0)]
-            if not boxes:
-                shape = (len(rows), most, regions.shape[1])
-                header = {'descr': regions.dtype.str, 'fortran_order': False, 'shape': shape}
-                np.lib.format.write_array_header_1_0(features, header)
-            elif regions.shape[1] != shape[2]:
-                raise UserError(f'{path} has images with {regions.shape[1]} and {shape[2]} features: download it again')
-            features.write(np.pad(regions, padding).tobytes())
+            append(np.pad(regions, padding)[None])
             boxes.append(np.pad(box, padding))
-    _save(output, f'{split}_boxes.npy', np.array(boxes))
+        writer.write_array('_boxes.npy', np.array(boxes))
 
 
 def _read_regions(path: Path, line: bytes, regions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -146,13 +145,3 @@ def _read_regions(path: Path, line: bytes, regions: int) -> tuple[np.ndarray, np
         raise UserError(f'{path} has damaged features of image {name.decode()} ({error}): download it again') from error
     numbers = numbers.reshape(regions, -1)
     return numbers[:, :-BOX_NUMBERS], numbers[:, -BOX_NUMBERS:][:, :4]
-
-
-def _write_lines(output: OutputFolder, name: str, lines: Sequence[str]) -> None:
-    with output.replacing(name) as file:
-        file.write(''.join(f'{line}\n' for line in lines).encode())
-
-
-def _save(output: OutputFolder, name: str, array: np.ndarray) -> None:
-    with output.replacing(name) as file:
-        np.save(file, array)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 from jitm import config as config_lib
 from jitm.data.pipeline import check_images
 from jitm.data.pixels import Photos
-from jitm.data.precomp import MANIFEST, SHARED, files_of
+from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
+from jitm.data.precomp_writer import PrecompWriter
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.files import locked, parse_json
@@ -23,7 +24,6 @@ from jitm.outputs import OutputFolder
 from jitm.types import Images
 
 KIND = 'a set of encoded features'
-FEATURES = '_ims.npy'
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 
 
@@ -179,40 +179,35 @@ def _write(network: Network, split: Split, split_name: str, output: OutputFolder
     with output.replacing(MANIFEST) as file:
         entry = {**wanted, 'origin': network.origin}
         file.write((json.dumps({**known, split_name: entry}, indent=2) + '\n').encode())
-    _write_lines(output, f'{split_name}_ids.txt', split.image_ids)
+    writer = PrecompWriter(output, split_name)
+    writer.write_lines('_ids.txt', split.image_ids)
     if split.captions:
         texts, _ = split.texts_of_image
-        _write_lines(output, f'{split_name}_caps.txt', [split.captions[text] for text in texts])
-        _save(output, f'{split_name}_image_of_text.npy', split.image_of_text[texts])
+        writer.write_lines('_caps.txt', [split.captions[text] for text in texts])
+        writer.write_array('_image_of_text.npy', split.image_of_text[texts])
     if split.dataset:
-        _write_lines(output, 'dataset.txt', [split.dataset])
-    _write_features(network, split, output, name, report)  # the last one: with it the split is complete
+        writer.write_lines('dataset.txt', [split.dataset])
+    _write_features(network, split, writer, report)
     return True
 
 
-def _write_features(
-    network: Network, split: Split, output: OutputFolder, name: str, report: Callable[[int], Any]
-) -> None:
-    """Writes the boxes of a grid, and then the features of a split, a single region as a vector."""
-    dtype, written = np.dtype(network.dtype), 0
-    with output.replacing(name) as file:
+def _write_features(network: Network, split: Split, writer: PrecompWriter, report: Callable[[int], Any]) -> None:
+    """Writes the features of a split, a single region as a vector, and the boxes of a grid."""
+    written = 0
+    with writer.features(split.num_images) as append:
         for features in encode(network, split):
-            regions, size = features.shape[1:]
-            if not np.isfinite(features).all():
-                row = written + int(np.argmin(np.isfinite(features).all(axis=(1, 2))))
+            finite, regions = np.isfinite(features).all(axis=(1, 2)), features.shape[1]
+            if not finite.all():
+                name, half = split.image_ids[written + int(np.argmin(finite))], features.dtype == np.float16
+                remedy = 'take --precision float32' if half else 'check the weights of the network'
                 raise UserError(
-                    f'{split.image_ids[row]} of {split.name} has features that are not finite in {dtype}: '
-                    + ('take --precision float32' if dtype == np.float16 else 'check the weights of the network')
+                    f'{name} of {split.name} has features that are not finite in {features.dtype}: {remedy}'
                 )
-            if not written:
-                shape = (split.num_images, size) if regions == 1 else (split.num_images, regions, size)
-                header = {'descr': dtype.str, 'fortran_order': False, 'shape': shape}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(features.tobytes())
+            append(features[:, 0] if regions == 1 else features)
             written += len(features)
             report(len(features))
         if (boxes := grid_boxes(regions)) is not None:
-            _save(output, 'boxes.npy', boxes)
+            writer.write_array('boxes.npy', boxes)
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
@@ -224,13 +219,3 @@ def _read_manifest(folder: Path) -> Mapping[str, Any]:
     if not isinstance(known, dict) or not all(isinstance(entry, dict) for entry in known.values()):
         raise UserError(f'{path} is damaged: remove it with the features beside it, or choose another folder')
     return known
-
-
-def _write_lines(output: OutputFolder, name: str, lines: Sequence[str]) -> None:
-    with output.replacing(name) as file:
-        file.write(''.join(f'{line}\n' for line in lines).encode())
-
-
-def _save(output: OutputFolder, name: str, array: np.ndarray) -> None:
-    with output.replacing(name) as file:
-        np.save(file, array)

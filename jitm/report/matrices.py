@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jitm.data import precomp
+from jitm.data.arrays import open_npy
 from jitm.errors import UserError
 from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
 from jitm.report.settings import RunLog, Setting
@@ -26,7 +27,7 @@ class Matrix(Saved):
 
 
 def _read_matrix(path: Path) -> Matrix:
-    sims = precomp.open_npy(str(path))
+    sims = open_npy(str(path))
     if sims.ndim != 2:
         raise UserError(
             f'{path} has shape {sims.shape}, but must be [images, texts], as jitm eval --save_sims writes it'

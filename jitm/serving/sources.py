@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from jitm.data.arrays import open_npy
 from jitm.data.photos import list_files
 from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
-from jitm.data.precomp import open_npy, read_lines
+from jitm.data.precomp import FEATURES, read_lines
 from jitm.data.splits import Split
 from jitm.data.transforms import View, decode, reading
 from jitm.errors import UserError
-from jitm.inference.features import FEATURES
 from jitm.inference.networks import Network, crops_of
 from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split

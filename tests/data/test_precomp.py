@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jitm import files
-from jitm.data import precomp
+from jitm.data import arrays, precomp
 from jitm.errors import UserError
 from tests.conftest import SHARED
 
@@ -100,7 +100,7 @@ def test_features_stay_in_the_file(root):
 @pytest.mark.parametrize('repeats', [1, 2, 5])
 @pytest.mark.parametrize('dtype', [np.float16, np.float32])
 def test_images_stored_once_per_caption_are_kept_once(root, monkeypatch, repeats, dtype):
-    monkeypatch.setattr(precomp, '_CHUNK_BYTES', 100)  # groups cross chunks
+    monkeypatch.setattr(arrays, 'CHUNK_BYTES', 100)  # groups cross chunks
     ims = features(4, dtype)
     write(root, ims=np.repeat(ims, repeats, axis=0), captions=[str(n) for n in range(4 * repeats)])
     split = precomp.load('train', root=str(root))
@@ -350,7 +350,7 @@ def test_other_shapes(root, shape):
 @pytest.mark.parametrize('dtype', [np.float16, np.float32])
 @pytest.mark.parametrize('row', [0, 4, 9])
 def test_features_that_are_not_finite(root, monkeypatch, value, dtype, row):
-    monkeypatch.setattr(precomp, '_CHUNK_BYTES', 100)
+    monkeypatch.setattr(arrays, 'CHUNK_BYTES', 100)
     ims = features(10, dtype)
     ims[row, 1, 2] = ims[9, 0, 0] = value
     write(root, ims=ims, captions=[str(n) for n in range(20)])

@@ -1,0 +1,90 @@
+"""Large arrays in `.npy` files, which stay on disk and are memory-mapped."""
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from concurrent import futures
+
+import numpy as np
+
+from jitm.errors import UserError
+from jitm.files import open_file
+
+FLOATS = (np.float16, np.float32)
+INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
+CHUNK_BYTES = 64 * 2**20
+
+
+def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.memmap:
+    """Memory-maps an array of one of some dtypes; only the header is parsed, and nothing is unpickled."""
+    try:
+        with open_file(path) as file:
+            shape, dtype = _read_header(file)
+            missing = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
+    except Exception as error:  # numpy raises many kinds of errors for damaged headers
+        raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save') from error
+    if dtype not in dtypes:
+        raise UserError(f'{path} has dtype {dtype}: convert it to {" or ".join(kind.__name__ for kind in dtypes[:2])}')
+    if min(shape, default=1) < 1:
+        raise UserError(f'{path} has shape {shape}, which is empty: write it again')
+    if missing > 0:
+        raise UserError(f'{path} is cut off, {missing} bytes are missing for its shape {shape}: copy it again')
+    return np.load(path, mmap_mode='r', allow_pickle=False)
+
+
+def _read_header(file) -> tuple[tuple[int, ...], np.dtype]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def chunks(array: np.ndarray) -> Iterator[int]:
+    """Yields the first row of each chunk of about 64 MB, and finally the number of rows."""
+    rows = max(1, CHUNK_BYTES // array[0].nbytes)
+    yield from range(0, len(array), rows)
+    yield len(array)
+
+
+def count_repeats(array: np.ndarray) -> int:
+    """Returns the number of consecutive copies of each row, 1 if rows are not repeated.
+
+    This is the greatest common divisor of all indices at which a row differs from the previous one. Neighboring images
+    that happen to be equal do not change it.
+    """
+    repeats = len(array)
+    bits = array.view(f'u{array.itemsize}')  # compares NaN as equal
+    bounds = list(chunks(array[:-1])) if len(array) > 1 else []
+    for start, stop in itertools.pairwise(bounds):
+        differs = (bits[start:stop] != bits[start + 1 : stop + 1]).any(axis=(1, 2))
+        repeats = math.gcd(repeats, *(start + 1 + np.flatnonzero(differs)).tolist())
+        if repeats == 1:
+            break
+    return repeats
+
+
+def check_finite(regions: np.ndarray, path: str, repeats: int) -> None:
+    """Raises a UserError if features are not finite; row n is row `n * repeats` of the file."""
+    bounds = list(chunks(regions))
+    with futures.ThreadPoolExecutor(2) as pool:
+        finite = list(pool.map(lambda start, stop: is_finite(regions[start:stop]), bounds, bounds[1:]))
+    if all(finite):
+        return
+    start = bounds[finite.index(False)]
+    row = next(row for row in range(start, len(regions)) if not is_finite(regions[row])) * repeats
+    raise UserError(f'{path}, row {row} has NaN or infinite features: extract the features of this image again')
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Returns whether all numbers are finite; for float16 several times faster than numpy.isfinite.
+
+    The exponent bits of NaN and infinity are all ones. As integers they are therefore the largest numbers, signed ones
+    if positive, unsigned ones if negative.
+    """
+    signed, unsigned = (array.view(f'{kind}{array.itemsize}') for kind in 'iu')
+    infinities = np.array([np.inf, -np.inf], array.dtype)
+    positive, negative = infinities.view(signed.dtype)[0], infinities.view(unsigned.dtype)[1]
+    return bool(signed.max() < positive and unsigned.max() < negative)

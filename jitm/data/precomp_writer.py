@@ -1,0 +1,56 @@
+"""Writes splits in the layout of `*_precomp` folders, which `jitm.data.precomp` reads."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from jitm.data.precomp import FEATURES, SHARED
+from jitm.outputs import OutputFolder
+
+
+class PrecompWriter:
+    """Writes the files of one split; the features come last, so that a split with features is complete."""
+
+    def __init__(self, output: OutputFolder, split: str):
+        """Writes nothing yet.
+
+        Args:
+          output: The folder.
+          split: The name of the split, such as 'train'.
+        """
+        self._output, self._split = output, split
+
+    def _name(self, name: str) -> str:
+        return name if name in SHARED else f'{self._split}{name}'
+
+    def write_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Writes a file of lines, such as '_caps.txt' of the split or 'dataset.txt' of all splits."""
+        with self._output.replacing(self._name(name)) as file:
+            file.write(''.join(f'{line}\n' for line in lines).encode())
+
+    def write_array(self, name: str, array: np.ndarray) -> None:
+        """Writes an array, such as '_counts.npy' of the split or 'boxes.npy' of all splits."""
+        with self._output.replacing(self._name(name)) as file:
+            np.save(file, array)
+
+    @contextlib.contextmanager
+    def features(self, num_images: int) -> Iterator[Callable[[np.ndarray], None]]:
+        """Opens the file of the features, which exists when the block ends without an error.
+
+        Args:
+          num_images: The number I of images.
+
+        Yields:
+          A function that appends the features of the next images, [n, R, F] or [n, F].
+        """
+        with self._output.replacing(self._name(FEATURES)) as file:
+
+            def append(features: np.ndarray) -> None:
+                if not file.tell():
+                    shape = num_images, *features.shape[1:]
+                    header = {'descr': features.dtype.str, 'fortran_order': False, 'shape': shape}
+                    np.lib.format.write_array_header_1_0(file, header)
+                file.write(features.tobytes())
+
+            yield append
