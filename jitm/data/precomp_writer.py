@@ -10,7 +10,7 @@ from jitm.outputs import OutputFolder
 
 
 class PrecompWriter:
-    """Writes the files of one split; the features come last, so that a split with features is complete."""
+    """Writes the files of one split, each whole or not at all."""
 
     def __init__(self, output: OutputFolder, split: str):
         """Writes nothing yet.

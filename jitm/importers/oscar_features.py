@@ -64,12 +64,12 @@ def write(
     texts = [captions[name][:max_captions] for name in names]
     tag_lines = [json.dumps(_read_tags(released, name, tags[name])) for name in names]
     writer = PrecompWriter(output, split)
+    _write_features(released / FEATURES, [rows[name] for name in names], writer)
     writer.write_lines('_caps.txt', [' '.join(text.split()) for image in texts for text in image])
     writer.write_lines('_ids.txt', names)
     writer.write_lines('_tags.jsonl', tag_lines)
     writer.write_array('_image_of_text.npy', np.repeat(np.arange(len(texts)), [len(image) for image in texts]))
     writer.write_array('_counts.npy', np.array([rows[name].regions for name in names]))
-    _write_features(released / FEATURES, [rows[name] for name in names], writer)
 
 
 def _read_captions(path: Path) -> dict[str, list[str]]:
