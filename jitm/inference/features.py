@@ -187,7 +187,7 @@ def _write(network: Network, split: Split, split_name: str, output: OutputFolder
         writer.write_array('_image_of_text.npy', split.image_of_text[texts])
     if split.dataset:
         writer.write_lines('dataset.txt', [split.dataset])
-    _write_features(network, split, writer, report)
+    _write_features(network, split, writer, report)  # the last file: with it the split is complete
     return True
 
 
@@ -198,11 +198,10 @@ def _write_features(network: Network, split: Split, writer: PrecompWriter, repor
         for features in encode(network, split):
             finite, regions = np.isfinite(features).all(axis=(1, 2)), features.shape[1]
             if not finite.all():
-                name, half = split.image_ids[written + int(np.argmin(finite))], features.dtype == np.float16
+                name = f'{split.image_ids[written + int(np.argmin(finite))]} of {split.name}'
+                half = features.dtype == np.float16
                 remedy = 'take --precision float32' if half else 'check the weights of the network'
-                raise UserError(
-                    f'{name} of {split.name} has features that are not finite in {features.dtype}: {remedy}'
-                )
+                raise UserError(f'{name} has features that are not finite in {features.dtype}: {remedy}')
             append(features[:, 0] if regions == 1 else features)
             written += len(features)
             report(len(features))
