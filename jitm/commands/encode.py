@@ -71,7 +71,7 @@ def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagVal
 
 def _make_network(
     config: Mapping[str, Any], member: str, splits: Iterable[Split], values: flags.FlagValues
-) -> networks.Network:
+) -> networks.FeatureNetwork:
     """Returns the network with which a config starts to train."""
     reads = networks.model_of_pixels(config, member, imports=True).reads
     for split in splits:
@@ -83,7 +83,7 @@ def _make_network(
     return network
 
 
-def _encode(network: networks.Network, split: Split, name: str, folder: Path) -> bool:
+def _encode(network: networks.FeatureNetwork, split: Split, name: str, folder: Path) -> bool:
     """Encodes a split with a progress bar; returns whether it was written, see `features.write`."""
     bar = tqdm.tqdm(
         desc=split.name, total=split.num_images, unit=' images', disable=None, dynamic_ncols=True, leave=False

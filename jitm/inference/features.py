@@ -18,7 +18,7 @@ from jitm.data.precomp_writer import PrecompWriter
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.files import locked, parse_json
-from jitm.inference.networks import CROPS, Network, check_model
+from jitm.inference.networks import CROPS, FeatureNetwork, check_model
 from jitm.models.matcher import Matcher
 from jitm.outputs import OutputFolder
 from jitm.types import Images
@@ -27,7 +27,7 @@ KIND = 'a set of encoded features'
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 
 
-def check(network: Network, split: Split) -> list[str]:
+def check(network: FeatureNetwork, split: Split) -> list[str]:
     """Checks that a network can encode the images of a split.
 
     Args:
@@ -51,7 +51,7 @@ def check(network: Network, split: Split) -> list[str]:
     return _crops_alike(network, split)
 
 
-def _crops_alike(network: Network, split: Split) -> list[str]:
+def _crops_alike(network: FeatureNetwork, split: Split) -> list[str]:
     """Returns a warning if nothing is left of a square photo around a crop."""
     if network.crops == 1 or split.pixels.transform.short_side > split.pixels.transform.image_size:
         return []
@@ -62,7 +62,7 @@ def _crops_alike(network: Network, split: Split) -> list[str]:
     ]
 
 
-def _num_regions(network: Network, split: Split) -> int:
+def _num_regions(network: FeatureNetwork, split: Split) -> int:
     """Returns R, without computing any features."""
     images = Images(pixels=np.zeros((1, *split.pixels.shape[1:]), np.uint8))
 
@@ -72,8 +72,8 @@ def _num_regions(network: Network, split: Split) -> int:
     return jax.eval_shape(lambda variables: network.model.apply(variables, method=features), network.variables).shape[1]
 
 
-def encode(network: Network, split: Split) -> Iterator[np.ndarray]:
-    """Yields the features of the images of a split, [n, R, F], some at a time; see `Network.encode`."""
+def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
+    """Yields the features of the images of a split, [n, R, F], some at a time; see `FeatureNetwork.encode`."""
 
     def crops(rows: np.ndarray) -> np.ndarray:
         return split.pixels.crops(rows) if network.crops > 1 else split.pixels[rows][:, None]
@@ -91,7 +91,7 @@ def grid_boxes(regions: int) -> np.ndarray | None:
     return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)
 
 
-def _describe(network: Network, split: Split) -> dict[str, Any]:
+def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:
     """Returns everything that the features of a split depend on, as JSON."""
     transform = getattr(split.pixels, 'transform', None)  # an array of pixels has none
     resizing = {key: getattr(transform, key, None) for key in ('short_side', 'interpolation')}
@@ -137,7 +137,7 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
 
 
 def write(
-    network: Network, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
+    network: FeatureNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
 ) -> bool:
     """Writes the features, the names and any captions of a split, unless they have been written before.
 
@@ -163,7 +163,9 @@ def write(
         return _write(network, split, split_name, output, report or (lambda count: None))
 
 
-def _write(network: Network, split: Split, split_name: str, output: OutputFolder, report: Callable[[int], Any]) -> bool:
+def _write(
+    network: FeatureNetwork, split: Split, split_name: str, output: OutputFolder, report: Callable[[int], Any]
+) -> bool:
     wanted, known = _describe(network, split), _read_manifest(output.path)
     shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
     name = f'{split_name}{FEATURES}'
@@ -191,7 +193,7 @@ def _write(network: Network, split: Split, split_name: str, output: OutputFolder
     return True
 
 
-def _write_features(network: Network, split: Split, writer: PrecompWriter, report: Callable[[int], Any]) -> None:
+def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter, report: Callable[[int], Any]) -> None:
     """Writes the features of a split, a single region as a vector, and the boxes of a grid."""
     written = 0
     with writer.features(split.num_images) as append:

@@ -31,7 +31,7 @@ REMOVED = re.compile(r'\n *(output|weight)_norm = False')  # what earlier versio
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class FeatureNetwork:
     """An image network with its parameters.
 
     Attributes:
@@ -116,15 +116,15 @@ def _image_part(variables: Mapping[str, chex.ArrayTree]) -> dict[str, chex.Array
     return {part: {'image': variables[part]['image']} for part in PARTS if 'image' in variables.get(part, {})}
 
 
-def of_run(run: Run, crops: int, dtype: str) -> Network:
-    """Returns the network of a trained run; for the arguments see `Network`.
+def of_run(run: Run, crops: int, dtype: str) -> FeatureNetwork:
+    """Returns the network of a trained run; for the arguments see `FeatureNetwork`.
 
     Raises:
       UserError: if its model has none.
     """
     check_model(run.model)
     origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
-    return Network(run.model, _image_part(run.variables), crops, dtype, origin)
+    return FeatureNetwork(run.model, _image_part(run.variables), crops, dtype, origin)
 
 
 def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = False) -> Matcher:
@@ -146,15 +146,17 @@ def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = Fals
     return model
 
 
-def of_config(config: Mapping[str, Any], member: str, image_size: tuple[int, int], crops: int, dtype: str) -> Network:
+def of_config(
+    config: Mapping[str, Any], member: str, image_size: tuple[int, int], crops: int, dtype: str
+) -> FeatureNetwork:
     """Returns the network with which a config starts to train.
 
     Args:
       config: a nested dict, checked by `config.check`.
       member: name of the model in the config's `members`.
       image_size: H and W of the pixels.
-      crops: see `Network`.
-      dtype: see `Network`.
+      crops: see `FeatureNetwork`.
+      dtype: see `FeatureNetwork`.
 
     Raises:
       UserError: if the model has no network that reads pixels, or its weights cannot be read.
@@ -182,10 +184,10 @@ def of_config(config: Mapping[str, Any], member: str, image_size: tuple[int, int
         'members': {**config['members'], member: section},
         'initialize': {**config['initialize'], 'image': weights},
     }
-    return Network(model, variables, crops, dtype, {'config': config_lib.to_json(described), 'member': member})
+    return FeatureNetwork(model, variables, crops, dtype, {'config': config_lib.to_json(described), 'member': member})
 
 
-def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> Network:
+def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> FeatureNetwork:
     """Returns the network that encoded the features of a run.
 
     Args:
@@ -211,7 +213,7 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
     return network
 
 
-def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None) -> Network:
+def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None) -> FeatureNetwork:
     origin, crops, dtype = (encoded_by[key] for key in ('origin', 'crops', 'dtype'))
     if 'workdir' in origin:
         return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), crops, dtype)

@@ -7,12 +7,12 @@ import numpy as np
 from jitm.data.pixels import in_threads
 from jitm.data.transforms import Photo, Transform, decode
 from jitm.inference.features import grid_boxes
-from jitm.inference.networks import Network, crops_of
+from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.serving.inputs import ImageFeatures
 from jitm.types import Images
 
 
-def features_of_photos(network: Network, photos: Sequence[Photo], transform: Transform) -> ImageFeatures:
+def features_of_photos(network: FeatureNetwork, photos: Sequence[Photo], transform: Transform) -> ImageFeatures:
     """Returns the features of photos, those that `jitm encode` writes.
 
     Args:
@@ -34,7 +34,7 @@ def features_of_photos(network: Network, photos: Sequence[Photo], transform: Tra
     return _as_features(network.encode(batches()))
 
 
-def images_of_crops(network: Network, crops: np.ndarray) -> Images:
+def images_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
     """Returns the features of decoded photos as a model whose images have vectors reads them.
 
     Args:

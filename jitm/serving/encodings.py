@@ -1,5 +1,6 @@
 """What a run encodes, in batches, and the shapes of its encodings, against which given encodings are checked."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.files import hash_arrays
 from jitm.inference.padding import num_items
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run
-from jitm.serving.inputs import check_features, check_pixels, check_tags, pad_features
+from jitm.serving.inputs import check_features, check_pixels, check_tags, pad_features, transform_of
 from jitm.types import Images, Texts
 
 
@@ -74,3 +76,11 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
         raise UserError(f'{side} are no encodings of this run; make them with run.{method}')
     if not num_items(encoding):
         raise UserError(f'there are no {side}; give at least one')
+
+
+def vector_key(run: Run) -> str:
+    """Returns a hash of the model, its parameters, the precision, and the transform of photos if it reads pixels."""
+    described = f'{run.model!r} {run.config["evaluation"]["dtype"]} {hash_arrays(jax.tree.leaves(run.variables))}'
+    if 'pixels' in run.model.reads:
+        described += f' {transform_of(run)}'
+    return hashlib.sha256(described.encode()).hexdigest()

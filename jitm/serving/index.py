@@ -76,11 +76,11 @@ class Index:
     """Encoded images in a folder, to be searched with `LoadedRun.search`.
 
     Attributes:
-      folder: where it lies.
-      model: a hash of the model that encoded the images, see `LoadedRun.model_key`.
-      entries: the files of the I images.
-      vectors: float32 [I, D], memory-mapped.
-      unreadable: name -> reason, of the images that were left out.
+      folder: The path of the folder.
+      model: A hash of the model that encoded the images, see `LoadedRun.model_key`.
+      entries: The files of the I images.
+      vectors: The vectors, float32 [I, D], memory-mapped.
+      unreadable: The reason for each image that was left out, by name.
     """
 
     def __init__(self, folder: str | Path):
@@ -130,6 +130,13 @@ class Index:
         """Raises a UserError unless the file of vectors has its checksum."""
         if not self._file.is_file() or hash_file(self._file) != self._checksum:
             raise _damaged(self.folder)
+
+    def check_model(self, model: str, run: str) -> None:
+        """Raises a UserError unless the index is one of a run, described by `run`, whose model has this hash."""
+        if self.model != model:
+            raise UserError(
+                f'the index {self.folder} was made by another model than {run}; make it anew with jitm search or run.index'
+            )
 
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         """Returns the images with the largest inner products for each query, see `VectorSearch.top`."""

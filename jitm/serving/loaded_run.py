@@ -1,27 +1,24 @@
 """A loaded run: a trained model that encodes, compares and searches images and captions."""
 
 import functools
-import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import chex
-import jax
 import numpy as np
 
 from jitm.data.pipeline import pad_texts
 from jitm.data.transforms import is_photo
 from jitm.errors import UserError, require
-from jitm.files import hash_arrays
 from jitm.inference.engine import Engine
-from jitm.inference.networks import Network, restore
+from jitm.inference.networks import FeatureNetwork, restore
 from jitm.inference.padding import concatenate, num_items, pad
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
 from jitm.serving.encoded_photos import features_of_photos
-from jitm.serving.encodings import check, image_batches, shapes
+from jitm.serving.encodings import check, image_batches, shapes, vector_key
 from jitm.serving.index import Index
 from jitm.serving.indexing import update
 from jitm.serving.inputs import SplitData, are_photos, data_of, is_list, read_captions, transform_of
@@ -29,7 +26,7 @@ from jitm.serving.sources import ImageSource, check_photos, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
 from jitm.types import Images
 
-FEW_TEXTS = 4  # such as a query, for which a call of the size of those of an evaluation takes ten times as long
+FEW_TEXTS = 4  # such as a query, for which a full call takes about seven times as long
 
 
 class LoadedRun:
@@ -38,15 +35,15 @@ class LoadedRun:
     Encodings are arrays, or pytrees of arrays, with the item on axis 0. Calls reuse what earlier calls compiled.
 
     Attributes:
-      run: the run as plain data: workdir, step, model, variables, vocabulary and config.
+      run: The run as plain data: workdir, step, model, variables, vocabulary and config.
     """
 
     def __init__(self, run: Run, encoder: str | Path | None = None):
         """Moves the parameters of a run to the device.
 
         Args:
-          run: the run.
-          encoder: the run directory, or the file of weights, of the network that encoded the features of the run, if it
+          run: The run.
+          encoder: The run directory, or the file of weights, of the network that encoded the features of the run, if it
             has moved.
         """
         self.run, self._moved = run, encoder
@@ -60,8 +57,8 @@ class LoadedRun:
         """Loads a split of the data set that the run was trained on.
 
         Args:
-          split: such as 'test'.
-          data_root: the data folder, if it has moved since training.
+          split: The name of the split, such as 'test'.
+          data_root: The data folder, if it has moved since training.
 
         Returns:
           Images and captions.
@@ -72,7 +69,7 @@ class LoadedRun:
         return data_of(read_split([self.run], split, data_root), self.run.model.reads)
 
     @functools.cached_property
-    def network(self) -> Network:
+    def network(self) -> FeatureNetwork:
         """The network that encoded the training features; a UserError if it is unknown, or not found."""
         check_photos(self.run, 'photos')
         return restore(self.run.encoded_by, self.run.workdir, self._moved)
@@ -85,12 +82,12 @@ class LoadedRun:
         """Encodes images.
 
         Args:
-          images: region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `SplitData.images`; for
-            models of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of
-            Pillow. For models of features that `jitm encode` wrote photos, too, which the same network then encodes.
+          images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `SplitData.images`. For models
+            of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow. For
+            models of features that `jitm encode` wrote photos, too, which the same network then encodes.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `SplitData.images`.
-          tags: the object tags of each image in one string, such as 'dog person'; only for models that read tags, and
+          tags: The object tags of each image in one string, such as 'dog person'; only for models that read tags, and
             not needed with `SplitData.images`.
 
         Returns:
@@ -108,8 +105,8 @@ class LoadedRun:
     def encode_text(self, captions: Sequence[str]) -> Encoding:
         """Tokenizes and encodes captions.
 
-        A dual encoder encodes more than four captions as an evaluation does, to the last bit; up to four in a smaller,
-        faster call, whose rounding differs by about 1e-7.
+        A dual encoder encodes more than four captions as an evaluation does, to the last bit. Up to four are encoded in
+        a smaller, faster call, and their scores differ by less than 1e-6.
 
         Args:
           captions: A list of T captions.
@@ -185,9 +182,9 @@ class LoadedRun:
         """Returns the images that match a caption best; warns of words of one caption that the vocabulary lacks.
 
         Args:
-          query: a caption, or a list of captions.
+          query: A caption, or a list of captions.
           images: I encoded images, or an index of them.
-          top_k: the number of results; all images if there are fewer.
+          top_k: The number of results; all images if there are fewer.
 
         Returns:
           The hits in descending order of their scores, equal scores in the order of the images; a list of such lists
@@ -200,7 +197,7 @@ class LoadedRun:
         captions = self.encode_text([query] if isinstance(query, str) else query)
         self.warn_of_unknown_words(query)
         if isinstance(images, Index):
-            self._check_index(images)
+            images.check_model(self.model_key, f'{self.run.workdir}, step {self.run.step}')
             hits = images.top(self.vectors(captions), top_k)
         else:
             hits = [rank(column, top_k) for column in self.similarity(images, captions).T]
@@ -210,10 +207,10 @@ class LoadedRun:
         """Encodes captions or images as vectors, with arguments of `SentenceTransformer.encode`.
 
         Args:
-          inputs: a caption or a list of captions; or images as `encode_image` takes them, where a path is a
+          inputs: A caption or a list of captions; or images as `encode_image` takes them, where a path is a
             `pathlib.Path`; or a single photo.
-          normalize_embeddings: returns vectors of unit length.
-          convert_to_tensor: returns a tensor of torch.
+          normalize_embeddings: Returns vectors of unit length.
+          convert_to_tensor: Returns a tensor of torch.
 
         Returns:
           float32 [N, D], or [D] for one caption, path or photo. Scores are the inner products.
@@ -254,19 +251,8 @@ class LoadedRun:
 
     @functools.cached_property
     def model_key(self) -> str:
-        """A hash of all that a vector depends on: the model, its parameters, the precision, the transform of photos."""
-        run = self.run
-        described = f'{run.model!r} {run.config["evaluation"]["dtype"]} {hash_arrays(jax.tree.leaves(run.variables))}'
-        if 'pixels' in run.model.reads:
-            described += f' {transform_of(run)}'
-        return hashlib.sha256(described.encode()).hexdigest()
-
-    def _check_index(self, index: Index) -> None:
-        if index.model != self.model_key:
-            raise UserError(
-                f'the index {index.folder} was made by another model than {self.run.workdir}, step {self.run.step}; '
-                'make it anew with jitm search or run.index'
-            )
+        """A hash of all that a vector depends on besides the image, see `encodings.vector_key`."""
+        return vector_key(self.run)
 
     def index_folder(self, source: ImageSource) -> Path:
         """Returns the folder in the run directory in which the images of a source are indexed."""
@@ -281,10 +267,10 @@ class LoadedRun:
         """Encodes images once and keeps their vectors in a folder; later calls encode what is new or changed.
 
         Args:
-          images: a folder of photos, a file of features, the result of `load_data`, or a source, see
+          images: A folder of photos, a file of features, the result of `load_data`, or a source, see
             `sources.open_source`.
-          folder: of the index; one in the run directory, named after the images, if None.
-          report: is called with the numbers of finished images and of all images that are new or changed.
+          folder: The folder of the index; None for one in the run directory, named after the images.
+          report: Called with the numbers of finished images and of all images that are new or changed.
 
         Returns:
           The index; its `unreadable` names the images that were left out.

@@ -17,7 +17,7 @@ from jitm.data.precomp import FEATURES, read_lines
 from jitm.data.splits import Split
 from jitm.data.transforms import View, decode, reading
 from jitm.errors import UserError
-from jitm.inference.networks import Network, crops_of
+from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split
 from jitm.serving.encoded_photos import images_of_crops
@@ -241,7 +241,7 @@ def open_source(
     images: str | Path | SplitData | ImageSource,
     run: Run,
     photos: Path | None = None,
-    network: Callable[[], Network] | None = None,
+    network: Callable[[], FeatureNetwork] | None = None,
 ) -> ImageSource:
     """Returns images as a source.
 

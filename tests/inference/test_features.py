@@ -43,7 +43,7 @@ class Cells(nn.Module):
 def make_network(edge=2, normalize=False, crops=1, dtype='float32', factor=2.0):
     model = make_vse().clone(image=Cells(edge, normalize))
     variables = {'params': {'image': {'factor': np.float32(factor)}}}
-    return networks.Network(model, variables, crops, dtype)
+    return networks.FeatureNetwork(model, variables, crops, dtype)
 
 
 @pytest.fixture(scope='module')
