@@ -135,7 +135,8 @@ class Index:
         """Raises a UserError unless the index is one of a run, described by `run`, whose model has this hash."""
         if self.model != model:
             raise UserError(
-                f'the index {self.folder} was made by another model than {run}; make it anew with jitm search or run.index'
+                f'the index {self.folder} was made by another model than {run}; make it anew with jitm search or '
+                'run.index'
             )
 
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:

@@ -82,9 +82,9 @@ class LoadedRun:
         """Encodes images.
 
         Args:
-          images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `SplitData.images`. For models
-            of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow. For
-            models of features that `jitm encode` wrote photos, too, which the same network then encodes.
+          images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `SplitData.images`. For
+            models of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of
+            Pillow. For models of features that `jitm encode` wrote photos, too, which the same network then encodes.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `SplitData.images`.
           tags: The object tags of each image in one string, such as 'dog person'; only for models that read tags, and
