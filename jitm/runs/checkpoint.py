@@ -8,12 +8,9 @@ best checkpoint at its time, so that a damaged or missing one is noticed and nev
 import contextlib
 import errno
 import functools
-import hashlib
-import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +25,12 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 
 from jitm import parallel
 from jitm.errors import UserError
-from jitm.files import LOCK, RESUMES, locked, parse_json, replacing, writing
-from jitm.runs.log import DESCRIPTION, MANIFEST
+from jitm.files import RESUMES, parse_json, writing
+from jitm.runs.checksums import MANIFEST, damaged_file, is_whole, write_manifest
+from jitm.runs.hard_links import held_files
+from jitm.runs.log import DESCRIPTION
 
 SELECTED_BY = 'rsum'
-READING = '.reading_'  # begins the names of folders of hard links
 PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
 REMOVED = 'removed'  # a checkpoint is moved here, and then removed: a killed process never leaves a part of it
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
@@ -42,34 +40,6 @@ FORMAT = 5  # of the content; to be raised when older checkpoints can no longer 
 
 def _score(metrics: dict[str, float]) -> float:
     return metrics[SELECTED_BY]
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob('*') if path.is_file() and path.name != MANIFEST)
-    digests = {}
-    for path in files:
-        with path.open('rb') as file:
-            digests[str(path.relative_to(folder))] = hashlib.file_digest(file, 'sha256').hexdigest()
-    return digests
-
-
-def damaged_file(folder: Path) -> Path | None:
-    """Returns the first file of a checkpoint that differs from its manifest, or the manifest; None if it is whole."""
-    try:
-        manifest = dict(parse_json((folder / MANIFEST).read_text()))
-    except (OSError, ValueError, TypeError):
-        return folder / MANIFEST
-    try:
-        digests = _digests(folder)
-    except FileNotFoundError:  # the run that is read trains, and removes it now
-        return folder / MANIFEST
-    changed = (name for name in sorted(manifest | digests) if manifest.get(name) != digests.get(name))
-    return next((folder / name for name in changed), None)
-
-
-def is_whole(folder: Path) -> bool:
-    """Returns whether all files of a checkpoint match its manifest."""
-    return damaged_file(folder) is None
 
 
 @contextlib.contextmanager
@@ -118,32 +88,33 @@ class Checkpoints:
         """Writes a checkpoint atomically and returns when it is whole.
 
         Args:
-          state: a pytree with numpy or replicated jax arrays.
-          step: the step, which names the checkpoint.
-          run: the config, vocabulary and data of the run, as JSON; with a `best_step` in it, as for weights that were
+          state: A pytree with numpy or replicated jax arrays.
+          step: The step, which names the checkpoint.
+          run: The config, vocabulary and data of the run, as JSON; with a `best_step` in it, as for weights that were
             trained elsewhere, metrics do not select the best checkpoint.
-          metrics: of the validation at this step; None if there was none. They select the best checkpoint.
+          metrics: The metrics of the validation at this step, which select the best checkpoint; None if there was none.
 
         Raises:
           UserError: if it cannot be written, for example on a full disk; the earlier checkpoints are left unchanged.
         """
+        # What the checkpoint holds.
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
         scores = {number: _score(found) for number, found in self.validations().items()}
         scores |= {step: _score(metrics)} if metrics else {}
         best = max(scores, key=lambda step: (scores[step], step), default=None)
         described = {'best_step': best, **run, 'format': FORMAT}
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
+        # Orbax writes it.
         folder = self.folder / str(step)
         with writing(folder, RESUMES), _silent():
             if parallel.any_process(not self.has_room(tree)):  # Orbax prints more than it raises on a full disk
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._manager.save(step, args=items, metrics=metrics, force=True)
             self._manager.wait_until_finished()
+        # With its manifest it is whole.
         if parallel.is_primary():
             shutil.rmtree(self.folder / REMOVED, ignore_errors=True)
-            digests = json.dumps(_digests(folder)).encode()
-            with replacing(folder / MANIFEST) as file:
-                file.write(digests)
+            write_manifest(folder)
         parallel.barrier('saved')
 
     def has_room(self, state: chex.ArrayTree, others: int = 0) -> bool:
@@ -160,6 +131,7 @@ class Checkpoints:
         Raises:
           UserError: if the best checkpoint is damaged; nothing is moved.
         """
+        # The best checkpoint must be whole.
         steps = self.steps()
         damaged = {step: file for step in steps if (file := damaged_file(self.folder / str(step)))}
         whole = [step for step in steps if step not in damaged]
@@ -173,6 +145,7 @@ class Checkpoints:
         if best not in (None, *steps):
             logging.warning('the best checkpoint %s is missing: the best of the others counts', self.folder / str(best))
         parallel.barrier('checked checkpoints')
+        # What Orbax has left is removed, and damaged checkpoints are moved.
         for left in (*self.folder.glob(PARTIAL), *self.folder.glob(REMOVED)) if parallel.is_primary() else ():
             shutil.rmtree(left)
         for step, file in damaged.items() if parallel.is_primary() else ():
@@ -191,7 +164,7 @@ class Checkpoints:
         """Reads the latest whole checkpoint.
 
         Args:
-          template: a pytree of the same structure and types.
+          template: A pytree of the same structure and types.
 
         Returns:
           The state with numpy arrays and the description of the run; None if there is no whole checkpoint.
@@ -215,33 +188,6 @@ class Checkpoints:
             return None
         with self._refusing_removed(steps[-1]):
             return self.check(steps[-1])['best_step']
-
-    @contextlib.contextmanager
-    def _held(self, step: int) -> Iterator[Path]:
-        """Yields a folder with the files of a checkpoint, which stay there if its run trains and removes it.
-
-        They are hard links; where there can be none, it is the checkpoint itself. Their folder is locked, unlike one
-        that a killed process has left.
-        """
-        folder = self.folder / str(step)
-        self._remove_left()
-        with contextlib.ExitStack() as stack:
-            try:
-                temporary = tempfile.TemporaryDirectory(prefix=READING, dir=self.folder.parent)
-                links = Path(stack.enter_context(temporary))
-                stack.enter_context(locked(links, 'it is removed'))
-                held = links / folder.name
-                shutil.copytree(folder, held, copy_function=os.link)
-            except (OSError, UserError):
-                held = folder
-            yield held
-
-    def _remove_left(self) -> None:
-        """Removes the hard links of processes that were killed while they read, since they keep removed checkpoints."""
-        for links in self.folder.parent.glob(f'{READING}*'):
-            if all(name == LOCK or name.isdecimal() for name in os.listdir(links)):
-                with contextlib.suppress(UserError, OSError), locked(links, 'it is read'):
-                    shutil.rmtree(links)
 
     @contextlib.contextmanager
     def _refusing_removed(self, step: int) -> Iterator[None]:
@@ -297,7 +243,7 @@ class Checkpoints:
         """Reads one checkpoint.
 
         Args:
-          step: the step.
+          step: The step.
 
         Returns:
           The state as nested dicts of numpy arrays, and the description of the run.
@@ -306,7 +252,7 @@ class Checkpoints:
           UserError: if it is missing, damaged or of another format.
         """
         reading = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
-        with self._refusing_removed(step), self._held(step) as held, reading as reader:
+        with self._refusing_removed(step), held_files(self.folder / str(step)) as held, reading as reader:
             run = self.check(step)
             del run['best_step']
             restored = reader.restore(held, args=ocp.args.Composite(state=ocp.args.StandardRestore()))

@@ -11,7 +11,9 @@ import pytest
 
 from jitm.errors import UserError
 from jitm.files import locked
-from jitm.runs.checkpoint import MANIFEST, Checkpoints, is_whole
+from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.checksums import MANIFEST, is_whole
+from jitm.runs.hard_links import held_files
 
 RUN = {'config': {'a': 1}, 'vocabulary': ['<pad>', 'ö']}
 
@@ -293,7 +295,7 @@ def test_links_of_killed_readers_are_removed(tmp_path):
         shutil.copytree(tmp_path / 'checkpoints', links, copy_function=os.link)
     foreign.mkdir()
     (foreign / 'thesis.tex').touch()
-    with locked(read, ''), Checkpoints(tmp_path) as checkpoints, checkpoints._held(3) as held:
+    with locked(read, ''), Checkpoints(tmp_path) as checkpoints, held_files(checkpoints.folder / '3') as held:
         checkpoints.read(3)
         assert (held / MANIFEST).exists()
         assert {path.name for path in tmp_path.glob('.reading_*')} == {read.name, foreign.name, held.parent.name}
