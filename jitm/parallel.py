@@ -17,6 +17,7 @@ from jax.experimental import multihost_utils
 import jitm
 from jitm import processes
 from jitm.errors import UserError
+from jitm.place import JOINING, Place
 
 T = TypeVar('T')
 AXIS = 'batch'
@@ -44,7 +45,7 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
     """
     if num_processes == 1:
         return
-    place = processes.Place(coordinator, num_processes, process_id)
+    place = Place(coordinator, num_processes, process_id)
     job = processes.join(place, f'jitm {jitm.__version__} with jax {jax.__version__}')
     jax.config.update('jax_enable_preemption_service', False)  # its handler of SIGTERM would replace that of jitm
     service = f'{processes.LOOPBACK}:{job.service}'
@@ -54,7 +55,7 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
         process_id,
         coordinator_bind_address=service,
         cluster_detection_method='deactivate',  # under SLURM it would take one device of each process
-        initialization_timeout=processes.JOINING,
+        initialization_timeout=JOINING,
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
     )
 

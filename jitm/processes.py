@@ -16,64 +16,20 @@ import threading
 import time
 import traceback
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from jitm.errors import EXIT_INTERRUPTED, UserError
+from jitm.place import JOINING, Place
 
 LOOPBACK = '127.0.0.1'
-JOINING = 300  # seconds in which all processes have to start
 GRACE = 5  # seconds in which a process may end by itself after another one was lost
 SILENCE = {'TCP_KEEPIDLE': 15, 'TCP_KEEPINTVL': 5, 'TCP_KEEPCNT': 3}  # after these 30 seconds a silent host is lost
 SENDING = 1  # seconds in which what this process has sent arrives
 RETRY = 0.2  # seconds
-FIRST_PORT = 61440  # of those that Linux does not give to outgoing connections
 
 TUNNEL, WAITING, JOINED, FINISHED = 'jitm: tunnel', 'jitm: waiting', 'jitm: joined', 'jitm: finished'
-
-
-class Place(NamedTuple):
-    """The place of a process in a job.
-
-    Attributes:
-      coordinator: `host:port` of process 0.
-      count: number of processes.
-      index: number of this process, from 0.
-    """
-
-    coordinator: str
-    count: int
-    index: int
-
-
-def slurm_place(variables: Mapping[str, str]) -> Place | None:
-    """Returns the place of a task that `srun` has started; None for other processes and for a single task.
-
-    A shell within an allocation is not one of several tasks of a step, although SLURM_NTASKS may be larger than 1.
-
-    Args:
-      variables: the environment.
-    """
-    count = int(variables.get('SLURM_STEP_NUM_TASKS', 1))
-    if count == 1:
-        return None
-    nodes = re.match(r'(?:[^,\[]|\[[^]]*\])+', variables['SLURM_STEP_NODELIST'])[0]  # the first of n[1-3,7]-a,m2
-    host = re.sub(r'\[([^],-]+)[^]]*\]', r'\1', nodes)
-    port = FIRST_PORT + (int(variables['SLURM_JOB_ID']) + int(variables['SLURM_STEP_ID'])) % (2**16 - FIRST_PORT)
-    return Place(f'{host}:{port}', count, int(variables['SLURM_PROCID']))
-
-
-def tpu_place() -> Place | None:
-    """Returns the place of a host of a TPU pod; None elsewhere and for a single host."""
-    from jax._src import clusters  # only jax knows where the hosts of each kind of pod are listed
-
-    with contextlib.suppress(OSError):  # a machine with TPUs in no cloud has no server to ask
-        for pod in (clusters.GkeTpuCluster, clusters.GceTpuCluster):
-            if pod.is_env_present() and (count := pod.get_process_count()) > 1:
-                port = os.environ.get('JAX_COORDINATOR_PORT')
-                return Place(pod.get_coordinator_address(JOINING, port), count, pod.get_process_id())
-    return None
 
 
 def _exit(code: int) -> NoReturn:

@@ -11,7 +11,8 @@ from tests.conftest import ROOT
 LEVELS = [
     {'errors'},
     {'configs'},
-    {'types', 'metrics', 'processes'},
+    {'types', 'metrics', 'place'},
+    {'processes'},
     {'losses'},
     {'files', 'parallel', 'agreement'},
     {'outputs'},

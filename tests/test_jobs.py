@@ -115,7 +115,7 @@ from jitm.runs import checkpoint
 def fail(folder):
     raise {error}
 
-checkpoint._digests = fail
+checkpoint.write_manifest = fail
 """
     with started(('-c', SCRIPT.format(patch=patch), 'train', *train[1:]), train) as job:
         codes, _, errors = ends(job)

@@ -14,7 +14,8 @@ from jax._src.clusters import cloud_tpu_cluster
 
 from jitm import processes
 from jitm.errors import EXIT_INTERRUPTED, UserError
-from jitm.processes import Job, Place, slurm_place, tpu_place
+from jitm.place import Place, slurm_place, tpu_place
+from jitm.processes import Job
 from tests.conftest import environment
 from tests.test_parallel import ends, free_port
 
@@ -215,9 +216,10 @@ def test_late_process_is_refused_alone(start):
 PROCESS = """
 import sys, threading
 from jitm import processes
+from jitm.place import Place
 
 processes.GRACE = 0.2
-processes.join(processes.Place(sys.argv[1], 2, int(sys.argv[2])), 'jitm 1')
+processes.join(Place(sys.argv[1], 2, int(sys.argv[2])), 'jitm 1')
 print('joined', flush=True)
 {then}
 """

@@ -12,6 +12,7 @@ from absl import flags
 from jitm.errors import UserError
 from jitm.evaluation import saved
 from jitm.outputs import OutputFolder
+from jitm.place import slurm_place, tpu_place
 
 WIDTH = 100
 DTYPES = ('float32', 'bfloat16')
@@ -132,13 +133,13 @@ def start_processes(values: flags.FlagValues) -> None:
     Raises:
       UserError: if only some of the flags are given, or they do not name a process and an address.
     """
-    from jitm import parallel, processes  # import jax, which not every command needs
+    from jitm import parallel  # imports jax, which not every command needs
 
     given = [values[name].value for name in PROCESS_FLAGS]
     if given == [None, 1, None]:
         return
     if all(value is None for value in given):
-        if place := processes.slurm_place(os.environ) or processes.tpu_place():
+        if place := slurm_place(os.environ) or tpu_place():
             parallel.start_processes(*place)
         return
     if None in given:

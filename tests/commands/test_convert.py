@@ -121,7 +121,7 @@ def test_a_killed_conversion_is_repeated(folder, converted, tmp_path, monkeypatc
 
     arguments = ['--from', 'clip', folder, '--out', str(tmp_path / 'run')]
     with monkeypatch.context() as patch:
-        patch.setattr('jitm.runs.checkpoint._digests', killed)
+        patch.setattr('jitm.runs.checkpoint.write_manifest', killed)
         with pytest.raises(KeyboardInterrupt):
             main(['convert', *arguments])
     assert (tmp_path / 'run' / 'checkpoints' / '0').exists()
