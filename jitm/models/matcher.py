@@ -5,7 +5,6 @@ import functools
 import chex
 import jax
 from flax import linen as nn
-from flax import traverse_util
 
 from jitm.layers.linear import product
 from jitm.models import tiling
@@ -128,18 +127,3 @@ def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) 
         getattr(model, method)(*jax.tree.map(lambda x: x[:1], (images, texts)))
     module, variables = model.unbind()
     return functools.partial(module.apply, method=method), variables
-
-
-def as_block(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
-    """Returns a method as `as_function` does, with only those parameters that it reads.
-
-    The encoders' parameters would have a gradient of zeros in every tile.
-    """
-    block, variables = as_function(model, method, images, texts)
-    pair = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), (images, texts))
-    jaxpr = jax.make_jaxpr(block)(variables, *pair).jaxpr
-    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
-    leaves, treedef = jax.tree.flatten(variables)
-    paths = traverse_util.flatten_dict(treedef.unflatten(zip(leaves, jaxpr.invars[: len(leaves)], strict=True)))
-    kept = {path: leaf for path, (leaf, variable) in paths.items() if path[0] != 'params' or id(variable) in read}
-    return block, traverse_util.unflatten_dict(kept)

@@ -11,7 +11,7 @@ from jitm import parallel
 from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.models import tiling
-from jitm.models.matcher import UNPAIRED, as_block
+from jitm.models.matcher import UNPAIRED
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Elements, Index, InverseTemperature, Positive
 
@@ -240,7 +240,7 @@ class NAAF(CrossAttentionMatcher):
         images, texts = jax.lax.stop_gradient((images, texts))
         start = initial_statistics(images.gram.dtype)
         zeros = MinedTexts(**vars(texts), threshold=jnp.zeros(len(texts.mask), start.threshold.dtype))
-        block, variables = as_block(self, 'score_and_best', images, zeros)
+        block, variables = self.as_block('score_and_best', images, zeros)
         block = tiling.at_own_length(block)
 
         def score_text(statistics: Statistics, row_and_text: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:

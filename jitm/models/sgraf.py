@@ -43,6 +43,8 @@ class SGRAF(CrossAttentionMatcher):
     lambda_softmax: InverseTemperature
     activation: str
 
+    encoders = 'image', 'text', 'image_whole', 'text_whole'
+
     def setup(self):
         """Checks the options and creates the layers of the similarity."""
         check_choice(self.activation, ACTIVATIONS, 'activation')

@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from jitm.layers import attention
 from jitm.models import tiling
-from jitm.models.matcher import Encoding, Matcher, as_block
+from jitm.models.matcher import Encoding, Matcher, as_function
 from jitm.types import Count, Elements, Images, Texts
 
 
@@ -17,7 +17,13 @@ class TiledMatcher(Matcher):
     """Scores a tile of images and texts at a time, which bounds the memory.
 
     A model adds `score_block` and `floats_per_pair`.
+
+    Attributes:
+      encoders: Names of the submodules that only `encode_image` and `encode_text` use. Their parameters are kept out of
+        the tiles, each of which would have a gradient of zeros for them.
     """
+
+    encoders = 'image', 'text'
 
     def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
         """Scores every image of a small block with every text of it, without tiling: float32 [I, T]."""
@@ -29,9 +35,15 @@ class TiledMatcher(Matcher):
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
-        block, variables = as_block(self, 'score_block', images, texts)
+        block, variables = self.as_block('score_block', images, texts)
         size = tiling.pair_tile(self.floats_per_pair(images, texts), images, texts)
         return tiling.map_tiles(lambda pairs: tiling.over_pairs(block)(variables, *pairs), (images, texts), size)
+
+    def as_block(self, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
+        """Returns a method as `as_function` does, without the parameters of the encoders."""
+        block, variables = as_function(self, method, images, texts)
+        params = {name: part for name, part in variables.get('params', {}).items() if name not in self.encoders}
+        return block, {**variables, 'params': params}
 
     def prepare(self, images: Encoding, texts: Encoding) -> tuple[Encoding, Encoding]:
         """Adds to encodings what `score_block` needs of every image or text for all of its pairs."""
@@ -56,7 +68,7 @@ class TiledMatcher(Matcher):
           float32 [I, T].
         """
         images, texts = self.prepare(images, texts)
-        block, variables = as_block(self, method, images, texts)
+        block, variables = self.as_block(method, images, texts)
         pairs = tiling.over_pairs(block)
         scores = tiling.with_sparse_gradient(
             self.tiles(block, images, texts, cut),
@@ -81,7 +93,7 @@ class TiledMatcher(Matcher):
           Leaves [I, T, ...].
         """
         images, texts = self.prepare(images, texts)
-        block, variables = as_block(self, method, images, texts)
+        block, variables = self.as_block(method, images, texts)
         return self.tiles(block, images, texts, cut, all_images)(variables, images, texts)
 
     def tiles(
@@ -162,5 +174,5 @@ class CrossAttentionMatcher(TiledMatcher):
 
     def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
-        block, variables = as_block(self, 'attention_block', images, texts)
+        block, variables = self.as_block('attention_block', images, texts)
         return tiling.over_pairs(block)(variables, images, texts)

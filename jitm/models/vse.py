@@ -85,6 +85,8 @@ class OrderEmbedding(PooledEncoders, TiledMatcher):
     For the attributes see `PooledEncoders`.
     """
 
+    encoders = 'image', 'text', 'image_pool', 'text_pool'
+
     def score_block(self, images: chex.Array, texts: chex.Array) -> chex.Array:
         """Scores [I, D] with [T, D]: [I, T]."""
         return order_similarity(images[:, None], texts)
