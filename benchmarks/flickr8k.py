@@ -26,8 +26,8 @@ from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm import configs
 from jitm.errors import UserError
+from jitm.report.groups import read_groups
 from jitm.report.rows import read_rows, update_rows
-from jitm.report.settings import read_settings
 
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
@@ -298,7 +298,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         start = time.perf_counter()
         train(name, seed, folder, args.small)
         with writing:
-            update_rows(read_settings([scored(directory(folder, name, seed), name)]), rows)
+            update_rows(read_groups([scored(directory(folder, name, seed), name)]), rows)
         return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

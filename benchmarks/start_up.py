@@ -18,11 +18,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from jitm.ranges import unread
+
 from benchmarks.memory import with_files, write_files
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.config import flatten
-from jitm.ranges import unread
 
 SETTINGS = ('vsepp:vsepp,f30k', 'sgraf:sgr,f30k', 'tags:tags_dc_single,base,f30k')
 SMALL = {  # sizes that decide how long something runs, not what is compiled

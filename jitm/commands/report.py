@@ -6,8 +6,8 @@
     jitm report panels runs/vse0_s0/eval/dev/sims.npy runs/vsepp_s0/eval/dev/sims.npy --queries 4
     jitm report map runs/vsepp_s0/eval/dev/vectors.npz --pairs 30
 
-Without a kind, the page: one HTML file with settings, recalls, curves, significance, and examples of
-queries for which one setting is right and another is not. Significance and examples need the
+Without a kind, the page: one HTML file with configs, recalls, curves, significance, and examples of
+queries for which one group is right and another is not. Significance and examples need the
 similarities that `jitm eval --workdir RUN --save_sims` writes. --rows also writes the numbers of each
 run to a file of rows, one JSON object per run.
 
@@ -40,19 +40,19 @@ from jitm.report import cross_retrieval, difficulty, distributions, feature_map,
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
 from jitm.report.figures import check_output
+from jitm.report.groups import group_runs, read_groups
 from jitm.report.matrices import comparable, read_evaluated, read_matrices
 from jitm.report.page import page
 from jitm.report.rows import read_rows, read_runs, update_rows
-from jitm.report.settings import group_runs, read_settings
 from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'
 
 # Kind -> how its figure is described and drawn, and what reads its files.
 FIGURES = {
-    'training': (training.training, training.draw, read_settings),
-    'validation': (validation.validation, validation.draw, read_settings),
-    'difficulty': (difficulty.difficulty, difficulty.draw, read_settings),
+    'training': (training.training, training.draw, read_groups),
+    'validation': (validation.validation, validation.draw, read_groups),
+    'difficulty': (difficulty.difficulty, difficulty.draw, read_groups),
     'cross_retrieval': (cross_retrieval.cross_retrieval, cross_retrieval.draw, read_matrices),
     'distributions': (distributions.summarize, distributions.draw, read_matrices),
 }
@@ -141,20 +141,20 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
     check_own(output)
     if values.rows and Path(values.rows).exists():
         read_rows(Path(values.rows))
-    settings = read_settings(workdirs)
-    for run in (run for setting in settings for run in setting.runs):
+    groups = read_groups(workdirs)
+    for run in (run for group in groups for run in group.runs):
         if not values.unfinished:
             run.require_finished()
-    evaluated = read_evaluated(settings, values.split, values.data_root)
+    evaluated = read_evaluated(groups, values.split, values.data_root)
     evaluated, others = comparable(evaluated)
     photos = shared.photos_folder(values)
     found = {n: hits(matrices) for n, matrices in evaluated.items()}
     examples = read_examples(
-        settings, evaluated, found, values.split, values.queries, data_root=values.data_root, photos=photos
+        groups, evaluated, found, values.split, values.queries, data_root=values.data_root, photos=photos
     )
-    text = page(settings, found, examples, others=others, split_name=values.split, data_root=values.data_root)
+    text = page(groups, found, examples, others=others, split_name=values.split, data_root=values.data_root)
     if values.rows:
-        update_rows(settings, Path(values.rows))
+        update_rows(groups, Path(values.rows))
         print(f'rows written to {values.rows}')
     with replacing_own(output) as file:
         file.write(text.encode())

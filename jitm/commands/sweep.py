@@ -21,7 +21,7 @@ from jitm.commands import flags as shared
 from jitm.commands.arguments import with_arguments
 from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
-from jitm.report.settings import read_settings
+from jitm.report.groups import read_groups
 from jitm.report.summary import summary
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
@@ -132,6 +132,6 @@ def main(values: flags.FlagValues) -> None:
     with interruptible(workdir):
         broken = train(configs, workdir)
     runs = [stages.run_directory(config, workdir / name) for name, config in configs.items()]
-    print(f'\n{summary(read_settings(runs))}')
+    print(f'\n{summary(read_groups(runs))}')
     if broken:
         raise NotFiniteError(f'not trained to the end, since a loss or gradient was not finite: {", ".join(broken)}')

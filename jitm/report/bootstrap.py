@@ -12,18 +12,18 @@ from jitm.report.matrices import Matrix
 RESAMPLES = 1000
 BATCH = 50  # resamples at a time: of 5,000 images they take 6 MB
 LEVEL = 0.95  # of the intervals
-DECIMALS = 9  # equal settings are not ahead by the last bit
+DECIMALS = 9  # equal groups are not ahead by the last bit
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How much the rsum of one setting exceeds that of another.
+    """How much the rsum of one group exceeds that of another.
 
     Attributes:
       rsum: The difference on all images, in percentage points.
       low: The lower end of its interval.
       high: The upper end.
-      ahead: The share of resamples in which the first setting has the higher rsum, from 0 to 1; ties do not count.
+      ahead: The share of resamples in which the first group has the higher rsum, from 0 to 1; ties do not count.
     """
 
     rsum: float
@@ -57,7 +57,7 @@ def rsum(i2t: np.ndarray, t2i: np.ndarray, texts: np.ndarray, axis: int = -1) ->
 
 
 def hits(matrices: Sequence[Matrix]) -> Hits:
-    """Returns the mean hits of the runs of a setting.
+    """Returns the mean hits of the runs of a group.
 
     Raises:
       UserError: If there is one image only.
@@ -74,14 +74,14 @@ def hits(matrices: Sequence[Matrix]) -> Hits:
 
 
 def difference(first: Hits, second: Hits) -> Difference:
-    """Compares two settings on the same resamples of the images, which are the same in each call.
+    """Compares two groups on the same resamples of the images, which are the same in each call.
 
     The gallery is fixed: a sampled image or caption keeps the rank that it has among all candidates of the split, and
     only the queries are resampled. The images that a query competes with are thus not varied, nor are the seeds of
     training, so the interval is that of other queries, not of other runs.
 
     Args:
-      first: The hits of the first setting.
+      first: The hits of the first group.
       second: Those of the second, on the same images.
     """
     from scipy.stats import bootstrap

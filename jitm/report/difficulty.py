@@ -10,7 +10,7 @@ import numpy as np
 from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation, table
 from jitm.report.figures import save
-from jitm.report.settings import RunLog, Setting
+from jitm.report.groups import Group, RunLog
 
 THIRDS = 3
 MAX_COLUMNS = 60  # of a panel
@@ -79,7 +79,7 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.average(values, axis=0, weights=weights) if weights.any() else np.full(values.shape[1:], np.nan)
 
 
-def difficulty(settings: Sequence[Setting]) -> str:
+def difficulty(groups: Sequence[Group]) -> str:
     """Returns a Markdown table of the gap and the number of synthetic captions in each third of the run.
 
     Returns:
@@ -90,20 +90,20 @@ def difficulty(settings: Sequence[Setting]) -> str:
       UserError: if a run logs no synthetic captions.
     """
     rows = []
-    for setting in settings:
-        thirds = [pool([read_difficulty(run)], THIRDS) for run in setting.runs]
+    for group in groups:
+        thirds = [pool([read_difficulty(run)], THIRDS) for run in group.runs]
         cells = [
             mean_and_deviation([value for value in values if not math.isnan(value)], precision)
             for name, precision in (('gaps', '.3f'), ('counts', '.1f'))
             for values in zip(*(getattr(seed, name).tolist() for seed in thirds), strict=True)
         ]
-        rows.append([setting.name, *cells, setting.run_names])
+        rows.append([group.name, *cells, group.run_names])
     columns = [f'{name}, third {n}' for name in ('gap', 'captions') for n in range(1, THIRDS + 1)]
-    return table(['setting', *columns, 'runs'], rows)
+    return table(['group', *columns, 'runs'], rows)
 
 
-def draw(settings: Sequence[Setting], output: Path) -> None:
-    """Draws a panel per setting: the distribution of the gap over epochs as shades, its mean as a line.
+def draw(groups: Sequence[Group], output: Path) -> None:
+    """Draws a panel per group: the distribution of the gap over epochs as shades, its mean as a line.
 
     Raises:
       UserError: if a run logs no synthetic captions or the figure cannot be written.
@@ -112,23 +112,23 @@ def draw(settings: Sequence[Setting], output: Path) -> None:
     from matplotlib.figure import Figure
 
     pooled = []
-    for setting in settings:
-        logs = [read_difficulty(run) for run in setting.runs]
+    for group in groups:
+        logs = [read_difficulty(run) for run in group.runs]
         pooled.append(pool(logs, min(MAX_COLUMNS, *(len(log.epochs) for log in logs))))
-    columns = min(PANELS_PER_ROW, len(settings))
-    rows = -(-len(settings) // columns)
+    columns = min(PANELS_PER_ROW, len(groups))
+    rows = -(-len(groups) // columns)
     figure = Figure(figsize=(max(6.5, 1 + 3 * columns), 1 + 2.6 * rows), dpi=150, layout='constrained')
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    panels = [*grid.flat][: len(settings)]
-    for panel in [*grid.flat][len(settings) :]:
+    panels = [*grid.flat][: len(groups)]
+    for panel in [*grid.flat][len(groups) :]:
         panel.remove()
     max_share = max(np.nanmax(part.shares, initial=1 / part.shares.shape[1]) for part in pooled)
-    for panel, setting, stats in zip(panels, settings, pooled, strict=True):
+    for panel, group, stats in zip(panels, groups, pooled, strict=True):
         edges, heights = np.concatenate([[0], stats.epochs]), np.linspace(-1, 1, stats.shares.shape[1] + 1)
         cells = panel.pcolormesh(edges, heights, stats.shares.T, cmap='Greys', norm=PowerNorm(0.5, 0, max_share))
         panel.axhline(0, color='tab:blue', linewidth=0.8, linestyle=':')
         panel.plot((edges[:-1] + edges[1:]) / 2, stats.gaps, color='tab:red', linewidth=1.5)
-        panel.set_title(setting.name.replace(', ', '\n'), fontsize='medium')
+        panel.set_title(group.name.replace(', ', '\n'), fontsize='medium')
         panel.set_xlabel('epochs')
         panel.set_yticks((-1, -0.5, 0, 0.5, 1))
     for panel in grid[:, 0]:

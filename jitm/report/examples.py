@@ -11,11 +11,11 @@ from jitm.errors import UserError
 from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.metrics import ranks
 from jitm.report.bootstrap import Hits
+from jitm.report.groups import Group
 from jitm.report.matrices import Matrix
 from jitm.report.panels import load_split_of
 from jitm.report.pictures import are_small, pictures_of
 from jitm.report.render import Column, Table
-from jitm.report.settings import Setting
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
 
@@ -90,10 +90,10 @@ def _images_of(comparisons: Mapping[str, Comparison]) -> set[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """Examples of two settings, with the data to show them.
+    """Examples of two groups, with the data to show them.
 
     Attributes:
-      names: of the two settings.
+      names: of the two groups.
       runs: names of the run of each from which the examples are.
       comparisons: by direction.
       split: images and captions.
@@ -122,7 +122,7 @@ class Shown:
 
 
 def read_examples(
-    settings: Sequence[Setting],
+    groups: Sequence[Group],
     evaluated: Mapping[int, Sequence[Matrix]],
     found: Mapping[int, Hits],
     split_name: str,
@@ -131,10 +131,10 @@ def read_examples(
     data_root: str | None = None,
     photos: Path | None = None,
 ) -> Shown | None:
-    """Compares the setting of the highest rsum with the first of the others, by the first run of each.
+    """Compares the group of the highest rsum with the first of the others, by the first run of each.
 
     Args:
-      settings: all settings.
+      groups: all groups.
       evaluated: the similarities of some of them, by index.
       found: their hits, by index.
       split_name: the split of the similarities, such as 'dev'.
@@ -143,7 +143,7 @@ def read_examples(
       photos: a folder with photographs, see `pictures_of`.
 
     Returns:
-      The examples; None if there are not two settings with similarities, or `count` is 0.
+      The examples; None if there are not two groups with similarities, or `count` is 0.
 
     Raises:
       UserError: if the data or a photograph cannot be read.
@@ -153,15 +153,15 @@ def read_examples(
     best = max(found, key=lambda n: found[n].rsum())
     other = next(n for n in found if n != best)
     (first, *_), (second, *_) = evaluated[best], evaluated[other]
-    run = settings[best].runs[0]
+    run = groups[best].runs[0]
     try:
         split = load_split_of(first, run.config['data'], split_name, data_root)
     except UserError as error:
         raise UserError(f'{error}; --queries 0 leaves out the examples, which need the captions') from None
     comparisons = compare(first, second, count)
     return Shown(
-        (settings[best].name, settings[other].name),
-        (run.workdir.name, settings[other].runs[0].workdir.name),
+        (groups[best].name, groups[other].name),
+        (run.workdir.name, groups[other].runs[0].workdir.name),
         comparisons,
         split,
         pictures_of(split, _images_of(comparisons), photos),
@@ -169,11 +169,11 @@ def read_examples(
 
 
 def outcomes(shown: Shown) -> Table:
-    """Returns the numbers of queries for which both settings are right, one of them, or none."""
+    """Returns the numbers of queries for which both groups are right, one of them, or none."""
     first, second = shown.names
     rows = [
         (name, *(f'{one.counts[outcome]:,}' for one in shown.comparisons.values()))
         for name, outcome in (('both', (1, 1)), (f'only {first}', (1, 0)), (f'only {second}', (0, 1)), ('none', (0, 0)))
     ]
     columns = [Column('right'), *(Column(DIRECTIONS[direction][1]) for direction in shown.comparisons)]
-    return Table('Number of queries by the settings that are right', columns, rows)
+    return Table('Number of queries by the groups that are right', columns, rows)

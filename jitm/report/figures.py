@@ -1,4 +1,4 @@
-"""Curves of several settings in one figure, and saving of figures."""
+"""Curves of several groups in one figure, and saving of figures."""
 
 import dataclasses
 import io
@@ -10,7 +10,7 @@ from typing import Any
 
 from jitm.errors import UserError, require
 from jitm.outputs import MARK, check_own, replacing_own
-from jitm.report.settings import Setting
+from jitm.report.groups import Group
 
 # Suffix of a figure -> the arguments of `savefig` that write MARK into the file.
 FORMATS = {
@@ -37,36 +37,36 @@ def curve(seeds: Sequence[Mapping[float, float]]) -> Curve:
     return Curve(epochs, list(map(statistics.mean, values)), list(map(min, values)), list(map(max, values)))
 
 
-def arrange(settings: Sequence[Setting]) -> list[tuple[str, str]]:
-    """Assigns each setting a column of panels and a label in it.
+def arrange(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """Assigns each group a column of panels and a label in it.
 
-    If the settings differ in the model and in other keys, and several have the same model, each model has a column;
+    If the groups differ in the model and in other keys, and several have the same model, each model has a column;
     otherwise there is one column.
 
     Returns:
-      (column, label) of each setting.
+      (column, label) of each group.
     """
     split_words = [
         (
-            ', '.join(word for key, word in setting.words.items() if key.startswith('model.')),
-            ', '.join(word for key, word in setting.words.items() if not key.startswith('model.')),
+            ', '.join(word for key, word in group.words.items() if key.startswith('model.')),
+            ', '.join(word for key, word in group.words.items() if not key.startswith('model.')),
         )
-        for setting in settings
+        for group in groups
     ]
     models = {model for model, _ in split_words}
-    if all(map(all, split_words)) and len(models) < len(settings):
+    if all(map(all, split_words)) and len(models) < len(groups):
         return split_words
-    return [('', setting.name) for setting in settings]
+    return [('', group.name) for group in groups]
 
 
 def draw_curves(
-    settings: Sequence[Setting], curves: Sequence[Mapping[str, Curve]], titles: Mapping[str, str], note: str
+    groups: Sequence[Group], curves: Sequence[Mapping[str, Curve]], titles: Mapping[str, str], note: str
 ) -> tuple[Any, dict[str, Any]]:
     """Draws a row of panels per quantity and a column per model, see `arrange`.
 
     Args:
-      settings: S settings.
-      curves: [S], the curves of each setting by quantity.
+      groups: S groups.
+      curves: [S], the curves of each group by quantity.
       titles: axis label of each quantity, from top to bottom.
       note: a line below the panels.
 
@@ -76,7 +76,7 @@ def draw_curves(
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    arranged = arrange(settings)
+    arranged = arrange(groups)
     quantities = [quantity for quantity in titles if any(quantity in one for one in curves)]
     columns, labels = (list(dict.fromkeys(names)) for names in zip(*arranged, strict=True))
     styles = itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10'])

@@ -11,7 +11,7 @@ from jitm.data import precomp
 from jitm.data.arrays import open_npy
 from jitm.errors import UserError
 from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
-from jitm.report.settings import RunLog, Setting
+from jitm.report.groups import Group, RunLog
 from jitm.runs.log import checkpoint_digest
 
 
@@ -68,41 +68,41 @@ def saved_sims(run: RunLog, split: str, data_root: str | None = None) -> Path:
     return next((path for path in paths if path.exists()), paths[0])
 
 
-def read_evaluated(settings: Sequence[Setting], split: str, data_root: str | None = None) -> dict[int, list[Matrix]]:
-    """Reads the similarities of the settings all of whose runs have saved them.
+def read_evaluated(groups: Sequence[Group], split: str, data_root: str | None = None) -> dict[int, list[Matrix]]:
+    """Reads the similarities of the groups all of whose runs have saved them.
 
     Args:
-      settings: settings, of runs with validations.
+      groups: groups, of runs with validations.
       split: such as 'dev'.
       data_root: see `saved_sims`.
 
     Returns:
-      {index of the setting: the similarities of each of its runs}, which may be of different data.
+      {index of the group: the similarities of each of its runs}, which may be of different data.
 
     Raises:
       UserError: if a file is damaged, is not of the report beside it, or is not of the best checkpoint of its run.
     """
     evaluated = {}
-    for n, setting in enumerate(settings):
-        paths = [saved_sims(run, split, data_root) for run in setting.runs]
+    for n, group in enumerate(groups):
+        paths = [saved_sims(run, split, data_root) for run in group.runs]
         if all(path.exists() for path in paths):
             evaluated[n] = [_read_matrix(path) for path in paths]
-            for run, matrix in zip(setting.runs, evaluated[n], strict=True):
+            for run, matrix in zip(group.runs, evaluated[n], strict=True):
                 _check_best(run, matrix)
     return evaluated
 
 
 def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Sequence[Matrix]], list[Matrix]]:
-    """Splits settings into those whose similarities are of the same data, and the others.
+    """Splits groups into those whose similarities are of the same data, and the others.
 
     Args:
-      evaluated: The similarities of the runs of each setting, by index, each with a report.
+      evaluated: The similarities of the runs of each group, by index, each with a report.
 
     Returns:
-      The settings on the data of most settings, the first of ties; and a matrix of each other setting, of other data.
+      The groups on the data of most groups, the first of ties; and a matrix of each other group, of other data.
     """
     data = {n: {matrix.captions for matrix in matrices} for n, matrices in evaluated.items()}
-    shared = collections.Counter(captions for of_setting in data.values() for captions in of_setting)
+    shared = collections.Counter(captions for of_group in data.values() for captions in of_group)
     most = max(shared, key=shared.get, default='')
     kept = {n: matrices for n, matrices in evaluated.items() if data[n] == {most}}
     others = [next(one for one in evaluated[n] if one.captions != most) for n in evaluated if n not in kept]

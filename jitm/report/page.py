@@ -1,4 +1,4 @@
-"""A self-contained HTML page that compares runs: settings, recalls, curves, significance and examples."""
+"""A self-contained HTML page that compares runs: their configs, recalls, curves, significance and examples."""
 
 import itertools
 import shlex
@@ -9,19 +9,19 @@ from jitm.evaluation.tables import mean_and_deviation
 from jitm.report import bootstrap, training
 from jitm.report.examples import Shown, outcomes
 from jitm.report.figures import to_svg
+from jitm.report.groups import ABSENT, Group, RunLog, differing_keys
 from jitm.report.matrices import Matrix, saved_sims
 from jitm.report.pictures import uri
 from jitm.report.render import Cell, Column, Table, render
 from jitm.report.rows import row_of
-from jitm.report.settings import ABSENT, RunLog, Setting, differing_keys
 from jitm.report.summary import DISTANCE, RECALLS, best_epochs, best_values, show
 
 MINUS = '\N{MINUS SIGN}'  # as wide as the plus sign
-METRIC_GROUPS = {'i2t': 'image to text', 't2i': 'text to image'}
+HEADERS = {'i2t': 'image to text', 't2i': 'text to image'}
 
 
 def page(
-    settings: Sequence[Setting],
+    groups: Sequence[Group],
     found: Mapping[int, bootstrap.Hits],
     examples: Shown | None,
     *,
@@ -32,10 +32,10 @@ def page(
     """Returns the page.
 
     Args:
-      settings: Runs that have been validated.
-      found: The hits of the settings whose saved similarities are compared, by index.
+      groups: Runs that have been validated.
+      found: The hits of the groups whose saved similarities are compared, by index.
       examples: See `read_examples`.
-      others: Saved similarities of other data, whose settings are not compared.
+      others: Saved similarities of other data, whose groups are not compared.
       split_name: The split of the similarities.
       data_root: The data folder, if it has moved since training.
 
@@ -45,22 +45,22 @@ def page(
     Raises:
       UserError: If a run has no validation or no line of training.
     """
-    runs = [run for setting in settings for run in setting.runs]
+    runs = [run for group in groups for run in group.runs]
     roots = {str(run.config['data'].get('root', run.config['data']['source'])): None for run in runs}
     return render(
         'report.html',
-        title=f'Comparison of {_number(len(settings), "setting")}, {_number(len(runs), "run")}',
+        title=f'Comparison of {_number(len(groups), "group")}, {_number(len(runs), "run")}',
         data=', '.join(roots),
-        num_settings=len(settings),
-        runs=_runs(settings),
-        keys=_keys(settings),
-        recalls=_recalls(settings),
-        curves=uri(to_svg(training.figure_of(settings)), 'svg+xml'),
+        num_groups=len(groups),
+        runs=_runs(groups),
+        keys=_keys(groups),
+        recalls=_recalls(groups),
+        curves=uri(to_svg(training.figure_of(groups)), 'svg+xml'),
         left_out=', '.join(f'{one.path} of {one.protocol["data"]}' for one in others),
         split=split_name,
         images=len(next(iter(found.values())).texts) if found else 0,
         resamples=bootstrap.RESAMPLES,
-        differences=_differences(settings, found),
+        differences=_differences(groups, found),
         commands=_lacking(runs, split_name, data_root),
         examples=examples,
         outcomes=outcomes(examples) if examples else None,
@@ -72,18 +72,18 @@ def _number(count: int, noun: str) -> str:
     return f'{count:,} {noun}{"" if count == 1 else "s"}'
 
 
-def _runs(settings: Sequence[Setting]) -> Table:
+def _runs(groups: Sequence[Group]) -> Table:
     """Returns the seeds, epochs, steps and times of the runs."""
-    columns = [Column('setting'), Column('runs', text=True)]
+    columns = [Column('group'), Column('runs', text=True)]
     columns += map(Column, ('seeds', 'epochs', 'steps', 'hours of training'))
     rows = []
-    for setting in settings:
-        numbers = [row_of(run) for run in setting.runs]
+    for group in groups:
+        numbers = [row_of(run) for run in group.runs]
         epochs = [_progress(row['rsum_by_epoch'][-1][0], row['epochs']) for row in numbers]
         seconds = [row['train_seconds'] for row in numbers]
         cells = (
-            setting.name,
-            setting.run_names,
+            group.name,
+            group.run_names,
             ', '.join(str(row['seed']) for row in numbers),
             ', '.join(dict.fromkeys(epochs)),
             ', '.join(dict.fromkeys(f'{row["steps"]:,}' for row in numbers)),
@@ -98,29 +98,29 @@ def _progress(last: float, epochs: int) -> str:
     return f'{epochs}' if last >= epochs else f'{last:g} of {epochs}'
 
 
-def _keys(settings: Sequence[Setting]) -> Table:
-    """Returns the config keys in which the settings differ."""
-    columns = [Column('key'), *(Column(setting.name, text=True) for setting in settings)]
+def _keys(groups: Sequence[Group]) -> Table:
+    """Returns the config keys in which the groups differ."""
+    columns = [Column('key'), *(Column(group.name, text=True) for group in groups)]
     rows = [
         (Cell(key, code=True), *('absent' if value is ABSENT else str(value) for value in values))
-        for key, values in differing_keys(settings).items()
+        for key, values in differing_keys(groups).items()
     ]
-    return Table('All config keys in which the settings differ', columns, rows)
+    return Table('All config keys in which the groups differ', columns, rows)
 
 
-def _recalls(settings: Sequence[Setting]) -> Table:
+def _recalls(groups: Sequence[Group]) -> Table:
     """Returns the best validations."""
-    values = best_values(settings)
-    columns = [Column('setting')]
+    values = best_values(groups)
+    columns = [Column('group')]
     for metric in values:
         direction, _, name = metric.rpartition('/')
         label = name.replace('recall@', 'R@') if direction else RECALLS.get(metric, 'MD')
-        columns.append(Column(label, METRIC_GROUPS.get(direction, '')))
+        columns.append(Column(label, HEADERS.get(direction, '')))
     columns.append(Column('best epoch'))
     best = {
-        metric: round(max(map(statistics.mean, of_settings)), 1)  # as shown
-        for metric, of_settings in values.items()
-        if metric != DISTANCE and len(settings) > 1  # distances depend on the scale of the scores
+        metric: round(max(map(statistics.mean, by_group)), 1)  # as shown
+        for metric, by_group in values.items()
+        if metric != DISTANCE and len(groups) > 1  # distances depend on the scale of the scores
     }
 
     def cell(metric: str, of_runs: Sequence[float]) -> str | Cell:
@@ -128,10 +128,10 @@ def _recalls(settings: Sequence[Setting]) -> Table:
         return Cell(show(metric, of_runs), best=True) if is_best else show(metric, of_runs)
 
     rows = [
-        (setting.name, *(cell(metric, of_settings[n]) for metric, of_settings in values.items()), best_epochs(setting))
-        for n, setting in enumerate(settings)
+        (group.name, *(cell(metric, by_group[n]) for metric, by_group in values.items()), best_epochs(group))
+        for n, group in enumerate(groups)
     ]
-    splits = {run.config['evaluation']['split']: None for setting in settings for run in setting.runs}
+    splits = {run.config['evaluation']['split']: None for group in groups for run in group.runs}
     caption = f'Best validation of each run on {", ".join(splits)}, in percent'
     return Table(f'{caption}; bold: the best of a column' if best else caption, columns, rows)
 
@@ -147,12 +147,12 @@ def _lacking(runs: Sequence[RunLog], split_name: str, data_root: str | None) -> 
     ]
 
 
-def _differences(settings: Sequence[Setting], found: Mapping[int, bootstrap.Hits]) -> Table:
-    """Returns the paired bootstrap of each two settings that have similarities."""
+def _differences(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -> Table:
+    """Returns the paired bootstrap of each two groups that have similarities."""
     rows = []
     for a, b in itertools.combinations(found, 2):
         result = bootstrap.difference(found[a], found[b])
-        names = (Cell(settings[n].name, note=f'{found[n].rsum():.1f}') for n in (a, b))
+        names = (Cell(groups[n].name, note=f'{found[n].rsum():.1f}') for n in (a, b))
         numbers = f'{result.rsum:+.1f}', f'{result.low:+.1f} to {result.high:+.1f}', f'{result.ahead:.1%}'
         difference, *others = (number.replace('-', MINUS) for number in numbers)
         rows.append((*names, Cell(difference, best=result.low > 0 or result.high < 0), *others))

@@ -14,9 +14,9 @@ from jitm.evaluation.retrieval import Retrieved, retrieve
 from jitm.evaluation.saved import names_of
 from jitm.evaluation.tables import table
 from jitm.outputs import MARK, OutputFolder, replacing_own
+from jitm.report.groups import read_run_log
 from jitm.report.matrices import Matrix
 from jitm.report.pictures import png
-from jitm.report.settings import read_run_log
 
 TOP_TEXTS = 5
 TOP_IMAGES = 3

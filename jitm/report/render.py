@@ -22,12 +22,12 @@ class Column(NamedTuple):
 
     Attributes:
       name: The header.
-      group: The header above it, shared by neighbours of the same group; '' for none.
+      above: The header above it, shared with its neighbours; '' for none.
       text: Whether its cells are text; numbers are aligned on the right.
     """
 
     name: str
-    group: str = ''
+    above: str = ''
     text: bool = False
 
 

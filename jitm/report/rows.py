@@ -9,7 +9,7 @@ from typing import Any
 from jitm.config import as_current
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, replacing
-from jitm.report.settings import RunLog, Setting, read_origins, read_run_log
+from jitm.report.groups import Group, RunLog, read_origins, read_run_log
 from jitm.runs.log import read_lines
 
 LOGGED = ('step', 'epoch', 'part')  # keys of a logged line that are not metrics
@@ -33,7 +33,7 @@ def row_of(run: RunLog) -> dict[str, Any]:
       metrics: of this validation; recalls and rsum in percent.
       rsum_by_epoch: pairs of epoch and rsum.
       config: without the `run` sub-dict, which does not change results.
-      origins: the settings behind the paths of other runs in the config, see `read_origins`.
+      origins: the configs behind the paths of other runs in the config, see `read_origins`.
 
     Raises:
       UserError: if there is no validation yet, or `timing.jsonl` is damaged.
@@ -103,17 +103,17 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def update_rows(settings: Sequence[Setting], path: Path) -> None:
+def update_rows(groups: Sequence[Group], path: Path) -> None:
     """Writes the rows of runs to a file, where they replace the rows of the same runs; others are kept.
 
     Args:
-      settings: the runs.
+      groups: the runs.
       path: the file; it is created if needed.
 
     Raises:
       UserError: if a run has no validation yet, or the file is damaged or cannot be written.
     """
-    new = {row['run']: row for setting in settings for row in map(row_of, setting.runs)}
+    new = {row['run']: row for group in groups for row in map(row_of, group.runs)}
     rows = (read_rows(path) if path.exists() else {}) | new
     text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows.values())
     with replacing(path) as file:

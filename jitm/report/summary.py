@@ -1,9 +1,9 @@
-"""The best validation metrics of each setting, and rsum by epoch."""
+"""The best validation metrics of each group, and rsum by epoch."""
 
 from collections.abc import Sequence
 
 from jitm.evaluation.tables import mean_and_deviation, table
-from jitm.report.settings import Setting
+from jitm.report.groups import Group
 
 RECALLS = {
     'i2t/recall@1': 'R@1 i2t',
@@ -17,16 +17,16 @@ RECALLS = {
 DISTANCE = 'mean_distance'
 
 
-def best_values(settings: Sequence[Setting]) -> dict[str, list[list[float]]]:
+def best_values(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
     """Returns the metrics of each run's best validation: the recalls, rsum, and the mean distance if all runs log it.
 
     Returns:
-      {metric: a list per setting of the values of its seeds}; recalls and rsum in percent.
+      {metric: a list per group of the values of its seeds}; recalls and rsum in percent.
 
     Raises:
       UserError: if a run has no validation yet.
     """
-    best = [[run.best_validation() for run in setting.runs] for setting in settings]
+    best = [[run.best_validation() for run in group.runs] for group in groups]
     has_distance = all(DISTANCE in line for lines in best for line in lines)
     metrics = [*RECALLS, *([DISTANCE] if has_distance else [])]
     return {metric: [[line[metric] for line in lines] for lines in best] for metric in metrics}
@@ -37,13 +37,13 @@ def show(metric: str, values: Sequence[float]) -> str:
     return mean_and_deviation(values, '.3g' if metric == DISTANCE else '.1f')
 
 
-def best_epochs(setting: Setting) -> str:
-    """Returns the epoch of the best validation of each run of a setting."""
-    return ', '.join(f'{run.best_validation()["epoch"]:g}' for run in setting.runs)
+def best_epochs(group: Group) -> str:
+    """Returns the epoch of the best validation of each run of a group."""
+    return ', '.join(f'{run.best_validation()["epoch"]:g}' for run in group.runs)
 
 
-def summary(settings: Sequence[Setting]) -> str:
-    """Returns Markdown tables of the best validation of each setting, and of rsum by epoch.
+def summary(groups: Sequence[Group]) -> str:
+    """Returns Markdown tables of the best validation of each group, and of rsum by epoch.
 
     Returns:
       Markdown: recalls and rsum in percent, and the mean distance (MD) if all runs log it; mean and sample standard
@@ -52,20 +52,19 @@ def summary(settings: Sequence[Setting]) -> str:
     Raises:
       UserError: if a run has no validation yet.
     """
-    values = best_values(settings)
-    header = ['setting', *(RECALLS.get(metric, 'MD') for metric in values), 'best epoch', 'runs']
+    values = best_values(groups)
+    header = ['group', *(RECALLS.get(metric, 'MD') for metric in values), 'best epoch', 'runs']
     best_rows = [
-        [setting.name, *(show(metric, values[metric][n]) for metric in values), best_epochs(setting), setting.run_names]
-        for n, setting in enumerate(settings)
+        [group.name, *(show(metric, values[metric][n]) for metric in values), best_epochs(group), group.run_names]
+        for n, group in enumerate(groups)
     ]
-    by_setting = [
-        [{line['epoch']: line['rsum'] for line in run.require_validations()} for run in setting.runs]
-        for setting in settings
+    by_group = [
+        [{line['epoch']: line['rsum'] for line in run.require_validations()} for run in group.runs] for group in groups
     ]
-    epochs = sorted({epoch for runs in by_setting for run in runs for epoch in run})
+    epochs = sorted({epoch for runs in by_group for run in runs for epoch in run})
     epoch_rows = [
-        [setting.name, *(mean_and_deviation([run[epoch] for run in runs if epoch in run]) for epoch in epochs)]
-        for setting, runs in zip(settings, by_setting, strict=True)
+        [group.name, *(mean_and_deviation([run[epoch] for run in runs if epoch in run]) for epoch in epochs)]
+        for group, runs in zip(groups, by_group, strict=True)
     ]
     epoch_header = ['rsum after epoch', *(f'{epoch:g}' for epoch in epochs)]
     return f'{table(header, best_rows)}\n\n{table(epoch_header, epoch_rows)}'

@@ -8,7 +8,7 @@ from typing import Any
 
 from jitm.evaluation.tables import mean_and_deviation, table
 from jitm.report.figures import Curve, curve, draw_curves, save
-from jitm.report.settings import RunLog, Setting
+from jitm.report.groups import Group, RunLog
 
 PLATEAU = 0.95  # of the loss of a collapsed model, i.e. for constant scores
 WINDOWS_PER_EPOCH = 10
@@ -74,8 +74,8 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     return joined
 
 
-def training(settings: Sequence[Setting]) -> str:
-    """Returns a Markdown table of the end of the collapsed phase and of the gradients of each setting.
+def training(groups: Sequence[Group]) -> str:
+    """Returns a Markdown table of the end of the collapsed phase and of the gradients of each group.
 
     Returns:
       Markdown: `plateau_end` of each seed; the minimum and the last of the medians by epoch of the gradient norm at the
@@ -86,8 +86,8 @@ def training(settings: Sequence[Setting]) -> str:
       UserError: if a run has no line of training.
     """
     rows = []
-    for setting in settings:
-        points = [read_points(run) for run in setting.runs]
+    for group in groups:
+        points = [read_points(run) for run in group.runs]
         gradients = [by_window(one['image_fc_gradient_norm'], 1) for one in points if one['image_fc_gradient_norm']]
         medians = [[statistics.median(gradient[epoch]) for epoch in sorted(gradient)] for gradient in gradients]
         shares = [by_window(one['hard_share'], 1) for one in points if one['hard_share']]
@@ -98,19 +98,19 @@ def training(settings: Sequence[Setting]) -> str:
             mean_and_deviation([statistics.mean(share[max(share)]) for share in shares], '.2f'),
             mean_and_deviation([max(rsum for _, rsum in one['rsum']) for one in points if one['rsum']]),
         ]
-        rows.append([setting.name, *cells, setting.run_names])
+        rows.append([group.name, *cells, group.run_names])
     gradient = 'image FC gradient'
     columns = ('plateau until epoch', f'min {gradient}', f'last {gradient}', 'last hard share', 'best rsum', 'runs')
-    return table(['setting', *columns], rows)
+    return table(['group', *columns], rows)
 
 
-def figure_of(settings: Sequence[Setting]) -> Any:
+def figure_of(groups: Sequence[Group]) -> Any:
     """Returns a matplotlib figure of the curves of each quantity that is logged.
 
     Raises:
       UserError: if a run has no line of training.
     """
-    figure, panels = draw_curves(settings, [curves(setting.runs) for setting in settings], QUANTITIES, NOTE)
+    figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], QUANTITIES, NOTE)
     for quantity, row in panels.items():
         if quantity == 'loss':
             for panel in row:
@@ -123,10 +123,10 @@ def figure_of(settings: Sequence[Setting]) -> Any:
     return figure
 
 
-def draw(settings: Sequence[Setting], output: Path) -> None:
+def draw(groups: Sequence[Group], output: Path) -> None:
     """Draws the curves of each quantity that is logged.
 
     Raises:
       UserError: if a run has no line of training, or the figure cannot be written.
     """
-    save(figure_of(settings), output)
+    save(figure_of(groups), output)

@@ -6,14 +6,14 @@ from pathlib import Path
 from jitm.errors import UserError
 from jitm.evaluation.tables import table
 from jitm.report.figures import Curve, curve, draw_curves, save
-from jitm.report.settings import RunLog, Setting
+from jitm.report.groups import Group, RunLog
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'
 
 
 def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
-    """Returns the curve of each metric over the runs of a setting.
+    """Returns the curve of each metric over the runs of a group.
 
     Raises:
       UserError: if a run has no validation, or there is no epoch of which all have one.
@@ -32,36 +32,36 @@ def first_epoch_above(mean: Curve, level: float) -> str:
     return next((f'{epoch:g}' for epoch in above), '-')
 
 
-def validation(settings: Sequence[Setting]) -> str:
-    """Returns a Markdown table of the best value of each curve, and when it exceeds that of the first setting.
+def validation(groups: Sequence[Group]) -> str:
+    """Returns a Markdown table of the best value of each curve, and when it exceeds that of the first group.
 
     Returns:
       Markdown: the best value of the mean over seeds in percent and its epoch, and the first epoch above the best value
-      of the first setting.
+      of the first group.
 
     Raises:
       UserError: if a run has no validation.
     """
-    by_setting = [curves(setting.runs) for setting in settings]
-    first = {name: max(best.mean) for name, best in by_setting[0].items()}
+    by_group = [curves(group.runs) for group in groups]
+    first = {name: max(best.mean) for name, best in by_group[0].items()}
     rows = []
-    for setting, by_metric in zip(settings, by_setting, strict=True):
+    for group, by_metric in zip(groups, by_group, strict=True):
         best = [max(zip(c.mean, c.epochs, strict=True), key=lambda point: point[0]) for c in by_metric.values()]
         cells = [f'{value:.1f} ({epoch:g})' for value, epoch in best]
         cells += [first_epoch_above(curve, first[name]) for name, curve in by_metric.items()]
-        rows.append([setting.name, *cells, setting.run_names])
+        rows.append([group.name, *cells, group.run_names])
     columns = [f'{title} (epoch)' for title in TITLES.values()]
     columns += [f'{title} above the first' for title in TITLES.values()]
-    return table(['setting', *columns, 'runs'], rows)
+    return table(['group', *columns, 'runs'], rows)
 
 
-def draw(settings: Sequence[Setting], output: Path) -> None:
+def draw(groups: Sequence[Group], output: Path) -> None:
     """Draws the curves.
 
     Raises:
       UserError: if a run has no validation or the figure cannot be written.
     """
-    figure, panels = draw_curves(settings, [curves(setting.runs) for setting in settings], TITLES, NOTE)
+    figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], TITLES, NOTE)
     for row in panels.values():
         row[0].set_ylim(bottom=0)
     save(figure, output)

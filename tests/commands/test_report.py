@@ -22,10 +22,10 @@ from jitm.outputs import OWNED, OutputFolder
 from jitm.report import render
 from jitm.report.bootstrap import RESAMPLES
 from jitm.report.figures import FORMATS, save
+from jitm.report.groups import read_run_log
 from jitm.report.matrices import saved_sims
 from jitm.report.render import Cell, Column, Table, breakable
 from jitm.report.rows import read_rows
-from jitm.report.settings import read_run_log
 from jitm.runs.checkpoint import Checkpoints
 from tests.conftest import TINY
 
@@ -61,7 +61,7 @@ class Page(HTMLParser):
 @pytest.fixture(autouse=True)
 def without_curves(monkeypatch):
     """Drawing takes a second; tests of the curves undo this."""
-    monkeypatch.setattr('jitm.report.page.training.figure_of', lambda settings: Figure(figsize=(1, 1)))
+    monkeypatch.setattr('jitm.report.page.training.figure_of', lambda groups: Figure(figsize=(1, 1)))
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def read(page):
 
 @pytest.fixture
 def four_runs(make_run):
-    """Two settings of two seeds each."""
+    """Two groups of two seeds each."""
     return [
         make_run('max_s0', 0, signal=1.0),
         make_run('max_s1', 1, signal=1.0),
@@ -118,8 +118,8 @@ def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, monkey
     assert report(*four_runs, '--output', output) == 0
     assert capsys.readouterr().out == f'written to {output}\n'
     parsed = read(output)
-    assert parsed.texts['title'] == ['Comparison of 2 settings, 4 runs']
-    assert parsed.texts['h2'] == ['Settings', 'Recalls', 'Curves', 'Significance', 'Examples']
+    assert parsed.texts['title'] == ['Comparison of 2 groups, 4 runs']
+    assert parsed.texts['h2'] == ['Runs', 'Recalls', 'Curves', 'Significance', 'Examples']
     assert parsed.addresses
     assert all(address.startswith('data:image/') for address in parsed.addresses)
     assert sum(address.startswith('data:image/svg+xml') for address in parsed.addresses) == 1
@@ -135,7 +135,7 @@ def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, monkey
 def test_tables_have_the_numbers_of_the_runs(four_runs, tmp_path):
     lines = [json.loads(line) for line in (four_runs[2] / 'metrics.jsonl').read_text().splitlines()]
     for line in (line for line in lines if line['part'] == 'dev'):
-        line['rsum'] += 10  # of one seed of the second setting
+        line['rsum'] += 10  # of one seed of the second group
         del line['crc32']
     (four_runs[2] / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     save_sims(four_runs[2], 0, 2.0)
@@ -171,7 +171,7 @@ def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
 
 
 def test_examples_have_captions_pictures_and_ranks(four_runs, tmp_path):
-    """The best setting is the second; each of its examples has a rank of the other setting, and two pictures or one."""
+    """The best group is the second; each of its examples has a rank of the other group, and two pictures or one."""
     output = tmp_path / 'page.html'
     assert report(*four_runs, '--output', output, '--queries', 2) == 0
     parsed = read(output)
@@ -200,15 +200,15 @@ def test_runs_without_similarities_name_the_command(make_run, tmp_path):
     assert report(*runs, '--output', tmp_path / 'page.html') == 0
     parsed = read(tmp_path / 'page.html')
     assert parsed.texts['li'] == [f"jitm eval --workdir '{tmp_path}/runs/it'\"'\"'s' --save_sims"]
-    assert 'Two settings need saved similarities' in parsed.texts['section'][-1]
+    assert 'Two groups need saved similarities' in parsed.texts['section'][-1]
     assert report(*runs, '--output', tmp_path / 'page.html', '--split', 'test') == 0
     items = read(tmp_path / 'page.html').texts['li']
     assert len(items) == 2
     assert all(item.endswith('--save_sims --split test') for item in items)
 
 
-def test_settings_of_other_data_are_left_out_of_the_comparison(four_runs, make_run, tmp_path):
-    """Seeds of one setting that are of different data leave this setting out, and no other."""
+def test_groups_of_other_data_are_left_out_of_the_comparison(four_runs, make_run, tmp_path):
+    """Seeds of one group that are of different data leave this group out, and no other."""
     split = scenes.load('dev', **DATA)
     other = dataclasses.replace(split, image_ids=split.image_ids[::-1])
     save_sims(four_runs[1], 1, 1.0, split=other, data='other/dev')
@@ -218,14 +218,14 @@ def test_settings_of_other_data_are_left_out_of_the_comparison(four_runs, make_r
         parsed = read(tmp_path / 'page.html')
         *_, significance, examples = parsed.texts['section']
         assert re.search(r'Left out of the comparison, .*max_s1/eval/dev/sims.npy of other/dev\.', significance)
-        assert ('Two settings need saved similarities to be compared' in significance) == (not compared)
-        assert ('Two settings need saved similarities of the same images' in examples) == (not compared)
+        assert ('Two groups need saved similarities to be compared' in significance) == (not compared)
+        assert ('Two groups need saved similarities of the same images' in examples) == (not compared)
         assert ('only softmax' in examples) == compared
     assert len(parsed.texts['table']) == 5
     assert 'max_of_hinges' not in parsed.texts['table'][3]
 
 
-def test_settings_of_the_same_captions_in_another_folder_are_compared(four_runs, tmp_path):
+def test_groups_of_the_same_captions_in_another_folder_are_compared(four_runs, tmp_path):
     for run in four_runs[2:]:
         save_sims(run, 0, 2.0, data='photos/dev')
     assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
@@ -244,11 +244,11 @@ def test_similarities_of_data_that_moved_are_found(make_run, tmp_path, monkeypat
     assert saved_sims(log, 'dev', 'moved') == moved
 
 
-def test_one_setting_has_a_page(make_run, tmp_path):
+def test_one_group_has_a_page(make_run, tmp_path):
     assert report(make_run('a', signal=1.0), make_run('b', 1), '--output', tmp_path / 'page.html') == 0
     parsed = read(tmp_path / 'page.html')
-    assert parsed.texts['title'] == ['Comparison of 1 setting, 2 runs']
-    assert 'There is one setting' in parsed.texts['section'][3]
+    assert parsed.texts['title'] == ['Comparison of 1 group, 2 runs']
+    assert 'There is one group' in parsed.texts['section'][3]
 
 
 def test_names_and_captions_are_escaped(make_run, tmp_path, monkeypatch):

@@ -40,14 +40,14 @@ def test_hits_of_all_images_are_rsum(image_of_text):
 
 @pytest.mark.parametrize('image_of_text', [EVEN, UNEVEN])
 def test_bootstrap_is_that_of_a_loop_over_resamples(image_of_text):
-    """Two seeds of each setting, averaged in each resample; the resamples of the loop are others."""
+    """Two seeds of each group, averaged in each resample; the resamples of the loop are others."""
     strengths = ((0, 1.2), (1, 1.0)), ((2, 1.0), (3, 0.9))
-    settings = [[make(*strength, image_of_text) for strength in seeds] for seeds in strengths]
-    first, second = map(hits, settings)
+    groups = [[make(*strength, image_of_text) for strength in seeds] for seeds in strengths]
+    first, second = map(hits, groups)
     got = difference(first, second)
 
     def loop(images):
-        one, other = (np.mean([resampled_rsum(matrix, images) for matrix in matrices]) for matrices in settings)
+        one, other = (np.mean([resampled_rsum(matrix, images) for matrix in matrices]) for matrices in groups)
         return one - other
 
     resamples = np.random.default_rng(4).integers(IMAGES, size=(300, IMAGES))
@@ -67,7 +67,7 @@ def test_intervals_are_reproducible():
     assert difference(*values) == difference(*values)
 
 
-def test_equal_settings_differ_by_exactly_zero():
+def test_equal_groups_differ_by_exactly_zero():
     """Three seeds in two orders: the sums of thirds differ in the last bit, the comparison does not."""
     one, two, three = map(make, range(3))
     for a, b in (([one], [one]), ([one, two, three], [three, two, one])):
@@ -76,7 +76,7 @@ def test_equal_settings_differ_by_exactly_zero():
         assert got.rsum == pytest.approx(0, abs=1e-9)
 
 
-def test_a_setting_that_is_always_better_is_ahead_in_all_resamples():
+def test_a_group_that_is_always_better_is_ahead_in_all_resamples():
     values = hits([make(0, 100.0)]), hits([make(5, -3.0)])
     got = difference(*values)
     back = difference(*values[::-1])

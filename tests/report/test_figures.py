@@ -9,7 +9,7 @@ from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.report import difficulty, validation
 from jitm.report.figures import Curve, arrange, curve
-from jitm.report.settings import Setting, distinguish, read_run_log, read_settings
+from jitm.report.groups import Group, distinguish, read_groups, read_run_log
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, draw, plateau_end, read_points, training
 from tests.conftest import environment
@@ -53,13 +53,13 @@ def write_training(folder, rsums=(), config=None, **values):
     return write(folder, config or config_of(), lines)
 
 
-def test_summary_averages_seeds_of_a_setting(tmp_path):
+def test_summary_averages_seeds_of_a_group(tmp_path):
     runs = [
         write_run(tmp_path / 'a0', 0, [3, 100, 90]),
         write_run(tmp_path / 'b0', 0, [3, 50], loss='sum_of_hinges'),
         write_run(tmp_path / 'a1', 1, [5, 102, 104, 107]),
     ]
-    lines = summary(read_settings(runs)).splitlines()
+    lines = summary(read_groups(runs)).splitlines()
     recalls = '10.0 ± 0.0 | 50.0 ± 0.0 | 100.0 ± 0.0'
     assert lines[2] == f'| max_of_hinges | {recalls} | {recalls} | 103.5 ± 4.9 | 1, 3 | a0, a1 |'
     assert lines[3] == '| sum_of_hinges | 10.0 | 50.0 | 100.0 | 10.0 | 50.0 | 100.0 | 50.0 | 1 | b0 |'
@@ -79,11 +79,11 @@ def test_summary_has_the_mean_distance_if_all_runs_log_it(tmp_path):
         return write(tmp_path / name, config_of(seed), lines)
 
     new = [write_distances(f'new{n}', n, [{'mean_distance': 0.1}, {'mean_distance': 0.5 + n / 10}]) for n in (0, 1)]
-    header, _, row = summary(read_settings(new)).splitlines()[:3]
+    header, _, row = summary(read_groups(new)).splitlines()[:3]
     assert header.endswith('| rsum | MD | best epoch | runs |')
     assert row.endswith('| 61.0 ± 0.0 | 0.55 ± 0.0707 | 1, 1 | new0, new1 |')
     half_old = write_distances('old', 2, [{'mean_distance': 0.5}, {}])
-    header, _, row = summary(read_settings([*new, half_old])).splitlines()[:3]
+    header, _, row = summary(read_groups([*new, half_old])).splitlines()[:3]
     assert header.endswith('| rsum | best epoch | runs |')
     assert row.endswith('| 61.0 ± 0.0 | 1, 1, 1 | new0, new1, old |')
 
@@ -93,13 +93,13 @@ def test_directories_without_a_run_are_refused(tmp_path, capsys):
         read_run_log(tmp_path / 'nowhere')
     empty = write(tmp_path / 'empty', config_of(), [])
     with pytest.raises(UserError, match='empty has no validation yet'):
-        summary(read_settings([empty]))
+        summary(read_groups([empty]))
     with pytest.raises(UserError, match='empty has no line of training yet'):
-        training(read_settings([empty]))
+        training(read_groups([empty]))
     with pytest.raises(UserError, match='empty has no line of training yet'):
-        difficulty.difficulty(read_settings([empty]))
+        difficulty.difficulty(read_groups([empty]))
     with pytest.raises(UserError, match='empty has no validation yet'):
-        validation.validation(read_settings([empty]))
+        validation.validation(read_groups([empty]))
     for report in ('summary', 'training', 'validation', 'difficulty'):
         assert cli.main(['report', report, str(tmp_path / 'nowhere')]) == 2
         assert capsys.readouterr().err.startswith('error: ')
@@ -194,16 +194,16 @@ HINGES = 'ranking.sum_of_hinges'
         ),
     ],
 )
-def test_settings_are_named_by_their_differences(configs, names):
+def test_groups_are_named_by_their_differences(configs, names):
     words = distinguish([nested(**config) for config in configs])
     assert [', '.join(word.values()) for word in words] == names
 
 
-def test_run_section_does_not_make_a_setting(tmp_path):
+def test_run_section_does_not_make_a_group(tmp_path):
     runs = [write_run(tmp_path / f'a{seed}', seed, [1]) for seed in (0, 1)]
-    (setting,) = read_settings(runs)
-    assert setting.words == {}
-    assert setting.name == 'a0, a1'
+    (group,) = read_groups(runs)
+    assert group.words == {}
+    assert group.name == 'a0, a1'
 
 
 @pytest.mark.parametrize(
@@ -214,19 +214,19 @@ def test_run_section_does_not_make_a_setting(tmp_path):
         ('relevance.path', ['relevance.path=data/a', 'relevance.path=data/b']),
     ],
 )
-def test_paths_make_settings(tmp_path, key, names):
+def test_paths_make_groups(tmp_path, key, names):
     section, _, last = key.partition('.')
     runs = [
         write_run(tmp_path / f'{path}{seed}', seed, [1], **{section: {last: f'data/{path}'}})
         for path in 'ab'
         for seed in (0, 1)
     ]
-    settings = read_settings(runs)
-    assert [setting.name for setting in settings] == names
-    assert [setting.run_names for setting in settings] == ['a0, a1', 'b0, b1']
+    groups = read_groups(runs)
+    assert [group.name for group in groups] == names
+    assert [group.run_names for group in groups] == ['a0, a1', 'b0, b1']
 
 
-def test_paths_of_runs_of_one_setting_are_unified(tmp_path):
+def test_paths_of_runs_of_one_group_are_unified(tmp_path):
     """Each seed has its own anchor (OAS) or its own mined negatives (second stage of AOQ)."""
     for seed in (0, 1):
         (tmp_path / f's{seed}').mkdir()
@@ -242,9 +242,7 @@ def test_paths_of_runs_of_one_setting_are_unified(tmp_path):
         offline = {'path': str(path / f'{name}_candidates')}
         return write_run(path / f'after_{name}', seed, [1 + seed], members=members, offline=offline)
 
-    after_alone, after_other = read_settings(
-        [write_stage(0, 'alone'), write_stage(1, 'alone'), write_stage(0, 'other')]
-    )
+    after_alone, after_other = read_groups([write_stage(0, 'alone'), write_stage(1, 'alone'), write_stage(0, 'other')])
     assert after_alone.run_names == 's0/after_alone, s1/after_alone'
     assert after_other.run_names == 'after_other'
     assert after_alone.name == f'init_from={tmp_path}/s0/alone'
@@ -252,20 +250,20 @@ def test_paths_of_runs_of_one_setting_are_unified(tmp_path):
 
 
 def test_models_have_columns_if_other_keys_differ():
-    def settings(*configs):
-        return [Setting(words, []) for words in distinguish([nested(**config) for config in configs])]
+    def groups(*configs):
+        return [Group(words, []) for words in distinguish([nested(**config) for config in configs])]
 
-    losses = settings({'model__mlp': 1}, {'model__mlp': 2, 'terms__ranking__loss': HINGES})
+    losses = groups({'model__mlp': 1}, {'model__mlp': 2, 'terms__ranking__loss': HINGES})
     assert arrange(losses) == [('', 'max_of_hinges'), ('', 'sum_of_hinges')]
-    models = settings({'model__mlp': 1}, {'model__mlp': 2})
+    models = groups({'model__mlp': 1}, {'model__mlp': 2})
     assert arrange(models) == [('', 'mlp=1'), ('', 'mlp=2')]
-    both = settings(
+    both = groups(
         {'model__mlp': 1},
         {'model__mlp': 2},
         {'model__mlp': 2, 'terms__ranking__loss': HINGES},
     )
     assert arrange(both) == [('mlp=1', 'max_of_hinges'), ('mlp=2', 'max_of_hinges'), ('mlp=2', 'sum_of_hinges')]
-    alone = settings({}, {'model__name': 'scan.SCAN', 'terms__ranking__loss': HINGES})
+    alone = groups({}, {'model__name': 'scan.SCAN', 'terms__ranking__loss': HINGES})
     assert arrange(alone) == [('', 'max_of_hinges, VSE'), ('', 'sum_of_hinges, SCAN')]
 
 
@@ -318,10 +316,10 @@ def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
         {'step': step, 'epoch': step / 20, 'part': 'train', 'target/ranking_loss': step, 'target/collapsed_loss': 4}
         for step in (1, 2)
     ]
-    (fast,) = read_settings([write(tmp_path / 'c', config_of(), fine)])
+    (fast,) = read_groups([write(tmp_path / 'c', config_of(), fine)])
     assert curves(fast.runs) == {'loss': Curve([0.05], [0.375], [0.375], [0.375])}
-    (setting,) = read_settings(runs)
-    joined = curves(setting.runs)
+    (group,) = read_groups(runs)
+    joined = curves(group.runs)
     assert joined.keys() == {'loss', 'absolute_gap', 'rsum'}
     assert joined['loss'] == Curve([0.05, 0.15, 0.25], [0.75, 0.75, 0.5], [0.5, 0.5, 0.25], [1.0, 1.0, 0.75])
     assert joined['absolute_gap'] == Curve([0.05, 0.15, 0.25], *3 * [[0.1, 0.2, 0.3]])
@@ -347,7 +345,7 @@ def test_training_table(tmp_path):
         ),
         write_training(tmp_path / 'c', loss=[1], config=config_of(loss='sum_of_hinges')),
     ]
-    assert training(read_settings(runs)).splitlines()[2:] == [
+    assert training(read_groups(runs)).splitlines()[2:] == [
         '| max_of_hinges | 1.3, - | 0.075 ± 0.035 | 0.25 ± 0.21 | 0.65 ± 0.21 | 32.0 ± 2.8 | a, b |',
         '| sum_of_hinges | 0.1 | - | - | - | - | c |',
     ]
@@ -377,13 +375,13 @@ def write_validations(folder, rsums, **changes):
 
 
 def test_validation_table(tmp_path):
-    """The means are 0, 40, 60, 50 of the first setting, and 0, 60, 61 of the second, which exceeds 60 at epoch 2."""
+    """The means are 0, 40, 60, 50 of the first group, and 0, 60, 61 of the second, which exceeds 60 at epoch 2."""
     runs = [
         write_validations(tmp_path / 'a0', [0, 30, 50, 50], seed=0),
         write_validations(tmp_path / 'a1', [0, 50, 70, 50], seed=1),
         write_validations(tmp_path / 'b', [0, 60, 61], loss='sum_of_hinges'),
     ]
-    assert validation.validation(read_settings(runs)).splitlines()[2:] == [
+    assert validation.validation(read_groups(runs)).splitlines()[2:] == [
         '| max_of_hinges | 6.0 (2) | 12.0 (2) | 60.0 (2) | - | - | - | a0, a1 |',
         '| sum_of_hinges | 6.1 (2) | 12.2 (2) | 61.0 (2) | 2 | 2 | 2 | b |',
     ]
@@ -395,13 +393,13 @@ def test_seeds_without_a_common_validation_are_refused(tmp_path):
     (runs[0] / 'metrics.jsonl').write_text(lines[0])
     (runs[1] / 'metrics.jsonl').write_text(lines[1])
     with pytest.raises(UserError, match=r'a0, .*a1 have no validation of the same epoch'):
-        validation.validation(read_settings(runs))
+        validation.validation(read_groups(runs))
 
 
 def test_validation_curves(tmp_path):
     runs = [write_validations(tmp_path / f'a{n}', rsums, seed=n) for n, rsums in enumerate(([0, 30, 50], [10, 50]))]
-    (setting,) = read_settings(runs)
-    assert validation.curves(setting.runs) == {
+    (group,) = read_groups(runs)
+    assert validation.curves(group.runs) == {
         'i2t/recall@1': Curve([0, 1], [0.5, 4], [0, 3], [1, 5]),
         't2i/recall@1': Curve([0, 1], [1, 8], [0, 6], [2, 10]),
         'rsum': Curve([0, 1], [5, 40], [0, 30], [10, 50]),
@@ -491,14 +489,14 @@ def test_zero_gradients_can_be_drawn(tmp_path, monkeypatch):
 
 
 def test_unwritable_figure_is_a_user_error(tmp_path):
-    settings = read_settings([write_training(tmp_path / 'run', loss=[8, 8])])
+    groups = read_groups([write_training(tmp_path / 'run', loss=[8, 8])])
     for output, message in (
         (tmp_path, 'exists and was not written by jitm'),
         (tmp_path / 'figure.xyz', r'figure\.xyz has the suffix \.xyz; give --output one of png, '),
         (tmp_path / 'run' / 'config.json' / 'figure.png', r'figure\.png cannot be written: '),
     ):
         with pytest.raises(UserError, match=message):
-            draw(settings, output)
+            draw(groups, output)
 
 
 def test_libraries_are_loaded_for_drawing_only():

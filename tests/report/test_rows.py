@@ -7,8 +7,8 @@ import pytest
 
 from jitm.commands import cli
 from jitm.errors import UserError
+from jitm.report.groups import differing_keys, group_runs, read_groups, read_run_log
 from jitm.report.rows import read_rows, read_runs, row_of, update_rows
-from jitm.report.settings import differing_keys, group_runs, read_run_log, read_settings
 from jitm.report.summary import summary
 from tests.report.test_figures import config_of
 
@@ -67,32 +67,32 @@ def test_summary_from_rows_is_that_of_the_runs(tmp_path, capsys):
     ]
     (tmp_path / 'a1' / 'config.json').write_text(json.dumps(config_of(1, epochs=2)))
     rows = tmp_path / 'rows.jsonl'
-    update_rows(read_settings(runs), rows)
+    update_rows(read_groups(runs), rows)
     for inputs in ([rows], runs, [rows, '--select', f'{tmp_path}/a*,*/b']):
         assert cli.main(['report', 'summary', *map(str, inputs)]) == 0
-        assert capsys.readouterr().out == summary(read_settings(runs)) + '\n'
+        assert capsys.readouterr().out == summary(read_groups(runs)) + '\n'
     assert cli.main(['report', 'summary', str(rows), '--select', '*/a?']) == 0
-    assert capsys.readouterr().out == summary(read_settings(runs[:2])) + '\n'
+    assert capsys.readouterr().out == summary(read_groups(runs[:2])) + '\n'
 
 
 def test_rows_of_the_same_run_are_replaced_in_place(workplace):
     for seed, (name, rsums) in enumerate({'a': [1, 2], 'b': [3, 4]}.items()):
         write_run(workplace / name, rsums, seed)
-    update_rows(read_settings([workplace / 'a']), workplace / 'new' / 'rows.jsonl')
+    update_rows(read_groups([workplace / 'a']), workplace / 'new' / 'rows.jsonl')
     rows = workplace / 'new' / 'rows.jsonl'
-    update_rows(read_settings([workplace / 'b', workplace / 'a']), rows)
+    update_rows(read_groups([workplace / 'b', workplace / 'a']), rows)
     first = rows.read_bytes()
     assert [*read_rows(rows)] == [str(workplace / name) for name in 'ab']
-    update_rows(read_settings([workplace / 'a']), rows)
+    update_rows(read_groups([workplace / 'a']), rows)
     assert rows.read_bytes() == first
     shutil.rmtree(workplace / 'a')
     write_run(workplace / 'a', [1, 7])
-    update_rows(read_settings([workplace / 'a']), rows)
+    update_rows(read_groups([workplace / 'a']), rows)
     assert [row['metrics']['rsum'] for row in read_rows(rows).values()] == [7, 4]
     assert [path.name for path in rows.parent.iterdir()] == ['rows.jsonl']
 
 
-def test_seeds_of_a_stage_are_one_setting_without_their_runs(workplace):
+def test_seeds_of_a_stage_are_one_group_without_their_runs(workplace):
     """Each seed is initialized from a run of its own, which itself is; the rows are written one by one."""
     rows = workplace / 'rows.jsonl'
 
@@ -104,29 +104,29 @@ def test_seeds_of_a_stage_are_one_setting_without_their_runs(workplace):
             path = str(
                 write_run(folder / f'stage{stage}', seed=seed, loss=loss if stage == 0 else 'x', members=members)
             )
-        update_rows(read_settings([folder / 'stage2']), rows)
+        update_rows(read_groups([folder / 'stage2']), rows)
 
     for loss in ('max_of_hinges', 'sum_of_hinges'):
         for seed in (0, 1):
             write_chain(seed, loss)
-    before = [setting.run_names for setting in group_runs(read_runs([rows]))]
+    before = [group.run_names for group in group_runs(read_runs([rows]))]
     for folder in workplace.glob('*_of_hinges?'):
         shutil.rmtree(folder)
-    settings = group_runs(read_runs([rows]))
-    assert [setting.run_names for setting in settings] == before
+    groups = group_runs(read_runs([rows]))
+    assert [group.run_names for group in groups] == before
     assert before == [f'{loss}0/stage2, {loss}1/stage2' for loss in ('max_of_hinges', 'sum_of_hinges')]
-    assert [*differing_keys(settings)] == ['members.target.init_from']
+    assert [*differing_keys(groups)] == ['members.target.init_from']
 
 
 def test_damaged_rows_are_refused_and_kept(tmp_path):
-    settings = read_settings([write_run(tmp_path / 'a')])
+    groups = read_groups([write_run(tmp_path / 'a')])
     rows = tmp_path / 'rows.jsonl'
-    update_rows(settings, rows)
+    update_rows(groups, rows)
     good = rows.read_text()
     for bad in ('{"run": ', '{"run": "b"}', '3', '[]'):
         rows.write_text(good + bad + '\n')
         with pytest.raises(UserError, match=r'line 2 of .*rows.jsonl is not a row of jitm report --rows'):
-            update_rows(settings, rows)
+            update_rows(groups, rows)
         assert rows.read_text() == good + bad + '\n'
     rows.write_bytes(b'\xff\xfe')
     with pytest.raises(UserError, match=r'rows.jsonl cannot be read'):
@@ -135,14 +135,14 @@ def test_damaged_rows_are_refused_and_kept(tmp_path):
         read_runs([tmp_path / 'none'])
     (tmp_path / 'a' / 'timing.jsonl').write_text('{"step": 1}\n')
     with pytest.raises(UserError, match=r'timing.jsonl is damaged'):
-        row_of(settings[0].runs[0])
+        row_of(groups[0].runs[0])
 
 
 @pytest.mark.parametrize('name', ['a\u2028b', 'a\x85b', 'a\x0bb'])
 def test_runs_with_line_separators_in_their_names(workplace, name):
     write_run(workplace / name)
     rows = workplace / 'rows.jsonl'
-    update_rows(read_settings([workplace / name]), rows)
+    update_rows(read_groups([workplace / name]), rows)
     assert [*read_rows(rows)] == [str(workplace / name)]
 
 
@@ -151,4 +151,4 @@ def test_patterns_without_a_run_and_repeated_runs_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"no run is named 'b\*'; the names are such as .*a"):
         read_runs([run], ['b*'])
     with pytest.raises(UserError, match=r'a is given twice; give each run once'):
-        read_settings([run, tmp_path / 'a'])
+        read_groups([run, tmp_path / 'a'])

@@ -1,4 +1,4 @@
-"""Logs of runs, grouped by setting; each setting is named by the config keys in which the settings differ."""
+"""Logs of runs, grouped by group; each group is named by the config keys in which the groups differ."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ class RunLog:
       workdir: the run directory.
       config: a nested dict.
       lines: of `metrics.jsonl`.
-      origins: the settings behind the paths of other runs in the config, see `read_origins`; None to read them.
+      origins: the configs behind the paths of other runs in the config, see `read_origins`; None to read them.
     """
 
     workdir: Path
@@ -77,7 +77,7 @@ class RunLog:
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Group:
     """Runs that differ only in the seed, and their words, see `distinguish`."""
 
     words: Mapping[str, str]
@@ -91,7 +91,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Its words; for a single setting the names of its run directories."""
+        """Its words; for a single group the names of its run directories."""
         return ', '.join(self.words.values()) or self.run_names
 
 
@@ -120,7 +120,7 @@ def read_run_log(workdir: Path) -> RunLog:
     return RunLog(workdir, config, lines)
 
 
-def setting_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+def config_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flattened config without the seed and the `run` sub-dict, which does not change results.
 
     Paths are kept, since logs do not show whether two paths hold the same data, words or weights; see `read_origins`
@@ -130,14 +130,14 @@ def setting_keys(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
-    """Identifies the settings of the runs whose weights or mined negatives a run reads.
+    """Identifies the configs of the runs whose weights or mined negatives a run reads.
 
     Args:
       config: of the run, a nested dict.
 
     Returns:
-      {path in the config: hash of the settings of the runs behind it}, equal for the seeds of a setting. Paths that are
-      not of a run, or of a run that does not exist any more, are left out.
+      {path in the config: hash of the configs of the runs behind it}, equal for the seeds of a group. Paths that lead
+      to no run are left out.
     """
     members = [member['init_from'] for member in config['members'].values() if member.get('init_from')]
     runs = {path: ['init_from', path] for path in members}
@@ -148,9 +148,9 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
         with contextlib.suppress(OSError, ValueError):
             texts = {workdir: (Path(workdir) / 'config.json').read_text() for workdir in workdirs}
             configs = [as_current(parse_json(text), workdir) for workdir, text in texts.items()]
-            settings = [setting_keys(replace_run_paths(one, read_origins(one))) for one in configs]
-            if settings:
-                text = json.dumps([kind, settings], sort_keys=True)
+            compared = [config_keys(replace_run_paths(one, read_origins(one))) for one in configs]
+            if compared:
+                text = json.dumps([kind, compared], sort_keys=True)
                 origins[path] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return origins
 
@@ -172,7 +172,7 @@ def replace_run_paths(config: Mapping[str, Any], replacements: Mapping[str, str]
     return config
 
 
-def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
+def read_groups(workdirs: Sequence[Path]) -> list[Group]:
     """Reads the logs of runs and groups them, see `group_runs`.
 
     Raises:
@@ -181,10 +181,10 @@ def read_settings(workdirs: Sequence[Path]) -> list[Setting]:
     return group_runs(map(read_run_log, workdirs))
 
 
-def group_runs(runs: Iterable[RunLog]) -> list[Setting]:
+def group_runs(runs: Iterable[RunLog]) -> list[Group]:
     """Groups runs that differ only in the seed, in the order of their first runs.
 
-    Where a config names other runs (initial weights, mined negatives), their settings count, not their paths.
+    Where a config names other runs (initial weights, mined negatives), their configs count, not their paths.
 
     Raises:
       UserError: if a run is given twice, which would count it as two seeds.
@@ -203,22 +203,22 @@ def group_runs(runs: Iterable[RunLog]) -> list[Setting]:
         run = dataclasses.replace(
             run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
         )
-        group = next((group for group in groups if setting_keys(group[0].config) == setting_keys(run.config)), None)
+        group = next((group for group in groups if config_keys(group[0].config) == config_keys(run.config)), None)
         if group is None:
             groups.append([run])
         else:
             group.append(run)
     words = distinguish([group[0].config for group in groups])
-    return [Setting(*setting) for setting in zip(words, groups, strict=True)]
+    return [Group(*group) for group in zip(words, groups, strict=True)]
 
 
-def differing_keys(settings: Sequence[Setting]) -> dict[str, list[Any]]:
-    """Returns all keys in which settings differ, in the order of sections in their names, see `distinguish`.
+def differing_keys(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """Returns all keys in which groups differ, in the order of sections in their names, see `distinguish`.
 
     Returns:
-      {key: the value of each setting, `ABSENT` for settings without the key}.
+      {key: the value of each group, `ABSENT` for groups without the key}.
     """
-    flat = [setting_keys(setting.runs[0].config) for setting in settings]
+    flat = [config_keys(group.runs[0].config) for group in groups]
     keys = sorted({key for one in flat for key in one}, key=lambda key: (_section_rank(key), key))
     values = {key: [one.get(key, ABSENT) for one in flat] for key in keys}
     return {key: row for key, row in values.items() if any(value != row[0] for value in row)}
@@ -238,12 +238,12 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     each, keys that all configs have come before others, and names before numbers.
 
     Args:
-      configs: nested dicts with distinct `setting_keys`.
+      configs: nested dicts with distinct `config_keys`.
 
     Returns:
       For each config {key: word}, with the same keys in all.
     """
-    flat = [setting_keys(config) for config in configs]
+    flat = [config_keys(config) for config in configs]
     keys = {key for one in flat for key in one}
     topics = _topics(flat)
     words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys} | topics
