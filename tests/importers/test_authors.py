@@ -342,6 +342,8 @@ def changed(modules, number, **tensors):
         ('esa', SYSTEMS['vse_infinity'][1], {}, 'lacks tensors (model.0.linear1.bias, '),
         ('vse_infinity', SYSTEMS['rvsepp'][1], {}, "'model.0.mlp.layers.0.weight' of shape [3, 6] where"),
         ('scan', [], SCAN, "lacks the tensor 'model.0.fc.weight'"),
+        ('scan', SYSTEMS['scan'][1], SCAN | {'raw_feature_norm': 'l2norm'}, "with raw_feature_norm='l2norm'"),
+        ('dbl', SYSTEMS['dbl'][1], {'no_simnorm': True}, 'was trained with no_simnorm=True, but DBL has False here'),
     ],
 )
 def test_other_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys, system, modules, options, message):

@@ -202,6 +202,8 @@ def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     encoded_by = {**network.identity, 'image_size': [SIZE, SIZE], 'origin': network.origin}
     monkeypatch.chdir(root)
     assert networks.restore(encoded_by, Path('run')).identity == network.identity
+    earlier = network.identity['network'].replace('\n', '\n    weight_norm = False\n', 1)  # an attribute that is gone
+    assert networks.restore(encoded_by | {'network': earlier}, Path('run')).identity == network.identity
     (tmp_path / 'weights.npy').rename(tmp_path / 'moved.npy')
     assert networks.restore(encoded_by, Path('run'), tmp_path / 'moved.npy').identity == network.identity
     for moved, sentence in (
