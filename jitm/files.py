@@ -49,8 +49,8 @@ def check_within(name: str, where: str) -> None:
     """Raises a UserError if a name leads out of its folder.
 
     Args:
-      name: see `leads_out`.
-      where: the file and the line or entry with the name, for the message.
+      name: See `leads_out`.
+      where: The file and the line or entry with the name, for the message.
     """
     if leads_out(name):
         raise UserError(f'{where} names {name!r}, which is no path within its folder: put the file there, or link it')
@@ -61,8 +61,8 @@ def writing(path: Path, remedy: str = 'make room, or choose another folder') -> 
     """Turns an error of the file system within the block into a UserError.
 
     Args:
-      path: the file or folder that the block writes.
-      remedy: the end of the message.
+      path: The file or folder that the block writes.
+      remedy: The end of the message.
 
     Raises:
       UserError: if it cannot be written, for example on a full disk.
@@ -82,7 +82,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Processes that replace the same file take turns. What a killed one left is overwritten.
 
     Args:
-      path: the file; its folder is created if needed.
+      path: The file; its folder is created if needed.
 
     Yields:
       The open file, in binary mode.
@@ -171,7 +171,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Reads a JSONL file of objects.
 
     Args:
-      path: the file; a missing one has no lines. An incomplete last line, of a process that was killed while it wrote
+      path: The file; a missing one has no lines. An incomplete last line, of a process that was killed while it wrote
         it, is left out.
 
     Raises:

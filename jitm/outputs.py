@@ -22,15 +22,15 @@ class OutputFolder:
     and are neither replaced nor removed.
 
     Attributes:
-      path: where it lies.
+      path: The path of the folder.
     """
 
     def __init__(self, path: Path, kind: str):
         """Checks that the folder may be taken; the first file that is written takes it.
 
         Args:
-          path: the folder, which need not exist.
-          kind: what it holds, with its article, such as 'an index'.
+          path: The folder, which need not exist.
+          kind: What it holds, with its article, such as 'an index'.
 
         Raises:
           UserError: if it has files of somebody else, or output of another kind.
@@ -80,7 +80,7 @@ class OutputFolder:
         """Registers files before they are written.
 
         Args:
-          names: the files, relative to the folder.
+          names: The files, relative to the folder.
 
         Raises:
           UserError: if one exists that jitm did not write, or the folder cannot be written.
@@ -111,7 +111,7 @@ class OutputFolder:
         """Removes those of some files that jitm wrote, and the folders within this one that they leave empty.
 
         Args:
-          names: the files, relative to the folder.
+          names: The files, relative to the folder.
 
         Raises:
           UserError: if the folder cannot be written.

@@ -37,8 +37,8 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
 
     Args:
       coordinator: `host:port` of process 0.
-      num_processes: total number of processes.
-      process_id: number of this process, from 0.
+      num_processes: Total number of processes.
+      process_id: Number of this process, from 0.
 
     Raises:
       UserError: if the processes do not join in time, or have other versions or numbers.
@@ -106,8 +106,8 @@ def share(items: Sequence[T], function: Callable[[T], chex.ArrayTree]) -> Iterat
     """Applies a function to each item in one of the processes; all of them must call this with the same items.
 
     Args:
-      items: the items, which the processes take in turns.
-      function: returns numpy arrays, whose shapes are the same for all items.
+      items: The items, which the processes take in turns.
+      function: Returns numpy arrays, whose shapes are the same for all items.
 
     Yields:
       The result of each item in order, in every process.
@@ -260,9 +260,9 @@ def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], 
     """Makes the batches of the next steps in a thread and moves them to the devices in advance.
 
     Args:
-      make_batch: a pure function of the step.
-      steps: in order.
-      depth: number of batches made in advance.
+      make_batch: A pure function of the step.
+      steps: The steps, in order.
+      depth: Number of batches made in advance.
 
     Yields:
       The batch of each step, on the devices.

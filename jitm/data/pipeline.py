@@ -49,8 +49,8 @@ def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
     """Returns some texts of a split, padded with 0.
 
     Args:
-      tokens: of the split.
-      index: int [N], rows of the texts.
+      tokens: The captions of the split.
+      index: Rows of the texts, int [N].
       length: L, at least their maximum length.
 
     Returns:
@@ -101,8 +101,8 @@ def take_images(
 
     Args:
       split: I images.
-      index: int [N], rows of the images.
-      reads: see `Matcher.reads`.
+      index: Rows of the images, int [N].
+      reads: See `Matcher.reads`.
       tags: `Tokens.tags` of the split, for models that read them; they are padded to the longest of the split.
 
     Returns:
@@ -135,23 +135,23 @@ class Pipeline:
     texts that an epoch leaves out differ between epochs.
 
     Attributes:
-      split: images and captions.
-      tokens: the captions as ids.
-      vocabulary: of these ids.
-      batch_size: B of the global batch.
-      seed: of the permutations.
-      length_multiple: texts are padded to a multiple of this, at least to the longest text of the batch before
+      split: Images and captions.
+      tokens: The captions as ids.
+      vocabulary: The vocabulary of these ids.
+      batch_size: The size B of the global batch.
+      seed: The seed of the permutations.
+      length_multiple: Texts are padded to a multiple of this, at least to the longest text of the batch before
         augmentation.
-      augmentation: of the examples.
-      relevance: caption metric of any texts for any images of the split, added to the batches; optional.
-      max_length: maximum length of the padded texts; None for any length.
-      offline: samples mined negatives, added to the batches; optional.
-      reads: the fields of `Images` in the batches.
+      augmentation: The augmentation of the examples.
+      relevance: Caption metric of any texts for any images of the split, added to the batches; optional.
+      max_length: Maximum length of the padded texts; None for any length.
+      offline: Samples mined negatives, added to the batches; optional.
+      reads: The fields of `Images` in the batches.
       num_extra: P, number of candidate pairs besides those of the batch.
-      mismatched: adds a mismatched pair for each pair to the batches.
-      masked: masks the captions; optional.
-      drop_last: leaves out the last, smaller batch of an epoch, so that all batches have one size.
-      num_devices: over which a batch is split; the last batch is cut to a multiple of this.
+      mismatched: Adds a mismatched pair for each pair to the batches.
+      masked: Masks the captions; optional.
+      drop_last: Leaves out the last, smaller batch of an epoch, so that all batches have one size.
+      num_devices: Devices over which a batch is split; the last batch is cut to a multiple of this.
     """
 
     split: Split
@@ -206,9 +206,9 @@ class Pipeline:
         """Makes the batch of a step, or the rows of one process.
 
         Args:
-          step: from 0.
-          shard: number of the part, from 0.
-          num_shards: number of equal parts of the batch.
+          step: The step, from 0.
+          shard: Number of the part, from 0.
+          num_shards: Number of equal parts of the batch.
 
         Returns:
           Numpy arrays with B / num_shards rows (fewer in the last batch of an epoch), padded to the same length in

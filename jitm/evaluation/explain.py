@@ -61,10 +61,10 @@ def retrieve_images(
 
     Args:
       sims: [I, T].
-      image_of_text: int [T], the true image of each text.
-      count: texts to take; all, if there are fewer.
-      folds: consecutive parts of the images; a text retrieves images of its own part.
-      top: images per text.
+      image_of_text: The true image of each text, int [T].
+      count: Texts to take; all, if there are fewer.
+      folds: Consecutive parts of the images; a text retrieves images of its own part.
+      top: Images per text.
 
     Returns:
       `min(count, T)` pairs of a text and its best images, in ascending order of the texts.
@@ -87,9 +87,9 @@ class WordOutputs:
         """Prepares the model.
 
         Args:
-          run: a run whose model has `WORD_HEADS`, or attention.
-          split: the images.
-          options: precision and memory.
+          run: A run whose model has `WORD_HEADS`, or attention.
+          split: The images.
+          options: Precision and memory.
         """
         self._run, self._split = run, split
         self._scorer = PairScorer(run, split, options) if has_heads(run.model, WORD_HEADS) else None
@@ -122,10 +122,10 @@ def describe(
     """Describes what was retrieved for each text, with the model's word-level outputs.
 
     Args:
-      run: a run whose model has `WORD_HEADS`, or attention.
-      split: images and texts.
-      pairs: see `retrieve_images`.
-      options: precision and memory.
+      run: A run whose model has `WORD_HEADS`, or attention.
+      split: Images and texts.
+      pairs: See `retrieve_images`.
+      options: Precision and memory.
 
     Returns:
       A dict for JSON: `data`, `workdir`, `step`, and `pairs`, each with a `verdict` in words. For the `words` of a pair

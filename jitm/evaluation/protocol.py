@@ -26,8 +26,8 @@ class Shortlist:
     """Re-ranking: only the best candidates of each query by the mean scores of other runs are scored.
 
     Attributes:
-      runs: runs that score every pair.
-      top_m: candidates per query.
+      runs: Runs that score every pair.
+      top_m: Candidates per query.
     """
 
     runs: Sequence[Run]
@@ -56,9 +56,9 @@ def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split)
     number of runs.
 
     Args:
-      runs: runs that score by inner products.
-      scorers: one per run, for this split.
-      split: images and texts.
+      runs: Runs that score by inner products.
+      scorers: One per run, for this split.
+      split: Images and texts.
 
     Returns:
       Images [I, D] and texts [T, D], in the dtype of the encodings.
@@ -95,12 +95,12 @@ def mean_scores(
     """Returns the mean similarities of several runs, float32 [I, T].
 
     Args:
-      runs: runs that can read the split.
-      split: images and texts.
-      options: precision and memory; the default dtype of all runs is that of the first.
+      runs: Runs that can read the split.
+      split: Images and texts.
+      options: Precision and memory; the default dtype of all runs is that of the first.
       pairs: bool [I, T], the pairs to score, the others get -inf; None for all.
-      finished: finished blocks, from which an interrupted command resumes; None to keep none.
-      report: is called after each block.
+      finished: Finished blocks, from which an interrupted command resumes; None to keep none.
+      report: Called after each block.
 
     Raises:
       UserError: see `make_scorer`, or if a score is not finite.
@@ -123,10 +123,10 @@ def describe_protocol(
     """Returns the protocol of an evaluation, for JSON reports; computes nothing.
 
     Args:
-      runs: evaluated together.
-      split: images and texts.
-      folds: parts of the images, see `evaluate_runs`.
-      options: precision and memory.
+      runs: The runs that are evaluated together.
+      split: Images and texts.
+      folds: Parts of the images, see `evaluate_runs`.
+      options: Precision and memory.
 
     Raises:
       UserError: if the images cannot be split evenly.
@@ -160,13 +160,13 @@ def evaluate_runs(
     """Evaluates one run, or the mean similarities of several.
 
     Args:
-      runs: trained on the same data set.
-      split: images and texts of this data set, see `runs.run.read_split`.
-      folds: the images are split into this many consecutive parts, whose metrics are averaged.
-      shortlist: selects the pairs to score; None to score all.
-      options: precision and memory; the default dtype is that of the first run.
-      finished: finished blocks, from which an interrupted command resumes; None to keep none.
-      report: is called after each block.
+      runs: Runs trained on the same data set.
+      split: Images and texts of this data set, see `runs.run.read_split`.
+      folds: The images are split into this many consecutive parts, whose metrics are averaged.
+      shortlist: Selects the pairs to score; None to score all.
+      options: Precision and memory; the default dtype is that of the first run.
+      finished: Finished blocks, from which an interrupted command resumes; None to keep none.
+      report: Called after each block.
 
     Returns:
       A report with `metrics` and `protocol`, and the similarities float32 [I, T], -inf for pairs not in the shortlist.

@@ -44,14 +44,14 @@ class Row:
     """One published result.
 
     Attributes:
-      system: its name, with the loss or variant.
+      system: Its name, with the loss or variant.
       dataset: `coco` or `f30k`.
-      protocol: a key of `PROTOCOLS[dataset]`, or another measurement (the analyses of TAGS-DC).
-      ensemble: whether several models were averaged; None if no source states it.
-      sources: the tables that print these numbers.
-      metrics: in percent, with the keys of our reports; unpublished metrics are absent.
-      backbone: image features, training images and text encoder, as far as they are stated.
-      note: caveats about the row.
+      protocol: A key of `PROTOCOLS[dataset]`, or another measurement (the analyses of TAGS-DC).
+      ensemble: Whether several models were averaged; None if no source states it.
+      sources: The tables that print these numbers.
+      metrics: In percent, with the keys of our reports; unpublished metrics are absent.
+      backbone: Image features, training images and text encoder, as far as they are stated.
+      note: Caveats about the row.
     """
 
     system: str
@@ -97,9 +97,9 @@ def matching(rows: Sequence[Row], protocol: Mapping[str, Any], systems: Sequence
     """Selects the published rows that follow the same protocol as an evaluation.
 
     Args:
-      rows: published rows.
-      protocol: the protocol of the evaluation's report: `data`, `dataset`, `split`, `images`, `texts` and `folds`.
-      systems: substrings of the names of systems to keep, case-insensitive; () keeps all.
+      rows: Published rows.
+      protocol: The protocol of the evaluation's report: `data`, `dataset`, `split`, `images`, `texts` and `folds`.
+      systems: Substrings of the names of systems to keep, case-insensitive; () keeps all.
 
     Returns:
       The rows, in their order.
@@ -135,8 +135,8 @@ def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """Returns a table of our result, followed by published ones in descending order of the sum of both R@1.
 
     Args:
-      report: the report of our evaluation, with `metrics` and `protocol`.
-      rows: published rows that match its protocol.
+      report: The report of our evaluation, with `metrics` and `protocol`.
+      rows: Published rows that match its protocol.
 
     Returns:
       Lines of R@1, R@5 and R@10 from image to text and from text to image, and rsum, in percent; '-' for unpublished

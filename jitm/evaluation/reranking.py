@@ -15,8 +15,8 @@ class ShortlistedPairs:
     """The shortlist of each query. A pair shortlisted in one direction is not thereby a candidate in the other.
 
     Attributes:
-      i2t: bool [I, T], the shortlisted texts of each image.
-      t2i: bool [I, T], the shortlisted images of each text.
+      i2t: The shortlisted texts of each image, bool [I, T].
+      t2i: The shortlisted images of each text, bool [I, T].
     """
 
     i2t: np.ndarray
@@ -39,9 +39,9 @@ def select_candidates(sims: np.ndarray, image_of_text: np.ndarray, top_m: int, f
 
     Args:
       sims: [I, T], every image with every text.
-      image_of_text: int [T], the image of each text.
-      top_m: candidates per query; all, if there are fewer.
-      folds: consecutive parts of the images; the candidates of a query are in its own part.
+      image_of_text: The image of each text, int [T].
+      top_m: Candidates per query; all, if there are fewer.
+      folds: Consecutive parts of the images; the candidates of a query are in its own part.
 
     Returns:
       Masks [I, T].
@@ -66,9 +66,9 @@ def ranks(
 
     Args:
       sims: [I, T], the scores that order the shortlist; ignored elsewhere.
-      first_sims: [I, T], the scores that selected the shortlist.
-      candidates: the shortlist.
-      image_of_text: int [T], the image of each text.
+      first_sims: The scores that selected the shortlist, [I, T].
+      candidates: The shortlist.
+      image_of_text: The image of each text, int [T].
 
     Returns:
       Ranks of the images int [I] and of the texts int [T], 0 is best.
@@ -87,8 +87,8 @@ def have_match(candidates: ShortlistedPairs, image_of_text: np.ndarray) -> tuple
     """Returns which queries have a true match in their shortlist.
 
     Args:
-      candidates: the shortlist.
-      image_of_text: int [T], the image of each text.
+      candidates: The shortlist.
+      image_of_text: The image of each text, int [T].
 
     Returns:
       bool [I] for the images and bool [T] for the texts.
@@ -110,9 +110,9 @@ def retrieval_metrics(
     Args:
       sims: [I, T], see `ranks`.
       first_sims: [I, T], see `ranks`.
-      candidates: selected with the same number of folds.
+      candidates: Selected with the same number of folds.
       image_of_text: int [T], in ascending order if there are several folds.
-      folds: see `metrics.retrieval_metrics`.
+      folds: See `metrics.retrieval_metrics`.
 
     Returns:
       The metrics of `metrics.retrieval_metrics` except the mean distance, which needs all scores; and `i2t/shortlisted`

@@ -29,9 +29,9 @@ class Saved:
     """A saved file of `jitm eval`, or a file of the same format without a report.
 
     Attributes:
-      path: its path.
-      image_of_text: int [T], the image of each text.
-      protocol: the protocol in the `metrics.json` beside it; empty if there is none.
+      path: The path of the file.
+      image_of_text: The image of each text, int [T].
+      protocol: The protocol in the `metrics.json` beside it; empty if there is none.
       captions: `Split.captions_hash`; '' if there is no report.
     """
 
@@ -56,15 +56,15 @@ def folder_of(
     """Returns the default output folder of an evaluation, whose name has what differs from the defaults.
 
     Args:
-      workdir: the first run directory.
-      split: such as 'dev'.
-      folds: parts of the images.
-      ensemble: whether several runs are evaluated together.
-      member: the model, None for the validated one.
-      top_m: candidates of a query in the shortlist, None without one.
-      step: the checkpoint, None for the best.
-      dtype: the precision, None for that of the validation.
-      data_root: the data folder, None for that of training.
+      workdir: The first run directory.
+      split: The name of the split, such as 'dev'.
+      folds: Parts of the images.
+      ensemble: Whether several runs are evaluated together.
+      member: The model, None for the validated one.
+      top_m: Candidates of a query in the shortlist, None without one.
+      step: The checkpoint, None for the best.
+      dtype: The precision, None for that of the validation.
+      data_root: The data folder, None for that of training.
     """
     words = [split, f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
     words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '']
@@ -91,8 +91,8 @@ def write(
 
     Args:
       report: `metrics` and `protocol`.
-      split: the images and texts.
-      folder: the output folder.
+      split: The images and texts.
+      folder: The output folder.
       sims: float32 [I, T], written with the image of each text; None to write none.
       vectors: float32 [I, D] and [T, D], written with the image of each text; None to write none.
 
@@ -121,8 +121,8 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
     """Reads what the `metrics.json` beside a file says of it.
 
     Args:
-      path: the file.
-      arrays: its content, in the order in which it was written.
+      path: The file.
+      arrays: Its content, in the order in which it was written.
 
     Returns:
       The attributes `protocol` and `captions` of `Saved`.

@@ -22,14 +22,14 @@ class FinishedBlocks:
     is named by a hash of everything that its scores depend on, so several commands may share an output folder.
 
     Attributes:
-      path: the folder of all jobs.
+      path: The folder of all jobs.
     """
 
     def __init__(self, folder: OutputFolder):
         """Locates the blocks; the first job creates their folder.
 
         Args:
-          folder: the output folder of the command.
+          folder: The output folder of the command.
         """
         self.path = folder.path / 'blocks'
         self._folder, self._names = folder, []
@@ -38,8 +38,8 @@ class FinishedBlocks:
         """Begins a job, which `read` and `write` belong to from now on.
 
         Args:
-          cache_key: everything that the scores depend on, as JSON; see `Scorer.cache_key`.
-          blocks: the images int [N] and the texts int [M] of each block.
+          cache_key: Everything that the scores depend on, as JSON; see `Scorer.cache_key`.
+          blocks: The images int [N] and the texts int [M] of each block.
 
         Raises:
           UserError: if the folder cannot be written.
@@ -60,8 +60,8 @@ class FinishedBlocks:
         """Returns the scores of a block, or None if the file is missing or corrupt.
 
         Args:
-          rows: int [N], the images of the block.
-          columns: int [M], its texts.
+          rows: The images of the block, int [N].
+          columns: Its texts, int [M].
 
         Returns:
           float32 [N, M].
@@ -78,8 +78,8 @@ class FinishedBlocks:
         """Writes a block.
 
         Args:
-          rows: int [N], the images of the block.
-          columns: int [M], its texts.
+          rows: The images of the block, int [N].
+          columns: Its texts, int [M].
           block: [N, M], the scores; stored as float32.
 
         Raises:

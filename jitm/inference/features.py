@@ -31,8 +31,8 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
     """Checks that a network can encode the images of a split.
 
     Args:
-      network: the network.
-      split: the images.
+      network: The network.
+      split: The images.
 
     Returns:
       A warning if the ten crops of a square photo are only the image and its mirror image.
@@ -103,9 +103,9 @@ def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str
     """Raises a UserError unless the features of a file are those that are wanted.
 
     Args:
-      path: the file.
-      known: the entry of its split in the manifest, if it has one.
-      wanted: the values that the entry must have.
+      path: The file.
+      known: The entry of its split in the manifest, if it has one.
+      wanted: The values that the entry must have.
     """
     if known is None:
         raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
@@ -125,8 +125,8 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
     """Returns the folder to which splits are written.
 
     Args:
-      folder: new, empty, or of encoded features.
-      split_names: in the names of the files.
+      folder: The folder: new, empty, or one of encoded features.
+      split_names: The names of the splits in the names of the files.
 
     Raises:
       UserError: if it has files of somebody else, or one that would be read with the features.
@@ -144,11 +144,11 @@ def write(
     All splits of a folder have the features of one network. What is left of others is removed.
 
     Args:
-      network: the network.
-      split: its images; the texts are written sorted by image.
-      split_name: in the names of the files.
-      folder: the output, see `output_folder`; `encoded.json` in it says what its features depend on.
-      report: called with the number of images, each time that some have been encoded.
+      network: The network.
+      split: Its images; the texts are written sorted by image.
+      split_name: The name of the split in the names of the files.
+      folder: The output, see `output_folder`; `encoded.json` in it says what its features depend on.
+      report: Called with the number of images, each time that some have been encoded.
 
     Returns:
       Whether they were written.

@@ -35,11 +35,11 @@ class FeatureNetwork:
     """An image network with its parameters.
 
     Attributes:
-      model: a matcher whose `image` computes `features` of pixels, and says whether to `normalize_features`.
-      variables: the parameters and statistics of `image`.
+      model: A matcher whose `image` computes `features` of pixels, and says whether to `normalize_features`.
+      variables: The parameters and statistics of `image`.
       crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
-      dtype: of the features, 'float32' or 'float16'.
-      origin: where the parameters are from, as JSON: `workdir`, `step` and `member` of a run, or a `config` and its
+      dtype: The dtype of the features, 'float32' or 'float16'.
+      origin: Where the parameters are from, as JSON: `workdir`, `step` and `member` of a run, or a `config` and its
         `member`.
     """
 
@@ -64,7 +64,7 @@ class FeatureNetwork:
         """Encodes images; the next batch is read while one is encoded.
 
         Args:
-          batches: crops of up to `images_per_call` images, uint8 [n, C, H, W, 3].
+          batches: Crops of up to `images_per_call` images, uint8 [n, C, H, W, 3].
 
         Yields:
           The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
@@ -131,9 +131,9 @@ def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = Fals
     """Returns the model of a member of a config, whose words do not matter.
 
     Args:
-      config: a nested dict.
-      member: name of the model in the config's `members`.
-      imports: whether modules of the user are imported; only for a config that the user wrote.
+      config: A nested dict.
+      member: Name of the model in the config's `members`.
+      imports: Whether modules of the user are imported; only for a config that the user wrote.
 
     Raises:
       UserError: if there is no such member, or it has no network that reads pixels.
@@ -152,11 +152,11 @@ def of_config(
     """Returns the network with which a config starts to train.
 
     Args:
-      config: a nested dict, checked by `config.check`.
-      member: name of the model in the config's `members`.
+      config: A nested dict, checked by `config.check`.
+      member: Name of the model in the config's `members`.
       image_size: H and W of the pixels.
-      crops: see `FeatureNetwork`.
-      dtype: see `FeatureNetwork`.
+      crops: See `FeatureNetwork`.
+      dtype: See `FeatureNetwork`.
 
     Raises:
       UserError: if the model has no network that reads pixels, or its weights cannot be read.
@@ -191,9 +191,9 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
     """Returns the network that encoded the features of a run.
 
     Args:
-      encoded_by: see `Run.encoded_by`.
-      workdir: of the run.
-      moved: the run directory, or the file of weights, of the network, if it is not where it was.
+      encoded_by: See `Run.encoded_by`.
+      workdir: The run directory.
+      moved: The run directory, or the file of weights, of the network, if it is not where it was.
 
     Raises:
       UserError: if it cannot be read, or is another network.

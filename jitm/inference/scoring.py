@@ -265,7 +265,7 @@ def similarity_matrix(
     """Scores every image of a split with every text, see `Scorer.score_together`.
 
     Args:
-      model, variables, split, tokens, options: see `Scorer`.
+      model, variables, split, tokens, options: See `Scorer`.
 
     Returns:
       float32 [I, T].

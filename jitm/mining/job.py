@@ -43,9 +43,9 @@ def make_search(runs: Sequence[Run], split: Split, options: ScoringOptions) -> t
     """Returns the fastest search that the runs' models allow, and the cache keys of their scorers.
 
     Args:
-      runs: runs whose scores are averaged.
-      split: images and texts.
-      options: precision and memory.
+      runs: Runs whose scores are averaged.
+      split: Images and texts.
+      options: Precision and memory.
     """
     scorers = [make_scorer(run, split, options) for run in runs]
     keys = [scorer.cache_key() for scorer in scorers]
@@ -102,11 +102,11 @@ def describe(
     """Returns everything that mined lists depend on, as JSON.
 
     Args:
-      runs: runs whose scores are averaged.
-      split: images and texts.
-      top_h_texts: texts per image.
-      top_h_images: images per text.
-      options: precision and memory.
+      runs: Runs whose scores are averaged.
+      split: Images and texts.
+      top_h_texts: Texts per image.
+      top_h_images: Images per text.
+      options: Precision and memory.
     """
     return {
         'parameters': [hash_arrays(jax.tree.leaves(run.variables)) for run in runs],
@@ -135,13 +135,13 @@ def search_all(
     """Searches all blocks, split over the processes, and merges their lists.
 
     Args:
-      search: the search.
-      split: images and texts.
-      folder: keeps the state of every process, from which the same job resumes.
-      job: a hash that identifies the job.
-      top_h_texts: texts per image.
-      top_h_images: images per text.
-      report: is called after each block.
+      search: The search.
+      split: Images and texts.
+      folder: Keeps the state of every process, from which the same job resumes.
+      job: A hash that identifies the job.
+      top_h_texts: Texts per image.
+      top_h_images: Images per text.
+      report: Called after each block.
 
     Returns:
       The lists of all processes.
@@ -177,16 +177,16 @@ def mine(
     """Finds the highest-scoring texts of other images for every image, and the highest-scoring other images per text.
 
     Args:
-      runs: runs whose scores are averaged.
-      split: images and texts.
-      split_name: such as 'train'.
-      folder: the output folder of the lists, new, empty or of mined ones, see `jitm.data.candidates`; it also keeps
+      runs: Runs whose scores are averaged.
+      split: Images and texts.
+      split_name: The name of the split, such as 'train'.
+      folder: The output folder of the lists, new, empty or of mined ones, see `jitm.data.candidates`; it also keeps
         unfinished work.
-      top_h_texts: texts per image, 300 as published.
-      top_h_images: images per text, 60 as published.
-      options: precision and memory; the defaults are those of the first run. Where scores are inner products, the
+      top_h_texts: Texts per image, 300 as published.
+      top_h_images: Images per text, 60 as published.
+      options: Precision and memory; the defaults are those of the first run. Where scores are inner products, the
         encodings need memory on top of `memory_mb`.
-      report: is called after each block.
+      report: Called after each block.
 
     Returns:
       The lists, on all processes.

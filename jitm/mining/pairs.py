@@ -25,8 +25,8 @@ class PairSearch:
         """Sets the block shapes of all scorers to the smallest one.
 
         Args:
-          scorers: scorers of the split, whose scores are averaged.
-          split: images and texts.
+          scorers: Scorers of the split, whose scores are averaged.
+          split: Images and texts.
         """
         self._scorers, self._split = scorers, split
         smallest = BlockShape(*map(min, zip(*(scorer.shape for scorer in scorers), strict=True)))

@@ -30,7 +30,7 @@ class ProductSearch:
         Args:
           images: [I, D].
           texts: [T, D].
-          split: images and texts.
+          split: Images and texts.
           memory_mb: MiB for the scores of blocks; the vectors need memory on top.
 
         Raises:
@@ -67,7 +67,7 @@ class ProductSearch:
         Args:
           direction: 'i2t' or 't2i'.
           queries: int [N].
-          padded_count: the number of candidates with padding.
+          padded_count: The number of candidates with padding.
 
         Returns:
           int32 [N, P].

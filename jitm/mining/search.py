@@ -25,7 +25,7 @@ def merge(best: tuple[chex.Array, chex.Array], scores: chex.Array, ids: chex.Arr
     """Merges candidates into lists.
 
     Args:
-      best: lists [N, h].
+      best: Lists [N, h].
       scores: float32 [N, M], -inf for ids that are not candidates.
       ids: int32 [M], ascending, the same for all lists; or [N, M] in any order.
 
@@ -55,12 +55,12 @@ def rank_block(
     """Merges a block of scores into the lists of both sides.
 
     Args:
-      images: lists [I, h] of the block's images.
-      texts: lists [T, h'] of its texts.
+      images: Lists [I, h] of the block's images.
+      texts: Lists [T, h'] of its texts.
       block: float32 [I, T].
       rows: int32 [I], ascending ids of the images; negative for padding.
       columns: int32 [T], ascending ids of the texts; negative for padding.
-      image_of_text: int32 [T], the image of each text.
+      image_of_text: The image of each text, int32 [T].
 
     Returns:
       The lists of the images, the lists of the texts, and the score of each text with its own image [T], -inf if that
@@ -90,8 +90,8 @@ def rank_products(
       queries: [N, D].
       excluded: int32 [N, P], ids that are not candidates; ids from K on are ignored.
       candidates: [K, D].
-      top_h: h, at most K.
-      group: size of the groups, a divisor of K.
+      top_h: The length h of the lists, at most K.
+      group: Size of the groups, a divisor of K.
 
     Returns:
       Lists [N, h].

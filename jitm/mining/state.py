@@ -20,9 +20,9 @@ class MiningState:
     """The lists that a process has found so far.
 
     Attributes:
-      done: number of blocks that it has finished.
-      i2t: lists [I, h] of texts, see `jitm.mining.search`.
-      t2i: lists [T, h'] of images.
+      done: Number of blocks that it has finished.
+      i2t: Lists [I, h] of texts, see `jitm.mining.search`.
+      t2i: Lists [T, h'] of images.
       positives: float32 [T], the score of each text with its own image; -inf if not scored yet.
     """
 

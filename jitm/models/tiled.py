@@ -61,8 +61,8 @@ class TiledMatcher(Matcher):
 
         Args:
           method: `score_block`, or another method whose pairs do not depend on each other.
-          images, texts, cut: see `tiles`.
-          known: returns the scores if the texts have them, so that only the gradient is left to compute.
+          images, texts, cut: See `tiles`.
+          known: Returns the scores if the texts have them, so that only the gradient is left to compute.
 
         Returns:
           float32 [I, T].
@@ -84,10 +84,10 @@ class TiledMatcher(Matcher):
         """Applies a method such as `score_block` to every image with every text.
 
         Args:
-          method: maps leaves [i, ...] and [t, ...] to leaves [i, t, ...].
-          images: leaves [I, ...].
-          texts: leaves [T, ...].
-          cut, all_images: see `tiles`.
+          method: Maps leaves [i, ...] and [t, ...] to leaves [i, t, ...].
+          images: Leaves [I, ...].
+          texts: Leaves [T, ...].
+          cut, all_images: See `tiles`.
 
         Returns:
           Leaves [I, T, ...].
@@ -103,11 +103,11 @@ class TiledMatcher(Matcher):
 
         Args:
           block: of a few images and texts.
-          images, texts: leaves [I, ...] and [T, ...], whose shapes decide the size of a tile; with `cut`, texts are
+          images, texts: Leaves [I, ...] and [T, ...], whose shapes decide the size of a tile; with `cut`, texts are
             Elements sorted by length, the longest first.
-          cut: cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
+          cut: Cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
             of a batch; several lengths are compiled.
-          all_images: passes all images at once, with few texts.
+          all_images: Passes all images at once, with few texts.
         """
         floats = self.floats_per_pair(images, texts)
         if cut:
@@ -122,8 +122,8 @@ class CrossAttentionMatcher(TiledMatcher):
 
     Attributes:
       embed_dim: D.
-      image: encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
-      text: encodes texts as [T, L, D].
+      image: Encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
+      text: Encodes texts as [T, L, D].
     """
 
     embed_dim: Count

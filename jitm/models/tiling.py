@@ -40,9 +40,9 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
     For the gradient only the items of a tile are kept; everything else is recomputed.
 
     Args:
-      function: maps leaves [size, ...] to leaves [size, ...].
-      items: leaves [N, ...].
-      size: number of items in a tile; the last tile is filled up with the first items.
+      function: Maps leaves [size, ...] to leaves [size, ...].
+      items: Leaves [N, ...].
+      size: Number of items in a tile; the last tile is filled up with the first items.
 
     Returns:
       Leaves [N, ...].
@@ -63,12 +63,12 @@ def map_pairs(
     """Applies a block to every image with every text.
 
     Args:
-      block: maps variables and leaves [i, ...] and [t, ...] to leaves [i, t, ...].
-      variables: the first argument of the block.
-      images: leaves [I, ...].
-      texts: leaves [T, ...].
-      image_tile: i.
-      text_tile: t.
+      block: Maps variables and leaves [i, ...] and [t, ...] to leaves [i, t, ...].
+      variables: The first argument of the block.
+      images: Leaves [I, ...].
+      texts: Leaves [T, ...].
+      image_tile: The number i.
+      text_tile: The number t.
 
     Returns:
       Leaves [I, T, ...].
@@ -148,10 +148,10 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
     A hardest negative is one pair of its row. No score may depend on another pair, as through statistics of the batch.
 
     Args:
-      scores: maps variables and leaves [I, ...] and [T, ...] to the scores [I, T].
-      pairs: maps variables and leaves [N, ...] and [N, ...] to the scores [N] of image n with text n.
-      tile: number of pairs to score at once.
-      known: returns the same scores without computing them; None if they are not known.
+      scores: Maps variables and leaves [I, ...] and [T, ...] to the scores [I, T].
+      pairs: Maps variables and leaves [N, ...] and [N, ...] to the scores [N] of image n with text n.
+      tile: Number of pairs to score at once.
+      known: Returns the same scores without computing them; None if they are not known.
     """
 
     def pull_all(count: chex.Array, cotangents: chex.Array, *args: Any) -> tuple:

@@ -109,10 +109,10 @@ class Progress:
     """Progress of a job.
 
     Attributes:
-      pairs: pairs scored so far, those read from disk included.
-      total: pairs of the job.
-      rate: pairs per second of this process.
-      seconds_left: estimated from the rate.
+      pairs: Pairs scored so far, those read from disk included.
+      total: Pairs of the job.
+      rate: Pairs per second of this process.
+      seconds_left: Estimated seconds left, from the rate.
     """
 
     pairs: int
@@ -125,10 +125,10 @@ class Progress:
         """Returns the progress of a job.
 
         Args:
-          start: the `time.perf_counter()` at which scoring started.
-          found: pairs read from disk.
-          scored: pairs scored since `start`.
-          total: pairs of the job.
+          start: The `time.perf_counter()` at which scoring started.
+          found: Pairs read from disk.
+          scored: Pairs scored since `start`.
+          total: Pairs of the job.
         """
         rate = scored / (time.perf_counter() - start)
         return cls(found + scored, total, rate, (total - found - scored) / rate)

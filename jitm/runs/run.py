@@ -26,18 +26,18 @@ class Run:
     """One trained model of a run.
 
     Attributes:
-      workdir: the run directory.
-      step: the step of the checkpoint.
-      member: name of the model in the config's `members`.
-      model: the matcher.
-      variables: its parameters and batch statistics.
-      vocabulary: the vocabulary it was trained with.
-      config: the training config, a nested dict.
+      workdir: The run directory.
+      step: The step of the checkpoint.
+      member: Name of the model in the config's `members`.
+      model: The matcher.
+      variables: Its parameters and batch statistics.
+      vocabulary: The vocabulary it was trained with.
+      config: The training config, a nested dict.
       feature_size: F, features per region in the training data; None without features.
-      data_hash: hash of the training split, see `Split.identity`.
+      data_hash: Hash of the training split, see `Split.identity`.
       image_size: H and W of the training pixels; None for models that do not read pixels.
-      data_name: what published weights call their training data; '' if unknown, and for runs that were trained here.
-      encoded_by: the network that computed the training features, see `Split`; None if not known.
+      data_name: What published weights call their training data; '' if unknown, and for runs that were trained here.
+      encoded_by: The network that computed the training features, see `Split`; None if not known.
       digest: A digest of the files of the checkpoint, or of the exported weights; '' if they are not known.
     """
 
@@ -60,9 +60,9 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     """Loads one model of a run.
 
     Args:
-      workdir: the run directory, or a folder of `export_run`.
-      step: the step of the checkpoint; None for the best one on the validation split.
-      member: name of the model; None for the validated one.
+      workdir: The run directory, or a folder of `export_run`.
+      step: The step of the checkpoint; None for the best one on the validation split.
+      member: Name of the model; None for the validated one.
 
     Returns:
       The run.
@@ -134,8 +134,8 @@ def export_run(run: Run, folder: Path) -> None:
     """Writes a model as a folder that `load_run` reads, in the layout of the Hugging Face Hub.
 
     Args:
-      run: the model.
-      folder: which is created.
+      run: The model.
+      folder: The folder, which is created.
 
     Raises:
       UserError: if it cannot be written, or the model is of a module that is not of jitm.
@@ -168,9 +168,9 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
     """Reads a split of the data set that all runs were trained on.
 
     Args:
-      runs: runs trained on the same data set.
-      split_name: such as 'dev'.
-      data_root: the data folder, if it has moved since training.
+      runs: Runs trained on the same data set.
+      split_name: The name of the split, such as 'dev'.
+      data_root: The data folder, if it has moved since training.
 
     Returns:
       The split.
@@ -206,8 +206,8 @@ def read_tokens(run: Run, split: Split) -> Tokens:
     """Tokenizes the captions of a split with the vocabulary of a run.
 
     Args:
-      run: a trained model.
-      split: images and captions.
+      run: A trained model.
+      split: Images and captions.
 
     Returns:
       The token ids of the T captions.

@@ -49,15 +49,15 @@ class MTEB:
     """The encoder of `mteb.evaluate` for tasks with images and texts.
 
     Attributes:
-      mteb_model_meta: what MTEB reports about the model.
+      mteb_model_meta: What MTEB reports about the model.
     """
 
     def __init__(self, run: LoadedRun, name: str):
         """Refuses a run without vectors, and an environment without mteb.
 
         Args:
-          run: a dual encoder.
-          name: such as 'organization/model', for MTEB's reports.
+          run: A dual encoder.
+          name: The name for MTEB's reports, such as 'organization/model'.
         """
         run.check_vectors()
         self._torch, self._run = require('torch', extra='mteb'), run

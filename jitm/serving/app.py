@@ -45,7 +45,7 @@ def allowed_hosts(host: str) -> list[str]:
     A page of another site then cannot read the explorer under a name of its own.
 
     Args:
-      host: the name or address that the explorer is bound to.
+      host: The name or address that the explorer is bound to.
     """
     found = [ipaddress.ip_address(address[0]) for *_, address in socket.getaddrinfo(host, None)]
     local = all((getattr(address, 'ipv4_mapped', None) or address).is_loopback for address in found)
@@ -56,8 +56,8 @@ def make_app(site: Site, host: str) -> 'Starlette':
     """Returns the application.
 
     Args:
-      site: the pages.
-      host: the name or address that it is bound to, see `allowed_hosts`.
+      site: The pages.
+      host: The name or address that it is bound to, see `allowed_hosts`.
     """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -103,9 +103,9 @@ def serve(site: Site, host: str, port: int) -> None:
     """Serves the pages until a signal, which waits for those that are computed; a second signal ends the process.
 
     Args:
-      site: the pages.
-      host: the address to bind to.
-      port: the port.
+      site: The pages.
+      host: The address to bind to.
+      port: The port.
     """
     import uvicorn
 

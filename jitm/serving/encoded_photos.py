@@ -16,9 +16,9 @@ def features_of_photos(network: FeatureNetwork, photos: Sequence[Photo], transfo
     """Returns the features of photos, those that `jitm encode` writes.
 
     Args:
-      network: the network.
+      network: The network.
       photos: I photos, see `decode`.
-      transform: how they become pixels.
+      transform: How they become pixels.
 
     Raises:
       UserError: if a photo cannot be read.
@@ -38,8 +38,8 @@ def images_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
     """Returns the features of decoded photos as a model whose images have vectors reads them.
 
     Args:
-      network: the network.
-      crops: of I photos, uint8 [I, C, H, W, 3].
+      network: The network.
+      crops: The crops of I photos, uint8 [I, C, H, W, 3].
     """
     size = network.images_per_call
     features = _as_features(network.encode(crops[start : start + size] for start in range(0, len(crops), size)))

@@ -60,9 +60,9 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
     """Raises a UserError unless a tree has the structure and the vector size of a run's encodings.
 
     Args:
-      encoding: the tree.
+      encoding: The tree.
       side: 'images' or 'captions'.
-      expected: see `shapes`.
+      expected: See `shapes`.
     """
 
     def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:

@@ -26,8 +26,8 @@ class Explored:
         """Encodes the images, or reads their index.
 
         Args:
-          run: any run that reads the split.
-          data: the split.
+          run: Any run that reads the split.
+          data: The split.
 
         Raises:
           UserError: if an image of the split cannot be read any more.
@@ -73,8 +73,8 @@ class Explored:
         """Returns the attention of words, or the mismatched words, as a pair of `explain.json`; None without either.
 
         Args:
-          image: a row of the split.
-          caption: any caption.
+          image: A row of the split.
+          caption: Any caption.
         """
         if self._outputs is None:
             return None
@@ -102,9 +102,9 @@ def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = No
     """Loads runs that were trained on the same data set, and encodes a split with each.
 
     Args:
-      workdirs: the run directories.
-      split_name: such as 'test'.
-      data_root: the data folder, if it has moved since training.
+      workdirs: The run directories.
+      split_name: The name of the split, such as 'test'.
+      data_root: The data folder, if it has moved since training.
 
     Raises:
       UserError: if a run or the data cannot be read.

@@ -20,8 +20,8 @@ def export(index: Index, path: Path) -> None:
     """Writes an HNSW graph of inner products that `faiss.read_index` reads; its ids are the rows of the index.
 
     Args:
-      index: the vectors.
-      path: the output file, new or of jitm.
+      index: The vectors.
+      path: The output file, new or of jitm.
 
     Raises:
       UserError: if the file was written by somebody else or cannot be written, or FAISS is not installed.

@@ -31,9 +31,9 @@ class Entry(NamedTuple):
     """The file, or the features, of which a vector was encoded.
 
     Attributes:
-      name: unique within the index; of a photo its path within the folder.
-      size: of the file, or of the features, in bytes.
-      time: when the file was modified, in nanoseconds; 0 for features.
+      name: The name, unique within the index; the path of a photo within the folder.
+      size: The size of the file, or of the features, in bytes.
+      time: The time of modification of the file in nanoseconds; 0 for features.
       checksum: SHA-256 of the content, as hex.
     """
 
@@ -48,7 +48,7 @@ class Rows:
     """Encoded images.
 
     Attributes:
-      entries: of N images.
+      entries: The entries of N images.
       vectors: float32 [N, D].
     """
 
@@ -87,7 +87,7 @@ class Index:
         """Opens an index.
 
         Args:
-          folder: where `LoadedRun.index` wrote it.
+          folder: Where `LoadedRun.index` wrote it.
 
         Raises:
           UserError: if there is none, or it is damaged.
@@ -148,10 +148,10 @@ def write(folder: OutputFolder, rows: Rows, model: str, unreadable: Mapping[str,
     """Writes an index, and removes the vectors and the parts that it replaces.
 
     Args:
-      folder: the output.
-      rows: the encoded images.
-      model: see `Index`.
-      unreadable: see `Index`.
+      folder: The output.
+      rows: The encoded images.
+      model: See `Index`.
+      unreadable: See `Index`.
 
     Raises:
       UserError: if it cannot be written.

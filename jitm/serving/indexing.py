@@ -29,7 +29,7 @@ class _Known:
     """The images that an index, or its unfinished parts, has.
 
     Attributes:
-      entries: by name.
+      entries: The entries by name.
       vectors: float32 [D], by checksum.
     """
 
@@ -54,13 +54,13 @@ def update(
     An image is not encoded again if its file has the same size and time, or its content the same checksum.
 
     Args:
-      source: the images.
-      folder: of the index, new, empty or of an earlier one; it also keeps unfinished work.
-      model: a hash of everything besides the image that a vector depends on; images of another model's index are
+      source: The images.
+      folder: The folder: new, empty or one of an earlier index; it also keeps unfinished work.
+      model: A hash of everything besides the image that a vector depends on; images of another model's index are
         encoded anew.
-      encode: maps up to `batch_size` images to vectors float32 [N, D].
-      batch_size: images encoded at a time.
-      report: is called with the numbers of finished images and of all images that are read.
+      encode: Maps up to `batch_size` images to vectors float32 [N, D].
+      batch_size: Images encoded at a time.
+      report: Called with the numbers of finished images and of all images that are read.
 
     Returns:
       The index, with the images in the order of the source.

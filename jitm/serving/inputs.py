@@ -27,9 +27,9 @@ class ImageFeatures(Sequence):
 
     Attributes:
       regions: float [I, R, F], possibly a memory-mapped file.
-      counts: int32 [I], the number of valid regions of each image.
+      counts: The number of valid regions of each image, int32 [I].
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in fractions of width and height; None if not known.
-      tags: the object tags of each image in one string; None if not known.
+      tags: The object tags of each image in one string; None if not known.
     """
 
     regions: np.ndarray
@@ -71,12 +71,12 @@ class SplitData:
     """A split of a data set.
 
     Attributes:
-      name: such as 'scenes/test'.
-      images: the region features of the I images, or their pixels uint8 [I, H, W, 3].
-      captions: the T captions.
-      image_of_text: int32 [T], the image that each caption describes.
+      name: The name, such as 'scenes/test'.
+      images: The region features of the I images, or their pixels uint8 [I, H, W, 3].
+      captions: The T captions.
+      image_of_text: The image that each caption describes, int32 [T].
       image_ids: I names.
-      split: the same as the library's own type, with the pixels if there are any.
+      split: The same as the library's own type, with the pixels if there are any.
     """
 
     name: str
@@ -117,7 +117,7 @@ def check_features(images: Any, boxes: Any, size: int) -> ImageFeatures:
     """Checks images and boxes, and pads them to the same number of regions.
 
     Args:
-      images: features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `ImageFeatures`.
+      images: Features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `ImageFeatures`.
       boxes: [I, R, 4] or a list of I arrays [R_i, 4], or None.
       size: F.
 
@@ -189,8 +189,8 @@ def check_pixels(images: Any, run: Run) -> Photos | np.ndarray:
     """Checks images for a model of pixels.
 
     Args:
-      images: pixels uint8 [I, H, W, 3], or a list of photos, see `decode`; paths are decoded when they are indexed.
-      run: the run.
+      images: Pixels uint8 [I, H, W, 3], or a list of photos, see `decode`; paths are decoded when they are indexed.
+      run: The run.
 
     Raises:
       UserError: if they are neither, or a photo cannot be read.
@@ -232,11 +232,11 @@ def pad_features(features: ImageFeatures, tags: Tokens | None, start: int, size:
     """Returns up to `size` images from `start` on, with their regions padded to few numbers.
 
     Args:
-      features: all images.
-      tags: their encoded object tags; None for models that do not read them.
-      start: the first image.
-      size: how many.
-      reads: see `Matcher.reads`.
+      features: All images.
+      tags: Their encoded object tags; None for models that do not read them.
+      start: The first image.
+      size: The number of images.
+      reads: See `Matcher.reads`.
 
     Raises:
       UserError: if a feature is not finite.

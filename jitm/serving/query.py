@@ -23,8 +23,8 @@ class Query:
 
     Attributes:
       caption: '' to search with an image.
-      image: the name of an indexed image, or a photo; None to search with a caption.
-      captions: the captions to find; None to find images.
+      image: The name of an indexed image, or a photo; None to search with a caption.
+      captions: The captions to find; None to find images.
     """
 
     caption: str
@@ -37,10 +37,10 @@ class Answer:
     """The results of a query.
 
     Attributes:
-      query: the caption, or the name of the image.
-      results: in descending order of their scores.
-      finds_images: whether they are images or captions.
-      image: of the query: its name in the index, or a photo that is not in it; None for a caption.
+      query: The caption, or the name of the image.
+      results: The results in descending order of their scores.
+      finds_images: Whether they are images or captions.
+      image: The image of the query: its name in the index, or a photo that is not in it; None for a caption.
     """
 
     query: str
@@ -62,13 +62,13 @@ def answer(
     """Searches the images of an index, or captions.
 
     Args:
-      run: the run that made the index.
-      index: the images.
-      source: where the images come from.
-      query: see `Query`.
-      top_k: the number of results.
-      rerank: a run that orders the best results; None for none.
-      top_m: the number of results that it orders; the others are left out.
+      run: The run that made the index.
+      index: The images.
+      source: The source of the images.
+      query: See `Query`.
+      top_k: The number of results.
+      rerank: A run that orders the best results; None for none.
+      top_m: The number of results that it orders; the others are left out.
 
     Raises:
       UserError: if the query cannot be read, or the second run cannot read these images.

@@ -30,9 +30,9 @@ class Item(NamedTuple):
     """An image that was read.
 
     Attributes:
-      entry: its file, or its features.
-      image: what `ImageSource.stack` takes; None if it cannot be read.
-      problem: why it cannot be read; '' if it can.
+      entry: Its file, or its features.
+      image: What `ImageSource.stack` takes; None if it cannot be read.
+      problem: Why it cannot be read; '' if it can.
     """
 
     entry: Entry
@@ -44,8 +44,8 @@ class ImageSource(Protocol):
     """Images to index.
 
     Attributes:
-      label: a name of the images for the folder of their index.
-      names: of the I images, unique, in the order of the index.
+      label: A name of the images for the folder of their index.
+      names: The names of the I images, unique, in the order of the index.
     """
 
     label: str
@@ -91,12 +91,12 @@ class PhotoFiles:
         """Takes the files in the order of their names.
 
         Args:
-          names: of the I photos, unique.
-          photos: the files, and how they become pixels.
-          label: see `ImageSource`.
-          problems: name -> reason, of those that are not read.
-          view: from a decoded photo to an array; the pixels that are read in evaluation if None.
-          as_images: from the arrays of N photos to those that a model reads, which are their pixels if None.
+          names: The names of the I photos, unique.
+          photos: The files, and how they become pixels.
+          label: See `ImageSource`.
+          problems: The reason for each photo that is not read, by name.
+          view: Maps a decoded photo to an array; None for the pixels that are read in evaluation.
+          as_images: Maps the arrays of N photos to those that a model reads; None if they are pixels.
         """
         self.label, self.names, self._photos, self._problems = label, list(names), photos, problems or {}
         self._view, self._as_images = view, as_images or (lambda pixels: Images(pixels=pixels))
@@ -151,10 +151,10 @@ class SplitImages:
         """Checks that the model of a run can read the images of a split.
 
         Args:
-          split: the images.
-          run: the run.
-          photos: a folder with their pictures, see `pictures_of`.
-          label: see `ImageSource`; the name of the split if None.
+          split: The images.
+          run: The run.
+          photos: A folder with their pictures, see `pictures_of`.
+          label: See `ImageSource`; the name of the split if None.
 
         Raises:
           UserError: if it cannot.
@@ -203,7 +203,7 @@ def read_features(path: Path) -> Split:
     """Opens a file of features as a split without captions.
 
     Args:
-      path: a `.npy` file of floats [I, R, F], or of vectors [I, F]. The images of `x_ims.npy` have the names in
+      path: A `.npy` file of floats [I, R, F], or of vectors [I, F]. The images of `x_ims.npy` have the names in
         `x_ids.txt`; those of others have numbers.
 
     Raises:
@@ -246,11 +246,11 @@ def open_source(
     """Returns images as a source.
 
     Args:
-      images: a folder of photos, a file of features (see `read_features`), a split, or a source, which is returned
+      images: A folder of photos, a file of features (see `read_features`), a split, or a source, which is returned
         unchanged.
-      run: the run whose model reads them.
-      photos: a folder with the pictures of a split, see `pictures_of`.
-      network: returns the network that encoded the features of the run, see `LoadedRun.network`.
+      run: The run whose model reads them.
+      photos: A folder with the pictures of a split, see `pictures_of`.
+      network: Returns the network that encoded the features of the run, see `LoadedRun.network`.
 
     Raises:
       UserError: if the model cannot read these images.

@@ -27,8 +27,8 @@ class Hit(NamedTuple):
     """One result of a search.
 
     Attributes:
-      index: the position of the image, or caption, among those that were searched.
-      score: its similarity to the query, higher for better matches.
+      index: The position of the image, or caption, among those that were searched.
+      score: Its similarity to the query, higher for better matches.
     """
 
     index: int
@@ -46,7 +46,7 @@ def rank(scores: np.ndarray, top_k: int) -> list[Hit]:
 
     Args:
       scores: [C], of all candidates.
-      top_k: the number of results; all candidates if there are fewer.
+      top_k: The number of results; all candidates if there are fewer.
 
     Returns:
       The hits in descending order of their scores, equal scores in the order of the candidates.
@@ -91,7 +91,7 @@ class VectorSearch:
 
         Args:
           queries: [Q, D].
-          top_k: the number of results; all vectors if there are fewer.
+          top_k: The number of results; all vectors if there are fewer.
 
         Returns:
           The hits of each query in descending order of their scores, equal scores in the order of the vectors.

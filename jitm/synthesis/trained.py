@@ -32,10 +32,10 @@ class TrainedGenerator:
     """A run that was trained with synthetic negative captions.
 
     Attributes:
-      run: the model that was trained with them and selects the hardest.
-      generator: the model that generates them, the same one or another of the run.
-      masking: how captions are masked.
-      synthesis: how many captions are sampled and kept.
+      run: The model that was trained with them and selects the hardest.
+      generator: The model that generates them, the same one or another of the run.
+      masking: How captions are masked.
+      synthesis: How many captions are sampled and kept.
     """
 
     run: Run
@@ -62,9 +62,9 @@ def load_generator(workdir: str | Path, step: int | None = None, member: str | N
     """Loads a run together with its generator of synthetic captions.
 
     Args:
-      workdir: the run directory.
-      step: the step of the checkpoint; None for the best one on the validation split.
-      member: name of the trained model; None for the validated one.
+      workdir: The run directory.
+      step: The step of the checkpoint; None for the best one on the validation split.
+      member: Name of the trained model; None for the validated one.
 
     Raises:
       UserError: if the run has no generator, or cannot be read.
@@ -95,10 +95,10 @@ def generate_captions(
     A caption whose text the vocabulary encodes to other ids (for example with a special token in it) is left out.
 
     Args:
-      generator: a trained run.
-      split: images and captions.
-      texts: int [N], the captions to perturb.
-      graphs: scene graphs of the T captions of the split; None for those that the run's config names.
+      generator: A trained run.
+      split: Images and captions.
+      texts: The captions to perturb, int [N].
+      graphs: Scene graphs of the T captions of the split; None for those that the run's config names.
       seed: of masks and words; the result for a caption does not depend on the other captions in `texts`.
 
     Returns:

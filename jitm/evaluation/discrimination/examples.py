@@ -35,8 +35,8 @@ def describe_words(scorer: PairScorer, images: np.ndarray, ids: Sequence[np.ndar
     """Describes the word predictions for N captions.
 
     Args:
-      scorer: a scorer of the images, with a model that has `WORD_HEADS`.
-      images: int [N], the image of each caption.
+      scorer: A scorer of the images, with a model that has `WORD_HEADS`.
+      images: The image of each caption, int [N].
       ids: N captions, with special tokens.
 
     Yields:
@@ -58,11 +58,11 @@ def describe_captions(
     """Describes the first perturbed caption of some captions, evenly spaced over those that have one.
 
     Args:
-      scorer: a scorer of the split's images, with a model that has `WORD_HEADS`.
-      split: images and captions.
-      texts: int [N], the captions to take.
-      sets: name of a set -> for each of the T captions its perturbed captions, see `sets.perturbed_captions`.
-      count: examples per set, if there are as many.
+      scorer: A scorer of the split's images, with a model that has `WORD_HEADS`.
+      split: Images and captions.
+      texts: The captions to take, int [N].
+      sets: Name of a set -> for each of the T captions its perturbed captions, see `sets.perturbed_captions`.
+      count: Examples per set, if there are as many.
 
     Returns:
       Dicts for JSON, as `jitm.report` shows them: those of `describe_words` for the perturbed caption, the original

@@ -69,7 +69,7 @@ def read_concreteness(path: str) -> dict[str, float]:
     """Reads a list of words with concreteness scores, such as VSE-C's `concreteness.txt`.
 
     Args:
-      path: a file with a word, white space and a number on each line.
+      path: A file with a word, white space and a number on each line.
 
     Returns:
       The score of each word.
@@ -105,10 +105,10 @@ def replace_nouns(caption: str, graph: CaptionGraph, captions: Sequence[str], no
     """Yields a caption with one noun replaced by every other noun that no caption of the image contains.
 
     Args:
-      caption: a caption.
-      graph: its scene graph.
-      captions: all captions of its image.
-      nouns: lower-case nouns that are replaced, and that replace each other if both are singular or both plural.
+      caption: A caption.
+      graph: Its scene graph.
+      captions: All captions of its image.
+      nouns: Lower-case nouns that are replaced, and that replace each other if both are singular or both plural.
     """
     mentioned = {singular(word) for text in captions for word in re.findall(r'\w+', text.lower())}
     others, known = [noun for noun in nouns if singular(noun) not in mentioned], set(nouns)
@@ -200,13 +200,13 @@ def perturb(
     """Perturbs every caption of a split by rules.
 
     Args:
-      split: images and captions.
+      split: Images and captions.
       graphs: T scene graphs of the captions.
       kind: 'noun', 'number' (VSE-C's numeral), or 'relation' (prepositions and swapped objects).
-      seed: of the selection and order of the perturbed captions.
-      max_per_caption: perturbed captions kept for one caption.
-      min_count: rarer nouns in the captions are neither replaced nor used as replacements.
-      concreteness: a file of words with scores, see `read_concreteness`; only nouns above 0.6 are used. '' for all.
+      seed: The seed of the selection and order of the perturbed captions.
+      max_per_caption: Perturbed captions kept for one caption.
+      min_count: Rarer nouns in the captions are neither replaced nor used as replacements.
+      concreteness: A file of words with scores, see `read_concreteness`; only nouns above 0.6 are used. '' for all.
 
     Returns:
       For each caption its distinct perturbed captions, in random order; none is a caption of its image.

@@ -44,7 +44,7 @@ def correct(ids: np.ndarray, predictions: WordPredictions, words: np.ndarray) ->
 
     Args:
       ids: int [N, L].
-      predictions: for these captions, [N, L].
+      predictions: The predictions for these captions, [N, L].
       words: bool [N, L], the token positions of words, see `word_mask`; the others are kept.
 
     Returns:
@@ -68,11 +68,11 @@ def evaluate(
     pairs of captions with equally many tokens that are not identical; special tokens are left out.
 
     Args:
-      scorer: a scorer of the split's images, with any model.
-      split: images and captions.
-      texts: int [N], the captions to take.
-      sets: name -> for each caption of the split its perturbed captions, see `sets.perturbed_captions`.
-      perplexity: also compute `metrics.pseudo_perplexity` of the captions that have a perturbed caption, and of the
+      scorer: A scorer of the split's images, with any model.
+      split: Images and captions.
+      texts: The captions to take, int [N].
+      sets: Name -> for each caption of the split its perturbed captions, see `sets.perturbed_captions`.
+      perplexity: Also compute `metrics.pseudo_perplexity` of the captions that have a perturbed caption, and of the
         first perturbed caption of each, as it is and corrected; see `check_perplexity`.
 
     Returns:
@@ -105,9 +105,9 @@ class _Originals:
         """Keeps the captions.
 
         Args:
-          scorer: a scorer of the split's images.
-          split: images and captions.
-          images: int [N], the image of each caption.
+          scorer: A scorer of the split's images.
+          split: Images and captions.
+          images: The image of each caption, int [N].
           captions: N captions.
           scores: float32 [N], of each caption with its image.
           likelihoods: float32 [N, L], of their words; None without pseudo-perplexities.

@@ -39,13 +39,13 @@ def perturbed_captions(
     """Makes sets of perturbed captions of a split.
 
     Args:
-      split: images and captions.
+      split: Images and captions.
       texts: int [N], the captions to perturb with the generator; rules perturb all captions.
-      kinds: some of `KINDS`; 'swap' makes one set per kind of swap.
-      seed: of the random choices.
-      graphs: a file of scene graphs, see `scene_graphs.from_file`; if '', gold graphs for `scenes` and parsed graphs
+      kinds: Some of `KINDS`; 'swap' makes one set per kind of swap.
+      seed: The seed of the random choices.
+      graphs: A file of scene graphs, see `scene_graphs.from_file`; if '', gold graphs for `scenes` and parsed graphs
         otherwise, and for 'generated' those that the generator was trained with (none if it masks single words).
-      generator: for the kind 'generated'.
+      generator: The generator of the kind 'generated'.
       **options: of `perturbations.perturb`.
 
     Returns:
