@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.lengths import random_lengths
 from benchmarks.results import Row
 from benchmarks.scoring import SETTINGS, make_elements, make_model
-from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
+from jitm.data.reading import LENGTH_MULTIPLE, bucket
 from jitm.data.splits import Split
 from jitm.mining.job import search_all
 from jitm.mining.pairs import PairSearch

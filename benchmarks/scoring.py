@@ -29,7 +29,7 @@ from benchmarks.lengths import caption_lengths
 from benchmarks.results import Row
 from jitm import config as config_lib
 from jitm import configs, parallel
-from jitm.data.pipeline import LENGTH_MULTIPLE, bucket
+from jitm.data.reading import LENGTH_MULTIPLE, bucket
 from jitm.errors import UserError
 from jitm.inference.block_shape import MAX_TEXTS
 from jitm.inference.engine import score

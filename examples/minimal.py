@@ -13,7 +13,7 @@ import optax
 
 from jitm import losses, metrics
 from jitm.data import scenes
-from jitm.data.pipeline import pad_texts, take_images, tokenize_split
+from jitm.data.reading import pad_texts, take_images, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.layers.text import GRUEncoder
 from jitm.layers.vision import RegionEncoder

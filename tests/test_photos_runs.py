@@ -11,7 +11,7 @@ import pytest
 from jitm.commands import cli
 from jitm.configs import clip, common
 from jitm.data import photos, precomp, scenes
-from jitm.data.pipeline import take_images
+from jitm.data.reading import take_images
 from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split

@@ -26,8 +26,8 @@ from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data import photos
 from jitm.data.load import load_split
-from jitm.data.pipeline import check_images
 from jitm.data.precomp import FEATURES
+from jitm.data.reading import check_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.inference import features, networks

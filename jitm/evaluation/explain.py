@@ -12,7 +12,7 @@ import chex
 import jax
 import numpy as np
 
-from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, take_images
+from jitm.data.reading import LENGTH_MULTIPLE, bucket, take_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import bucket, pad_texts, take_images
+from jitm.data.reading import bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.errors import UserError

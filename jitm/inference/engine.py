@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts
+from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts
 from jitm.data.text import Tokens
 from jitm.inference.padding import batches, concatenate, fill, first, num_items, pad, padded_count
 from jitm.layers.linear import product

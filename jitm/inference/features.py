@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from jitm import config as config_lib
-from jitm.data.pipeline import check_images
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
+from jitm.data.reading import check_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.files import locked, parse_json

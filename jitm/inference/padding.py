@@ -6,7 +6,7 @@ import chex
 import jax
 import numpy as np
 
-from jitm.data.pipeline import bucket
+from jitm.data.reading import bucket
 
 COUNT_FACTOR = 4  # numbers of items are padded to powers of this
 

@@ -11,7 +11,7 @@ import numpy as np
 from flax import linen as nn
 
 from jitm import parallel
-from jitm.data.pipeline import pad_texts
+from jitm.data.reading import pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import pad_texts, take_images
+from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.files import hash_arrays

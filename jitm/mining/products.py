@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import bucket
+from jitm.data.reading import bucket
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.mining.search import group_size, rank_products

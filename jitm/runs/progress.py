@@ -66,7 +66,7 @@ class Pace:
         """Names what is done in the block, which is left out of the rate.
 
         Args:
-          what: Such as 'evaluating dev'.
+          what: The work, such as 'evaluating dev'.
           compiles: Whether it is a step that compiles, which is left out of the time left, too.
         """
         start = self._clock()

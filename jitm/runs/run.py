@@ -9,7 +9,7 @@ import chex
 
 from jitm import config as config_lib
 from jitm.data.load import load_split
-from jitm.data.pipeline import check_images, check_lengths, tokenize_split
+from jitm.data.reading import check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.data.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary

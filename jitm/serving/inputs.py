@@ -8,8 +8,8 @@ from typing import Any, Union
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
+from jitm.data.reading import take_images, tokenize_tags
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import Tokens, join
 from jitm.data.transforms import Transform, decode, is_photo

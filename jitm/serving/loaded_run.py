@@ -9,7 +9,7 @@ from typing import Any
 import chex
 import numpy as np
 
-from jitm.data.pipeline import pad_texts
+from jitm.data.reading import pad_texts
 from jitm.data.transforms import is_photo
 from jitm.errors import UserError, require
 from jitm.inference.engine import Engine

@@ -11,9 +11,9 @@ import numpy as np
 
 from jitm.data.arrays import open_npy
 from jitm.data.photos import list_files
-from jitm.data.pipeline import take_images, tokenize_tags
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, read_lines
+from jitm.data.reading import take_images, tokenize_tags
 from jitm.data.splits import Split
 from jitm.data.transforms import View, decode, reading
 from jitm.errors import UserError

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.pipeline import bucket
+from jitm.data.reading import bucket
 from jitm.errors import UserError
 from jitm.inference.engine import TILE, products
 from jitm.inference.padding import fill, padded_count

@@ -13,7 +13,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.load import load_scene_graphs
 from jitm.data.masking import Masking, caption_words, find_phrases
-from jitm.data.pipeline import LENGTH_MULTIPLE, bucket, pad_texts, take_images
+from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts, take_images
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary

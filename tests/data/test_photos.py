@@ -11,8 +11,9 @@ from PIL import Image
 
 from jitm.data import photos, scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.pipeline import Pipeline
 from jitm.data.pixels import Photos
+from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.data.transforms import check_image
 from jitm.errors import UserError

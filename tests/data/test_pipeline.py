@@ -7,7 +7,8 @@ import pytest
 
 from jitm.data import cider, masking, scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, bucket, check_images, pad_texts, take_images, tokenize_split
+from jitm.data.pipeline import Pipeline
+from jitm.data.reading import bucket, check_images, pad_texts, take_images, tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED

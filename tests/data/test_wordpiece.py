@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from jitm.data.pipeline import tokenize_split
+from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from jitm import parallel
-from jitm.data.pipeline import pad_texts, take_images
+from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from jitm.commands import cli
-from jitm.data.pipeline import take_images
+from jitm.data.reading import take_images
 from jitm.data.scenes import load
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError

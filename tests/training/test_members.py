@@ -16,7 +16,8 @@ from jitm.commands import cli
 from jitm.commands.convert import write_run
 from jitm.data import scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.pipeline import Pipeline
+from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.importers.published import Published

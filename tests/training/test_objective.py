@@ -11,7 +11,8 @@ import pytest
 
 from jitm.data import scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.pipeline import Pipeline
+from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.losses import ranking
 from jitm.training.build.objective import make_terms

@@ -14,7 +14,8 @@ from jitm import parallel
 from jitm.commands import cli
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
-from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.pipeline import Pipeline
+from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_USER_ERROR, UserError
 from jitm.runs.run import load_run

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jitm import metrics
-from jitm.data.pipeline import pad_texts
+from jitm.data.reading import pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece

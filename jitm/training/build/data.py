@@ -13,7 +13,8 @@ from jitm.data import candidates as candidates_lib
 from jitm.data.augmentation import Augmentation
 from jitm.data.load import load_relevance, load_scene_graphs, load_split
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
-from jitm.data.pipeline import Pipeline, tokenize_split
+from jitm.data.pipeline import Pipeline
+from jitm.data.reading import tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.vocabularies import Tokenizer, load_vocabulary

@@ -9,7 +9,7 @@ import optax
 from flax import traverse_util
 
 from jitm import config as config_lib
-from jitm.data.pipeline import check_images, check_lengths
+from jitm.data.reading import check_images, check_lengths
 from jitm.data.vocabularies import Tokenizer, kind_of
 from jitm.errors import UserError, did_you_mean
 from jitm.importers.pretrained import Replacements, load_pretrained

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from jitm.commands import cli
 from jitm.data import scene_graphs, scenes
 from jitm.data.masking import Masking
-from jitm.data.pipeline import pad_texts, take_images
+from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary, join
 from jitm.data.wordpiece import WordPiece
