@@ -4,6 +4,7 @@
     jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
     jitm convert --to safetensors runs/scan --out exported/scan
+    jitm convert --to tfds data/f30k_precomp --out data/tfds
 
 With `--from`, the argument is the folder of the published files, or the file of weights in it. Data, losses and
 evaluation are those of `--config`, by default a setting of the system; the model is that of the weights.
@@ -16,6 +17,9 @@ takes as `--workdir`. `--to` a system writes `model.safetensors` with the names 
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
 vocabulary. `--to clip` writes a CLIP with OpenAI's names, as a folder of open_clip, and `--to clip_transformers` with
 Hugging Face's, as a folder of transformers. `--from` reads these folders, too.
+
+`--to tfds` takes a `*_precomp` folder instead of a run, and writes it as a TensorFlow data set for data.source
+tfds.load.
 """
 
 import functools
@@ -88,14 +92,14 @@ SYSTEMS = {
     **{name: System(functools.partial(load_joint, name), CONFIGS.get(name, name)) for name in joint.SYSTEMS},
 }
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS)  # our names, or those of a system
+TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS, 'tfds')  # our names, those of a system, or data
 KIND = 'a converted run'
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags."""
     flags.DEFINE_string('from', None, f'The system: {", ".join(SYSTEMS)}.', flag_values=values)
-    flags.DEFINE_string('to', None, f'The names to write a run with: {", ".join(TARGETS)}.', flag_values=values)
+    flags.DEFINE_string('to', None, f'The names or the format to write with: {", ".join(TARGETS)}.', flag_values=values)
     flags.DEFINE_string('out', None, 'The run directory to make, or the folder with `--to`.', flag_values=values)
     flags.DEFINE_string(
         'vocabulary', None, 'The published vocabulary; the one beside the weights if not given.', flag_values=values
@@ -113,10 +117,15 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
             raise UserError(f"--{flag} is '{name}', no system{did_you_mean(name, known)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
-    OutputFolder(folder, hub.KIND if target else KIND)  # refuses one of somebody else
+    if target and (values.config or values.vocabulary):
+        raise UserError('--config and --vocabulary do not apply to --to: the run has its own')
+    if target == 'tfds':
+        from jitm.data import tfds  # slow to import
+
+        print(f'written      {tfds.write(words[0], folder)}')
+        return
+    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for one of somebody else
     if target:
-        if values.config or values.vocabulary:
-            raise UserError('--config and --vocabulary do not apply to --to: the run has its own')
         _export(target, load_run(words[0]), folder)
         print(f'written      {folder}')
     else:

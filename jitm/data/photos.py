@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +206,29 @@ def check_files(files: Sequence[str]) -> str:
     Raises:
       UserError: if a file is missing, or no image.
     """
-    digest = hashlib.sha256()
+
+    def check() -> str:
+        with tqdm.tqdm(
+            desc='checking', total=len(files), unit=' photos', disable=None, dynamic_ncols=True, leave=False
+        ) as bar:
+            hashes = in_threads(lambda n: (check_image(files[n]), bar.update())[0], len(files))
+        return hashlib.sha256(''.join(hashes).encode()).hexdigest()
+
+    return remember(files, check)
+
+
+def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> str:
+    """Returns the result of a check of files, which is kept until their sizes or times change.
+
+    Args:
+      files: The paths of the files.
+      check: Reads the files and returns a text.
+      what: A name of what is checked, for several checks of the same files.
+
+    Raises:
+      UserError: If a file is missing.
+    """
+    digest = hashlib.sha256(what.encode())
     for path in files:
         try:
             stat = os.stat(path)
@@ -216,15 +238,11 @@ def check_files(files: Sequence[str]) -> str:
         digest.update(f'{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}\n'.encode(errors='surrogateescape'))
     checked = cache_home() / 'checked_photos' / digest.hexdigest()
     with contextlib.suppress(OSError):
-        if content_hash := checked.read_text():
-            return content_hash
-    with tqdm.tqdm(
-        desc='checking', total=len(files), unit=' photos', disable=None, dynamic_ncols=True, leave=False
-    ) as bar:
-        hashes = in_threads(lambda n: (check_image(files[n]), bar.update())[0], len(files))
-    content_hash = hashlib.sha256(''.join(hashes).encode()).hexdigest()
+        if result := checked.read_text():
+            return result
+    result = check()
     with contextlib.suppress(OSError, UserError):  # without a cache they are checked again
         checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(checked) as file:
-            file.write(content_hash.encode())
-    return content_hash
+            file.write(result.encode())
+    return result

@@ -27,12 +27,12 @@ class Photos:
     """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes those that are asked for.
 
     Attributes:
-      files: I paths.
+      files: I paths, or the bytes of I image files.
       transform: how a photo becomes pixels.
       content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
     """
 
-    files: Sequence[str]
+    files: Sequence[str | bytes]
     transform: Transform
     content_hash: str = ''
 

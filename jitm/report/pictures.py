@@ -11,7 +11,7 @@ import numpy as np
 
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
-from jitm.data.transforms import decode
+from jitm.data.transforms import Photo, decode
 from jitm.errors import UserError, require
 
 if TYPE_CHECKING:
@@ -34,25 +34,25 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _reduced(path: str | Path) -> 'Image.Image':
+def _reduced(photo: Photo) -> 'Image.Image':
     """Returns a photograph with at most `EDGE` pixels on each side; raises a UserError if it cannot be read."""
 
-    def reduce(photo: 'Image.Image') -> 'Image.Image':
-        small = photo.copy()
+    def reduce(image: 'Image.Image') -> 'Image.Image':
+        small = image.copy()
         small.thumbnail((EDGE, EDGE))
         return small
 
-    return decode(path, reduce, smallest=EDGE)
+    return decode(photo, reduce, smallest=EDGE)
 
 
-def thumbnail(path: str | Path) -> bytes:
+def thumbnail(photo: Photo) -> bytes:
     """Returns a photograph, as models see it, as JPEG of at most `EDGE` pixels on each side.
 
     Raises:
       UserError: if the file is not an image.
     """
     buffer = io.BytesIO()
-    _reduced(path).save(buffer, format='JPEG', quality=80)
+    _reduced(photo).save(buffer, format='JPEG', quality=80)
     return buffer.getvalue()
 
 

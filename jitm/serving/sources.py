@@ -257,7 +257,7 @@ def open_source(
     """
     if isinstance(images, SplitData):
         split = images.split
-        if isinstance(split.pixels, Photos) and 'pixels' in run.model.reads:
+        if isinstance(split.pixels, Photos) and isinstance(split.pixels.files[0], str) and 'pixels' in run.model.reads:
             return PhotoFiles(unique_ids(split), split.pixels, split.name.replace('/', '_'))
         return SplitImages(split, run, photos)
     if not isinstance(images, str | Path):

@@ -1,0 +1,309 @@
+"""Images and captions of prepared TensorFlow data sets, read and written without TensorFlow.
+
+Each record is an image with its `captions`, and has either the file `image`, as in `coco_captions`, or the features
+`regions` [R, D], as `write` writes them. The format of the files must be array_record, which has random access.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets
+
+from jitm.data import precomp
+from jitm.data.caption_files import DEV, RESTVAL
+from jitm.data.photos import remember
+from jitm.data.pixels import Photos, in_threads
+from jitm.data.splits import Split
+from jitm.data.transforms import Transform, decode
+from jitm.errors import UserError, check_at_least
+from jitm.outputs import OutputFolder
+
+KIND = 'a TensorFlow data set'
+DATASETS = {'coco_captions': 'coco'}  # names by which published results are known
+
+
+def load(
+    split: str,
+    *,
+    root: str,
+    image_size: int = 224,
+    short_side: int = 256,
+    interpolation: str = 'bilinear',
+    crop: str = 'random',
+    min_area: float = 0.08,
+    flip: bool = True,
+    restval: bool = True,
+    max_captions: int | None = None,
+    dev_images: int | None = 1000,
+) -> Split:
+    """Opens one split of a prepared data set, and checks all of it.
+
+    Args:
+      split: The name of a split, such as `train`; `dev`, `val`, `valid` and `validation` are the same.
+      root: The folder of the version, such as `data/tfds/coco_captions/1.1.0`.
+      image_size: The height and width of the pixels; like the next five, only for records with image files.
+      short_side, interpolation, crop, min_area, flip: See `jitm.data.transforms.Transform`.
+      restval: Whether `train` includes the split `restval`, if there is one ("RC+rV" of VSE++).
+      max_captions: The number of captions to keep of each image, the first ones; None for all.
+      dev_images: The number of images to keep of the split `dev`, the first ones; None for all.
+
+    Returns:
+      A split with either `regions`, which are read from the files when they are indexed, or `pixels`.
+
+    Raises:
+      UserError: If the folder is no such data set, or a record is damaged.
+      ValueError: If an argument is out of its range.
+    """
+    for name, number in {'max_captions': max_captions, 'dev_images': dev_images}.items():
+        if number is not None:
+            check_at_least(number, 1, name)
+    transform = Transform(image_size, short_side, interpolation, crop, min_area, flip)
+    builder = _open(root)
+    info = builder.info
+    parts = [name for name in (split, *(DEV if split in DEV else ())) if name in info.splits][:1]
+    if not parts:
+        raise UserError(f"{root} has no split '{split}': its splits are {', '.join(info.splits)}")
+    parts += [RESTVAL] if split == 'train' and restval and RESTVAL in info.splits else []
+    records = _Records([_records_of(builder, part) for part in parts])
+    count = min(len(records), dev_images or len(records)) if split in DEV else len(records)
+    where = f'{root}, record {{}} of {split}'
+    if 'regions' in info.features:
+        read = in_threads(lambda n: _read_features(records[n], where.format(n)), count)
+        images = [(features.image_id, features.captions) for features in read]
+        stored = info.features['regions']
+        content = {
+            'regions': Regions(records, np.arange(count), stored.shape, np.dtype(stored.np_dtype)),
+            'counts': np.array([features.count for features in read], np.int32),
+            'boxes': None if read[0].boxes is None else np.stack([features.boxes for features in read]),
+        }
+    else:
+        files = [str(path) for part in parts for path in info.splits[part].filepaths]
+        checked = json.loads(remember(files, lambda: _check_photos(records, count, where), f'{count} records'))
+        images = checked['images']
+        photos = Photos(_Files(records, count), transform, checked['hash'])
+        content = {'regions': None, 'counts': None, 'pixels': photos}
+    captions = [texts[:max_captions] for _, texts in images]
+    return Split(
+        name=f'{info.name}/{split}',
+        captions=tuple(itertools.chain.from_iterable(captions)),
+        image_of_text=np.repeat(np.arange(count, dtype=np.int32), list(map(len, captions))),
+        image_ids=tuple(name for name, _ in images),
+        dataset=DATASETS.get(info.name, info.config_name or info.name),
+        **content,
+    )
+
+
+def _open(root: str) -> Any:
+    """Returns the builder of a prepared data set; raises a UserError unless it has images with captions."""
+    try:
+        builder = tensorflow_datasets.builder_from_directory(root)
+        features = builder.info.features
+        photos = 'image' in features and isinstance(features['image'], tensorflow_datasets.features.Image)
+        known = 'captions' in features and (photos or 'regions' in features)
+        known = known and builder.info.file_format.value == 'array_record'
+    except Exception:  # TFDS raises many kinds of errors
+        known = False
+    if not known:
+        raise UserError(
+            f'{root} is no prepared data set of images with captions: give the folder of a version, prepared with '
+            "file_format='array_record'"
+        )
+    return builder
+
+
+def _records_of(builder: Any, split: str) -> Sequence[dict[str, Any]]:
+    """Returns the records of a split, whose images are the bytes of their files."""
+    decoders = {'image': tensorflow_datasets.decode.SkipDecoding()} if 'image' in builder.info.features else None
+    return builder.as_data_source(split=split, decoders=decoders)
+
+
+class _Records:
+    """The records of several splits, one after the other."""
+
+    def __init__(self, parts: Sequence[Sequence[dict[str, Any]]]):
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        for part in self._parts:
+            if index < len(part):
+                return part[int(index)]
+            index -= len(part)
+        raise IndexError(index)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    """The bytes of the image files of the first records."""
+
+    records: _Records
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.records[index]['image']
+
+
+@dataclasses.dataclass(frozen=True)
+class Regions:
+    """The features of a split; indexed like an array [I, R, D], it reads those that are asked for.
+
+    Attributes:
+      records: The records, with `regions`.
+      rows: int [I], the records of the images.
+      size: R and D.
+      dtype: The type of the features.
+    """
+
+    records: Sequence[dict[str, Any]]
+    rows: np.ndarray
+    size: tuple[int, int]
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """I, R, D."""
+        return len(self.rows), *self.size
+
+    def __len__(self) -> int:
+        """Returns I."""
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """Reads features: [R, D] for a number, otherwise [N, R, D]."""
+        rows = self.rows[index]
+        if not rows.ndim:
+            return self.records[rows]['regions']
+        return np.stack(in_threads(lambda n: self.records[rows[n]]['regions'], len(rows)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Features:
+    """What is read of a record with features."""
+
+    image_id: str
+    captions: tuple[str, ...]
+    count: int
+    boxes: np.ndarray | None
+
+
+def _captions(record: dict[str, Any], where: str) -> list[str]:
+    texts = record['captions']
+    texts = [text.decode().strip() for text in (texts['text'] if isinstance(texts, dict) else texts)]
+    if not all(texts) or not texts:
+        raise UserError(f'{where} has no caption, or an empty one: prepare the data set again')
+    return texts
+
+
+def _read_features(record: dict[str, Any], where: str) -> _Features:
+    if not np.isfinite(record['regions']).all():
+        raise UserError(f'{where} has NaN or infinite features: prepare the data set again')
+    count = int(record.get('count', len(record['regions'])))
+    return _Features(record['image_id'].decode(), tuple(_captions(record, where)), count, record.get('boxes'))
+
+
+def _check_photos(records: _Records, count: int, where: str) -> str:
+    """Decodes every image once; returns as JSON a hash of the files, and the names and captions of the images."""
+
+    def check(n: int) -> tuple[str, str, list[str]]:
+        record = records[n]
+        decode(record['image'], lambda image: None, where.format(n), smallest=1)
+        name = record['image/filename'].decode() if 'image/filename' in record else str(n)
+        return hashlib.sha256(record['image']).hexdigest(), name, _captions(record, where.format(n))
+
+    checked = in_threads(check, count)
+    content = hashlib.sha256(''.join(digest for digest, *_ in checked).encode()).hexdigest()
+    return json.dumps({'hash': content, 'images': [rest for _, *rest in checked]})
+
+
+def write(root: str, folder: Path) -> Path:
+    """Writes all splits of a `*_precomp` folder as a data set; dev splits are complete.
+
+    Args:
+      root: The `*_precomp` folder.
+      folder: The output folder, new or empty.
+
+    Returns:
+      The folder of the version, for `load`.
+
+    Raises:
+      UserError: If the data cannot be read, or differ between the splits in size, or the output folder is not empty.
+    """
+    splits = {name: precomp.load(name, root=root, dev_images=None) for name in precomp.splits(root)}
+    if len({(split.regions.shape[1:], split.regions.dtype, split.boxes is None) for split in splits.values()}) != 1:
+        raise UserError(f'{root} has no splits, or splits whose features differ in size: write one folder for each')
+    first = next(iter(splits.values()))
+    name = first.dataset or os.path.basename(os.path.abspath(root)).removesuffix('_precomp')
+    builder = JitmPrecomp(PrecompConfig(name=name, splits=splits), data_dir=str(folder), file_format='array_record')
+    version = Path(builder.data_dir)
+    output = OutputFolder(folder, KIND)
+    if version.exists():
+        raise UserError(f'{version} exists already: choose a new folder')
+    output.claim([str(version.relative_to(folder) / 'dataset_info.json')])
+    builder.download_and_prepare()
+    return version
+
+
+@dataclasses.dataclass(kw_only=True)
+class PrecompConfig(tensorflow_datasets.core.BuilderConfig):
+    """The data of a `*_precomp` folder.
+
+    Attributes:
+      splits: The splits by their names, with features of one size.
+    """
+
+    splits: dict[str, Split]
+
+
+class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
+    """One record per image: `image_id`, `regions` [R, D] and their `count`, `captions`, optionally `boxes` [R, 4]."""
+
+    VERSION = tensorflow_datasets.core.Version('1.1.0')
+    # Nothing is downloaded. To look for checksums, TFDS 4.9.10 imports a package that is not among its dependencies.
+    url_infos = None
+
+    def __init__(self, config: PrecompConfig, **options: Any):
+        """Makes a builder of the splits of a config."""
+        super().__init__(config=config, **options)
+
+    def _info(self) -> tensorflow_datasets.core.DatasetInfo:
+        split = next(iter(self.builder_config.splits.values()))
+        tensor, text = tensorflow_datasets.features.Tensor, tensorflow_datasets.features.Text
+        features = {
+            'image_id': text(),
+            'regions': tensor(shape=split.regions.shape[1:], dtype=split.regions.dtype, encoding='bytes'),
+            'count': np.int32,
+            'captions': tensorflow_datasets.features.Sequence(text()),
+        }
+        if split.boxes is not None:
+            features['boxes'] = tensor(shape=split.boxes.shape[1:], dtype=np.float32)
+        return tensorflow_datasets.core.DatasetInfo(
+            builder=self,
+            description='Images as region features, with their captions.',
+            features=tensorflow_datasets.features.FeaturesDict(features),
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
+        return {name: self._generate_examples(split) for name, split in self.builder_config.splits.items()}
+
+    def _generate_examples(self, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
+        texts, starts = split.texts_of_image
+        for image, image_id in enumerate(split.image_ids):
+            captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
+            record = {'image_id': image_id, 'regions': split.regions[image], 'captions': captions}
+            record['count'] = split.counts[image]
+            if split.boxes is not None:
+                record['boxes'] = split.boxes[image]
+            yield image, record
