@@ -33,11 +33,13 @@ DATA = {  # features; with a network, photos
     **common.DATA,
     '10crop': dict(common.DATA['coco'], root='data/10crop_precomp'),  # COCO, mean features of ten crops
     'coco_rv': {},  # photos only, with `restval` (rV)
+    'tfds': {},  # the same as prepared by TensorFlow Datasets
 }
 PHOTOS = {  # random crops (RC)
     'f30k': common.photos('data/f30k_photos'),
     'coco': common.photos('data/coco_photos', restval=False, max_captions=5),
     'coco_rv': common.photos('data/coco_photos', max_captions=5),
+    'tfds': dict(common.photos('data/tfds/coco_captions/1.1.0', max_captions=5), source='tfds.load'),
 }
 
 
