@@ -20,8 +20,10 @@ import numpy as np
 from benchmarks.results import Row
 from jitm import config as config_lib
 from jitm import configs, parallel
-from jitm.training.build.objective import make_optimizer, make_retrieval, make_terms
 from jitm.training.members import Gradient, Member, init_members
+from jitm.training.objective import make_terms
+from jitm.training.setup import make_optimizer
+from jitm.training.sources import make_retrieval
 from jitm.training.step import TrainState, train_step
 from jitm.types import Batch, Images, Texts
 

@@ -26,10 +26,9 @@ from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
 from jitm import config as config_lib
 from jitm import configs, parallel
-from jitm.training.build.model import make_members
-from jitm.training.build.objective import make_objective, make_optimizer
-from jitm.training.build.run import set_up
-from jitm.training.members import init_members
+from jitm.training.members import init_members, make_members
+from jitm.training.setup import make_optimizer, set_up
+from jitm.training.sources import make_objective
 from jitm.training.step import TrainState, score_as_anchor, train_step
 from jitm.types import Batch
 

@@ -22,7 +22,7 @@ from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
 from jitm import configs, parallel
 from jitm.data.wordpiece import MASK, SPECIAL_PIECES
-from jitm.training.build.run import set_up
+from jitm.training.setup import set_up
 
 SETTINGS = (
     *('vsepp:vsepp,f30k', 'vse:rvsepp,selhn,f30k', 'vse_infinity:vse_infinity,gru,f30k', 'vsrn:f30k'),

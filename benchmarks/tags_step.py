@@ -31,9 +31,9 @@ from jitm.errors import UserError
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.build.objective import make_retrieval, make_sources, make_terms
 from jitm.training.candidates import Source
-from jitm.training.objective import DIRECTIONS, objective
+from jitm.training.objective import DIRECTIONS, make_terms, objective
+from jitm.training.sources import make_retrieval, make_sources
 from jitm.types import Batch, Elements, Masked, Pairs
 
 SETTING = 'tags:tags_dc,base,f30k'

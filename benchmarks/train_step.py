@@ -22,7 +22,7 @@ from benchmarks.lengths import random_lengths
 from benchmarks.results import Row
 from jitm import parallel
 from jitm.configs import default
-from jitm.training.build.run import set_up
+from jitm.training.setup import set_up
 
 COMPILED = '/jax/core/compile/backend_compile_duration'
 

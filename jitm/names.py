@@ -199,8 +199,11 @@ def describe(error: BaseException) -> str:
     Returns:
       One line, such as 'TypeError in line 7 of my_losses.py (x + y): unsupported operand'.
     """
-    if isinstance(error.__cause__, AttributeError):  # which Flax leaves out, but it names the attribute
-        error = error.__cause__
+    cause = error.__cause__
+    if isinstance(cause, AttributeError) and any(
+        _is_of_user(frame.filename) for frame in traceback.extract_tb(cause.__traceback__)
+    ):
+        error = cause  # Flax leaves it out, but it names the attribute
     message, kind = (str(error).strip().splitlines() or [''])[0], type(error).__name__
     if isinstance(error, SyntaxError):
         return f'{kind} in line {error.lineno} of {error.filename}: {error.msg}'

@@ -1,6 +1,5 @@
 """Shared fixtures: a tiny config on scenes, its finished run, and the entry scripts as a user starts them."""
 
-import dataclasses
 import fcntl
 import json
 import os
@@ -9,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 # Tests compile much and compute little: without the compiler's costly passes they take half the time.
 os.environ['XLA_FLAGS'] = ' '.join(
@@ -27,7 +25,7 @@ import numpy as np
 import pytest
 
 from jitm import config as config_lib
-from jitm.training.build import run as build
+from jitm.training import setup as setup_lib
 from jitm.training.loop import train_and_evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,21 +142,20 @@ def finished(tmp_path_factory) -> Path:
     return shutil.copytree(shared, tmp_path_factory.mktemp('finished') / 'run')
 
 
-@dataclasses.dataclass(frozen=True)  # without it, __post_init__ is not called
-class SharedSetup(build.Setup):
-    """A Setup that shares its compiled functions with those of equal configs: each is traced once per process."""
-
-    first: ClassVar[dict[str, build.Setup]] = {}
-
-    def __post_init__(self):
-        config = config_lib.training_relevant(self.config)
-        others = self.data.vocabulary.hash, self.pipeline.steps_per_epoch, jax.device_count()
-        first = self.first.setdefault(json.dumps([config, others], sort_keys=True), self)
-        object.__setattr__(self, 'init_members', first.init_members)
-        object.__setattr__(self, 'train_step', first.train_step)
+COMPILED, compile_step = {}, setup_lib.compile_step
 
 
-build.Setup = SharedSetup  # for `set_up`
+def compile_once(config, members, terms, sources, steps_per_epoch):
+    """`compile_step`, which shares its functions with equal configs: each is traced once per process."""
+    models = {name: repr(member.model) for name, member in members.items()}
+    parts = config_lib.training_relevant(config), models, steps_per_epoch, jax.device_count()
+    key = json.dumps(parts, sort_keys=True)
+    if key not in COMPILED:
+        COMPILED[key] = compile_step(config, members, terms, sources, steps_per_epoch)
+    return COMPILED[key]
+
+
+setup_lib.compile_step = compile_once  # for `set_up`
 
 
 @pytest.fixture

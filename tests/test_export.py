@@ -11,7 +11,7 @@ import pytest
 from jitm import parallel
 from jitm.inference import engine
 from jitm.mining import products, search
-from jitm.training.build.run import set_up
+from jitm.training.setup import set_up
 from tests.golden import steps
 
 PLATFORMS = ('cuda', 'tpu')

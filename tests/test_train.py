@@ -38,8 +38,8 @@ from jitm.runs.log import read_metrics
 from jitm.runs.progress import Pace
 from jitm.runs.run import load_run, read_split
 from jitm.training import logs, loop
-from jitm.training.build.run import set_up
 from jitm.training.logs import Logs
+from jitm.training.setup import set_up
 from jitm.types import Texts
 from tests.conftest import ROOT, environment, run_script
 from tests.models.test_matchers import VSRN

@@ -18,9 +18,8 @@ from jitm.errors import UserError
 from jitm.models.make import make_model
 from jitm.synthesis.generator import Synthesis
 from jitm.training import stages
-from jitm.training.build.objective import make_terms
 from jitm.training.loop import train_and_evaluate
-from jitm.training.objective import RankingTerm
+from jitm.training.objective import RankingTerm, make_terms
 from tests.configs.settings import SETTINGS, load
 
 

@@ -14,7 +14,7 @@ from jitm.commands.unread import unread
 from jitm.config import FIRST, check_shared, flatten
 from jitm.errors import UserError, did_you_mean
 from jitm.models.make import is_module
-from jitm.training.build.objective import TERM_KEYS
+from jitm.training.objective import TERM_KEYS
 
 
 class Named(NamedTuple):

@@ -1,7 +1,7 @@
 """Models from the sections of a config."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flax import linen as nn
@@ -19,6 +19,13 @@ def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     section = config['members'][member]
     copied = config['members'].get(section.get('of', ''), section)
     return copied.get('model') or config['model']
+
+
+def heads_of(model: Mapping[str, Any]) -> Sequence[str]:
+    """Returns the heads of a model section."""
+    heads = model.get('heads', ())
+    check_value('model.heads', heads, tuple[str, ...])
+    return heads
 
 
 def is_module(value: Any) -> bool:

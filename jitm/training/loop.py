@@ -21,9 +21,10 @@ from jitm.inference.scoring import similarity_matrix
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import make_line, read_metrics, repair_metrics
-from jitm.training.build.run import Setup, check_workdir, claim, described, set_up
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
+from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
+from jitm.training.workdir import check_workdir, claim, described
 from jitm.types import Batch
 
 SLOW = 10  # seconds of compiling after which the next length is announced

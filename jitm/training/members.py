@@ -7,6 +7,7 @@ target (MSS); mutual learning. A new rule is one more class here, and its name i
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import chex
 import jax
@@ -14,6 +15,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jitm.config import bind
+from jitm.errors import UserError, did_you_mean
 from jitm.models.matcher import Matcher
 from jitm.training.optimizer import select_modules
 from jitm.types import Images, Probability, Texts
@@ -173,3 +176,75 @@ def copy_members(members: Mapping[str, Member], states: Mapping[str, MemberState
         name: states[member.copy_of].replace(optimizer=()) if member.copy_of else states[name]
         for name, member in members.items()
     }
+
+
+def make_members(
+    configs: Mapping[str, Mapping[str, Any]],
+    models: Mapping[str, Matcher],
+    optimizer: optax.GradientTransformation,
+    frozen: tuple[str, ...] = (),
+) -> dict[str, Member]:
+    """Makes the members of a config.
+
+    Args:
+      configs: Name -> dict(rule=, optionally learn_from=, init_from=, model=, and the rule's arguments).
+      models: The matcher of each.
+      optimizer: The optimizer of every member with a gradient.
+      frozen: The names of modules for which no gradient is computed.
+
+    Returns:
+      Name -> Member.
+
+    Raises:
+      UserError: if a rule, an argument or a member is unknown, or no member has a gradient.
+    """
+    members = {name: _make_member(name, section, models[name], optimizer, frozen) for name, section in configs.items()}
+    if not any(member.trains for member in members.values()):
+        raise UserError("config key 'members' has no member with rule 'gradient'; one must train")
+    for name, member in members.items():
+        _check_others(name, member, members)
+    return members
+
+
+def _make_member(
+    name: str,
+    section: Mapping[str, Any],
+    model: Matcher,
+    optimizer: optax.GradientTransformation,
+    frozen: tuple[str, ...],
+) -> Member:
+    where, keywords = f'members.{name}', dict(section)
+    own_model, rule_name = keywords.pop('model', None), keywords.pop('rule', 'gradient')
+    given = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
+    make = bind(Member, given, where=where, later=('model', 'rule', 'optimizer', 'frozen'))
+    if rule_name not in RULES:
+        raise UserError(f"config key '{where}.rule' is '{rule_name}'; take one of {', '.join(RULES)}")
+    rule = bind(RULES[rule_name], keywords, where=where)()
+    member = make(model=model, rule=rule, optimizer=optimizer if rule.trains else None, frozen=frozen)
+    if len({*member.learn_from}) < len(member.learn_from):
+        raise UserError(f"config key '{where}.learn_from' is {member.learn_from!r}; give a tuple of names, each once")
+    if rule_name == 'frozen' and not (member.init_from or rule.of):
+        raise UserError(
+            f"config key '{where}.init_from' is missing; give the run directory of this member, or with 'of' a member"
+        )
+    if rule.of and (own_model or member.init_from):
+        raise UserError(
+            f"config key '{where}' must have no model and no init_from: it is initialized as a copy of '{rule.of}'"
+        )
+    return member
+
+
+def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> None:
+    """Raises a UserError if a member learns from or copies one that does not exist or does not allow it."""
+    for key, others in (('learn_from', member.learn_from), ('of', (member.copy_of,) if member.copy_of else ())):
+        for other in others:
+            if other not in members or other == name:
+                known = [n for n in members if n != name]
+                raise UserError(
+                    f"config key 'members.{name}.{key}' names '{other}', which is no other member"
+                    f'{did_you_mean(other, known)}'
+                )
+    if member.learn_from and not member.trains:
+        raise UserError(f"config key 'members.{name}.learn_from' must be empty: it does not train")
+    if member.copy_of and not members[member.copy_of].trains:
+        raise UserError(f"config key 'members.{name}.of' names '{member.copy_of}', which does not train")

@@ -1,14 +1,18 @@
 """The objective: a weighted sum of terms, each a reduced loss of rankings or of token predictions."""
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from jitm import config as config_lib
+from jitm import names
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.types import Count, Index, Ranking, TokenPredictions, Weight
 
@@ -24,6 +28,19 @@ INPUTS = {
     'margins': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
     'temperature': 'set it, or take a model that learns it, such as clip.CLIP',
 }
+# Predictions that need more than a model -> the config key with which they are computed.
+PREDICTED_WITH = {
+    'masked_language_modeling': 'masking.num_views',
+    'word_discrimination': 'synthesis.generator',
+    'word_correction': 'synthesis.generator',
+}
+TERM_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction', 'rankings')  # the others are arguments of its loss
+VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+)
+TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if or boolean indices'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +54,7 @@ class Term:
       end_epoch: first epoch in which it is no longer active; None for no end.
       reduction: 'sum' or 'mean', over queries or captions.
       arguments: the loss' own arguments from the config, which `loss` has bound.
+      name: the key of the term in `terms`, for messages.
 
     Raises:
       ArgumentError: if the term is never active.
@@ -48,6 +66,7 @@ class Term:
     end_epoch: Count | None
     reduction: Literal[*REDUCTIONS]
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    name: str = ''
 
     def __post_init__(self):
         if self.end_epoch is not None and self.end_epoch <= self.start_epoch:
@@ -83,6 +102,11 @@ class RankingTerm(Term):
 
     rankings: tuple[str, ...] = DIRECTIONS
 
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.rankings:
+            raise ArgumentError('rankings', 'is empty; give a tuple of names of rankings')
+
     @property
     def inputs(self) -> list[str]:
         """The names in `INPUTS` that the loss takes as arguments and that are not bound to values."""
@@ -94,11 +118,36 @@ class RankingTerm(Term):
         inputs = {name: getattr(ranking, name) for name in self.inputs}
 
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
-            return self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
+            with self._described():
+                losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
+            self._check_losses(losses, len(ranking.scores))
+            return losses
 
         if 'anchor_scores' not in inputs:
             return loss({})
         return jax.vmap(loss)({'anchor_scores': inputs['anchor_scores']}).mean(axis=0)
+
+    @contextlib.contextmanager
+    def _described(self) -> Iterator[None]:
+        """Names file and line of any error within the block if the loss is not of jitm."""
+        try:
+            yield
+        except Exception as error:
+            function = getattr(inspect.unwrap(self.loss), 'func', self.loss)
+            if isinstance(error, UserError) or not names.is_own(function):
+                raise
+            hint = f'; {TRACEABLE}' if isinstance(error, VALUE_ERRORS) else ''
+            raise UserError(f"'terms.{self.name}' fails: {names.describe(error)}{hint}") from error
+
+    def _check_losses(self, losses: Any, queries: int) -> None:
+        """Raises a UserError unless the loss returned one float per query."""
+        shape = getattr(losses, 'shape', None)
+        if shape != (queries,) or not jnp.issubdtype(losses.dtype, jnp.floating):
+            got = type(losses).__name__ if shape is None else f'{losses.dtype} of shape {shape}'
+            raise UserError(
+                f"'terms.{self.name}' returns {got} for {queries} queries; a loss returns one float per query, of "
+                f'shape ({queries},)'
+            )
 
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """Returns the value of the term, a scalar."""
@@ -130,8 +179,62 @@ def token_terms(terms: Mapping[str, Term]) -> dict[str, TokenTerm]:
     return {name: term for name, term in terms.items() if isinstance(term, TokenTerm)}
 
 
-def check_inputs(terms: Mapping[str, Term], rankings: Mapping[str, Ranking]) -> None:
-    """Raises a UserError if a term needs a ranking that does not exist, or an input that its rankings do not have."""
+def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
+    """Makes the terms of a config.
+
+    Args:
+      configs: Name -> dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=, reduction=, optionally
+        rankings=, and the loss' own arguments); a loss in `tokens` takes the predictions of its name.
+
+    Returns:
+      Name -> RankingTerm or TokenTerm.
+
+    Raises:
+      UserError: if a loss or an argument is unknown, missing or of a wrong value.
+    """
+    if not configs:
+        raise UserError("config key 'terms' is empty; name at least one loss")
+    terms = {}
+    for name, section in configs.items():
+        where = f'terms.{name}'
+        loss_name, keywords = config_lib.choose(section, 'loss', where=where)
+        of_tokens = loss_name.startswith('tokens.')
+        loss = names.resolve('jitm.losses', loss_name, where=f'{where}.loss', own=None if of_tokens else callable)
+        common = {key: keywords.pop(key) for key in TERM_KEYS if key in keywords}
+        if of_tokens:
+            kind, given, inputs = TokenTerm, {'predictions': loss_name.partition('.')[2]}, ('logits', 'labels', 'mask')
+        else:
+            _check_arguments(where, loss)
+            optional = [key for key in INPUTS if key != 'temperature' or key not in keywords]  # set or learned
+            kind, given, inputs = RankingTerm, {}, ('scores', 'positives', 'negatives', *optional)
+        bound = config_lib.bind(loss, keywords, where=where, later=inputs)
+        make = config_lib.bind(kind, common, where=where, later=('name', 'loss', 'arguments', *given))
+        terms[name] = make(name=name, loss=bound, arguments=keywords, **given)
+    return terms
+
+
+def _check_arguments(where: str, loss: Callable) -> None:
+    """Raises a UserError unless a loss takes scores and masks first, and no argument with the name of a term's key."""
+    arguments = list(inspect.signature(loss).parameters)
+    if arguments[:3] != ['scores', 'positives', 'negatives']:
+        raise UserError(
+            f"'{where}' has a loss with the arguments {', '.join(arguments)}; it must have scores, positives and "
+            'negatives first'
+        )
+    if clash := {*TERM_KEYS} & {*arguments}:
+        raise UserError(
+            f"'{where}' has a loss with the argument {min(clash)}, a key of every term; rename the argument"
+        )
+
+
+def check_inputs(
+    terms: Mapping[str, Term], rankings: Mapping[str, Ranking], token_losses: Mapping[str, chex.Array]
+) -> None:
+    """Raises a UserError if a term needs a ranking, an input of its rankings or token losses that do not exist."""
+    for name, term in token_terms(terms).items():
+        if name not in token_losses:
+            key = PREDICTED_WITH[term.predictions]
+            raise UserError(f"'terms.{name}' needs '{key}': set it, or leave the term out")
     for name, term in ranking_terms(terms).items():
         for ranking in term.rankings:
             if ranking not in rankings:
@@ -148,7 +251,7 @@ def objective(
     terms: Mapping[str, Term],
     rankings: Mapping[str, Ranking],
     epoch: chex.Numeric,
-    token_losses: Mapping[str, chex.Array] | None = None,
+    token_losses: Mapping[str, chex.Array] = MappingProxyType({}),
 ) -> tuple[chex.Array, dict[str, chex.Array]]:
     """Computes the sum of all terms.
 
@@ -164,7 +267,7 @@ def objective(
     Raises:
       UserError: see `check_inputs`.
     """
-    check_inputs(terms, rankings)
+    check_inputs(terms, rankings, token_losses)
     values = {
         name: term(rankings, epoch) if isinstance(term, RankingTerm) else term.reduce([token_losses[name]], epoch)
         for name, term in terms.items()

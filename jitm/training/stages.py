@@ -25,9 +25,10 @@ from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import Progress
 from jitm.runs.run import load_run
-from jitm.training.build.model import check_initialize
-from jitm.training.build.run import Setup, check_workdir, claim, described, set_up
 from jitm.training.loop import train_and_evaluate
+from jitm.training.setup import Setup, set_up
+from jitm.training.weights import check_initialize
+from jitm.training.workdir import check_workdir, claim, described
 
 KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')
 FOLDERS = {'stage1', 'stage2', 'candidates', 'processes', LOCK}

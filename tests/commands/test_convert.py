@@ -10,7 +10,7 @@ import jitm
 from jitm.commands.cli import main
 from jitm.importers.clip import load_clip
 from jitm.runs.run import load_run
-from jitm.training.build.run import set_up
+from jitm.training.setup import set_up
 from tests.importers import test_clip as published
 
 DATA = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 10), ('test', 10))]

@@ -11,7 +11,7 @@ from jitm.commands.cli import main
 from jitm.data import scenes
 from jitm.data.text import Vocabulary
 from jitm.runs.run import load_run
-from jitm.training.build.run import set_up
+from jitm.training.setup import set_up
 from tests.importers import authors_checkpoints as theirs
 
 SIZES = {'train': 16, 'dev': 10, 'test': 10}

@@ -5,8 +5,9 @@ import pytest
 from jitm.configs import clip, common
 from jitm.models.make import make_model, member_model
 from jitm.training import stages
-from jitm.training.build.model import make_members
-from jitm.training.build.objective import make_objective, make_optimizer
+from jitm.training.members import make_members
+from jitm.training.setup import make_optimizer
+from jitm.training.sources import make_objective
 from tests.configs.settings import FILES, SETTINGS, load, module_of
 from tests.conftest import ROOT
 

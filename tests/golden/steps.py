@@ -17,7 +17,7 @@ import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` w
 from jitm import parallel
 from jitm.commands.cli import read_config
 from jitm.data import candidates, scenes
-from jitm.training.build.run import set_up
+from jitm.training.setup import set_up
 
 FILE = Path(__file__).with_suffix('.json')
 GOLDEN = json.loads(FILE.read_text())

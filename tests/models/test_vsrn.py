@@ -10,8 +10,8 @@ from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
 from jitm.losses import tokens
 from jitm.models import vsrn
-from jitm.training.build.objective import make_terms
-from jitm.training.build.run import set_up
+from jitm.training.objective import make_terms
+from jitm.training.setup import set_up
 from jitm.training.step import score
 from jitm.types import Batch, Images, Texts
 from tests.layers.test_layers import sigmoid

@@ -20,8 +20,8 @@ from jitm.errors import UserError
 from jitm.inference import features, networks
 from jitm.runs.run import load_run
 from jitm.serving.loaded_run import LoadedRun
-from jitm.training.build.run import set_up
 from jitm.training.loop import train_and_evaluate
+from jitm.training.setup import set_up
 from tests.conftest import make_tiny_config
 from tests.importers import test_clip as published
 from tests.inference.test_features import load, make_network

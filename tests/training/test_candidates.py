@@ -9,8 +9,8 @@ from jitm.errors import UserError
 from jitm.losses.anchored import relative_max
 from jitm.losses.ranking import matching_cross_entropy
 from jitm.models.matcher import DualEncoder
-from jitm.training.build.objective import check_candidates, make_objective, make_retrieval
 from jitm.training.candidates import SAME_IMAGE, in_batch, rank_list, sampled
+from jitm.training.sources import check_candidates, make_objective, make_retrieval
 from jitm.training.step import with_anchors
 from jitm.types import Batch, Pairs
 from tests.configs.settings import load

@@ -25,8 +25,8 @@ from jitm.losses import anchored, distillation, ranking
 from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.training import loop
-from jitm.training.build.objective import make_terms
 from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members
+from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
 from tests.configs.settings import load as load_setting
 from tests.conftest import TINY, UNCHANGED

@@ -15,11 +15,10 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.losses import ranking
-from jitm.training.build.objective import make_terms
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, ranking_metrics
 from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, init_members
-from jitm.training.objective import objective, token_terms
+from jitm.training.objective import make_terms, objective, token_terms
 from jitm.training.step import TrainState
 from jitm.types import TokenPredictions
 from tests.conftest import UNCHANGED

@@ -8,7 +8,6 @@ import pytest
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.training.build.objective import make_optimizer
 from jitm.training.optimizer import (
     adamw,
     adamw_with_cosine,
@@ -16,6 +15,7 @@ from jitm.training.optimizer import (
     scale_modules,
     warm_up_then_cosine,
 )
+from jitm.training.setup import make_optimizer
 
 ADAMW = {
     'learning_rate': 1.0,

@@ -19,8 +19,8 @@ from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_USER_ERROR, UserError
 from jitm.runs.run import load_run
+from jitm.training import setup as setup_lib
 from jitm.training import stages
-from jitm.training.build import run as build
 from tests.configs.settings import load
 from tests.conftest import ROOT
 from tests.importers.test_cnn import published
@@ -119,9 +119,9 @@ def two_stages(tiny_config, tmp_path):
 @pytest.mark.slow
 def test_step_scores_mined_pairs(two_stages, tmp_path):
     first, second, *_ = stages.split_stages(two_stages, tmp_path)
-    split = build.set_up(first).pipeline.split
+    split = setup_lib.set_up(first).pipeline.split
     save_lists(tmp_path / 'candidates', split, *make_lists(split, 20))
-    made = build.set_up(second)
+    made = setup_lib.set_up(second)
     state, batch = made.initial_state(), made.make_batch(0)
     member = state.members['target']
     variables = {'params': member.params, 'batch_stats': member.batch_stats}
@@ -257,23 +257,23 @@ def test_first_stage_without_its_run_is_refused(two_stages, tmp_path):
 
 def test_offline_loss_without_negatives_is_refused(two_stages):
     with pytest.raises(UserError, match=r'mine negatives with `jitm mine` and set offline.path'):
-        build.set_up({**two_stages, 'stages': {}})
+        setup_lib.set_up({**two_stages, 'stages': {}})
 
 
 def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, finished):
     config = copy.deepcopy(stages.split_stages(two_stages, tmp_path).first)
     config['members']['target']['init_from'] = str(finished)
-    member, run = build.set_up(config).initial_state().members['target'], load_run(finished)
+    member, run = setup_lib.set_up(config).initial_state().members['target'], load_run(finished)
     jax.tree.map(np.testing.assert_array_equal, member.params, run.variables['params'])
     jax.tree.map(np.testing.assert_array_equal, member.batch_stats, run.variables['batch_stats'])
     larger = copy.deepcopy(config)
     larger['model']['embed_dim'] = 24
     with pytest.raises(UserError, match=r"'members.target.init_from': .* is of another model \(model.embed_dim: "):
-        build.set_up(larger)
+        setup_lib.set_up(larger)
     other = copy.deepcopy(config)
     other['vocabulary']['min_count'] = 60
     with pytest.raises(UserError, match=r"'members.target.init_from': .* has another vocabulary"):
-        build.set_up(other)
+        setup_lib.set_up(other)
     fine_tuned = {**two_stages, 'stages': {**two_stages['stages'], 'fine_tune': True}}
     second = stages.split_stages(fine_tuned, tmp_path).second
     assert second['members']['target']['init_from'] == str(tmp_path / 'stage1')

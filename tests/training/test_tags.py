@@ -17,7 +17,7 @@ from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.synthesis.trained import load_generator
 from jitm.training import loop
-from jitm.training.build import model as build_model
+from jitm.training import weights as weights_lib
 from tests.test_train import assert_same_run, remove_checkpoints
 from tests.training.models import tiny_tags_dc
 
@@ -54,7 +54,7 @@ def test_two_stages_train_resume_and_generate(stage_1, tags_dc, tmp_path, monkey
         return dataclasses.replace(run, config=config, variables=run.variables | {'params': params})
 
     with monkeypatch.context() as patch:
-        patch.setattr(build_model, 'load_run', load_without_itm)
+        patch.setattr(weights_lib, 'load_run', load_without_itm)
         states = loop.set_up(tags_dc).initial_state(), setup.random_state()
         initial, sampled = (state.members['target'].params for state in states)
     np.testing.assert_array_equal(initial['rank_head']['kernel'], trained['rank_head']['kernel'])
@@ -134,8 +134,8 @@ def test_frozen_generator_without_its_head_is_refused(stage_1, monkeypatch, copi
         old = {'model': stage_1['model'] | {'heads': [head.removesuffix('_head') for head in heads]}}
         run = types.SimpleNamespace(vocabulary=setup.data.vocabulary, variables=trained, member='target')
         run.config = stage_1 | {'members': {'target': {}}} | old
-        monkeypatch.setattr(build_model, 'load_run', lambda workdir: run)
-        return build_model.load_weights(stage_1, setup.members, state.members, setup.data.vocabulary)
+        monkeypatch.setattr(weights_lib, 'load_run', lambda workdir: run)
+        return weights_lib.load_weights(stage_1, setup.members, state.members, setup.data.vocabulary)
 
     assert load('mlm_head').keys() == ({'target'} if copied else {'generator', 'target'})
     member = 'target' if copied else 'generator'

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -5,9 +6,8 @@ import pytest
 from jitm import names
 from jitm.errors import UserError
 from jitm.losses import softmax_contrastive
-from jitm.training.build.objective import make_terms
-from jitm.training.build.run import set_up
-from jitm.training.objective import objective
+from jitm.training.objective import make_terms, objective
+from jitm.training.setup import set_up
 from jitm.types import Ranking, TokenPredictions
 
 RANKINGS = {name: Ranking(jnp.eye(4), jnp.eye(4, dtype=bool), ~jnp.eye(4, dtype=bool)) for name in ('i2t', 't2i')}
@@ -165,23 +165,24 @@ def with_if(scores, positives, negatives):
 @pytest.mark.parametrize(
     ('loss', 'sentence'),
     [
-        (matrix, r"'terms.ranking' returns float32 of shape \(4, 4\) for 4 queries; .* of shape \(4,\)$"),
+        (matrix, r"'terms.ranking' returns float32 of shape \(4, 4\) for 4 queries; .* of shape \(4,\)"),
         (total, r"'terms.ranking' returns float32 of shape \(\) for 4 queries"),
         (pair, "'terms.ranking' returns tuple for 4 queries"),
         (booleans, r"'terms.ranking' returns bool of shape \(4,\) for 4 queries; a loss returns one float"),
-        (with_indices, r'test_objective.py: return scores\[negatives\].sum\(\); use .* or boolean indices$'),
-        (with_mistake, r'fails in line \d+ of .*: return scores.maximum\(0\): AttributeError'),
-        (with_assignment, r'arguments, in line \d+ of .*test_objective.py: scores\[0, 0\] = 1: '),
-        (with_range, r'arguments, in line \d+ of .*test_objective.py: return jnp.ones.*: '),
-        (with_numpy, r'in line \d+ of .*test_objective.py: return np.maximum\(.*; use jax.numpy instead of numpy'),
+        (with_indices, r'test_terms.py: return scores\[negatives\].sum\(\): .*; use .* or boolean indices'),
+        (with_mistake, r"'terms.ranking' fails: AttributeError in line \d+ of .*: return scores.maximum\(0\): "),
+        (with_assignment, r'TypeError in line \d+ of .*test_terms.py: scores\[0, 0\] = 1: '),
+        (with_range, r'TypeError in line \d+ of .*test_terms.py: return jnp.ones.*: '),
+        (with_numpy, r'in line \d+ of .*test_terms.py: return np.maximum\(.*; use jax.numpy instead of numpy'),
         (
             with_if,
-            r'in line \d+ of .*test_objective.py: return .* if scores\[0, 0\] > 0 .*, and jnp.where instead of if',
+            r'in line \d+ of .*test_terms.py: return .* if scores\[0, 0\] > 0 .*, and jnp.where instead of if',
         ),
     ],
 )
 def test_losses_of_another_form_are_refused(monkeypatch, loss, sentence):
     monkeypatch.setattr(names, 'resolve', lambda *arguments, **options: loss)
     keys = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
+    terms = make_terms({'ranking': {'loss': 'ranking.new', **keys}})
     with pytest.raises(UserError, match=sentence):
-        make_terms({'ranking': {'loss': 'ranking.new', **keys}})
+        jax.eval_shape(lambda rankings: objective(terms, rankings, 0), RANKINGS)

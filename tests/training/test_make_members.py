@@ -2,7 +2,7 @@ import optax
 import pytest
 
 from jitm.errors import UserError
-from jitm.training.build.model import make_members
+from jitm.training.members import make_members
 
 FROZEN = {'rule': 'frozen', 'init_from': 'run'}
 AVERAGE = {'rule': 'ema', 'of': 'a', 'momentum': 0.9}

@@ -1,4 +1,4 @@
-"""Builds what training reads: splits, vocabulary, augmentation, masking, mined negatives and the pipeline."""
+"""What training reads: splits, vocabulary and tokens, augmentation, masked words, mined negatives, and the batches."""
 
 import dataclasses
 import itertools
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitm import config as config_lib
+from jitm.config import bind, choose
 from jitm.data import candidates as candidates_lib
 from jitm.data.augmentation import Augmentation
 from jitm.data.load import load_relevance, load_scene_graphs, load_split
@@ -19,7 +19,7 @@ from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
-from jitm.models.make import member_model
+from jitm.models.make import heads_of, member_model
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
 
@@ -54,7 +54,7 @@ def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> A
     Raises:
       UserError: if it would change captions that a term predicts, or examples that have to stay as they are.
     """
-    augmentation = config_lib.bind(Augmentation, config['augmentation'], where='augmentation')()
+    augmentation = bind(Augmentation, config['augmentation'], where='augmentation')()
     for reason, given in (
         ('masked captions', config['masking']['num_views']),
         ('pairs with mined negatives', config['offline']['path']),
@@ -70,12 +70,15 @@ def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> A
     return augmentation
 
 
-def load_splits(config: Mapping[str, Any]) -> tuple[Split, Split]:
-    """Loads the training and the validation split.
+def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
+    """Loads splits and vocabulary and tokenizes the captions.
+
+    The vocabulary gets a mask token if augmentation, masking or a model's `mlm` head uses one.
 
     Raises:
-      UserError: if they cannot be read, are too small or have features of different sizes.
+      UserError: if the splits cannot be read, are too small or have features of different sizes.
     """
+    # The splits.
     train = load_split(config['data'], 'train')
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
@@ -85,35 +88,35 @@ def load_splits(config: Mapping[str, Any]) -> tuple[Split, Split]:
             f'{train.name} has {train.feature_size} features per region and {validation.name} '
             f'{validation.feature_size}; both must come from the same extractor'
         )
-    return train, validation
-
-
-def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
-    """Loads splits and vocabulary and tokenizes the captions.
-
-    The vocabulary gets a mask token if augmentation, masking or a model's `mlm` head uses one.
-    """
-    train, validation = load_splits(config)
+    # The vocabulary.
     section = config['vocabulary']
     path = section['path']
     vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, section['min_count'])
     models = [member_model(config, name) for name in config['members']]
-    fills_masks = any('mlm' in model.get('heads', ()) for model in models)
+    fills_masks = any('mlm' in heads_of(model) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
         vocabulary = vocabulary.with_mask()
+    # The tokens of the captions.
     splits = train, validation
     tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in splits]
     warnings = [check_words(split.name, of_split, vocabulary) for split, of_split in zip(splits, tokens, strict=True)]
-    return Data(*splits, vocabulary, *tokens, tuple(itertools.chain(*warnings)))
+    return Data(
+        train=train,
+        validation=validation,
+        vocabulary=vocabulary,
+        train_tokens=tokens[0],
+        validation_tokens=tokens[1],
+        warnings=tuple(itertools.chain(*warnings)),
+    )
 
 
 def check_words(name: str, tokens: Tokens, vocabulary: Tokenizer) -> list[str]:
     """Checks the words and the lengths of the captions of a split.
 
     Args:
-      name: of the split.
-      tokens: of its captions.
-      vocabulary: of the tokens.
+      name: The name of the split.
+      tokens: The tokens of its captions.
+      vocabulary: The vocabulary of the tokens.
 
     Returns:
       Warnings of many unknown words, and of a caption that is much longer than the others.
@@ -144,15 +147,15 @@ def load_offline(section: Mapping[str, Any], split: Split, mined_later: bool) ->
     """Loads the mined negatives that a config's `offline` names; None if it names none.
 
     Args:
-      section: the config's `offline`.
-      split: the training split.
-      mined_later: whether they are mined in an earlier training stage; zeros of the same shape then stand for them.
+      section: The section `offline` of the config.
+      split: The training split.
+      mined_later: Whether they are mined in an earlier training stage; zeros of the same shape then stand for them.
 
     Raises:
       UserError: if they are not of this split.
     """
-    folder, keywords = config_lib.choose(section, 'path', where='offline')
-    make = config_lib.bind(candidates_lib.OfflineNegatives, keywords, where='offline', later=('candidates',))
+    folder, keywords = choose(section, 'path', where='offline')
+    make = bind(candidates_lib.OfflineNegatives, keywords, where='offline', later=('candidates',))
     if not folder:
         return None
     if not mined_later:
@@ -164,7 +167,7 @@ def load_offline(section: Mapping[str, Any], split: Split, mined_later: bool) ->
 
 def load_masked_words(config: Mapping[str, Any], data: Data) -> MaskedWords | None:
     """Finds the phrases of the training captions that a config's `masking` masks; None if it masks nothing."""
-    masking = config_lib.bind(Masking, config['masking'], where='masking')
+    masking = bind(Masking, config['masking'], where='masking')
     if not config['masking']['num_views']:
         return None
     graphs = load_scene_graphs(config['scene_graphs'], data.train)
@@ -199,11 +202,11 @@ def make_pipeline(
     """Makes the training batches.
 
     Args:
-      config: the whole config.
-      data: splits, vocabulary and tokens.
-      models: all models that read the batches.
-      augmentation: of the examples.
-      mined_later: see `load_offline`.
+      config: The whole config.
+      data: Splits, vocabulary and tokens.
+      models: All models that read the batches.
+      augmentation: The augmentation of the examples.
+      mined_later: See `load_offline`.
 
     Raises:
       UserError: if mined negatives, a relevance or scene graphs cannot be read.

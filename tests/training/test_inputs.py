@@ -7,7 +7,7 @@ from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
-from jitm.training.build.data import check_words
+from jitm.training.inputs import check_words
 from jitm.training.loop import train_and_evaluate
 
 CAPTIONS = ('a red ring', 'a blue ring')

@@ -1,0 +1,279 @@
+"""The parts of a training run, made from its config; nothing is written before all of them are checked."""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import optax
+
+from jitm import names, parallel
+from jitm.config import bind, choose, flatten
+from jitm.data.pipeline import Pipeline
+from jitm.data.reading import check_images, check_lengths
+from jitm.data.vocabularies import Tokenizer, kind_of
+from jitm.errors import UserError
+from jitm.importers.pretrained import Replacements, replace
+from jitm.models.make import make_model, member_model, model_keys, own_names
+from jitm.models.matcher import Matcher
+from jitm.training.candidates import Source
+from jitm.training.inputs import Data, load_data, make_augmentation, make_pipeline, num_extra
+from jitm.training.members import Frozen, Member, copy_members, init_members, make_members
+from jitm.training.objective import INPUTS, Term, ranking_terms
+from jitm.training.optimizer import frozen_modules
+from jitm.training.sources import check_candidates, make_objective
+from jitm.training.step import TrainState, terms_of, train_step
+from jitm.training.weights import check_initialize, load_weights
+from jitm.types import Batch
+
+VOCABULARY_OF = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """The parts of a training run, built from its config.
+
+    Attributes:
+      config: a nested dict.
+      data: splits, vocabulary and tokens.
+      pipeline: the training batches.
+      members: the models that train together.
+      init_members: `(images, texts) -> states of the members`, compiled.
+      train_step: `(state, batch) -> (state, metrics)`, compiled for all devices.
+      schedule: learning rate by step, compiled.
+      weights: of each member, values that replace randomly initialized ones.
+      warnings: of what is permitted, but may be a mistake.
+    """
+
+    config: Mapping[str, Any]
+    data: Data
+    pipeline: Pipeline
+    members: dict[str, Member]
+    init_members: Callable
+    train_step: Callable
+    schedule: optax.Schedule
+    weights: Mapping[str, Mapping[str, Replacements]]
+    warnings: tuple[str, ...]
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.config['epochs'] * self.pipeline.steps_per_epoch
+
+    def make_batch(self, step: int) -> Batch:
+        """Makes this process' rows of a step's batch."""
+        return self.pipeline.batch(step, jax.process_index(), jax.process_count())
+
+    def initial_state(self) -> TrainState:
+        """Makes the state before the first step: random, except for the weights that the config names."""
+        state = self.random_state()
+        members = dict(state.members)
+        for name, weights in self.weights.items():
+            replaced = {part: replace(getattr(members[name], part), values) for part, values in weights.items()}
+            members[name] = members[name].replace(**replaced)
+        return state.replace(members=copy_members(self.members, members))
+
+    def random_state(self) -> TrainState:
+        """Makes a randomly initialized state before the first step."""
+        batch = self.pipeline.one_pair()
+        return TrainState(jax.numpy.zeros((), jax.numpy.int32), self.init_members(batch.images, batch.texts))
+
+
+def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
+    """Makes every part of a run from its config.
+
+    Args:
+      config: A nested dict, checked by `config.check`.
+      resuming: Whether the run resumes from a checkpoint, so that initial weights are not read.
+      mined_later: Whether mined negatives do not exist yet; everything else is checked.
+
+    Returns:
+      The parts.
+
+    Raises:
+      UserError: if a key, a name or the data are wrong.
+    """
+    # The objective, and where its inputs come from.
+    terms, sources = make_objective(config)
+    parallel.check_batch_size(config['batch_size'])
+    parallel.check_batch_size(num_extra(config), "config key 'candidates.num_extra'")
+    augmentation = make_augmentation(config, terms)
+
+    # The data.
+    data = load_data(config, augmentation)
+    check_candidates(config, data.train.num_texts)
+    check_initialize(config)
+
+    with own_models(config):
+        # The models, the batches that they read, and how they train.
+        models = make_models(config, data)
+        pipeline = make_pipeline(config, data, models, augmentation, mined_later)
+        optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
+        members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
+        check_members(config, members, terms)
+
+        # The step. Its trace finds what a term or a model lacks.
+        init, step = compile_step(config, members, terms, sources, pipeline.steps_per_epoch)
+        setup = Setup(
+            config=config,
+            data=data,
+            pipeline=pipeline,
+            members=members,
+            init_members=init,
+            train_step=step,
+            schedule=jax.jit(schedule),
+            weights={},
+            warnings=(*data.warnings, *unreached_terms(terms, config['epochs'])),
+        )
+        shapes = trace(setup)
+
+    # The initial weights.
+    if resuming:
+        return setup
+    weights = load_weights(config, members, shapes.members, data.vocabulary)
+    return dataclasses.replace(setup, weights=weights)
+
+
+def compile_step(
+    config: Mapping[str, Any],
+    members: Mapping[str, Member],
+    terms: Mapping[str, Term],
+    sources: Sequence[Source],
+    steps_per_epoch: int,
+) -> tuple[Callable, Callable]:
+    """Returns `init_members` and `train_step` of `Setup`."""
+    clock = {'seed': config['seed'], 'steps_per_epoch': steps_per_epoch, 'epochs': config['epochs']}
+    step = functools.partial(train_step, members=members, terms=terms, sources=sources, **clock)
+    return jax.jit(functools.partial(init_members, members, config['seed'])), parallel.data_parallel(step)
+
+
+@contextlib.contextmanager
+def own_models(config: Mapping[str, Any]) -> Iterator[None]:
+    """Names file and line of any error within the block if a config has models that are not of jitm."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not (own := _own_names(config)):
+            raise
+        raise UserError(f"the model '{own[0]}' fails: {names.describe(error)}") from error
+
+
+def _own_names(config: Mapping[str, Any]) -> list[str]:
+    """Returns the names of all members' models and of their modules that are not of jitm."""
+    sections = [member_model(config, name) for name in config['members']]
+    return [name for section in sections for name in own_names(section)]
+
+
+def trace(setup: Setup) -> TrainState:
+    """Traces initialization and the first step without computing them, in which a part may refuse its arguments.
+
+    The first call of the step reuses this trace.
+
+    Returns:
+      The shapes of the state.
+    """
+    with model_keys():
+        shapes = jax.eval_shape(setup.random_state)
+        jax.eval_shape(setup.train_step, shapes, parallel.split_rows(setup.make_batch(0)))
+    return shapes
+
+
+def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
+    """Makes the matcher of each member.
+
+    Raises:
+      UserError: if one is unknown, or cannot read the vocabulary, captions or images of the data.
+    """
+    models, path = {}, config['vocabulary']['path']
+    for name in config['members']:
+        section = member_model(config, name)
+        models[name] = make_model(section, len(data.vocabulary), own=True, imports=True)
+        check_vocabulary(data.vocabulary, path, models[name], section)
+        for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
+            check_lengths(split, tokens, models[name].text_format)
+            check_images(split, models[name].reads)
+    return models
+
+
+def check_vocabulary(vocabulary: Tokenizer, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
+    """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
+    given, wanted = kind_of(vocabulary), model.text_format.kind
+    if wanted not in (given, None):
+        key = 'text.name' if 'text' in section else 'name'
+        raise UserError(
+            f"config key 'vocabulary.path' is '{path}', which gives {given}, but 'model.{key}' is "
+            f"'{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or change the "
+            'model'
+        )
+
+
+def make_optimizer(
+    section: Mapping[str, Any], steps_per_epoch: int, epochs: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Makes the optimizer and its learning-rate schedule: dict(name='adamw', ...), a function of `training.optimizer`.
+
+    Raises:
+      UserError: if the name or an argument is unknown, missing or out of its range.
+    """
+    name, keywords = choose(section, 'name', where='optimizer')
+    make = names.resolve('jitm.training.optimizer', name, where='optimizer.name')
+    lengths = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
+    asked = {key: steps for key, steps in lengths.items() if key in inspect.signature(make).parameters}
+    return bind(make, keywords, where='optimizer', later=asked)(**asked)
+
+
+def check_members(config: Mapping[str, Any], members: Mapping[str, Member], terms: Mapping[str, Term]) -> None:
+    """Raises a UserError if members do not fit the terms, or the evaluated member does not train.
+
+    Args:
+      config: the whole config.
+      members: name -> Member.
+      terms: the objective.
+    """
+    trained = {name: member for name, member in members.items() if member.trains}
+    if config['evaluation']['member'] not in trained:
+        raise UserError(
+            f"config key 'evaluation.member' is '{config['evaluation']['member']}', not one of {list(trained)}, which "
+            'train'
+        )
+    learning = [name for name, member in members.items() if member.learn_from]
+    anchored = [name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs]
+    if anchored and not learning:
+        raise UserError(f"'terms.{anchored[0]}' needs anchor_scores: {INPUTS['anchor_scores']}")
+    if not anchored:
+        for name in learning:
+            raise UserError(
+                f"'members.{name}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
+            )
+    read = {config['synthesis']['generator']}.union(*(member.learn_from for member in members.values()))
+    for name in (name for name, member in members.items() if isinstance(member.rule, Frozen) and name not in read):
+        raise UserError(
+            f"config key 'members.{name}' is set but unused: it does not train, no member learns from it and it "
+            'generates no captions; leave it out'
+        )
+    for name, member in trained.items():
+        check_epochs(name, terms_of(member, terms).values(), config['epochs'])
+
+
+def check_epochs(name: str, terms: Collection[Term], epochs: int) -> None:
+    """Raises a UserError if a member, called `name`, has an epoch in which none of its terms is active."""
+    for epoch in range(epochs):
+        if not any(term.is_active(epoch) for term in terms):
+            raise UserError(
+                f"no term is active in epoch {epoch} of {epochs} for 'members.{name}': change the start_epoch or "
+                'end_epoch of a term'
+            )
+
+
+def unreached_terms(terms: Mapping[str, Term], epochs: int) -> list[str]:
+    """Returns a warning for each term that is not active in any epoch, though others are."""
+    return [
+        f"'terms.{name}' is never active: its start_epoch is {term.start_epoch} of {epochs} epochs"
+        for name, term in terms.items()
+        if term.start_epoch >= epochs
+    ]

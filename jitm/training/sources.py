@@ -1,0 +1,167 @@
+"""The objective of a config, and the sources of the rankings and token losses that it sums."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from jitm.config import bind, choose
+from jitm.data.load import source_of
+from jitm.data.masking import Masking
+from jitm.errors import UserError, did_you_mean
+from jitm.hints import check_keys, check_value
+from jitm.synthesis.generator import Synthesis
+from jitm.training.candidates import Source, choose_hardest, in_batch, sampled, shortlist
+from jitm.training.generated import HEADS, MASKED, generate, generated_captions, masked_captions, matcher_predictions
+from jitm.training.objective import GENERATED, Term, TokenTerm, make_terms, ranking_terms, token_terms
+from jitm.types import Index
+
+CANDIDATES = {'in_batch': ('same_image',), 'shortlist': ('num_extra', 'num_hard'), 'sampled': ()}
+
+
+def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[Source, ...]]:
+    """Builds the terms of a config and the sources of their inputs.
+
+    Args:
+      config: the whole config, a nested dict.
+
+    Returns:
+      The terms by name, and the sources in the order in which they are computed.
+
+    Raises:
+      UserError: if a key is wrong.
+    """
+    terms, retrieval = make_terms(config['terms']), make_retrieval(config['candidates'])
+    masked = bind(Masking, config['masking'], where='masking')().num_views > 0
+    for section in ('relevance', 'scene_graphs'):
+        source_of(config[section], section)
+    choose(config['offline'], 'path', where='offline')
+    synthesis = make_synthesis(config)
+    check_used(config, terms)
+    return terms, make_sources(terms, retrieval, masked, synthesis)
+
+
+def make_sources(
+    terms: Mapping[str, Term], retrieval: Source, masked: bool, synthesis: Synthesis | None
+) -> tuple[Source, ...]:
+    """Makes all sources, each with the token terms whose predictions it makes.
+
+    Args:
+      terms: the objective.
+      retrieval: the source of retrieval candidates.
+      masked: whether captions are masked.
+      synthesis: how synthetic captions are generated; None for none.
+    """
+
+    def of(*predictions: str) -> dict[str, TokenTerm]:
+        return {name: term for name, term in token_terms(terms).items() if term.predictions in predictions}
+
+    sources, own = [retrieval], {term.predictions for term in token_terms(terms).values()} - {MASKED, *HEADS}
+    if masked:
+        sources.append(Source(functools.partial(masked_captions, terms=of(MASKED))))
+    if synthesis:
+        rank = functools.partial(generated_captions, terms=of(*HEADS))
+        sources.append(Source(rank, functools.partial(generate, synthesis=synthesis)))
+    if own:
+        sources.insert(0, Source(functools.partial(matcher_predictions, terms=of(*own))))
+    return tuple(sources)
+
+
+def make_retrieval(section: Mapping[str, Any]) -> Source:
+    """Makes the source of retrieval candidates from a config's `candidates`: dict(source='in_batch', ...)."""
+    name, keywords = choose(section, 'source', where='candidates')
+    if name not in CANDIDATES:
+        raise UserError(f"config key 'candidates.source' is '{name}'; take one of {', '.join(CANDIDATES)}")
+    for key in keywords:
+        of = [other for other, keys in CANDIDATES.items() if key in keys]
+        if of and name not in of:
+            raise UserError(f"config key 'candidates.{key}' is for source '{of[0]}', not for '{name}': leave it out")
+    if name == 'shortlist':
+        check_keys(keywords, ('num_extra', 'num_hard'), where='candidates')
+        check_value('candidates.num_extra', keywords.pop('num_extra'), Index)
+        later = 'models', 'name', 'batch', 'key'
+        return Source(shortlist, bind(choose_hardest, keywords, where='candidates', later=later))
+    rank = {'in_batch': in_batch, 'sampled': sampled}[name]
+    later = 'matcher', 'images', 'texts', 'batch', 'chosen', 'train'
+    return Source(bind(rank, keywords, where='candidates', later=later))
+
+
+def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
+    """Raises a UserError if the config's `candidates` do not fit its other sections.
+
+    Args:
+      config: the whole config.
+      num_texts: the number of training captions.
+    """
+    section, augmentation = config['candidates'], config['augmentation']
+    if section['source'] == 'in_batch':
+        return
+    source = f"'candidates.source' '{section['source']}'"
+    if augmentation['num_views'] != 1:
+        raise UserError(f"config key 'augmentation.num_views' must be 1: {source} has each pair once")
+    if section['source'] == 'sampled' or section['num_extra']:
+        # Augmentation would tell the pairs of a batch from the negatives that the source adds to it.
+        for key in ('drop_regions', 'change_words'):
+            if augmentation[key]:
+                raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
+    if section['source'] == 'sampled':
+        return
+    for name, member in config['members'].items():
+        if member.get('learn_from'):
+            raise UserError(
+                f"config key 'members.{name}.learn_from' needs 'candidates.source' 'in_batch' or 'sampled': models "
+                'with a shortlist score different candidates'
+            )
+    if section['num_extra'] > num_texts:
+        raise UserError(
+            f"config key 'candidates.num_extra' is {section['num_extra']}, but there are {num_texts} texts for training"
+        )
+    candidates = config['batch_size'] + section['num_extra'] - 1
+    if section['num_hard'] > candidates:
+        raise UserError(
+            f"config key 'candidates.num_hard' is {section['num_hard']}, but a query has {candidates} candidates"
+        )
+
+
+def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
+    """Makes the synthesis of captions; None if the config names no generator.
+
+    Raises:
+      UserError: if the generator is not a model of `members`, or captions are not masked for it.
+    """
+    synthesis = bind(Synthesis, config['synthesis'], where='synthesis')()
+    generator, num_views = synthesis.generator, config['masking']['num_views']
+    if not generator:
+        return None
+    if generator not in config['members']:
+        raise UserError(
+            f"config key 'synthesis.generator' is '{generator}', no member{did_you_mean(generator, config['members'])}"
+        )
+    if not num_views:
+        raise UserError(
+            "config key 'masking.num_views' is 0, but config key 'synthesis' refills masked captions: set it"
+        )
+    if synthesis.num_hard > (most := num_views * synthesis.num_samples):
+        raise UserError(
+            f"config key 'synthesis.num_hard' is {synthesis.num_hard}, more than the synthetic captions of an image "
+            f"('masking.num_views' x 'synthesis.num_samples' = {most})"
+        )
+    return synthesis
+
+
+def check_used(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
+    """Raises a UserError if a config names data that no term reads; what a term lacks is found in its first step."""
+    inputs = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
+    predictions = {term.predictions for term in token_terms(terms).values()}
+    generator = config['synthesis']['generator']
+    readers = {
+        'relevance.source': ('margins' in inputs, 'a term with margins'),
+        'offline.path': (any(name.startswith('offline') for name in inputs), 'a term of mined negatives'),
+        'synthesis.generator': (not predictions.isdisjoint(HEADS) or GENERATED in inputs, 'a term of these captions'),
+        'masking.num_views': (generator or MASKED in predictions, 'a term of masked words'),
+        'scene_graphs.source': (config['masking']['num_views'], 'masked captions (masking.num_views)'),
+    }
+    for key, (is_read, reader) in readers.items():
+        section, name = key.split('.')
+        if config[section][name] and not is_read:
+            empty = 'set it to 0' if name == 'num_views' else "set it to ''"
+            raise UserError(f"config key '{key}' is set but unused: add {reader}, or {empty}")

@@ -1,0 +1,133 @@
+"""The weights that models are initialized from: published ones, or those of another run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from jitm import config as config_lib
+from jitm.data.vocabularies import Tokenizer
+from jitm.errors import UserError
+from jitm.importers.pretrained import Replacements, load_pretrained
+from jitm.models.joint import JointEncoder
+from jitm.models.make import member_model
+from jitm.runs.run import Run, load_run
+from jitm.training.members import Frozen, Member, MemberState
+
+
+def check_initialize(config: Mapping[str, Any]) -> None:
+    """Raises a UserError if a config names published weights that no member is initialized with."""
+    members = config['members']
+    runs = {name: member['init_from'] for name, member in members.items() if member.get('init_from')}
+    unread = [key for key, path in config['initialize'].items() if path]
+    if unread and all(name in runs or member.get('of') for name, member in members.items()):
+        name, run = next(iter(runs.items()))
+        raise UserError(
+            f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
+            "it to ''"
+        )
+
+
+def load_weights(
+    config: Mapping[str, Any],
+    members: Mapping[str, Member],
+    states: Mapping[str, MemberState],
+    vocabulary: Tokenizer,
+) -> dict[str, dict[str, Replacements]]:
+    """Loads the weights that members are initialized from instead of randomly.
+
+    Args:
+      config: the whole config.
+      members: name -> Member.
+      states: of each member; only shapes are read.
+      vocabulary: of the run.
+
+    Returns:
+      Name -> 'params' and 'batch_stats' -> path of a parameter -> its values.
+
+    Raises:
+      UserError: if weights cannot be read, or do not fit.
+    """
+    load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('variables', 'words'))
+    weights = {}
+    for name, member in members.items():
+        if member.init_from:
+            weights[name] = load_from_run(name, member, states[name], config, vocabulary)
+        elif member.trains:
+            weights[name] = load(states[name].variables, vocabulary.words)
+    check_generator(config['synthesis']['generator'], members, states, weights)
+    return weights
+
+
+def check_generator(
+    name: str,
+    members: Mapping[str, Member],
+    states: Mapping[str, MemberState],
+    weights: Mapping[str, Mapping[str, Replacements]],
+) -> None:
+    """Raises a UserError if the generator, called `name`, is frozen with a head of random parameters."""
+    if not name or not isinstance(members[name].rule, Frozen):
+        return
+    source = members[name].copy_of or name
+    head = {path for path in traverse_util.flatten_dict(states[source].params) if path[0] == 'mlm_head'}
+    if not head <= weights[source]['params'].keys():
+        raise UserError(
+            f"config key 'synthesis.generator' is '{name}', which does not train and has no weights for its head "
+            f"'mlm': set members.{source}.init_from to a run whose model.heads have it"
+        )
+
+
+def load_from_run(
+    name: str, member: Member, state: MemberState, config: Mapping[str, Any], vocabulary: Tokenizer
+) -> dict[str, Replacements]:
+    """Loads the parameters and statistics of the evaluated model in a member's `init_from`.
+
+    Heads that the run lacks are initialized as `JointEncoder.add_heads` does, or randomly.
+
+    Args:
+      name: name of the member.
+      member: with `init_from`.
+      state: of the member; only shapes are read.
+      config: of the current run.
+      vocabulary: of the current run.
+
+    Returns:
+      'params' and 'batch_stats' -> path of a parameter -> its values.
+
+    Raises:
+      UserError: if the run does not exist, or has another model or vocabulary.
+    """
+    key = f"config key 'members.{name}.init_from'"
+    try:
+        run = load_run(member.init_from)
+    except UserError as error:
+        raise UserError(f'{key}: {error}') from None
+    if run.vocabulary.hash != vocabulary.hash:
+        raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
+    changed = _model_differences(run, member_model(config, name))
+    loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
+    wanted = {part: traverse_util.flatten_dict(getattr(state, part)) for part in loaded}
+    if isinstance(member.model, JointEncoder):
+        loaded['params'] = member.model.add_heads(loaded['params'])
+        kept = {path for path in wanted['params'] if path in loaded['params'] or not member.model.is_head(path)}
+        wanted['params'] = {path: wanted['params'][path] for path in kept}  # other heads stay randomly initialized
+    if changed or _shapes(loaded) != _shapes(wanted):
+        reason = '; '.join(changed) or 'its parameters have other shapes'
+        raise UserError(f'{key}: {member.init_from} is of another model ({reason}); set members.{name}.model to its')
+    return loaded
+
+
+def _model_differences(run: Run, section: Mapping[str, Any]) -> list[str]:
+    """Lists how the model of a run differs from a config's, heads that are added and precision left aside."""
+    old = member_model(run.config, run.member)
+    changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**section, 'heads': ()}})
+    changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
+    if lost := set(old.get('heads', ())) - set(section.get('heads', ())):
+        changed.append(f'model.heads: without {", ".join(sorted(lost))}')
+    return changed
+
+
+def _shapes(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {part: jax.tree.map(np.shape, values) for part, values in parts.items()}

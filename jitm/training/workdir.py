@@ -1,0 +1,79 @@
+"""The workdir of a run: what it holds, and one job that writes to it."""
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jitm import agreement
+from jitm import config as config_lib
+from jitm.errors import UserError
+from jitm.files import LOCK, PARTIAL, locked, parse_json
+from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.log import read_metrics
+
+
+def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints."""
+    path = workdir / 'config.json'
+    if not path.exists():
+        started = {f'.config.json{PARTIAL}', 'processes', LOCK}  # left by a start that was killed at once
+        if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - started):
+            raise UserError(f'workdir {workdir} exists and is not a run of jitm; choose an empty or a new one')
+        return
+    try:
+        old = parse_json(path.read_bytes())
+    except ValueError:
+        raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
+    if changed := config_lib.differences(config_lib.as_current(old, workdir), config):
+        raise UserError(
+            f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
+            'choose a new workdir, or the old values'
+        )
+    lines = read_metrics(workdir)
+    if lines and lines[-1]['step'] > 0 and not Checkpoints(workdir).whole_steps():
+        raise UserError(
+            f'{workdir} has metrics of step {lines[-1]["step"]} but no whole checkpoint; restore '
+            f'{workdir / "checkpoints"}, or choose a new workdir'
+        )
+
+
+def described(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what must be the same in all processes of a run before its data are read, as JSON."""
+    devices = f'{jax.local_device_count()} {jax.devices()[0].device_kind}'
+    return config_lib.training_relevant(config) | config_lib.flatten({'run': config['run']}) | {'devices': devices}
+
+
+@contextlib.contextmanager
+def claim(workdir: Path) -> Iterator[Path]:
+    """Creates the workdir and excludes other jobs that train in it, see `files.locked`; all processes must call this.
+
+    Yields:
+      The folder of the files of this process: the workdir in process 0, a folder within it in others.
+
+    Raises:
+      UserError: in all processes, if another job trains there, or if they do not share one folder.
+    """
+    message = f'another process trains in {workdir}; wait for it, or choose a new workdir'
+    path, process = workdir / LOCK, jax.process_index()
+    folder = workdir / 'processes' / str(process) if process else workdir
+    with contextlib.ExitStack() as stack:
+
+        def take() -> str:
+            stack.enter_context(locked(workdir, message))
+            path.write_text(secrets.token_hex())
+            return path.read_text()
+
+        token = agreement.in_first(take)
+
+        def follow() -> None:
+            if not agreement.sees(lambda: path.exists() and path.read_text() == token):
+                raise UserError(f'{workdir} is not the workdir of process 0; give all processes one shared folder')
+            if process:
+                stack.enter_context(locked(folder, message))
+
+        agreement.in_all(follow)
+        yield folder
