@@ -199,11 +199,8 @@ def describe(error: BaseException) -> str:
     Returns:
       One line, such as 'TypeError in line 7 of my_losses.py (x + y): unsupported operand'.
     """
-    cause = error.__cause__
-    if isinstance(cause, AttributeError) and any(
-        _is_of_user(frame.filename) for frame in traceback.extract_tb(cause.__traceback__)
-    ):
-        error = cause  # Flax leaves it out, but it names the attribute
+    if isinstance(error.__cause__, AttributeError) and not isinstance(error, AttributeError):
+        error = error.__cause__  # which Flax leaves out, but it names the attribute
     message, kind = (str(error).strip().splitlines() or [''])[0], type(error).__name__
     if isinstance(error, SyntaxError):
         return f'{kind} in line {error.lineno} of {error.filename}: {error.msg}'

@@ -152,12 +152,12 @@ def check_used(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
     """Raises a UserError if a config names data that no term reads; what a term lacks is found in its first step."""
     inputs = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
     predictions = {term.predictions for term in token_terms(terms).values()}
-    generator = config['synthesis']['generator']
+    generator, of_generated = config['synthesis']['generator'], not predictions.isdisjoint(HEADS)
     readers = {
         'relevance.source': ('margins' in inputs, 'a term with margins'),
         'offline.path': (any(name.startswith('offline') for name in inputs), 'a term of mined negatives'),
-        'synthesis.generator': (not predictions.isdisjoint(HEADS) or GENERATED in inputs, 'a term of these captions'),
-        'masking.num_views': (generator or MASKED in predictions, 'a term of masked words'),
+        'synthesis.generator': (of_generated or GENERATED in inputs, 'a term of these captions'),
+        'masking.num_views': (generator or of_generated or MASKED in predictions, 'a term of masked words'),
         'scene_graphs.source': (config['masking']['num_views'], 'masked captions (masking.num_views)'),
     }
     for key, (is_read, reader) in readers.items():

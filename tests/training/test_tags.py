@@ -168,7 +168,7 @@ def test_terms_of_unsuitable_rankings_are_refused(tags_dc):
             | {'terms': tags_dc['terms'] | {'synthetic': margins}, 'relevance': {'source': 'cider.from_captions'}}
         )
     for wrong in ('generated', ()):
-        with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .*; give a tuple of names of rankings"):
+        with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .* a tuple of names"):
             loop.set_up(with_synthetic(rankings=wrong))
     with pytest.raises(UserError, match=r"rankings' names 'generatd', which is no ranking, did you mean 'gen"):
         loop.set_up(with_synthetic(rankings=('generatd',)))
