@@ -468,7 +468,7 @@ def test_wrong_values_are_refused_before_writing(tiny_config, tmp_path):
     check_refused(tiny_config | {'batch_size': 1000}, workdir, 'scenes/train has 80 texts, fewer than batch_size 1000')
     check_refused(tiny_config | {'data': tiny_config['data'] | {'sed': 1}}, workdir, "'data.sed' is unknown.*'seed'")
     check_refused(tiny_config | {'epochs': 0}, workdir, "'epochs' is 0; it must be at least 1")
-    check_refused(tiny_config | {'seed': -1}, workdir, "'seed' is -1; it must be in")
+    check_refused(tiny_config | {'seed': -1}, workdir, "'seed' is -1; it must be at least 0")
     check_refused(tiny_config | {'run': tiny_config['run'] | {'log_every': 0}}, workdir, "'run.log_every' is 0")
     check_refused(
         tiny_config | {'model': tiny_config['model'] | {'measure': 'x'}}, workdir, "'model.measure' is unknown"
@@ -493,7 +493,7 @@ def test_wrong_values_are_refused_before_writing(tiny_config, tmp_path):
         ('model', {'embed_dim': -1}, "'model.embed_dim' is -1; it must be at least 1"),
         ('model', {'text_pooling': 'x'}, "'model.text_pooling' is 'x'; take one of mean, max, last, gpo, esa"),
         ('augmentation', {'num_views': 0}, "'augmentation.num_views' is 0; it must be at least 1"),
-        ('augmentation', {'drop_regions': 1}, r"'augmentation.drop_regions' is 1; it must be in \[0, 1\)"),
+        ('augmentation', {'drop_regions': 1}, r"'augmentation.drop_regions' is 1; it must be at least 0 and below 1"),
         ('augmentation', 'num_views', "'augmentation.num_views' is missing"),
         ('model', {'image': 'vision.RegionEncoder'}, "'model.image' must be a dict with the name of a module"),
         ('optimizer', {'weight_decay': -1.0}, "'optimizer.weight_decay' is -1.0; it must be at least 0"),
