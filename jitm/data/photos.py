@@ -101,7 +101,15 @@ def load_folder(folder: Path, transform: Transform) -> Split:
             raise UserError(f'{folder} has a photo with the name {name!r}, which is no line of plain text: rename it')
     files = [str(folder / name) for name in names]
     pixels = Photos(files, transform, check_files(files))
-    return Split(folder.resolve().name, None, None, (), np.zeros(0, np.int32), tuple(names), pixels=pixels)
+    return Split(
+        name=folder.resolve().name,
+        regions=None,
+        counts=None,
+        captions=(),
+        image_of_text=np.zeros(0, np.int32),
+        image_ids=tuple(names),
+        pixels=pixels,
+    )
 
 
 def write(split: Split, root: str | Path) -> None:

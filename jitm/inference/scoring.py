@@ -256,7 +256,7 @@ def make_scorer(
       UserError: if the run cannot read these images or texts, or the memory is too little.
     """
     tokens = read_tokens(run, split)
-    return Scorer(run.model, run.variables, split, tokens, resolve_options(run, options), pairs)
+    return Scorer(run.model, run.variables, split, tokens, resolve_options(run, options), pairs=pairs)
 
 
 def similarity_matrix(

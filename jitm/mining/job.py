@@ -212,7 +212,7 @@ def mine(
     job = hashlib.sha256(json.dumps(described).encode()).hexdigest()
     agreement.check_same({'job': job})
     agreement.in_all(lambda: output.claim(_parts()))
-    state = search_all(search, split, folder, job, top_h_texts, top_h_images, report)
+    state = search_all(search, split, folder, job, top_h_texts=top_h_texts, top_h_images=top_h_images, report=report)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
     manifest |= {'workdirs': [str(run.workdir) for run in runs], 'split': split_name}
     try:

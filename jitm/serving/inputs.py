@@ -93,7 +93,14 @@ class SplitData:
 
 def data_of(split: Split, reads: Collection[str] = ('regions',)) -> SplitData:
     """Returns a split with the images that a model reads, see `Matcher.reads`."""
-    return SplitData(split.name, images_of(split, reads), split.captions, split.image_of_text, split.image_ids, split)
+    return SplitData(
+        name=split.name,
+        images=images_of(split, reads),
+        captions=split.captions,
+        image_of_text=split.image_of_text,
+        image_ids=split.image_ids,
+        split=split,
+    )
 
 
 def is_list(value: Any) -> bool:
@@ -242,7 +249,15 @@ def pad_features(features: ImageFeatures, tags: Tokens | None, start: int, size:
       UserError: if a feature is not finite.
     """
     rows = np.arange(start, min(start + size, len(features)))
-    split = Split('', features.regions, features.counts, (), np.zeros(0, np.int32), (), features.boxes)
+    split = Split(
+        name='',
+        regions=features.regions,
+        counts=features.counts,
+        captions=(),
+        image_of_text=np.zeros(0, np.int32),
+        image_ids=(),
+        boxes=features.boxes,
+    )
     images = take_images(split, rows, reads, tags)
     with np.errstate(over='ignore'):
         finite = np.isfinite(np.square(images.regions, dtype=np.float32).sum(axis=(1, 2)))

@@ -213,8 +213,14 @@ def read_features(path: Path) -> Split:
     regions = regions[:, None] if regions.ndim == 2 else regions
     if regions.ndim != 3 or not regions.size:
         raise UserError(f'{path} has shape {list(regions.shape)}; give features [images, regions, features]')
-    counts = np.full(len(regions), regions.shape[1], np.int32)
-    return Split(path.name, regions, counts, (), np.zeros(0, np.int32), _read_names(path, len(regions)))
+    return Split(
+        name=path.name,
+        regions=regions,
+        counts=np.full(len(regions), regions.shape[1], np.int32),
+        captions=(),
+        image_of_text=np.zeros(0, np.int32),
+        image_ids=_read_names(path, len(regions)),
+    )
 
 
 def _read_names(path: Path, images: int) -> tuple[str, ...]:
@@ -271,6 +277,12 @@ def open_source(
         files = Photos([str(path / name) for name in names], transform)
         if 'pixels' in run.model.reads:
             return PhotoFiles(names, files, label, problems)
-        view = crops_of(transform, run.encoded_by['crops'])
-        return PhotoFiles(names, files, label, problems, view, lambda crops: images_of_crops(network(), crops))
+        return PhotoFiles(
+            names=names,
+            photos=files,
+            label=label,
+            problems=problems,
+            view=crops_of(transform, run.encoded_by['crops']),
+            as_images=lambda crops: images_of_crops(network(), crops),
+        )
     return SplitImages(read_features(path), run, photos, label)

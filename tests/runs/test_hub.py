@@ -166,7 +166,7 @@ def put_a_pipe(path):
         (lambda folder: put_a_pipe(folder / 'vocabulary.json'), 'is damaged .*no regular file'),
         (lambda folder: (folder / 'config.json').write_text('[' * 10**5), 'is damaged'),
         (lambda folder: change(folder, data={'hash': '', 'regions': 7}), 'has a damaged config'),
-        (lambda folder: change(folder, config={}), 'has a damaged config'),
+        (lambda folder: change(folder, config={}), 'config.json is damaged'),
         (lambda folder: (folder / 'model.safetensors').unlink(), 'is not a run directory'),
     ],
 )

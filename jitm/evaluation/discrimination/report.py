@@ -86,7 +86,9 @@ def evaluate(
     captions = _encode([split.captions[t] for t in texts], scorer.run.vocabulary)
     scores = scorer.score(images, captions)
     likelihoods = scorer.log_likelihoods(images, captions) if perplexity else None
-    originals = _Originals(scorer, split, images, captions, scores, likelihoods)
+    originals = _Originals(
+        scorer=scorer, split=split, images=images, captions=captions, scores=scores, likelihoods=likelihoods
+    )
     return {'sets': {name: originals.evaluate(name, [perturbed[t] for t in texts]) for name, perturbed in sets.items()}}
 
 

@@ -1,0 +1,43 @@
+"""Calls of fixed shape give one text one encoding; calls of few sizes are close to it."""
+
+import numpy as np
+import pytest
+
+from jitm.data.reading import pad_texts
+from jitm.inference.engine import Engine
+from jitm.inference.padding import batches, first, pad, padded_count
+from tests.inference.test_scoring import make_problem
+
+
+@pytest.mark.parametrize(
+    ('count', 'multiple', 'padded'), [(1, 1, 1), (2, 1, 4), (16, 1, 16), (17, 1, 64), (5, 6, 18), (300, 256, 1024)]
+)
+def test_counts_are_padded_to_few_sizes(count, multiple, padded):
+    assert padded_count(count, multiple) == padded
+
+
+def test_padding_repeats_the_first_item_and_is_cut_off():
+    items = {'x': np.arange(5), 'y': np.arange(10).reshape(5, 2)}
+    padded = pad(items, 8)
+    assert padded['x'].tolist() == [0, 1, 2, 3, 4, 0, 0, 0]
+    np.testing.assert_array_equal(first(padded, 5)['y'], items['y'])
+    assert [part['x'].tolist() for part in batches(items, 2)] == [[0, 1], [2, 3], [4]]
+
+
+def test_encoding_of_a_text_does_not_depend_on_the_others():
+    model, variables, _, tokens = make_problem('vsepp')
+    engine, index = Engine(model, variables, 'float32'), np.arange(len(tokens.lengths))
+    together = engine.encode_each_alike(tokens, index)
+    for some in (index[3:4], index[::-2]):
+        assert engine.encode_each_alike(tokens, some).tobytes() == together[some].tobytes()
+        texts = pad_texts(tokens, some, engine.padded_length(tokens.lengths[some]))
+        np.testing.assert_allclose(engine.encode_any('encode_text', texts), together[some], atol=1e-6)
+
+
+def test_any_number_of_encodings_is_scored():
+    model, variables, *_ = make_problem('vsepp')
+    engine, rng = Engine(model, variables, 'float32'), np.random.default_rng(0)
+    images, texts = (rng.normal(size=(count, model.embed_dim)).astype(np.float32) for count in (300, 260))
+    np.testing.assert_allclose(engine.similarity(images, texts), images @ texts.T, atol=1e-5)
+    pairwise = engine.similarity_pairwise(images[:260], texts)
+    np.testing.assert_allclose(pairwise, np.sum(images[:260] * texts, axis=1), atol=1e-5)
