@@ -20,8 +20,8 @@ class SelfAttention(nn.Module):
     """Pools regions or words to one vector, by their mean weighted with self-attention (SGRAF, eq. 1 to 3).
 
     Attributes:
-      dropout: rate, 0.4 as released.
-      slots: maximum number of regions. Each slot has its own batch normalization, over images and dimensions, as
+      dropout: The rate of dropout, 0.4 as released.
+      slots: The maximum number of regions. Each slot has its own batch normalization, over images and dimensions, as
         released; None for texts, which are not normalized.
     """
 
@@ -59,7 +59,7 @@ class Reasoning(Protocol):
     """Maps the alignments of a pair, global and of its words, to one vector.
 
     Attributes:
-      over_images: whether in training a text's vectors depend on all images of the batch, which must be passed
+      over_images: Whether in training a text's vectors depend on all images of the batch, which must be passed
         together; such a module has `moments` and `update`, see `AttentionFiltration`.
     """
 
@@ -82,14 +82,14 @@ class Mean(nn.Module):
 
 
 class GraphReasoning(nn.Module):
-    """Similarity graph reasoning over all alignments, whose first node is the result (SGRAF, eq. 7 and 8).
+    """SGR: similarity graph reasoning over all alignments, whose first node is the result (SGRAF, eq. 7 and 8).
 
     The edge (W_q s_i + b_q) . (W_k s_j + b_k) is computed with one product with W_q W_k' instead of two. b_k adds a
     constant to all edges of a node, which the softmax cancels, so it is left out. The last step computes only the first
     node.
 
     Attributes:
-      steps: number of steps, 3 as published.
+      steps: The number of steps, 3 as published.
     """
 
     steps: Count
@@ -115,7 +115,7 @@ class GraphReasoning(nn.Module):
 
 
 class AttentionFiltration(nn.Module):
-    """Similarity attention filtration: averages alignments, weighted by their relevance (SGRAF, eq. 9 and 10).
+    """SAF: similarity attention filtration, the mean of alignments weighted by relevance (SGRAF, eq. 9 and 10).
 
     The batch normalization of the relevance is that of the released code. It has one channel and processes one text at
     a time: in training each text is normalized with the statistics of its own alignments with all images, and the
@@ -175,7 +175,7 @@ class Alignments(nn.Module):
     """l2norm(W (x - y)^2 + b), the alignment of two vectors (SGRAF, eq. 4; DBL, eq. 1; squared as released).
 
     Attributes:
-      features: M.
+      features: The size M of an alignment.
     """
 
     features: int

@@ -1,7 +1,8 @@
 """Cross-attention between all words and all regions of many pairs, computed without the attended vectors.
 
 The elements of each item of one side (the queries) attend to the elements of each item of the other side (the context).
-All arrays of pairs are [C, K, Q, M]: C items of K context elements, Q items of M query elements.
+All arrays of pairs, among them scores and weights, are [C, K, Q, M]: C items of K context elements, Q items of M query
+elements. Masks are bool, [C, K] and [Q, M], and True for the valid elements.
 
 An attended vector is sum_k a_k v_k. Its product with a query q is sum_k a_k <v_k, q>, and its squared norm is a' G a
 with the Gram matrix G of the context, so neither needs the vector.
@@ -45,13 +46,7 @@ def normalize_over_queries(scores: chex.Array, query_mask: chex.Array) -> chex.A
     """Clips similarities with a leaky ReLU and L2-normalizes them over the query elements (SCAN, section 3.1.1).
 
     The slope of the ReLU is 0.1, as in the released code of SCAN, BFAN, SGRAF, DBL and NAAF; in the papers it is 0.
-
-    Args:
-      scores: The similarities [C, K, Q, M].
-      query_mask: bool [Q, M], the valid query elements.
-
-    Returns:
-      [C, K, Q, M], zero at padded query elements.
+    Padded query elements become 0.
     """
     scores = jnp.where(query_mask, nn.leaky_relu(scores, SLOPE), 0)
     return scores / (safe_sqrt(jnp.sum(jnp.square(scores), axis=-1, keepdims=True)) + EPSILON)
@@ -60,15 +55,8 @@ def normalize_over_queries(scores: chex.Array, query_mask: chex.Array) -> chex.A
 def attend(scores: chex.Array, context_mask: chex.Array, inverse_temperature: float) -> chex.Array:
     """Returns the unnormalized attention of each query element to the context (SCAN, eq. 4 without its denominator).
 
-    All uses are scale-invariant: cosines, and comparisons between weights.
-
-    Args:
-      scores: [C, K, Q, M], at most 1.
-      context_mask: bool [C, K], the valid context elements; every item has one.
-      inverse_temperature: lambda, the factor of the scores, at most 30: float32 then holds sums of squares.
-
-    Returns:
-      [C, K, Q, M], above 0; 0 for padded elements.
+    Weights are above 0, and 0 for padded elements. All uses are scale-invariant: cosines, and comparisons between
+    weights. Scores are at most 1 and the inverse temperature lambda at most 30, so that float32 holds sums of squares.
     """
     return jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), jnp.exp(inverse_temperature * scores), 0)
 
@@ -80,32 +68,20 @@ def normalize(weights: chex.Array) -> chex.Array:
 
 
 def word_by_region(weights: chex.Array, queries: Elements, direction: str) -> chex.Array:
-    """Arranges attention weights by word and region.
+    """Arranges the weights of `attend` or `focus` by word and region: [I, T, L, R].
 
-    Args:
-      weights: [C, K, Q, M], of `attend` or `focus`.
-      queries: Q items of M elements.
-      direction: 't2i' if the queries are words, 'i2t' if they are regions.
-
-    Returns:
-      [I, T, L, R] with sum 1 over the context (the regions in t2i, the words in i2t); 0 for a query element that is
-      padding or attends to no element.
+    The queries are words in the direction 't2i' and regions in 'i2t'. The weights of a query element sum to 1; they are
+    0 if it is padding or attends to no element.
     """
     weights = jnp.where(queries.mask, normalize(weights), 0)
     return einops.rearrange(weights, 'i r t l -> i t l r' if direction == 't2i' else 't l i r -> i t l r')
 
 
 def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Array:
-    """Sets the attention to irrelevant elements to 0 (BFAN, eq. 4 to 8).
+    """Sets the weights of irrelevant elements to 0 (BFAN, eq. 4 to 8).
 
-    Args:
-      weights: [C, K, Q, M], of `attend`.
-      context_mask: bool [C, K].
-      focal: 'equal' keeps an element whose weight is above the mean; 'prob' one above the mean that is weighted by the
-        square roots of the weights.
-
-    Returns:
-      [C, K, Q, M]; all 0 where no weight is above the mean, as with a single element.
+    'equal' keeps an element whose weight is above the mean, 'prob' one above the mean that is weighted by the square
+    roots of the weights. All weights become 0 where none is above the mean, as with a single element.
     """
     check_choice(focal, FOCALS, 'focal')
     constant, mask = jax.lax.stop_gradient(weights), einops.rearrange(context_mask, 'c k -> c k 1 1')
@@ -122,30 +98,16 @@ def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Arr
 
 
 def attended_norm(weights: chex.Array, gram_matrix: chex.Array) -> chex.Array:
-    """Returns the norm of each query element's attended vector.
-
-    Args:
-      weights: [C, K, Q, M].
-      gram_matrix: [C, K, K], of the context.
-
-    Returns:
-      [C, Q, M]; 1 where the norm is 0, so that it can be a divisor.
-    """
+    """Returns the norm of each query element's attended vector, [C, Q, M]; 1 where it is 0, for use as a divisor."""
     products = jnp.einsum('cjqm,cjk->ckqm', weights, gram_matrix, precision=jax.lax.Precision.HIGHEST)
     squared = jnp.sum(products * weights, axis=1)
     return jnp.sqrt(jnp.where(squared > 0, squared, 1))
 
 
 def attended_cosine(scores: chex.Array, weights: chex.Array, gram_matrix: chex.Array) -> chex.Array:
-    """Returns the cosine of each query element, a unit vector, with its attended vector (SCAN, eq. 5).
+    """Returns the cosine of each query element, a unit vector, with its attended vector: [C, Q, M] (SCAN, eq. 5).
 
-    Args:
-      scores: [C, K, Q, M], inner products.
-      weights: [C, K, Q, M], unnormalized.
-      gram_matrix: [C, K, K], of the context.
-
-    Returns:
-      [C, Q, M]; 0 if either vector is zero.
+    It is 0 if either vector is zero. `scores` are inner products, and `weights` need not be normalized.
     """
     return jnp.sum(weights * scores, axis=1) / attended_norm(weights, gram_matrix)
 
@@ -153,16 +115,9 @@ def attended_cosine(scores: chex.Array, weights: chex.Array, gram_matrix: chex.A
 def aggregate(
     relevance: chex.Array, query_mask: chex.Array, aggregation: str, inverse_temperature: float
 ) -> chex.Array:
-    """Aggregates the relevances of all query elements to one score (SCAN, eq. 6 and 7).
+    """Aggregates the relevance [C, Q, M] of query elements to scores [C, Q] (SCAN, eq. 6 and 7).
 
-    Args:
-      relevance: [C, Q, M].
-      query_mask: bool [Q, M].
-      aggregation: one of `AGGREGATIONS`.
-      inverse_temperature: lambda of LogSumExp, log(sum_m exp(lambda r_m)) / lambda; the others ignore it.
-
-    Returns:
-      [C, Q].
+    LogSumExp is log(sum_m exp(lambda r_m)) / lambda; only it reads the inverse temperature lambda.
     """
     check_choice(aggregation, AGGREGATIONS, 'aggregation')
     if aggregation == 'LogSumExp':

@@ -18,10 +18,10 @@ def next_words(texts: Texts, max_length: int, end: int) -> tuple[chex.Array, che
     """Splits every text into input words and their labels, the next words; padding follows the last word.
 
     Args:
-      texts: ids [N, L] and lengths [N].
-      max_length: longer texts are truncated to this number of ids, the last of which becomes `end`; no label follows
-        it.
-      end: the id of `<end>`.
+      texts: N texts of L ids.
+      max_length: The number of ids to which longer texts are truncated. The last one becomes `end`, which no label
+        follows.
+      end: The id of `<end>`.
 
     Returns:
       Words and labels int32 [N, K] and a mask bool [N, K] of the valid labels, with K = min(L, max_length - 1).
@@ -38,9 +38,9 @@ class DecoderStep(nn.Module):
     """Reads one word and the attended regions with a GRU; the attention energy is w . tanh(W1 [region_r; state]).
 
     Attributes:
-      features: H, size of the state.
-      dropout: rate, of the inputs of the GRU.
-      train: applies dropout, from the stream 'dropout'.
+      features: The size H of the state.
+      dropout: The rate of dropout of the inputs of the GRU.
+      train: Applies dropout, from the stream 'dropout'.
     """
 
     features: int
@@ -51,7 +51,7 @@ class DecoderStep(nn.Module):
     def __call__(
         self, state: chex.Array, word: chex.Array, regions: chex.Array, keys: chex.Array, mask: chex.Array
     ) -> tuple[chex.Array, chex.Array]:
-        """Takes the step.
+        """Takes the step and returns the new state [N, H], twice.
 
         Args:
           state: [N, H].
@@ -59,9 +59,6 @@ class DecoderStep(nn.Module):
           regions: [N, R, H].
           keys: [N, R, H], the regions' part of W1 [region; state].
           mask: bool [N, R], the valid regions.
-
-        Returns:
-          The new state, twice.
         """
         uniform = symmetric_uniform((2 * self.features) ** -0.5)
         query = nn.Dense(self.features, use_bias=False, kernel_init=uniform, name='query')(state)
@@ -77,10 +74,10 @@ class Captioner(nn.Module):
     """Encodes the regions with a GRU and decodes the caption with another, which attends to them (VSRN, section 3.4).
 
     Attributes:
-      vocab_size: V.
-      word_dim: size of the word embeddings, separate from those of the text encoder.
-      features: H of both GRUs.
-      dropout: rate, of the inputs of both GRUs; the stream is 'dropout'.
+      vocab_size: The number of words V.
+      word_dim: The size of the word embeddings, which are not those of the text encoder.
+      features: The size H of the states of both GRUs.
+      dropout: The rate of dropout of the inputs of both GRUs, from the stream 'dropout'.
     """
 
     vocab_size: int
@@ -94,9 +91,9 @@ class Captioner(nn.Module):
 
         Args:
           regions: [N, R, D].
-          counts: int [N], number of valid regions.
+          counts: int [N], the number of valid regions.
           words: int [N, L].
-          train: applies dropout.
+          train: Applies dropout.
 
         Returns:
           Logits [N, L, V].

@@ -29,9 +29,9 @@ class _Bottleneck(nn.Module):
     """A residual block that averages instead of striding.
 
     Attributes:
-      width: channels of the inner convolutions; the block has four times as many outputs.
+      width: The number of channels of the inner convolutions; the block has four times as many outputs.
       stride: 1, or 2 to halve height and width.
-      dtype: of the convolutions.
+      dtype: The type of the convolutions.
     """
 
     width: int
@@ -60,16 +60,15 @@ class ModifiedResNet(nn.Module):
     """A stem of three convolutions, four layers of bottlenecks, and attention of the mean to all cells.
 
     Attributes:
-      embed_dim: D, size of the result.
-      image_size: height and width of the images, in pixels; a multiple of 32.
-      blocks: number of bottlenecks in each layer: (3, 4, 6, 3) for RN50.
-      stem_dim: channels of the stem and of the inner convolutions of the first layer; 64 as published.
-      num_heads: number of attention heads of the pooling; 32 as published.
-      train_norm: batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
+      embed_dim: The size D of the result.
+      image_size: The height and width of the images, in pixels; a multiple of 32.
+      blocks: The number of bottlenecks in each layer: (3, 4, 6, 3) for RN50.
+      stem_dim: The number of channels of the stem and of the inner convolutions of the first layer; 64 as published.
+      num_heads: The number of attention heads of the pooling; 32 as published.
+      train_norm: Batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
         as is customary in fine-tuning.
-      dtype: of the convolutions, 'float32' or 'bfloat16'; parameters are float32.
-      mean: see `jitm.layers.vit.ViT`.
-      deviation: see `jitm.layers.vit.ViT`.
+      dtype: The type of the convolutions, 'float32' or 'bfloat16'; parameters are float32.
+      mean, deviation: See `jitm.layers.vit.ViT`.
     """
 
     embed_dim: Count
@@ -86,15 +85,7 @@ class ModifiedResNet(nn.Module):
     normalize_features = False  # `features` are written as they are
 
     def __call__(self, images: Images, train: bool = False) -> chex.Array:
-        """Encodes images.
-
-        Args:
-          images: pixels uint8 [I, image_size, image_size, 3].
-          train: in training, batch normalization follows `train_norm`.
-
-        Returns:
-          float32 [I, D].
-        """
+        """Encodes pixels uint8 [I, image_size, image_size, 3] as float32 [I, D]."""
         return self._encode(images, train, whole=True)
 
     def features(self, images: Images, train: bool = False) -> chex.Array:

@@ -14,15 +14,10 @@ class CausalTransformer(nn.Module):
     """Reads a text from left to right; each token attends to itself and those before it.
 
     Attributes:
-      vocab_size: V, of byte pairs, or of words if trained from scratch.
-      embed_dim: D, size of the result.
-      max_length: maximum length of a text, in tokens; 77 as published.
-      hidden_dim: H of the hidden states.
-      num_layers: number of blocks.
-      num_heads: number of attention heads.
-      mlp_dim: hidden size of the two-layer network in each block.
-      activation: 'gelu', or 'quick_gelu' as in OpenAI's models.
-      dtype: of the computation, 'float32' or 'bfloat16'; parameters are float32.
+      vocab_size: The number V of byte pairs, or of words if trained from scratch.
+      embed_dim: The size D of the result.
+      max_length: The maximum length of a text, in tokens; 77 as published.
+      hidden_dim, num_layers, num_heads, mlp_dim, activation, dtype: See `jitm.layers.vit.ViT`.
     """
 
     vocab_size: int
@@ -42,14 +37,7 @@ class CausalTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
-        """Encodes texts, each by the state of its last token, which is the end.
-
-        Args:
-          texts: ids [T, L] and lengths [T].
-          train: has no effect.
-
-        Returns:
-          float32 [T, D].
+        """Encodes T texts as float32 [T, D], each by the state of its last token, which is the end.
 
         Raises:
           UserError: if L is more than `max_length`.

@@ -48,16 +48,10 @@ def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
 
 
 def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), (0, 0))) -> chex.Array:
-    """Returns the maximum over square windows of [I, H, W, F].
+    """Returns the maximum over square windows of [I, H, W, F] with edges of `size`, `stride` apart.
 
-    The maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal values share
-    the gradient, which torch gives to the first; after a ReLU only zeros are equal.
-
-    Args:
-      x: [I, H, W, F].
-      size: edge of a window.
-      stride: between windows.
-      padding: of the height and the width.
+    It takes the maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal
+    values share the gradient, which torch gives to the first; after a ReLU only zeros are equal.
     """
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
     for axis in (1, 2):
@@ -71,12 +65,12 @@ class Convolution(nn.Module):
     """A square convolution with explicit padding; 'SAME' would pad another side at stride 2 than torch.
 
     Attributes:
-      features: number of outputs.
-      size: edge of the kernel.
-      stride: in both directions.
-      padding: zeros on each side.
-      use_bias: adds a bias.
-      dtype: of the computation.
+      features: The number of outputs.
+      size: The edge of the kernel.
+      stride: The stride in both directions.
+      padding: The number of zeros on each side.
+      use_bias: Adds a bias.
+      dtype: The type of the computation.
     """
 
     features: int
@@ -107,9 +101,9 @@ class Network(nn.Module):
     """What all networks share.
 
     Attributes:
-      pooled: returns one global vector instead of the cells of the last map.
-      dtype: 'float32' or 'bfloat16', of activations; parameters and the features returned are float32.
-      remat: recomputes the activations of each block in the backward pass, which saves memory.
+      pooled: Returns one global vector instead of the cells of the last map.
+      dtype: The type of activations, 'float32' or 'bfloat16'; parameters and the features returned are float32.
+      remat: Recomputes the activations of each block in the backward pass, which saves memory.
     """
 
     pooled: bool
@@ -187,11 +181,11 @@ class _Block(nn.Module):
     """Two or three convolutions with batch normalization, and their input added (He et al., 2016).
 
     Attributes:
-      width: channels of the 3 x 3 convolutions.
-      bottleneck: three convolutions, 1 x 1, 3 x 3 and 1 x 1 with four times the width, instead of two of 3 x 3.
-      stride: of the first 3 x 3 convolution, in torchvision (v1.5) as in the paper's released successors.
-      downsample: maps the input to the size of the output.
-      dtype: of the computation.
+      width: The number of channels of the 3 x 3 convolutions.
+      bottleneck: Has three convolutions, 1 x 1, 3 x 3 and 1 x 1 with four times the width, instead of two of 3 x 3.
+      stride: The stride of the first 3 x 3 convolution, in torchvision (v1.5) as in the paper's released successors.
+      downsample: Maps the input to the size of the output.
+      dtype: The type of the computation.
     """
 
     width: int
@@ -225,8 +219,8 @@ class ResNet(Network):
     """ResNet-18, 50, 101 or 152 (He et al., 2016) in torchvision's variant v1.5: F is 2048, for ResNet-18 512.
 
     Attributes:
-      depth: a key of `RESNETS`.
-      train_norm: batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
+      depth: A key of `RESNETS`.
+      train_norm: Batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
         as is customary when a pretrained network is fine-tuned. VSE++ trains it in the first steps of each epoch only,
         until the first evaluation. For the other attributes see `Network`.
     """
@@ -258,9 +252,9 @@ class PixelEncoder(nn.Module):
     """Encodes images from their pixels (Faghri et al., 2018): a network, and an encoder of its features.
 
     Attributes:
-      network: maps normalized pixels to [I, R, F], such as `ResNet`.
+      network: A module that maps normalized pixels to features [I, R, F], such as `ResNet`.
       normalize_features: L2-normalizes the features of the network, as VSE++ does.
-      regions: encodes them, such as `vision.RegionEncoder`.
+      regions: A module that encodes the features, such as `vision.RegionEncoder`.
     """
 
     network: nn.Module

@@ -19,15 +19,9 @@ class RegionGraph(nn.Module):
 
     @nn.compact
     def __call__(self, regions: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
-        """Updates every region from all valid regions.
+        """Updates every region of [I, R, D] from all regions of the mask [I, R]; the rows of others are undefined.
 
-        Args:
-          regions: [I, R, D].
-          mask: bool [I, R], the valid regions.
-          train: normalizes with the statistics of the batch, see `BatchNorm`.
-
-        Returns:
-          [I, R, D]; rows of padded regions are undefined.
+        In training, BN normalizes with the statistics of the batch.
         """
         size = regions.shape[-1]
         query, key, value = (Linear(size, name=name)(regions) for name in ('theta', 'phi', 'g'))

@@ -26,8 +26,8 @@ class Linear(nn.Module):
     """x W + b, both initialized from U(-1/sqrt(inputs), 1/sqrt(inputs)) as in `torch.nn.Linear`.
 
     Attributes:
-      features: number of outputs.
-      use_bias: adds b.
+      features: The number of outputs.
+      use_bias: Adds b.
     """
 
     features: int
@@ -46,7 +46,7 @@ class XavierLinear(nn.Module):
     """x W + b with W from U(-r, r), r = sqrt(6 / (inputs + outputs)), and b = 0, as in the SCAN lineage.
 
     Attributes:
-      features: number of outputs.
+      features: The number of outputs.
     """
 
     features: int

@@ -10,14 +10,9 @@ from jitm import parallel
 
 
 def l2_normalize(x: chex.Array, axis: int = -1) -> chex.Array:
-    """Divides by the Euclidean norm along an axis, without an epsilon, as VSE++ released it.
+    """Divides the vectors along an axis by their Euclidean norm, without an epsilon, as VSE++ released it.
 
-    Args:
-      x: any shape.
-      axis: the axis of the vectors.
-
-    Returns:
-      Same shape. A zero vector stays zero, with the gradient of the identity.
+    A zero vector stays zero, with the gradient of the identity.
     """
     squared = jnp.sum(jnp.square(x), axis=axis, keepdims=True)
     return x / jnp.sqrt(jnp.where(squared > 0, squared, 1))
@@ -36,8 +31,8 @@ def masked_moments(
 
     Args:
       x: [..., D].
-      mask: bool, broadcast to x: the valid values.
-      axes: the reduced axes; None for all but the last.
+      mask: bool, the valid values, broadcast to x.
+      axes: The reduced axes; None for all but the last.
 
     Returns:
       Mean, variance and number of valid values, each with the shape of x without the axes; 0 without valid values.
@@ -61,9 +56,9 @@ class BatchNorm(nn.Module):
     row, which has no unbiased variance and which PyTorch refuses, leaves the running statistics as they are.
 
     Attributes:
-      scale_init: initializer of the scale.
-      momentum: weight of the old running statistics at each step (PyTorch's 0.1 is 0.9 here).
-      epsilon: added to the variance.
+      scale_init: The initializer of the scale.
+      momentum: The weight of the old running statistics at each step (PyTorch's 0.1 is 0.9 here).
+      epsilon: A number that is added to the variance.
     """
 
     scale_init: nn.initializers.Initializer = nn.initializers.ones
@@ -72,15 +67,12 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array | None = None, train: bool = False) -> chex.Array:
-        """Normalizes the last axis.
+        """Normalizes the last axis of [..., D].
 
         Args:
-          x: [..., D].
-          mask: bool, [..., 1] or [..., D], the values that the statistics are computed from; None for all.
-          train: uses the statistics of the batch and updates the running ones, in 'batch_stats'.
-
-        Returns:
-          [..., D].
+          x: The values.
+          mask: bool [..., 1] or [..., D], the values that the statistics are computed from; None for all.
+          train: Uses the statistics of the batch and updates the running ones, in 'batch_stats'.
         """
         shape = x.shape[-1:]
         running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)

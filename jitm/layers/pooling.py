@@ -39,12 +39,6 @@ def descending_ranks(features: chex.Array) -> chex.Array:
     """Returns the rank of each value among the K of its dimension, 0 for the largest; ties rank by position.
 
     Counting the larger values is vectorized, unlike a sort: 9 times faster than `jnp.sort` for GPO on a CPU.
-
-    Args:
-      features: [N, K, D].
-
-    Returns:
-      int32 [N, K, D].
     """
     features = jax.lax.stop_gradient(features)
     ranks, position = 0, jnp.arange(features.shape[1])[:, None]
@@ -68,9 +62,9 @@ class GPO(nn.Module):
     each number. The temperature is part of the released code, not of the paper.
 
     Attributes:
-      position_dim: size of the encoding of a rank.
-      hidden_dim: H of the bidirectional GRU that reads the encodings.
-      temperature: of the softmax over ranks.
+      position_dim: The size of the encoding of a rank.
+      hidden_dim: The size of the states of the bidirectional GRU that reads the encodings.
+      temperature: The temperature of the softmax over ranks.
     """
 
     position_dim: int = 32
@@ -101,7 +95,8 @@ class ESA(nn.Module):
     """Element-wise attention: a softmax over the set for each dimension, of scores W x + b (ESA, released).
 
     Attributes:
-      linear_init: of W and b, a key of `LINEAR`: 'xavier', as released for regions and BERT, or 'uniform', for the GRU.
+      linear_init: The initialization of W and b, a key of `LINEAR`: 'xavier', as released for regions and BERT, or
+        'uniform', for the GRU.
     """
 
     linear_init: str = 'xavier'
@@ -125,11 +120,7 @@ POOLINGS = {
 
 
 def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array], chex.Array]:
-    """Returns a new pooling.
-
-    Args:
-      name: one of `POOLINGS`.
-      argument: the name of the caller's argument, for messages.
+    """Returns a new pooling, one of `POOLINGS`; `argument` is the name of the caller's argument, for messages.
 
     Raises:
       ArgumentError: if the name is unknown.

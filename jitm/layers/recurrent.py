@@ -15,7 +15,7 @@ class GRUCell(nn.RNNCellBase):
     matters, but with Adam it moves twice as fast as one bias, and the norm that clips the gradient counts both.
 
     Attributes:
-      features: H, the size of the state.
+      features: The size H of the state.
     """
 
     features: int
@@ -48,8 +48,8 @@ class GRU(nn.Module):
     """Reads sequences forward, or in both directions with averaged states, as in the SCAN lineage.
 
     Attributes:
-      features: H, size of the states.
-      bidirectional: also reads backward, from the last valid element.
+      features: The size H of the states.
+      bidirectional: Also reads backward, from the last valid element.
     """
 
     features: int
@@ -57,14 +57,9 @@ class GRU(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array, lengths: chex.Array) -> chex.Array:
-        """Reads every sequence up to its length.
+        """Reads every sequence of [N, L, D] up to its length, int [N].
 
-        Args:
-          x: [N, L, D].
-          lengths: int [N].
-
-        Returns:
-          The state after each element [N, L, H], zero where padded; for two directions the mean of both states.
+        Returns the state after each element [N, L, H], zero where padded; for two directions the mean of both states.
         """
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []

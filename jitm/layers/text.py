@@ -21,12 +21,12 @@ class GRUEncoder(nn.Module):
     times as fast on a CPU.
 
     Attributes:
-      vocab_size: V.
-      embed_dim: D, of the states.
-      word_dim: size of the word embeddings.
-      bidirectional: also reads backward from the last valid word and averages the two directions.
-      dropout: rate, of the word embeddings (0.1 in ESA, 0.4 in SGRAF).
-      word_init: distribution of the initial embeddings of words without a given vector: 'uniform', U(-0.1, 0.1), or
+      vocab_size: The number of words V.
+      embed_dim: The size D of the states.
+      word_dim: The size of the word embeddings.
+      bidirectional: Also reads backward from the last valid word and averages the two directions.
+      dropout: The rate of dropout of the word embeddings (0.1 in ESA, 0.4 in SGRAF).
+      word_init: The distribution of the initial embeddings of words without a given vector: 'uniform', U(-0.1, 0.1), or
         'normal', N(0, 1), as released for ESA.
       recurrent: False replaces the GRU by a linear layer; `bidirectional` then has no effect.
     """
@@ -43,15 +43,7 @@ class GRUEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
-        """Reads every text up to its length.
-
-        Args:
-          texts: ids [T, L] and lengths [T].
-          train: applies dropout, from the stream 'dropout'.
-
-        Returns:
-          The state after each word, or what the linear layer maps it to, [T, L, D], zero where padded.
-        """
+        """Returns the state after each word of T texts, or its linear map: [T, L, D], zero where padded."""
         check_choice(self.word_init, WORD_INIT, 'word_init')
         init = WORD_INIT[self.word_init]
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=init, name='embedding')
@@ -65,13 +57,13 @@ class BERTEncoder(nn.Module):
     """Maps the last hidden states of BERT with a linear layer (VSE-infinity; Li et al., 2023, section 3.4).
 
     Attributes:
-      vocab_size: V, of word pieces.
-      embed_dim: D, size of the result.
+      vocab_size: The number of word pieces V.
+      embed_dim: The size D of the result.
       size: 'tiny', 'base' or 'large'.
-      dropout: rate inside BERT, 0.1 as published.
-      output_dropout: rate after the linear layer, 0.1 in ESA.
-      dtype: of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
-      linear_init: of the linear layer, a key of `LINEAR`: 'uniform' as released for VSE-infinity, 'xavier' for ESA.
+      dropout: The rate of dropout inside BERT, 0.1 as published.
+      output_dropout: The rate of dropout after the linear layer, 0.1 in ESA.
+      dtype: The type of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
+      linear_init: A key of `LINEAR` for the linear layer: 'uniform' as released for VSE-infinity, 'xavier' for ESA.
     """
 
     vocab_size: int
@@ -86,15 +78,7 @@ class BERTEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
-        """Reads every text up to its length, `[CLS]` and `[SEP]` included.
-
-        Args:
-          texts: ids [T, L] and lengths [T].
-          train: applies dropout, from the stream 'dropout'.
-
-        Returns:
-          float32 [T, L, D], zero where padded.
-        """
+        """Maps the word pieces of T texts, `[CLS]` and `[SEP]` included, to float32 [T, L, D], zero where padded."""
         check_choice(self.size, SIZES, 'size')
         check_choice(self.dtype, DTYPES, 'dtype')
         check_choice(self.linear_init, LINEAR, 'linear_init')

@@ -20,13 +20,13 @@ class BERTSize:
     """The sizes of a BERT.
 
     Attributes:
-      hidden: H of the hidden states.
-      layers: number of blocks.
-      heads: number of attention heads, each with H / heads dimensions.
-      mlp_dim: hidden size of the two-layer network in each block.
-      max_positions: maximum length of a text, in tokens.
-      token_types: number of segment embeddings.
-      deviation: standard deviation of the initial weights.
+      hidden: The size H of the hidden states.
+      layers: The number of blocks.
+      heads: The number of attention heads, each with H / heads dimensions.
+      mlp_dim: The hidden size of the two-layer network in each block.
+      max_positions: The maximum length of a text, in tokens.
+      token_types: The number of segment embeddings.
+      deviation: The standard deviation of the initial weights.
     """
 
     hidden: int
@@ -69,10 +69,10 @@ class KernelInits(NamedTuple):
     """Initializers of the kernels of a block.
 
     Attributes:
-      attention: of queries, keys and values.
-      attention_out: of W_o.
-      mlp_in: of W_1.
-      mlp_out: of W_2.
+      attention: The initializer of queries, keys and values.
+      attention_out: The initializer of W_o.
+      mlp_in: The initializer of W_1.
+      mlp_out: The initializer of W_2.
     """
 
     attention: nn.initializers.Initializer
@@ -85,9 +85,9 @@ class BlockStyle(NamedTuple):
     """The kind of a block: BERT's by default.
 
     Attributes:
-      pre_norm: normalizes the inputs of attention and MLP instead of the sums after them.
-      activation: a key of `ACTIVATIONS`.
-      epsilon: of the normalizations.
+      pre_norm: Normalizes the inputs of attention and MLP instead of the sums after them.
+      activation: A key of `ACTIVATIONS`.
+      epsilon: The epsilon of the normalizations.
     """
 
     pre_norm: bool = False
@@ -101,13 +101,13 @@ class TransformerBlock(nn.Module):
     With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))).
 
     Attributes:
-      heads: number of attention heads.
-      mlp_dim: rows of W_1.
-      dropout: rate, also of the attention weights.
-      dtype: of the computation; parameters, softmax and its product with the values, and the
-        statistics of LN are float32.
-      kernel_init: initializer of W, or of each of them.
-      style: the place of the normalizations, and the activation.
+      heads: The number of attention heads.
+      mlp_dim: The number of rows of W_1.
+      dropout: The rate of dropout, also that of the attention weights.
+      dtype: The type of the computation; parameters, softmax and its product with the values, and the statistics of LN
+        are float32.
+      kernel_init: The initializer of all W, or of each of them.
+      style: The place of the normalizations, and the activation.
     """
 
     heads: int
@@ -119,16 +119,13 @@ class TransformerBlock(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
-        """Applies the block to each sequence.
+        """Applies the block to each sequence of [N, L, H].
 
         Args:
-          tokens: [N, L, H].
+          tokens: The sequences.
           mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], those that each token attends to; None
             for all.
-          train: applies dropout, from the stream 'dropout'.
-
-        Returns:
-          [N, L, H], of `dtype`.
+          train: Applies dropout, from the stream 'dropout'.
         """
         drop = nn.Dropout(self.dropout, deterministic=not train)
         init = self.kernel_init if isinstance(self.kernel_init, KernelInits) else KernelInits(*[self.kernel_init] * 4)
@@ -161,17 +158,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of `TransformerBlock`; the tokens may be words, regions or both.
-
-    Attributes:
-      layers: number of blocks.
-      heads: see `TransformerBlock`.
-      mlp_dim: see `TransformerBlock`.
-      dropout: see `TransformerBlock`.
-      dtype: see `TransformerBlock`.
-      kernel_init: see `TransformerBlock`.
-      style: see `TransformerBlock`.
-    """
+    """A stack of `layers` blocks, see `TransformerBlock`; the tokens may be words, regions or both."""
 
     layers: int
     heads: int
@@ -198,10 +185,10 @@ class BERTEmbeddings(nn.Module):
     The tables are attributes: a model may tie a decoder to `words`, or add a type embedding to its regions.
 
     Attributes:
-      vocab_size: V.
-      size: sizes of the BERT.
-      dropout: rate.
-      dtype: of the result; the sum and the parameters are float32.
+      vocab_size: The number of word pieces V.
+      size: The sizes of the BERT.
+      dropout: The rate of dropout.
+      dtype: The type of the result; the sum and the parameters are float32.
     """
 
     vocab_size: int
@@ -218,15 +205,12 @@ class BERTEmbeddings(nn.Module):
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, ids: chex.Array, train: bool = False, types: chex.Array | None = None) -> chex.Array:
-        """Embeds word pieces.
+        """Embeds word pieces int [T, L] as [T, L, H].
 
         Args:
-          ids: int [T, L].
-          train: applies dropout, from the stream 'dropout'.
+          ids: The word pieces.
+          train: Applies dropout, from the stream 'dropout'.
           types: int [T, L], the segment of each position; None for segment 0.
-
-        Returns:
-          [T, L, H].
 
         Raises:
           UserError: if L is more than `max_positions`.
@@ -245,10 +229,10 @@ class BERT(nn.Module):
     """The encoder of BERT without its pooler and heads.
 
     Attributes:
-      vocab_size: V.
-      size: `BASE`, `LARGE` or another.
-      dropout: rate, of embeddings, attention weights and hidden states; 0.1 as published.
-      dtype: of the computation, such as `jnp.bfloat16`; parameters are float32.
+      vocab_size: The number of word pieces V.
+      size: The sizes, such as `BASE` or `LARGE`.
+      dropout: The rate of dropout of embeddings, attention weights and hidden states; 0.1 as published.
+      dtype: The type of the computation, such as `jnp.bfloat16`; parameters are float32.
     """
 
     vocab_size: int
@@ -263,15 +247,7 @@ class BERT(nn.Module):
         self.encoder = Transformer(size.layers, size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init)
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
-        """Reads every text up to its length.
-
-        Args:
-          texts: ids [T, L] and lengths [T].
-          train: applies dropout, from the stream 'dropout'.
-
-        Returns:
-          The last hidden states [T, L, H], zero where padded, of `dtype`.
-        """
+        """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""
         mask = texts.mask
         states = self.encoder(self.embeddings(texts.ids, train), mask, train)
         return jnp.where(einops.rearrange(mask, 't l -> t l 1'), states, 0)
@@ -281,7 +257,7 @@ class TokenHead(nn.Module):
     """LN(gelu(W h)) E^T + b, logits of the word at each position; E are word embeddings (Devlin et al., 2019, 3.1).
 
     Attributes:
-      kernel_init: initializer of W.
+      kernel_init: The initializer of W.
     """
 
     kernel_init: nn.initializers.Initializer = BASE.kernel_init

@@ -20,8 +20,8 @@ class MLP(nn.Module):
     Figure 9 has a second batch normalization at the end, which the released module never applies; nor does this one.
 
     Attributes:
-      features: number of outputs.
-      norm_padding: includes padded rows in the statistics, up to the last valid row of any image of the global batch,
+      features: The number of outputs.
+      norm_padding: Includes padded rows in the statistics, up to the last valid row of any image of the global batch,
         as released, where batches are padded to this length.
     """
 
@@ -40,9 +40,9 @@ class RegionEncoder(nn.Module):
     """Applies a fully connected layer and optionally an MLP to each region (Li et al., 2023, figure 2).
 
     Attributes:
-      embed_dim: D.
-      mlp: 'none' (VSE(FC)); 'plain', applied to the layer's output (VSE(MLP)); 'residual', also added to that output
-        (RVSE(MLP)); 'residual_on_input', applied to the raw features and added to that output (VSE-infinity, ESA).
+      embed_dim: The size D of the result.
+      mlp: 'none' (VSE(FC)); 'plain', an MLP of the layer's output (VSE(MLP)); 'residual', added to that output
+        (RVSE(MLP), RVSE++); 'residual_on_input', an MLP of the raw features, added to that output (VSE-infinity, ESA).
       norm_padding: see `MLP`.
     """
 
@@ -62,14 +62,11 @@ class RegionEncoder(nn.Module):
             self.image_mlp = MLP(self.embed_dim, self.norm_padding)
 
     def __call__(self, images: Images, train: bool = False) -> tuple[chex.Array, chex.Array]:
-        """Encodes every region.
-
-        Args:
-          images: regions [I, R, F] and counts [I]; with E views of each image N is I E, otherwise I.
-          train: normalizes with the statistics of the batch.
+        """Encodes every region of I images.
 
         Returns:
-          [N, R, D], and a mask bool [N, R] of the regions that are valid and kept.
+          [N, R, D], and a mask bool [N, R] of the regions that are valid and kept. N is I, or I E with E views of each
+          image.
         """
         regions, mask = self.encode(images, train)
         if images.kept is not None:

@@ -29,8 +29,16 @@ def pre_norm_transformer(
     inner = nn.initializers.normal(hidden_dim**-0.5)
     out = nn.initializers.normal((2 * hidden_dim * num_layers) ** -0.5)
     inits = KernelInits(inner, out, nn.initializers.normal((2 * hidden_dim) ** -0.5), out)
-    style = BlockStyle(True, activation, EPSILON)
-    return Transformer(num_layers, num_heads, mlp_dim, 0.0, dtype, inits, style, name='encoder')
+    return Transformer(
+        layers=num_layers,
+        heads=num_heads,
+        mlp_dim=mlp_dim,
+        dropout=0.0,
+        dtype=dtype,
+        kernel_init=inits,
+        style=BlockStyle(pre_norm=True, activation=activation, epsilon=EPSILON),
+        name='encoder',
+    )
 
 
 def check_size(images: Images, image_size: int) -> None:
@@ -47,17 +55,17 @@ class ViT(nn.Module):
     """Reads an image as patches and a class token, whose last state is projected.
 
     Attributes:
-      embed_dim: D, size of the result.
-      image_size: height and width of the images, in pixels; a multiple of `patch_size`.
-      patch_size: height and width of a patch, in pixels.
-      hidden_dim: H of the hidden states.
-      num_layers: number of blocks.
-      num_heads: number of attention heads.
-      mlp_dim: hidden size of the two-layer network in each block.
+      embed_dim: The size D of the result.
+      image_size: The height and width of the images, in pixels; a multiple of `patch_size`.
+      patch_size: The height and width of a patch, in pixels.
+      hidden_dim: The size H of the hidden states.
+      num_layers: The number of blocks.
+      num_heads: The number of attention heads.
+      mlp_dim: The hidden size of the two-layer network in each block.
       activation: 'gelu', or 'quick_gelu' as in OpenAI's models.
-      dtype: of the computation, 'float32' or 'bfloat16'; parameters are float32.
-      mean: of the pixels of each channel, as a fraction of 255.
-      deviation: standard deviation of the pixels of each channel.
+      dtype: The type of the computation, 'float32' or 'bfloat16'; parameters are float32.
+      mean: The mean of the pixels of each channel, as a fraction of 255.
+      deviation: The standard deviation of the pixels of each channel, as a fraction of 255.
     """
 
     embed_dim: Count
@@ -76,15 +84,7 @@ class ViT(nn.Module):
     normalize_features = False  # `features` are written as they are
 
     def __call__(self, images: Images, train: bool = False) -> chex.Array:
-        """Encodes images.
-
-        Args:
-          images: pixels uint8 [I, image_size, image_size, 3].
-          train: has no effect.
-
-        Returns:
-          float32 [I, D].
-        """
+        """Encodes pixels uint8 [I, image_size, image_size, 3] as float32 [I, D]."""
         del train
         return self._encode(images, whole=True)
 

@@ -18,8 +18,8 @@ class BFAN(CrossAttentionMatcher):
 
     Attributes:
       embed_dim, image, text: see `CrossAttentionMatcher`.
-      focal: one of `attention.FOCALS`.
-      lambda_softmax: the attention's inverse temperature.
+      focal: One of `attention.FOCALS`.
+      lambda_softmax: The attention's inverse temperature.
     """
 
     focal: str

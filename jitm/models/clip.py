@@ -18,9 +18,9 @@ class CLIP(DualEncoder):
     and margins apply to cosines.
 
     Attributes:
-      embed_dim: D of the joint space.
-      image: maps images to [I, D], such as `ViT` or `ModifiedResNet`.
-      text: maps texts to [T, D], such as `CausalTransformer`.
+      embed_dim: The size D of the joint space.
+      image: A module that maps images to [I, D], such as `ViT` or `ModifiedResNet`.
+      text: A module that maps texts to [T, D], such as `CausalTransformer`.
       initial_temperature: 0.07 as published; its inverse is learned as a logarithm, `logit_scale`.
     """
 

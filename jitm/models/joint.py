@@ -29,16 +29,10 @@ class JointEncoder(Matcher):
     ) -> dict[str, chex.Array]:
         """Reads image n together with text n, without tiling, and applies heads.
 
-        Args:
-          images: N encoded images.
-          texts: N encoded texts of L token positions.
-          heads: names of heads.
-          train: applies dropout.
-
         Returns:
-          Head -> output. `rank`: scores [N]. `itm`: logits [N, 2], class 1 for a match. `mlm`: logits [N, L, V] of the
-          word at each position. `discriminate`: logits [N, L, 2], class 1 if the word matches the image. `correct`:
-          logits [N, L, V] of the word that matches the image.
+          The output of each head, for texts of L token positions. `rank`: scores [N]. `itm`: logits [N, 2], class 1 for
+          a match. `mlm`: logits [N, L, V] of the word at each position. `discriminate`: logits [N, L, 2], class 1 if the
+          word matches the image. `correct`: logits [N, L, V] of the word that matches the image.
 
         Raises:
           ArgumentError: if the model lacks one of the heads.
@@ -81,14 +75,7 @@ class JointEncoder(Matcher):
         return path[0].endswith('_head')
 
     def add_heads(self, params: Mapping[tuple[str, ...], chex.Array]) -> dict[tuple[str, ...], chex.Array]:
-        """Initializes the heads that trained parameters lack as copies, as `head_sources` states.
-
-        Args:
-          params: path of a parameter -> its value, of a model that may have fewer heads.
-
-        Returns:
-          The same with the copies.
-        """
+        """Adds the heads that trained parameters, by their paths, lack: copies of others, as `head_sources` states."""
         known = {path[0] for path in params}
         copies = {
             (f'{head}_head', *path[1:]): value
@@ -130,10 +117,10 @@ class JointBERT(JointEncoder):
     words for others.
 
     Attributes:
-      vocab_size: V, of word pieces, or of words if trained from scratch.
+      vocab_size: The number V of word pieces, or of words if trained from scratch.
       size: 'tiny', 'base' or 'large', see `jitm.layers.transformer`.
-      dropout: rate, of embeddings, attention weights and hidden states; 0.1 as published.
-      dtype: of embeddings and blocks, 'float32' or 'bfloat16'; parameters, pooler and heads are float32.
+      dropout: The rate of dropout of embeddings, attention weights and hidden states; 0.1 as published.
+      dtype: The type of embeddings and blocks, 'float32' or 'bfloat16'; parameters, pooler and heads are float32.
     """
 
     vocab_size: int
@@ -161,13 +148,9 @@ class JointBERT(JointEncoder):
     def joint_states(self, images: Encoding, texts: Encoding, train: bool = False) -> tuple[chex.Array, chex.Array]:
         """Reads text n together with image n.
 
-        Args:
-          images: N encoded images.
-          texts: N encoded texts of L words.
-          train: applies dropout.
-
         Returns:
-          The last states of the words, float32 [N, L, H], zero where padded, and the pooled first states [N, H].
+          The last states of the L words of each text, float32 [N, L, H], zero where padded, and the pooled first states
+          [N, H].
         """
         raise NotImplementedError
 
@@ -178,16 +161,9 @@ class JointBERT(JointEncoder):
     def read(
         self, words: Elements, regions: Elements, num_words: int, train: bool = False
     ) -> tuple[chex.Array, chex.Array]:
-        """Reads embedded words, and tags if they follow, together with embedded regions.
+        """Reads embedded words [N, K, H], and tags if they follow, together with embedded regions [N, R, H].
 
-        Args:
-          words: [N, K, H].
-          regions: [N, R, H].
-          num_words: L, of the words whose states are returned.
-          train: applies dropout.
-
-        Returns:
-          See `joint_states`; of the words, those from L on are left out.
+        Returns what `joint_states` returns, for the first `num_words` words.
         """
         tokens = jnp.concatenate([words.vectors, regions.vectors], axis=1)
         states = self.bert.encoder(tokens, jnp.concatenate([words.mask, regions.mask], axis=1), train)

@@ -42,15 +42,9 @@ class Matcher(nn.Module):
         return None
 
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
-        """Encodes I images.
+        """Encodes I images: leaves [I, ...].
 
-        Args:
-          images: I images.
-          train: applies dropout and the statistics of the batch; the result may have additional leaves for
-            `predict_tokens`.
-
-        Returns:
-          Leaves [I, ...].
+        In training it applies dropout and the statistics of the batch, and may add leaves for `predict_tokens`.
         """
         raise NotImplementedError
 
@@ -75,15 +69,10 @@ class Matcher(nn.Module):
         raise NotImplementedError
 
     def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
-        """Predicts the words of matching pairs, for the token terms of the objective.
-
-        Args:
-          images: N images as `encode_image` encodes them in training.
-          texts: N texts; text n describes image n.
-          train: applies dropout.
+        """Predicts the words of texts, of which text n describes image n, for the token terms of the objective.
 
         Returns:
-          Name of a loss in `jitm.losses.tokens` -> its inputs; empty for a model that predicts none.
+          The inputs of each loss in `jitm.losses.tokens`, by its name; empty for a model that predicts no words.
         """
         return {}
 

@@ -22,11 +22,11 @@ class Statistics(struct.PyTreeNode):
     """Running statistics of matched (index 0) and mismatched (index 1) word similarities within a batch.
 
     Attributes:
-      threshold: float32 [], similarity below which a word and a region do not match.
+      threshold: float32 [], the similarity below which a word and a region do not match.
       safe_threshold: float32 [], three standard deviations below the mean of the matched similarities.
-      count: float32 [], number of words collected.
-      mean: float32 [2], mean similarity of a word with its best region.
-      squares: float32 [2], sums of squared differences from the means.
+      count: float32 [], the number of words collected.
+      mean: float32 [2], the mean similarity of a word with its best region.
+      squares: float32 [2], the sums of squared differences from the means.
     """
 
     threshold: chex.Array
@@ -45,10 +45,7 @@ def initial_statistics(dtype: jnp.dtype = jnp.float32) -> Statistics:
 def add_words(statistics: Statistics, similarities: chex.Array, mask: chex.Array) -> Statistics:
     """Adds the words of a caption, by the parallel update of mean and variance (Chan et al., 1979).
 
-    Args:
-      statistics: of the previous captions.
-      similarities: [2, L], matched and mismatched.
-      mask: bool [L], the words to add.
+    `similarities` are [2, L], matched and mismatched, and `mask` [L] has the words to add.
     """
     count = jnp.sum(mask, dtype=statistics.count.dtype)
     mean = jnp.sum(jnp.where(mask, similarities, 0), axis=-1) / jnp.maximum(count, 1)
@@ -68,13 +65,8 @@ def decision_boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> 
     The released code solves A x^2 + B x + C = 0 by (-B + sqrt(B^2 - 4 A C)) / (2 A). This is the same root in a form
     that does not divide by A, the difference of the variances, which is near 0.
 
-    Args:
-      mean: [2], of matches and of mismatches.
-      deviation: [2], standard deviations.
-      alpha: ratio of the densities; a larger one moves the boundary towards the matches.
-
-    Returns:
-      []; NaN if the densities have this ratio nowhere.
+    `mean` and `deviation` are [2], for matches and mismatches. A larger alpha moves the boundary towards the matches. The
+    result is NaN if the densities have this ratio nowhere.
     """
     (positive, negative), gap = deviation, mean[0] - mean[1]
     logarithm = jnp.log(negative / (alpha * positive) + attention.EPSILON)
@@ -87,9 +79,7 @@ def decision_boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> 
 def move_thresholds(statistics: Statistics, alpha: float) -> Statistics:
     """Moves both thresholds towards their current estimates; an estimate outside of [0, 1] counts as 0.
 
-    Args:
-      statistics: of at least two words.
-      alpha: see `decision_boundary`; without a boundary both thresholds stay.
+    Without a `decision_boundary` both thresholds stay. The statistics need at least two words.
     """
     deviation = jnp.sqrt(statistics.squares / (statistics.count - 1))
     threshold = decision_boundary(statistics.mean, deviation, alpha)
@@ -117,13 +107,13 @@ def update_statistics(
     """Updates the statistics with a caption, if its image ranks first; mismatches are of the image that ranks last.
 
     Args:
-      statistics: of the previous captions.
-      row: int32 [], row of the caption's image.
-      scores: [I], of the caption with every image.
-      best: [I, L], similarity of each word with each image's most similar region.
+      statistics: The statistics of the previous captions.
+      row: int32 [], the row of the caption's image.
+      scores: [I], the scores of the caption with every image.
+      best: [I, L], the similarity of each word with each image's most similar region.
       mask: bool [L], the valid words.
-      alpha: see `decision_boundary`.
-      minimum_words: the thresholds are moved once more words than these have been collected.
+      alpha: See `decision_boundary`.
+      minimum_words: The thresholds are moved once more words than these have been collected.
     """
     pair = jnp.stack([best[row], best[jnp.argmin(scores)]])
     statistics = add_words(statistics, pair, mask & (jnp.argmax(scores) == row))
@@ -140,7 +130,7 @@ class MinedTexts(Elements):
     """Texts with the results of mining the thresholds.
 
     Attributes:
-      threshold: float32 [N], similarity below which their words and a region do not match.
+      threshold: float32 [N], the similarity below which their words and a region do not match.
       scores: float32 [N, I], their scores with all images of this device.
     """
 
@@ -230,19 +220,19 @@ class NAAF(CrossAttentionMatcher):
     def mine(self, images: Elements, texts: Elements) -> tuple[Statistics, MinedTexts]:
         """Scores the texts one after the other and estimates the threshold of the next one, without gradient.
 
-        Args:
-          images: of this device.
-          texts: T texts of all devices; text n describes image n.
+        The images are those of this device, the texts those of all devices; text n describes image n.
 
         Returns:
           The statistics after all texts, and the texts with their thresholds and scores.
         """
+        # Scores of one text with all images, cut to its length.
         images, texts = jax.lax.stop_gradient((images, texts))
         start = initial_statistics(images.gram.dtype)
         zeros = MinedTexts(**vars(texts), threshold=jnp.zeros(len(texts.mask), start.threshold.dtype))
         block, variables = self.as_block('score_and_best', images, zeros)
         block = tiling.at_own_length(block)
 
+        # One text: score it at the threshold of the texts before it, then add it to the statistics.
         def score_text(statistics: Statistics, row_and_text: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
             row, text = row_and_text
             one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=statistics.threshold))
@@ -251,6 +241,7 @@ class NAAF(CrossAttentionMatcher):
             updated = update_statistics(statistics, row, *of_all, text.mask, self.alpha, self.minimum_words)
             return updated, (statistics.threshold, column)
 
+        # All texts, in order.
         rows = jnp.arange(len(texts.mask))
         statistics, (thresholds, scores) = jax.lax.scan(score_text, start, (rows, texts))
         return statistics, MinedTexts(**vars(texts), threshold=thresholds, scores=scores)

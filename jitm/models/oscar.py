@@ -18,8 +18,8 @@ class TaggedRegions(struct.PyTreeNode):
     """N encoded images.
 
     Attributes:
-      regions: embedded regions [N, R, H].
-      tags: the words of the object tags; see `Images`.
+      regions: The embedded regions [N, R, H].
+      tags: The words of the object tags; see `Images`.
     """
 
     regions: Elements
@@ -35,7 +35,7 @@ class OSCAR(JointBERT):
 
     Attributes:
       vocab_size, size, dropout, dtype: see `JointBERT`.
-      image_norm: normalizes embedded regions, `use_img_layernorm` in the config.json of released weights.
+      image_norm: Normalizes embedded regions, `use_img_layernorm` in the config.json of released weights.
     """
 
     image_norm: bool
@@ -92,15 +92,10 @@ def _length(captions: Texts, tags: Texts) -> int:
 
 
 def append_tags(captions: Texts, tags: Texts) -> Texts:
-    """Joins captions and tags, of at most `MAX_WORDS` ids together.
+    """Joins N captions and the tags of N images, with at most `MAX_WORDS` ids together.
 
-    Args:
-      captions: N captions of at most `MAX_WORDS` ids.
-      tags: of N images, each without tags or with an end token, which is kept where tags are cut.
-
-    Returns:
-      N texts. Released code exceeds the maximum by cutting no tags from a caption of exactly this length; here such a
-      caption has none.
+    Tags are cut; their end token, which all but empty tags have, is kept. Released code exceeds the maximum by cutting
+    no tags from a caption of exactly this length; here such a caption has none.
     """
     slots = jnp.arange(_length(captions, tags))
     starts, counts = captions.lengths[:, None], tags.lengths[:, None]

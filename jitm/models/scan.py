@@ -18,9 +18,9 @@ class SCAN(CrossAttentionMatcher):
     Attributes:
       embed_dim, image, text: see `CrossAttentionMatcher`.
       direction: 't2i', each word attends to the regions; or 'i2t', each region attends to the words.
-      lambda_softmax: the attention's inverse temperature.
-      aggregation: one of `attention.AGGREGATIONS`, from the relevance of each query element to the score.
-      lambda_lse: inverse temperature of 'LogSumExp'.
+      lambda_softmax: The attention's inverse temperature.
+      aggregation: One of `attention.AGGREGATIONS`, from the relevance of each query element to the score.
+      lambda_lse: The inverse temperature of 'LogSumExp'.
     """
 
     direction: str

@@ -1,7 +1,4 @@
-"""Similarity graph reasoning and attention filtration (SGRAF; Diao et al., 2021), also the network of DBL.
-
-DBL is of Diao et al. (2024).
-"""
+"""SGRAF: similarity graph reasoning (SGR) and attention filtration (SAF) (Diao et al., 2021), the network of DBL."""
 
 import chex
 import einops
@@ -24,16 +21,18 @@ ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}
 class SGRAF(CrossAttentionMatcher):
     """Compares each word with the regions it attends to and computes the score from these alignments.
 
-    The published SGRAF averages the scores of two models, with `GraphReasoning` (SGR) and `AttentionFiltration` (SAF).
+    The published SGRAF averages the scores of two models: SGR has `alignment.GraphReasoning`, and SAF has
+    `alignment.AttentionFiltration`. The network of DBL (Diao et al., 2024) has `alignment.Mean`.
 
     Attributes:
       embed_dim, image, text: see `CrossAttentionMatcher`.
-      alignment_dim: M, 256 as published.
-      image_whole: maps regions to a global vector of the image, such as `SelfAttention`; None for no global alignment.
-      text_whole: maps words to a global vector of the text; None exactly if `image_whole` is.
-      reasoning: maps alignments to one vector, see `alignment.Reasoning`.
-      lambda_softmax: the attention's inverse temperature.
-      activation: 'sigmoid' or 'tanh' (DBL), of the score.
+      alignment_dim: The size M of an alignment, 256 as published.
+      image_whole: A module that maps regions to a global vector of the image, such as `SelfAttention`; None for no
+        global alignment.
+      text_whole: A module that maps words to a global vector of the text; None exactly if `image_whole` is.
+      reasoning: A module that maps alignments to one vector, see `alignment.Reasoning`.
+      lambda_softmax: The attention's inverse temperature.
+      activation: The function of the score, 'sigmoid' or 'tanh' (DBL).
     """
 
     alignment_dim: Count

@@ -62,7 +62,7 @@ class TiledMatcher(Matcher):
         Args:
           method: `score_block`, or another method whose pairs do not depend on each other.
           images, texts, cut: See `tiles`.
-          known: Returns the scores if the texts have them, so that only the gradient is left to compute.
+          known: A function that returns the scores if the texts have them, so that only the gradient is computed.
 
         Returns:
           float32 [I, T].
@@ -81,17 +81,7 @@ class TiledMatcher(Matcher):
     def in_tiles(
         self, method: str, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
     ) -> chex.ArrayTree:
-        """Applies a method such as `score_block` to every image with every text.
-
-        Args:
-          method: Maps leaves [i, ...] and [t, ...] to leaves [i, t, ...].
-          images: Leaves [I, ...].
-          texts: Leaves [T, ...].
-          cut, all_images: See `tiles`.
-
-        Returns:
-          Leaves [I, T, ...].
-        """
+        """Applies a method such as `score_block` to every image with every text: leaves [I, T, ...]; see `tiles`."""
         images, texts = self.prepare(images, texts)
         block, variables = self.as_block(method, images, texts)
         return self.tiles(block, images, texts, cut, all_images)(variables, images, texts)
@@ -102,7 +92,7 @@ class TiledMatcher(Matcher):
         """Returns a block of all images and texts that applies a block to one tile after the other.
 
         Args:
-          block: of a few images and texts.
+          block: A function of a few images and texts.
           images, texts: Leaves [I, ...] and [T, ...], whose shapes decide the size of a tile; with `cut`, texts are
             Elements sorted by length, the longest first.
           cut: Cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
@@ -121,9 +111,9 @@ class CrossAttentionMatcher(TiledMatcher):
     """Compares regions and words, encoded as unit vectors; a model adds `score_block` and `attention_block`.
 
     Attributes:
-      embed_dim: D.
-      image: Encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
-      text: Encodes texts as [T, L, D].
+      embed_dim: The size D of the vectors.
+      image: A module that encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
+      text: A module that encodes texts as [T, L, D].
     """
 
     embed_dim: Count
@@ -162,13 +152,9 @@ class CrossAttentionMatcher(TiledMatcher):
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between the words and the regions of every pair of a small block.
 
-        Args:
-          images: I encoded images.
-          texts: T encoded texts.
-
         Returns:
-          Name -> float32 [I, T, L, R], see `attention.word_by_region`: 't2i', the attention of each word to the
-          regions, 'i2t', that of each region to the words, or both, depending on the model.
+          float32 [I, T, L, R] by name, see `attention.word_by_region`: 't2i' is the attention of each word to the
+          regions, 'i2t' the attention of each region to the words. A model has one or both.
         """
         raise NotImplementedError
 

@@ -37,15 +37,8 @@ def pair_tile(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayT
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
     """Applies a function to tiles of items and concatenates the results.
 
-    For the gradient only the items of a tile are kept; everything else is recomputed.
-
-    Args:
-      function: Maps leaves [size, ...] to leaves [size, ...].
-      items: Leaves [N, ...].
-      size: Number of items in a tile; the last tile is filled up with the first items.
-
-    Returns:
-      Leaves [N, ...].
+    The function maps leaves [size, ...] to leaves [size, ...]; the last tile is filled up with the first items. For the
+    gradient only the items of a tile are kept; everything else is recomputed.
     """
     count = len(jax.tree.leaves(items)[0])
     size = min(size, count)
@@ -60,19 +53,7 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
 def map_pairs(
     block: Block, variables: Any, images: chex.ArrayTree, texts: chex.ArrayTree, image_tile: int, text_tile: int
 ) -> chex.ArrayTree:
-    """Applies a block to every image with every text.
-
-    Args:
-      block: Maps variables and leaves [i, ...] and [t, ...] to leaves [i, t, ...].
-      variables: The first argument of the block.
-      images: Leaves [I, ...].
-      texts: Leaves [T, ...].
-      image_tile: The number i.
-      text_tile: The number t.
-
-    Returns:
-      Leaves [I, T, ...].
-    """
+    """Applies a block to every image with every text, `image_tile` and `text_tile` at a time: leaves [I, T, ...]."""
 
     def swapped(tree):
         return jax.tree.map(lambda x: x.swapaxes(0, 1), tree)
@@ -148,16 +129,18 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
     A hardest negative is one pair of its row. No score may depend on another pair, as through statistics of the batch.
 
     Args:
-      scores: Maps variables and leaves [I, ...] and [T, ...] to the scores [I, T].
-      pairs: Maps variables and leaves [N, ...] and [N, ...] to the scores [N] of image n with text n.
-      tile: Number of pairs to score at once.
-      known: Returns the same scores without computing them; None if they are not known.
+      scores: A function of variables, images and texts that returns the scores [I, T].
+      pairs: A function of variables, N images and N texts that returns the scores [N] of image n with text n.
+      tile: The number of pairs to score at once.
+      known: A function that returns the same scores without computing them; None if they are not known.
     """
 
+    # If many pairs have a gradient, all are scored again.
     def pull_all(count: chex.Array, cotangents: chex.Array, *args: Any) -> tuple:
         del count
         return _without_integers(jax.vjp(scores, *args)[1](cotangents))
 
+    # If few have one, these are collected and scored in tiles, whose gradients are added to their images and texts.
     def pull_pairs(count: chex.Array, cotangents: chex.Array, *args: Any) -> tuple:
         variables, images, texts = args
         size = min(tile, _max_sparse(cotangents))
@@ -178,6 +161,7 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
         sums = lax.fori_loop(0, -(-count // size), add_tile, jax.tree.map(_zeros_to_sum, args))
         return jax.tree.map(lambda x, total: None if total is None else total.astype(x.dtype), args, sums)
 
+    # Which of the two it is, is decided when the cotangents are known.
     @jax.custom_vjp
     def call(*args: Any) -> chex.Array:
         return (known or scores)(*args)

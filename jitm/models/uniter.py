@@ -22,9 +22,9 @@ class RegionEmbeddings(nn.Module):
     """drop(LN(LN(W_f f) + LN(W_l l) + type)) of features f at locations l (section 3.1).
 
     Attributes:
-      size: of the BERT.
-      dropout: rate.
-      dtype: of the computation.
+      size: The sizes of the BERT.
+      dropout: The rate of dropout.
+      dtype: The type of the computation.
     """
 
     size: BERTSize
@@ -62,7 +62,7 @@ class UNITER(JointBERT):
 
     Attributes:
       vocab_size, size, dropout, dtype: see `JointBERT`.
-      heads: heads of `HEADS` that it has besides `rank`, for token terms.
+      heads: The heads of `HEADS` that it has besides `rank`, for token terms.
     """
 
     heads: tuple[str, ...]

@@ -1,6 +1,14 @@
 """Visual-semantic embeddings: each side is one vector; the score is an inner product or an order violation.
 
-VSE0, VSE++, Order0 and Order++ are of Faghri et al. (2018), RVSE++ of Li et al. (2023).
+| system | source | options of `VSE`, or of `OrderEmbedding` |
+|---|---|---|
+| VSE0 | Faghri et al., 2018 | the last state of a GRU, images not normalized; the loss is a sum of hinges |
+| VSE++ | Faghri et al., 2018 | the last state of a GRU; the loss is the maximum of hinges |
+| Order0, Order++ | Faghri et al., 2018 | `OrderEmbedding`; absolute values for Order0 |
+| VSE(FC), VSE(MLP), RVSE(MLP) | Li et al., 2023 | GPO, and an MLP: 'none', 'plain' or 'residual', see `vision.RegionEncoder` |
+| RVSE++ | Li et al., 2023 | RVSE(MLP) with BERT and SelHN |
+| VSE-infinity, GPO | Chen et al., 2021 | GPO, and the MLP 'residual_on_input' |
+| ESA | Zhu et al., 2023 | element-wise attention, and the MLP 'residual_on_input' |
 """
 
 import chex
@@ -20,12 +28,8 @@ def order_similarity(image: chex.Array, text: chex.Array) -> chex.Array:
     The paper squares the norm; the released code, which produced the published numbers, does not, and neither does
     this.
 
-    Args:
-      image: [..., D].
-      text: [..., D].
-
-    Returns:
-      [...], at most 0, float32 for half-precision vectors; the gradient is 0 where the order is not violated.
+    Maps [..., D] and [..., D] to [...], at most 0, float32 for half-precision vectors. The gradient is 0 where the order
+    is not violated.
     """
     image, text = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (image, text))
     return -safe_sqrt(jnp.sum(jnp.square(nn.relu(text - image)), axis=-1))
@@ -35,13 +39,13 @@ class PooledEncoders(Matcher):
     """Encodes and pools the regions to one vector and the words to another (Faghri et al., 2018, sections 2.1 and 3).
 
     Attributes:
-      embed_dim: D of the joint space.
-      image: maps images to [I, R, D] and a mask of the valid regions, such as `RegionEncoder`.
-      text: maps texts to [T, L, D], such as `GRUEncoder` or `BERTEncoder`.
-      image_pooling: one of `jitm.layers.pooling.POOLINGS`.
-      text_pooling: one of `jitm.layers.pooling.POOLINGS`; 'last' is the state after the last word.
+      embed_dim: The size D of the joint space.
+      image: A module that maps images to [I, R, D] and a mask of the valid regions, such as `RegionEncoder`.
+      text: A module that maps texts to [T, L, D], such as `GRUEncoder` or `BERTEncoder`.
+      image_pooling: One of `jitm.layers.pooling.POOLINGS`.
+      text_pooling: One of `jitm.layers.pooling.POOLINGS`; 'last' is the state after the last word.
       normalize_images: L2-normalizes the image vectors; VSE0 does not, so that its score is no cosine.
-      absolute: takes the absolute values of both vectors (Order0).
+      absolute: Takes the absolute values of both vectors (Order0).
     """
 
     embed_dim: Count
@@ -72,18 +76,11 @@ class PooledEncoders(Matcher):
 
 
 class VSE(PooledEncoders, DualEncoder):
-    """Scores two pooled vectors by their inner product (Faghri et al., 2018).
-
-    VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ are described in Li et al. (2023), sections 3.1 and 3.4. VSE-infinity and
-    ESA differ in the MLP and the pooling. For the attributes see `PooledEncoders`.
-    """
+    """VSE++ and what follows it: scores two pooled vectors by their inner product; see `PooledEncoders`."""
 
 
 class OrderEmbedding(PooledEncoders, TiledMatcher):
-    """Scores two pooled vectors by `order_similarity` (Faghri et al., 2018, section 3.7).
-
-    For the attributes see `PooledEncoders`.
-    """
+    """Order++: scores two pooled vectors by `order_similarity` (Faghri et al., 2018, section 3.7)."""
 
     encoders = 'image', 'text', 'image_pool', 'text_pool'
 

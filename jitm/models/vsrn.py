@@ -26,16 +26,16 @@ class VSRN(DualEncoder):
     they are updated once.
 
     Attributes:
-      vocab_size: V.
-      embed_dim: D of the regions and of the joint space.
-      word_dim: size of the word embeddings, also of the captioner's.
-      graph_layers: number of graph layers.
-      normalize_before_graph: also L2-normalizes each feature over an image's regions before the graph (COCO).
-      batch_norm: batch-normalizes the image vector before its L2 norm (Flickr30K).
-      caption: adds a captioner, for a term with the loss 'tokens.captioning'.
-      caption_dim: size of the captioner's states.
-      caption_dropout: rate.
-      caption_length: longer captions are truncated to this number of words, `<start>` and `<end>` included.
+      vocab_size: The number of words V.
+      embed_dim: The size D of the regions and of the joint space.
+      word_dim: The size of the word embeddings, also of the captioner's.
+      graph_layers: The number of graph layers.
+      normalize_before_graph: Also L2-normalizes each feature over an image's regions before the graph (COCO).
+      batch_norm: Batch-normalizes the image vector before its L2 norm (Flickr30K).
+      caption: Adds a captioner, for a term with the loss 'tokens.captioning'.
+      caption_dim: The size of the captioner's states.
+      caption_dropout: The rate of the captioner's dropout.
+      caption_length: The number of words, `<start>` and `<end>` included, to which longer captions are truncated.
     """
 
     vocab_size: int
@@ -71,6 +71,8 @@ class VSRN(DualEncoder):
         """Encodes [I, R, F] regions as `vector` [I, D]; in training also as `regions` [I, R, D] for the captioner."""
         if images.kept is not None:
             raise UserError("config key 'augmentation.num_views' must be 1: VSRN takes one view of each image")
+
+        # Relate the regions.
         mask = images.mask
         valid = einops.rearrange(mask, 'i r -> i r 1')
         regions = self.image_fc(images.regions.astype(jnp.float32))
@@ -79,6 +81,8 @@ class VSRN(DualEncoder):
         for layer in self.graph:
             regions = layer(regions, mask, train)
         regions = l2_normalize(jnp.where(valid, regions, 0), axis=1)
+
+        # Read them in order.
         vector = last(self.region_gru(regions, images.counts), mask)
         if self.batch_norm:
             vector = self.norm(vector, train=train)
