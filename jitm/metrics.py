@@ -124,10 +124,10 @@ def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 
     Args:
       sims: [I, T].
       image_of_text: int [T], in ascending order if there are several folds.
-      folds: number of consecutive parts of the images, whose metrics are averaged (5 is COCO's 1K protocol).
+      folds: The number of consecutive parts of the images, whose metrics are averaged (5 is COCO's 1K protocol).
 
     Returns:
-      Name to value; recalls and rsum in percent, the mean distance in the unit of the similarities.
+      Values by name; recalls and rsum in percent, the mean distance in the unit of the similarities.
 
     Raises:
       ValueError: as `ranks`, or if the images cannot be split evenly.
@@ -155,8 +155,8 @@ def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.nda
       mask: bool [N, L], the token positions to evaluate.
 
     Returns:
-      Percent: `overall`, `matched` and `mismatched` of these words, and `balanced`, the mean of both; NaN where there
-      are no such words.
+      Percent: `overall`, for `matched` and `mismatched` words, and `balanced`, the mean of both; NaN where there are no
+      such words.
     """
     right = (match_prob > MATCH_THRESHOLD) == labels
     matched, mismatched = _percent(right[mask & labels]), _percent(right[mask & ~labels])
@@ -190,8 +190,8 @@ def caption_discrimination(scores: np.ndarray, perturbed: np.ndarray, owners: np
     """Returns how often a caption scores above its perturbed captions (Fan et al., 2022, table 4); ties count against.
 
     Args:
-      scores: [T], of each caption with its image.
-      perturbed: [N], of each perturbed caption with the same image.
+      scores: [T], the score of each caption with its image.
+      perturbed: [N], the score of each perturbed caption with the same image.
       owners: int [N], the caption of each perturbed caption.
 
     Returns:

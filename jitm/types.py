@@ -52,11 +52,11 @@ class Images(struct.PyTreeNode):
 
     Attributes:
       regions: float16 or float32 [I, R, D].
-      counts: int32 [I], number of valid regions; the other rows are padding.
+      counts: int32 [I], the number of valid regions; the other rows are padding.
       kept: bool [I, E, R], the regions that each of E views of an image keeps; None for one view with all regions.
       locations: float32 [I, R, 7], x1 y1 x2 y2 width height area of each region as fractions of the image's.
       pixels: uint8 [I, H, W, 3], red green blue.
-      tags: the words of each image's object tags, without a start token and with an end token.
+      tags: The words of each image's object tags, without a start token and with an end token.
     """
 
     regions: chex.Array | None = None
@@ -77,7 +77,7 @@ class Texts(struct.PyTreeNode):
 
     Attributes:
       ids: int32 [T, L], 0 where padded.
-      lengths: int32 [T], number of valid ids.
+      lengths: int32 [T], the number of valid ids.
     """
 
     ids: chex.Array
@@ -115,7 +115,7 @@ class TextFormat(NamedTuple):
 
     Attributes:
       kind: 'words' or 'word pieces'; None for either.
-      max_length: maximum number of ids, special tokens included; None for any length.
+      max_length: The maximum number of ids, special tokens included; None for any length.
     """
 
     kind: str | None
@@ -123,12 +123,7 @@ class TextFormat(NamedTuple):
 
 
 class Pairs(struct.PyTreeNode):
-    """N images and N texts: text n with image n.
-
-    Attributes:
-      images: Images with N rows.
-      texts: Texts with N rows.
-    """
+    """N images and N texts: text n with image n."""
 
     images: Images
     texts: Texts
@@ -153,13 +148,13 @@ class Batch(struct.PyTreeNode):
       step: int32 [], the training step of this batch.
       images: Images with B rows; an image may occur more than once.
       texts: Texts with B E rows.
-      image_index: int32 [B], row of each image in its split; rows are equal for the same image.
+      image_index: int32 [B], the row of each image in its split; rows are equal for the same image.
       relevance: float32 [B, C], a caption metric phi of all C texts of the global batch for each image; optional.
       offline: two Pairs with B rows, mined negatives of each pair and their corresponding texts and images, see
         `jitm.data.candidates`; optional.
       extra: Pairs with P rows, additional candidates; optional.
-      extra_index: int32 [P], row of each of their images in the split; optional.
-      mismatched: Pairs with B rows, each pair with its text or its image replaced by that of another image; optional.
+      extra_index: int32 [P], the row of each of their images in the split; optional.
+      mismatched: Pairs with B rows, each with its text, or its image, replaced by one of another image; optional.
       text_replaced: bool [B], whether it is the text that is replaced; optional.
       masked: K variants of each text, [B, K, L]; optional.
       caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; optional.
@@ -186,11 +181,11 @@ class Ranking(struct.PyTreeNode):
       scores: float32 [Q, C], query by candidate.
       positives: bool [Q, C], the matching candidates.
       negatives: bool [Q, C], the candidates that a loss may use as negatives.
-      anchor_scores: float32 [A, Q, C], of each anchor model; optional.
+      anchor_scores: float32 [A, Q, C], the scores by each anchor model; optional.
       margins: float32 [Q, C], per-candidate margins; None without a relevance.
-      offline_scores: float32 [Q], of each query with its mined negative; optional.
-      offline_pair_scores: float32 [Q], of a mined pair without the query; optional.
-      temperature: float32 [], learned by the model; None for models that learn none.
+      offline_scores: float32 [Q], the score of each query with its mined negative; optional.
+      offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
+      temperature: float32 [], the temperature that the model learns; None for models that learn none.
     """
 
     scores: chex.Array

@@ -40,13 +40,7 @@ def local_blocks(blocks: Sequence[Any]) -> list[Any]:
 
 
 def make_search(runs: Sequence[Run], split: Split, options: ScoringOptions) -> tuple[Search, list[dict[str, Any]]]:
-    """Returns the fastest search that the runs' models allow, and the cache keys of their scorers.
-
-    Args:
-      runs: Runs whose scores are averaged.
-      split: Images and texts.
-      options: Precision and memory.
-    """
+    """Returns the fastest search that the runs' models allow, and the cache keys of their scorers."""
     scorers = [make_scorer(run, split, options) for run in runs]
     keys = [scorer.cache_key() for scorer in scorers]
     if not all(isinstance(run.model, DualEncoder) for run in runs):
@@ -99,15 +93,7 @@ def describe(
     top_h_images: int,
     options: ScoringOptions = DEFAULT_OPTIONS,
 ) -> dict[str, Any]:
-    """Returns everything that mined lists depend on, as JSON.
-
-    Args:
-      runs: Runs whose scores are averaged.
-      split: Images and texts.
-      top_h_texts: Texts per image.
-      top_h_images: Images per text.
-      options: Precision and memory.
-    """
+    """Returns everything that mined lists depend on, as JSON; the arguments are those of `mine`."""
     return {
         'parameters': [hash_arrays(jax.tree.leaves(run.variables)) for run in runs],
         'steps': [run.step for run in runs],
@@ -137,11 +123,11 @@ def search_all(
     Args:
       search: The search.
       split: Images and texts.
-      folder: Keeps the state of every process, from which the same job resumes.
+      folder: The folder with the state of every process, from which the same job resumes.
       job: A hash that identifies the job.
-      top_h_texts: Texts per image.
-      top_h_images: Images per text.
-      report: Called after each block.
+      top_h_texts: The number of texts per image.
+      top_h_images: The number of images per text.
+      report: A function that is called after each block.
 
     Returns:
       The lists of all processes.
@@ -177,24 +163,25 @@ def mine(
     """Finds the highest-scoring texts of other images for every image, and the highest-scoring other images per text.
 
     Args:
-      runs: Runs whose scores are averaged.
+      runs: The runs whose scores are averaged.
       split: Images and texts.
-      split_name: The name of the split, such as 'train'.
-      folder: The output folder of the lists, new, empty or of mined ones, see `jitm.data.candidates`; it also keeps
+      split_name: A name such as 'train'.
+      folder: The output folder, which is new, is empty or has mined lists, see `jitm.data.candidates`; it also keeps
         unfinished work.
-      top_h_texts: Texts per image, 300 as published.
-      top_h_images: Images per text, 60 as published.
-      options: Precision and memory; the defaults are those of the first run. Where scores are inner products, the
+      top_h_texts: The number of texts per image, 300 as published.
+      top_h_images: The number of images per text, 60 as published.
+      options: The precision and the memory, by default those of the first run. Where scores are inner products, the
         encodings need memory on top of `memory_mb`.
-      report: Called after each block.
+      report: A function that is called after each block.
 
     Returns:
       The lists, on all processes.
 
     Raises:
-      UserError: if there are fewer negatives, the folder has files of somebody else, the memory is too little or scores
-        are not finite.
+      UserError: if there are fewer negatives, the folder has files that jitm did not write, the memory is too little or
+        scores are not finite.
     """
+    # Check the request, the folder, and that all processes have the same job.
     check_top_h(split, top_h_texts, top_h_images)
     output = candidates_lib.output_folder(folder, split_name)
     output.check(_parts())
@@ -211,9 +198,11 @@ def mine(
     }
     job = hashlib.sha256(json.dumps(described).encode()).hexdigest()
     agreement.check_same({'job': job})
+    # Search, or resume.
     agreement.in_all(lambda: output.claim(_parts()))
     state = search_all(search, split, folder, job, top_h_texts=top_h_texts, top_h_images=top_h_images, report=report)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
+    # Write the lists, unless scores are not finite, and remove the states of the processes.
     manifest |= {'workdirs': [str(run.workdir) for run in runs], 'split': split_name}
     try:
         if parallel.is_primary():

@@ -22,12 +22,7 @@ class PairSearch:
     """Searches both directions at once in blocks of a `Scorer`."""
 
     def __init__(self, scorers: Sequence[Scorer], split: Split):
-        """Sets the block shapes of all scorers to the smallest one.
-
-        Args:
-          scorers: Scorers of the split, whose scores are averaged.
-          split: Images and texts.
-        """
+        """Sets the block shapes of all scorers of the split, whose scores are averaged, to the smallest one."""
         self._scorers, self._split = scorers, split
         smallest = BlockShape(*map(min, zip(*(scorer.shape for scorer in scorers), strict=True)))
         for scorer in scorers:

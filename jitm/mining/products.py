@@ -31,7 +31,7 @@ class ProductSearch:
           images: [I, D].
           texts: [T, D].
           split: Images and texts.
-          memory_mb: MiB for the scores of blocks; the vectors need memory on top.
+          memory_mb: The MiB for the scores of blocks; the vectors need memory on top.
 
         Raises:
           UserError: if the memory does not hold the scores of one query per device.
@@ -62,15 +62,9 @@ class ProductSearch:
         return candidates * min(self._queries, queries - start)
 
     def _excluded(self, direction: str, queries: np.ndarray, padded_count: int) -> np.ndarray:
-        """Returns the ids that are not negatives of some queries: their positives, and the padding of the candidates.
+        """Returns the ids int32 [N, P] that are not negatives of queries [N]: their positives, and the padding.
 
-        Args:
-          direction: 'i2t' or 't2i'.
-          queries: int [N].
-          padded_count: The number of candidates with padding.
-
-        Returns:
-          int32 [N, P].
+        `padded_count` is the number of candidates with padding.
         """
         candidates = len(self._vectors[_reverse(direction)])
         if direction == 't2i':

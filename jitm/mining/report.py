@@ -17,10 +17,6 @@ def summarize(state: MiningState, split: Split) -> str:
 
     A mined negative that scores above every positive of its query may be a false negative.
 
-    Args:
-      state: All lists.
-      split: The mined images and texts.
-
     Returns:
       A table of quantiles by rank, two percentages per direction, and the likely false negatives with the largest gap.
     """

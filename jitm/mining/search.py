@@ -22,15 +22,12 @@ def empty_lists(count: int, top_h: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def merge(best: tuple[chex.Array, chex.Array], scores: chex.Array, ids: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Merges candidates into lists.
+    """Merges M candidates into each of N lists.
 
     Args:
-      best: Lists [N, h].
+      best: The lists [N, h].
       scores: float32 [N, M], -inf for ids that are not candidates.
       ids: int32 [M], ascending, the same for all lists; or [N, M] in any order.
-
-    Returns:
-      Lists [N, h].
     """
     top_h = best[0].shape[1]
     if ids.ndim == 1:
@@ -55,8 +52,8 @@ def rank_block(
     """Merges a block of scores into the lists of both sides.
 
     Args:
-      images: Lists [I, h] of the block's images.
-      texts: Lists [T, h'] of its texts.
+      images: The lists [I, h] of the block's images.
+      texts: The lists [T, h'] of its texts.
       block: float32 [I, T].
       rows: int32 [I], ascending ids of the images; negative for padding.
       columns: int32 [T], ascending ids of the texts; negative for padding.
@@ -81,7 +78,7 @@ def group_size(count: int, top_h: int) -> int:
 def rank_products(
     queries: chex.Array, excluded: chex.Array, candidates: chex.Array, top_h: int, group: int
 ) -> tuple[chex.Array, chex.Array]:
-    """Finds the candidates with the highest inner products.
+    """Finds the candidates with the highest inner products: lists [N, h].
 
     Only the `top_h` groups of consecutive candidates with the highest maxima can contain one of the `top_h` highest
     scores, so few candidates are sorted.
@@ -90,11 +87,8 @@ def rank_products(
       queries: [N, D].
       excluded: int32 [N, P], ids that are not candidates; ids from K on are ignored.
       candidates: [K, D].
-      top_h: The length h of the lists, at most K.
-      group: Size of the groups, a divisor of K.
-
-    Returns:
-      Lists [N, h].
+      top_h: h, at most K.
+      group: The size of the groups, a divisor of K.
     """
     rows = jnp.arange(len(queries))[:, None]
     scores = product('nd,kd->nk', queries, candidates).at[rows, excluded].set(-jnp.inf, mode='drop')

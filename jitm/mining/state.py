@@ -20,9 +20,9 @@ class MiningState:
     """The lists that a process has found so far.
 
     Attributes:
-      done: Number of blocks that it has finished.
-      i2t: Lists [I, h] of texts, see `jitm.mining.search`.
-      t2i: Lists [T, h'] of images.
+      done: The number of blocks that it has finished.
+      i2t: The lists [I, h] of texts, see `jitm.mining.search`.
+      t2i: The lists [T, h'] of images.
       positives: float32 [T], the score of each text with its own image; -inf if not scored yet.
     """
 

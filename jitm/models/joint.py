@@ -31,8 +31,8 @@ class JointEncoder(Matcher):
 
         Returns:
           The output of each head, for texts of L token positions. `rank`: scores [N]. `itm`: logits [N, 2], class 1 for
-          a match. `mlm`: logits [N, L, V] of the word at each position. `discriminate`: logits [N, L, 2], class 1 if the
-          word matches the image. `correct`: logits [N, L, V] of the word that matches the image.
+          a match. `mlm`: logits [N, L, V] of the word at each position. `discriminate`: logits [N, L, 2], class 1 if
+          the word matches the image. `correct`: logits [N, L, V] of the word that matches the image.
 
         Raises:
           ArgumentError: if the model lacks one of the heads.

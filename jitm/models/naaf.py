@@ -65,8 +65,8 @@ def decision_boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> 
     The released code solves A x^2 + B x + C = 0 by (-B + sqrt(B^2 - 4 A C)) / (2 A). This is the same root in a form
     that does not divide by A, the difference of the variances, which is near 0.
 
-    `mean` and `deviation` are [2], for matches and mismatches. A larger alpha moves the boundary towards the matches. The
-    result is NaN if the densities have this ratio nowhere.
+    `mean` and `deviation` are [2], for matches and mismatches. A larger alpha moves the boundary towards the matches.
+    The result is NaN if the densities have this ratio nowhere.
     """
     (positive, negative), gap = deviation, mean[0] - mean[1]
     logarithm = jnp.log(negative / (alpha * positive) + attention.EPSILON)

@@ -5,7 +5,7 @@
 | VSE0 | Faghri et al., 2018 | the last state of a GRU, images not normalized; the loss is a sum of hinges |
 | VSE++ | Faghri et al., 2018 | the last state of a GRU; the loss is the maximum of hinges |
 | Order0, Order++ | Faghri et al., 2018 | `OrderEmbedding`; absolute values for Order0 |
-| VSE(FC), VSE(MLP), RVSE(MLP) | Li et al., 2023 | GPO, and an MLP: 'none', 'plain' or 'residual', see `vision.RegionEncoder` |
+| VSE(FC), VSE(MLP), RVSE(MLP) | Li et al., 2023 | GPO, and the MLP 'none', 'plain' or 'residual' |
 | RVSE++ | Li et al., 2023 | RVSE(MLP) with BERT and SelHN |
 | VSE-infinity, GPO | Chen et al., 2021 | GPO, and the MLP 'residual_on_input' |
 | ESA | Zhu et al., 2023 | element-wise attention, and the MLP 'residual_on_input' |
@@ -28,8 +28,8 @@ def order_similarity(image: chex.Array, text: chex.Array) -> chex.Array:
     The paper squares the norm; the released code, which produced the published numbers, does not, and neither does
     this.
 
-    Maps [..., D] and [..., D] to [...], at most 0, float32 for half-precision vectors. The gradient is 0 where the order
-    is not violated.
+    Maps [..., D] and [..., D] to [...], at most 0, float32 for half-precision vectors. The gradient is 0 where the
+    order is not violated.
     """
     image, text = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (image, text))
     return -safe_sqrt(jnp.sum(jnp.square(nn.relu(text - image)), axis=-1))

@@ -34,11 +34,11 @@ class Synthesis:
     """How synthetic negative captions are generated and selected.
 
     Attributes:
-      generator: name of the model whose `mlm` head refills masked captions: the one that trains, as published (a
+      generator: The name of the model whose `mlm` head refills masked captions: the one that trains, as published (a
         dynamic generator), or a frozen one (a static generator).
-      num_samples: captions sampled per masked view, L in the paper; 20 in the released code.
-      temperature: tau of the word probabilities.
-      num_hard: m, the captions kept per image.
+      num_samples: The number of captions sampled per masked view, L in the paper; 20 in the released code.
+      temperature: The temperature tau of the word probabilities.
+      num_hard: The number m of captions that are kept per image.
     """
 
     generator: str
@@ -57,29 +57,16 @@ class Synthesis:
         """Generates captions for the B images of this device and keeps those that the model scores highest (2.1, 2.2).
 
         Args:
-          model: the model being trained, in evaluation mode.
-          variables: its parameters and statistics.
-          generator: the generator and its variables, in evaluation mode.
-          batch: the rows of this device.
-          keys: [B], for sampling.
-
-        Returns:
-          m captions per image, without gradient.
+          model: The model that trains.
+          variables: The parameters and statistics of the model.
+          generator: The generator and its variables.
+          batch: The B rows of this device.
+          keys: [B], the random keys.
         """
         return self.select_hardest(model, variables, batch, self.generate(*generator, batch, keys))
 
     def generate(self, generator: Matcher, variables: chex.ArrayTree, batch: Batch, keys: chex.PRNGKey) -> Synthetic:
-        """Refills all masked views (2.1): samples per image and a mask of those that pass the filters.
-
-        Args:
-          generator: a model with an `mlm` head, in evaluation mode.
-          variables: its parameters and statistics.
-          batch: the rows of this device.
-          keys: [B], for sampling.
-
-        Returns:
-          `num_samples` captions per masked view.
-        """
+        """Refills all masked views (2.1) with the `mlm` head of the generator: `num_samples` captions for each view."""
         images = generator.apply(variables, batch.images, method='encode_image')
 
         def one(key, image, ids, length, masked, known):
@@ -94,17 +81,7 @@ class Synthesis:
     def select_hardest(
         self, model: Matcher, variables: chex.ArrayTree, batch: Batch, generated: Synthetic
     ) -> Synthetic:
-        """Keeps the m valid captions that score highest with their image (2.2).
-
-        Args:
-          model: the model being trained, in evaluation mode.
-          variables: its parameters and statistics.
-          batch: the rows of this device.
-          generated: captions of its images.
-
-        Returns:
-          m captions per image, the highest score first.
-        """
+        """Keeps the m valid captions that the model scores highest with their image (2.2), the highest first."""
         images = model.apply(variables, batch.images, method='encode_image')
 
         def one(image, length, generated):
@@ -128,16 +105,16 @@ def read_captions(
     """Reads an image with each of N captions of equal length.
 
     Args:
-      model: a matcher; with heads, one that reads pairs.
-      variables: its parameters and statistics.
-      image: an encoded image, leaves without the image axis.
+      model: A matcher; with heads, one that reads pairs.
+      variables: The parameters and statistics of the matcher.
+      image: An encoded image, leaves without the image axis.
       ids: int [N, L].
-      length: int [], the token positions of each caption that are not padding.
-      heads: the heads to evaluate, on all captions at once; if empty, only `rank`, on a tile of captions at a time.
-      key: for dropout in training; None in evaluation mode.
+      length: int [], the number of token positions of each caption that are not padding.
+      heads: The heads to evaluate, on all captions at once; if empty, only `rank`, on a tile of captions at a time.
+      key: The random key of dropout in training; None in evaluation mode.
 
     Returns:
-      Head -> its output for each pair, [N, ...]; see `JointEncoder.read_pairs`.
+      The output [N, ...] of each head by its name; see `JointEncoder.read_pairs`.
     """
     train = key is not None
 
@@ -154,14 +131,9 @@ def read_captions(
 def largest_array(
     model: Matcher, images: Encoding, num_captions: int, length: int, *, word_logits: bool = False
 ) -> int:
-    """Returns the floats of the largest array while one image is read with some captions.
+    """Returns the floats of the largest array while one image is read with captions of `length` token positions.
 
-    Args:
-      model: a matcher.
-      images: encoded images.
-      num_captions: captions per image.
-      length: L, token positions per caption.
-      word_logits: whether a head predicts a word at each token position.
+    With `word_logits`, a head predicts a word at each token position.
     """
     texts = Elements(jnp.zeros((num_captions, length, 1)), jnp.ones((num_captions, length), bool))
     floats = num_captions * model.floats_per_pair(images, texts)
@@ -169,14 +141,5 @@ def largest_array(
 
 
 def map_images(one: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
-    """Applies a function to every row, to as many rows at once as memory allows.
-
-    Args:
-      one: `one(*row) -> tree`.
-      rows: trees with B rows.
-      floats: the floats of the largest array in `one`.
-
-    Returns:
-      The results, leaves [B, ...].
-    """
+    """Applies `one(*row)`, whose largest array has `floats` floats, to as many rows at once as memory allows."""
     return tiling.map_tiles(lambda items: jax.vmap(one)(*items), rows, tiling.tile_edge(floats) ** 2)

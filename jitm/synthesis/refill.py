@@ -16,11 +16,11 @@ def refill(logits: chex.Array, masked: Masked, num_samples: int, temperature: fl
     """Samples a word for every masked token position from softmax(logits / tau), independently (section 2.1).
 
     Args:
-      logits: float [K, L, V], over the words at each token position of K masked views.
-      masked: ids and masked token positions [K, L].
-      num_samples: captions per view.
+      logits: float [K, L, V], for each word at each token position of K masked views.
+      masked: The masked views.
+      num_samples: The number of captions per view.
       temperature: tau; near 0 the most probable words are sampled, so that captions repeat.
-      key: for sampling.
+      key: A random key.
 
     Returns:
       int32 [K num_samples, L], the captions of a view next to each other.
@@ -32,15 +32,9 @@ def refill(logits: chex.Array, masked: Masked, num_samples: int, temperature: fl
 
 
 def sample_words(logits: chex.Array, num_samples: int, key: chex.PRNGKey) -> chex.Array:
-    """Samples words from softmax(logits) with two random numbers for each: one for its block, one within the block.
+    """Samples words int [..., num_samples] from softmax(logits [..., V]).
 
-    Args:
-      logits: float32 [..., V].
-      num_samples: S.
-      key: for sampling.
-
-    Returns:
-      int [..., S].
+    Each word takes two random numbers: one chooses a block of words, the other one a word of the block.
     """
     weights = jnp.exp(logits - jnp.max(logits, -1, keepdims=True))
     size = math.isqrt(logits.shape[-1] - 1) + 1  # words per block, about as many as blocks
@@ -54,14 +48,9 @@ def sample_words(logits: chex.Array, num_samples: int, key: chex.PRNGKey) -> che
 
 
 def inverse_cdf(weights: chex.Array, share: chex.Array) -> chex.Array:
-    """Returns the first index at which the cumulative weights exceed a share of their sum.
+    """Returns the first index int [...] at which the cumulative weights [..., N] exceed a share [...] of their sum.
 
-    Args:
-      weights: float [..., N], not negative and not all zero.
-      share: float [...], in [0, 1].
-
-    Returns:
-      int [...]; the index of a zero weight is never returned.
+    Weights are not negative and not all zero. The index of a zero weight is never returned.
     """
     # Rounded sums need not ascend: those of zero weights do not count, and the share stays below the largest.
     cumulative = jnp.where(weights > 0, jnp.cumsum(weights, -1), 0)
@@ -73,39 +62,20 @@ def inverse_cdf(weights: chex.Array, share: chex.Array) -> chex.Array:
 def novel(captions: chex.Array, original: chex.Array, known: chex.Array) -> chex.Array:
     """Returns which captions have a changed word that no caption of the image contains (section 2.1).
 
-    This is the paper's criterion against false negatives; it also excludes the original caption.
-
-    Args:
-      captions: int [N, L].
-      original: int [L].
-      known: int [W], the words of all captions of the image, padded with -1.
-
-    Returns:
-      bool [N].
+    This is the paper's criterion against false negatives; it also excludes the original caption. Captions are int
+    [N, L], the original [L], and `known` [W] has the words of all captions of the image, padded with -1.
     """
     return jnp.any((captions != original) & ~jnp.isin(captions, known), axis=1)
 
 
 def distinct(captions: chex.Array) -> chex.Array:
-    """Returns which captions differ from all preceding ones.
-
-    Args:
-      captions: int [N, L].
-
-    Returns:
-      bool [N].
-    """
+    """Returns which captions [N, L] differ from all preceding ones: bool [N]."""
     equal = jnp.all(captions[:, None] == captions, axis=2)
     return ~jnp.any(jnp.tril(equal, -1), axis=1)
 
 
 def hardest(scores: chex.Array, valid: chex.Array, num_hard: int) -> tuple[chex.Array, chex.Array]:
-    """Selects the valid captions with the highest scores (section 2.2).
-
-    Args:
-      scores: [N], of each caption with the image.
-      valid: bool [N], the captions that may be selected.
-      num_hard: m, at most N.
+    """Selects the `num_hard` valid captions of N with the highest scores (section 2.2).
 
     Returns:
       int [m], the selected captions, the highest score first, and bool [m], which of them are valid: there may be fewer

@@ -64,7 +64,7 @@ def load_generator(workdir: str | Path, step: int | None = None, member: str | N
     Args:
       workdir: The run directory.
       step: The step of the checkpoint; None for the best one on the validation split.
-      member: Name of the trained model; None for the validated one.
+      member: The name of the trained model; None for the validated one.
 
     Raises:
       UserError: if the run has no generator, or cannot be read.
@@ -97,23 +97,25 @@ def generate_captions(
     Args:
       generator: A trained run.
       split: Images and captions.
-      texts: The captions to perturb, int [N].
-      graphs: Scene graphs of the T captions of the split; None for those that the run's config names.
-      seed: of masks and words; the result for a caption does not depend on the other captions in `texts`.
+      texts: int [N], the captions to perturb.
+      graphs: The scene graphs of the T captions of the split; None for those that the run's config names.
+      seed: The seed of masks and words; the result for a caption does not depend on the other captions in `texts`.
 
     Returns:
-      For each of the T captions its negative captions, the highest score first; () for captions that are not in `texts`
+      The negative captions of each of the T captions, the highest score first; () for captions that are not in `texts`
       or have none.
 
     Raises:
       UserError: if the run cannot read this split.
     """
+    # What is masked: the phrases of each caption, and the words that its image's captions have.
     run = generator.run
     vocabulary, model = run.vocabulary, run.model
     tokens = read_tokens(run, split)
     if graphs is None or not run.config['scene_graphs']['source']:
         graphs = load_scene_graphs(run.config['scene_graphs'], split)
     phrases, known = find_phrases(split.captions, vocabulary, graphs), caption_words(tokens, split.image_of_text)
+    # What is computed for each batch, on all devices of this process.
     length = bucket(tokens.lengths.max(), LENGTH_MULTIPLE, model.text_format.max_length)
     shared = parallel.put_everywhere((run.variables, generator.generator.variables, jax.random.key(seed)))
     choose = parallel.map_rows(_choose, model, generator.generator.model, generator.synthesis)
@@ -125,8 +127,14 @@ def generate_captions(
         row_phrases = [phrases[text] for text in rows]
         masked = generator.masking.mask_batch(padded.ids, row_phrases, vocabulary, seed=seed, step=0, texts=rows)
         features = take_images(split, images, model.reads, tokens.tags)
-        index = rows.astype(np.int32)
-        batch = Batch(None, features, padded, index, masked=masked, caption_words=known[images])
+        batch = Batch(
+            step=None,
+            images=features,
+            texts=padded,
+            image_index=rows.astype(np.int32),
+            masked=masked,
+            caption_words=known[images],
+        )
         synthetic = jax.device_get(choose(parallel.put_rows(batch), *shared))
         for n, text in enumerate(rows):
             ids = synthetic.ids[n, synthetic.valid[n], : padded.lengths[n]]
