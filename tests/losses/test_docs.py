@@ -5,6 +5,7 @@ import re
 import pytest
 
 from jitm import configs, losses
+from jitm.commands import settings
 from tests.conftest import ROOT
 
 PAGE = (ROOT / 'docs' / 'losses.md').read_text()
@@ -26,3 +27,9 @@ def test_a_name_leads_to_its_function_and_words(paper, name, link, reduction, wo
     terms = [term for term in configs.load(words).terms.to_dict().values() if term['loss'] == name]
     assert terms
     assert all(term['reduction'] in reduction for term in terms)
+
+
+def test_the_walk_to_the_gradient_shows_lines_of_the_config():
+    page = (ROOT / 'docs' / 'boosting.md').read_text()
+    words, lines = re.search(r'`jitm settings --show (\S+)`.*?^```\n(.*?)^```', page, re.DOTALL | re.MULTILINE).groups()
+    assert set(lines.splitlines()) <= set(settings.show(configs.load(words).to_dict()))
