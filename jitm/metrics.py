@@ -29,12 +29,12 @@ def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.n
         raise ValueError(f'only {len(np.unique(image_of_text))} of {images} images have a text')
     if np.isnan(sims).any():
         raise ValueError(f'{np.isnan(sims).sum()} of {sims.size} similarities are NaN')
-    own = sims[image_of_text, np.arange(texts)]
-    best_own = np.full(images, -np.inf, sims.dtype)
-    np.maximum.at(best_own, image_of_text, own)
-    at_least_as_high = np.count_nonzero(sims >= best_own[:, None], axis=1)
-    own_at_least_as_high = np.bincount(image_of_text, own >= best_own[image_of_text], images).astype(int)
-    return at_least_as_high - own_at_least_as_high, np.count_nonzero(sims >= own[None], axis=0) - 1
+    positives = sims[image_of_text, np.arange(texts)]
+    best = np.full(images, -np.inf, sims.dtype)  # of each image's positives
+    np.maximum.at(best, image_of_text, positives)
+    as_high = np.count_nonzero(sims >= best[:, None], axis=1)
+    positives_as_high = np.bincount(image_of_text, positives >= best[image_of_text], images).astype(int)
+    return as_high - positives_as_high, np.count_nonzero(sims >= positives[None], axis=0) - 1
 
 
 def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.ndarray:
@@ -58,12 +58,12 @@ def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.nda
     counts = np.bincount(image_of_text)
     if counts.min() != counts.max():
         raise ValueError(f'images have from {counts.min()} to {counts.max()} texts, but each needs the same number')
-    own_texts = np.argsort(image_of_text, kind='stable').reshape(len(counts), -1)
-    own = np.take_along_axis(sims, own_texts, axis=1)
+    matches = np.argsort(image_of_text, kind='stable').reshape(len(counts), -1)
+    positives = np.take_along_axis(sims, matches, axis=1)
     texts_above = np.empty_like(image_of_text)
-    for texts, scores in zip(own_texts.T, own.T, strict=True):  # C passes: one would take C times the memory
-        own_above = np.count_nonzero(own >= scores[:, None], axis=1)
-        texts_above[texts] = np.count_nonzero(sims >= scores[:, None], axis=1) - own_above
+    for texts, scores in zip(matches.T, positives.T, strict=True):  # C passes: one would take C times the memory
+        positives_above = np.count_nonzero(positives >= scores[:, None], axis=1)
+        texts_above[texts] = np.count_nonzero(sims >= scores[:, None], axis=1) - positives_above
     return 1 + np.maximum(counts[0] * images_above, texts_above)
 
 

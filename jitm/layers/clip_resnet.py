@@ -44,7 +44,7 @@ class _Bottleneck(nn.Module):
         outputs = EXPANSION * self.width
 
         def convolve(x: chex.Array, features: int, size: int, names: tuple[str, str], init: Callable) -> chex.Array:
-            x = Convolution(features, size, 1, size // 2, False, self.dtype, name=names[0])(x)
+            x = Convolution(features, size, padding=size // 2, use_bias=False, dtype=self.dtype, name=names[0])(x)
             return BatchNorm(init, name=names[1])(x, train=train).astype(x.dtype)
 
         ones, zeros = nn.initializers.ones, nn.initializers.zeros  # at first the block is the identity
@@ -102,7 +102,8 @@ class ModifiedResNet(nn.Module):
         train = train and self.train_norm
         x = normalize_pixels(images.pixels, self.mean, self.deviation)
         for n, (width, stride) in enumerate([(self.stem_dim // 2, 2), (self.stem_dim // 2, 1), (self.stem_dim, 1)], 1):
-            x = Convolution(width, 3, stride, 1, False, self.dtype, name=f'conv{n}')(x)
+            layer = Convolution(width, 3, stride=stride, padding=1, use_bias=False, dtype=self.dtype, name=f'conv{n}')
+            x = layer(x)
             x = nn.relu(BatchNorm(name=f'bn{n}')(x, train=train).astype(x.dtype))
         x = _average(x, 2)
         for layer, blocks in enumerate(self.blocks):

@@ -97,7 +97,7 @@ class Convolution(nn.Module):
         return convolution(x)
 
 
-class Network(nn.Module):
+class ConvolutionalNetwork(nn.Module):
     """What all networks share.
 
     Attributes:
@@ -116,11 +116,10 @@ class Network(nn.Module):
         return jnp.mean(x, axis=1, keepdims=True) if self.pooled else x
 
 
-class VGG19(Network):
+class VGG19(ConvolutionalNetwork):
     """VGG19 (Simonyan and Zisserman, 2015): F is 4096, fc7 after its ReLU, or 512 for the 7 x 7 cells of 224 pixels.
 
-    Without dropout, which VSE++ applied to the features in the first steps of each epoch only. For attributes see
-    `Network`.
+    It has no dropout, which VSE++ applied to the features in the first steps of each epoch only.
     """
 
     @nn.compact
@@ -159,8 +158,8 @@ class _Fire(nn.Module):
         return nn.relu(jnp.concatenate([one, three], axis=-1))
 
 
-class SqueezeNet(Network):
-    """SqueezeNet 1.1 (Iandola et al., 2016): F is 512; 6 x 6 cells of 112 pixels. For attributes see `Network`."""
+class SqueezeNet(ConvolutionalNetwork):
+    """SqueezeNet 1.1 (Iandola et al., 2016): F is 512; 6 x 6 cells of 112 pixels."""
 
     @nn.compact
     def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
@@ -196,7 +195,8 @@ class _Block(nn.Module):
 
     def convolve(self, x, number, features, size, stride, train):
         """Applies a convolution and its batch normalization."""
-        x = Convolution(features, size, stride, size // 2, False, self.dtype, name=f'conv{number}')(x)
+        layer = functools.partial(Convolution, use_bias=False, dtype=self.dtype, name=f'conv{number}')
+        x = layer(features, size, stride=stride, padding=size // 2)(x)
         return BatchNorm(name=f'bn{number}')(x, train=train).astype(x.dtype)
 
     @nn.compact
@@ -210,19 +210,20 @@ class _Block(nn.Module):
             y = self.convolve(y, number, outputs if last else self.width, size, stride, train)
             y = y if last else nn.relu(y)
         if self.downsample:
-            x = Convolution(outputs, 1, self.stride, 0, False, self.dtype, name='downsample_0')(x)
+            layer = functools.partial(Convolution, use_bias=False, dtype=self.dtype, name='downsample_0')
+            x = layer(outputs, 1, stride=self.stride)(x)
             x = BatchNorm(name='downsample_1')(x, train=train).astype(y.dtype)
         return nn.relu(x + y)
 
 
-class ResNet(Network):
+class ResNet(ConvolutionalNetwork):
     """ResNet-18, 50, 101 or 152 (He et al., 2016) in torchvision's variant v1.5: F is 2048, for ResNet-18 512.
 
     Attributes:
       depth: A key of `RESNETS`.
       train_norm: Batch normalization uses and updates the statistics of the batch in training; otherwise it is frozen,
         as is customary when a pretrained network is fine-tuned. VSE++ trains it in the first steps of each epoch only,
-        until the first evaluation. For the other attributes see `Network`.
+        until the first evaluation.
     """
 
     depth: Count
@@ -235,7 +236,7 @@ class ResNet(Network):
         if self.depth not in RESNETS:
             raise ArgumentError('depth', f'is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
         train, bottleneck = train and self.train_norm, self.depth >= BOTTLENECKS
-        x = Convolution(64, 7, 2, 3, False, self.dtype, name='conv1')(x)
+        x = Convolution(64, 7, stride=2, padding=3, use_bias=False, dtype=self.dtype, name='conv1')(x)
         x = nn.relu(BatchNorm(name='bn1')(x, train=train).astype(x.dtype))
         x = max_pool(x, 3, 2, [(1, 1), (1, 1)])
         block = nn.remat(_Block, static_argnums=2) if self.remat else _Block

@@ -173,7 +173,13 @@ class Transformer(nn.Module):
         """Maps tokens [N, L, H] with a mask, see `TransformerBlock`, to [N, L, H]."""
         for n in range(self.layers):
             block = TransformerBlock(
-                self.heads, self.mlp_dim, self.dropout, self.dtype, self.kernel_init, self.style, name=f'block_{n}'
+                heads=self.heads,
+                mlp_dim=self.mlp_dim,
+                dropout=self.dropout,
+                dtype=self.dtype,
+                kernel_init=self.kernel_init,
+                style=self.style,
+                name=f'block_{n}',
             )
             tokens = block(tokens, mask, train)
         return tokens
@@ -244,7 +250,14 @@ class BERT(nn.Module):
         """Creates the embeddings and the blocks."""
         size = self.size
         self.embeddings = BERTEmbeddings(self.vocab_size, size, self.dropout, self.dtype)
-        self.encoder = Transformer(size.layers, size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init)
+        self.encoder = Transformer(
+            layers=size.layers,
+            heads=size.heads,
+            mlp_dim=size.mlp_dim,
+            dropout=self.dropout,
+            dtype=self.dtype,
+            kernel_init=size.kernel_init,
+        )
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""

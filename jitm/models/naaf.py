@@ -237,8 +237,8 @@ class NAAF(CrossAttentionMatcher):
             row, text = row_and_text
             one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=statistics.threshold))
             column, best = (x[:, 0] for x in block(variables, images, one))
-            of_all = parallel.gather_over_devices((column, best))
-            updated = update_statistics(statistics, row, *of_all, text.mask, self.alpha, self.minimum_words)
+            scores, best = parallel.gather_over_devices((column, best))
+            updated = update_statistics(statistics, row, scores, best, text.mask, self.alpha, self.minimum_words)
             return updated, (statistics.threshold, column)
 
         # All texts, in order.
