@@ -172,7 +172,7 @@ def test_save_that_was_not_finished_is_removed(tmp_path):
     assert not (tmp_path / 'damaged').exists()
 
 
-def test_removal_that_was_not_finished_is_no_damage(tmp_path, monkeypatch, caplog):
+def test_kill_while_an_old_checkpoint_is_removed_damages_nothing(tmp_path, monkeypatch, caplog):
     def killed(folder, **options):
         for path in Path(folder).rglob('*'):
             if path.is_file():
