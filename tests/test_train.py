@@ -26,7 +26,7 @@ from jitm.data.splits import Split
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.protocol import evaluate_runs
-from jitm.importers.bert import published_name
+from jitm.importers.bert import NAMES
 from jitm.inference import engine, scoring
 from jitm.inference.engine import Engine
 from jitm.inference.options import ScoringOptions
@@ -662,7 +662,7 @@ def bert_config(tiny_config, tmp_path):
         tensor = names.get(path[-1], np.ravel)(np.asarray(leaf))
         if path[-2:] == ('out', 'kernel'):
             tensor = np.asarray(leaf).reshape(-1, leaf.shape[-1]).T
-        tensors[published_name(path)] = np.ascontiguousarray(tensor)
+        tensors[NAMES.name(path)] = np.ascontiguousarray(tensor)
     save_file(tensors, tmp_path / 'model.safetensors')
     tiny_config['vocabulary']['path'] = str(tmp_path / 'vocab.txt')
     tiny_config['initialize']['bert'] = str(tmp_path / 'model.safetensors')

@@ -41,7 +41,7 @@ from jitm.importers import clip_export, joint, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
-from jitm.importers.published import Published
+from jitm.importers.released import ReleasedModel
 from jitm.models.make import member_model
 from jitm.outputs import OutputFolder
 from jitm.runs import hub
@@ -64,12 +64,12 @@ class System(NamedTuple):
       photos: the same for a model that reads photos, if others of the system do not.
     """
 
-    load: Callable[[str, str | None, Mapping[str, Any]], Published]
+    load: Callable[[str, str | None, Mapping[str, Any]], ReleasedModel]
     config: str
     photos: str = ''
 
 
-def _load_clip(path: str, vocabulary: str | None, model: Mapping[str, Any]) -> Published:
+def _load_clip(path: str, vocabulary: str | None, model: Mapping[str, Any]) -> ReleasedModel:
     """Reads a CLIP, whose config states the whole model."""
     return load_clip(path, vocabulary)
 
@@ -89,7 +89,7 @@ SYSTEMS = {
         name: System(functools.partial(load_checkpoint, name), CONFIGS.get(name, name), PHOTOS.get(name, ''))
         for name in systems.SYSTEMS
     },
-    **{name: System(functools.partial(load_joint, name), CONFIGS.get(name, name)) for name in joint.SYSTEMS},
+    **{name: System(functools.partial(load_joint, name), CONFIGS.get(name, name)) for name in joint.JOINT_SYSTEMS},
 }
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
 TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS, 'tfds')  # our names, those of a system, or data
@@ -150,7 +150,7 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
 
 
-def make_config(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
+def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str, Any]:
     """Returns the config of the run: the given one with the model and vocabulary, and the size of its images.
 
     Without its captioner a model has no term for captions, and no weights replace those of the run.
@@ -187,7 +187,7 @@ def make_config(config: Mapping[str, Any], published: Published) -> dict[str, An
     return config_lib.check({**config, **changed})
 
 
-def write_run(published: Published, config: Mapping[str, Any], folder: Path) -> None:
+def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path) -> None:
     """Writes a run of one checkpoint, at step 0, which is its best one.
 
     It has no config.json, so that training does not resume from it; `members.*.init_from` initializes from it.

@@ -14,7 +14,6 @@ from typing import Any
 import chex
 import numpy as np
 import safetensors
-from flax import traverse_util
 
 from jitm import config as config_lib
 from jitm.data.text import Vocabulary
@@ -23,10 +22,9 @@ from jitm.errors import UserError
 from jitm.files import parse_json
 from jitm.importers import key_maps, networks, torch_files
 from jitm.importers.cnn import as_matrix
-from jitm.importers.key_maps import Tensors
-from jitm.importers.published import Published, shapes_of
-from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, Shapes, System
-from jitm.importers.tensors import Read, check_names, convert, open_tensors, to_published
+from jitm.importers.released import ReleasedModel, shapes_of
+from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem
+from jitm.importers.tensors import Tensors, convert, export, open_tensors, shape_of
 from jitm.types import Images
 
 OPTIONS = 'opt'  # of the training script, in a checkpoint
@@ -43,15 +41,15 @@ _RENAMED = (
 )
 
 
-def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping[str, Any]) -> Published:
+def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping[str, Any]) -> ReleasedModel:
     """Reads a checkpoint of a training script.
 
     Args:
-      name: of the system, a key of `SYSTEMS`.
-      path: of the checkpoint, or a folder with `model.safetensors`.
-      vocabulary: path of the vocabulary that it was trained with, see `load_vocabulary`; None for that in the
+      name: The name of the system, a key of `SYSTEMS`.
+      path: The path of the checkpoint, or of a folder with `model.safetensors`.
+      vocabulary: The path of the vocabulary that it was trained with, see `load_vocabulary`; None for the one in the
         folder.
-      model: the config's `model`, for what the checkpoint does not state.
+      model: The config's `model`, for what the checkpoint does not state.
 
     Returns:
       The model, in float32.
@@ -65,25 +63,28 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
         path, beside = str(folder / 'model.safetensors'), [folder / name for name in FILES]
         vocabulary = vocabulary or next((str(file) for file in beside if file.is_file()), None)
     tensors, options = _open(path, system)
-    shapes = Shapes(path, tensors)
-    section, assumed = _recognize(path, system, shapes, options, model)
-    words = _read_vocabulary(vocabulary, path, shapes, system.adds_mask)
+    section, assumed = _recognize(path, system, tensors, options, model)
+    words = _read_vocabulary(vocabulary, path, tensors, system.adds_mask)
+
+    # One image, and what is known of the training images.
     if section.get('image', {}).get('name') == networks.ENCODER:
         data = {'pixels': [0, networks.SIZE, networks.SIZE, 3], 'dtype': 'uint8', 'hash': ''}
         images = Images(pixels=np.zeros((1, *data['pixels'][1:]), np.uint8))
     else:
-        regions, features = (section.get('image_whole') or {}).get('slots', 1), shapes(FEATURES, 2)[1]
+        features = shape_of(path, tensors, FEATURES, 2)[1]
+        regions = (section.get('image_whole') or {}).get('slots', 1)
         data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
         images = Images(np.zeros((1, regions, features), np.float32), np.full(1, regions, np.int32))
     if isinstance(options.get(DATA_NAME), str):
         data['name'] = options[DATA_NAME]
-    variables = _convert(path, system, tensors, shapes_of(section, len(words), images))
-    return Published(section, variables, words, vocabulary, data, assumed)
+    shapes = shapes_of(section, len(words), images)
+    variables = convert(path, tensors, shapes, system.names, f'{system.title}, as --from names it')
+    return ReleasedModel(section, variables, words, vocabulary, data, assumed)
 
 
-def _open(path: str, system: System) -> tuple[Tensors, dict[str, Any]]:
+def _open(path: str, system: ReleasedSystem) -> tuple[Tensors, dict[str, Any]]:
     """Opens a checkpoint: its tensors, with one name for each, and the options that are stored in it."""
-    stored, read = open_tensors(path, system.title)
+    stored = open_tensors(path, system.title)
     names = {}
     for name in stored:
         new = name
@@ -92,14 +93,13 @@ def _open(path: str, system: System) -> tuple[Tensors, dict[str, Any]]:
         if new in names:
             raise UserError(f"{path} has both '{names[new]}' and '{name}': give a checkpoint with one model")
         names[new] = name
-    names = {new: name for new, name in names.items() if not re.fullmatch(system.names.unread, new)}
+    tensors = {new: functools.partial(_read, stored[name]) for new, name in names.items()}
     options = _read_options(Path(path))
-    tensors = {new: functools.partial(_read, read, name) for new, name in names.items()}
     for name in system.names.variables.values():
         option = name.removeprefix(f'{OPTIONS}.')
         if option != name and isinstance(options.get(option), int | float):
             tensors[name] = functools.partial(np.float32, options[option])
-    return key_maps.split_gates(system.prepare(_without_weight_norm(tensors))), options
+    return system.prepare(_without_weight_norm(tensors)), options
 
 
 def _without_weight_norm(tensors: Tensors) -> Tensors:
@@ -117,9 +117,9 @@ def _scaled(direction: Callable[[], np.ndarray], length: Callable[[], np.ndarray
     return vector * (length() / np.linalg.norm(vector))
 
 
-def _read(read: Read, name: str) -> np.ndarray:
+def _read(read: Callable[[], np.ndarray]) -> np.ndarray:
     """Returns a tensor; the kernel of a convolution over single elements is a matrix."""
-    tensor = read(name)
+    tensor = read()
     return tensor[..., 0] if tensor.ndim == 3 and tensor.shape[2] == 1 else tensor
 
 
@@ -142,14 +142,14 @@ def _read_options(path: Path) -> dict[str, Any]:
 
 
 def _recognize(
-    path: str, system: System, shapes: Shapes, options: Mapping[str, Any], model: Mapping[str, Any]
+    path: str, system: ReleasedSystem, tensors: Tensors, options: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the config's `model` of a checkpoint, and the keys of it that are assumed."""
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"--config has the model '{model['name']}', which is not {system.title}: give another one")
     section, assumed = config_lib.to_json(model), {}
     if 'image' in section:
-        network = networks.recognize(path, shapes.tensors) if system.photos else None
+        network = networks.recognize(path, tensors) if system.photos else None
         section['image'] = networks.with_network(section['image'], network)
     for option, value in system.required.items():
         if options.get(option, value) != value:
@@ -165,7 +165,7 @@ def _recognize(
             assumed[key] = default
         else:
             _set(section, key, _option(path, option, options.get(option), values, default))
-    for key, value in system.recognize(shapes).items():
+    for key, value in system.recognize(path, tensors).items():
         _set(section, key, value)
     return section, assumed
 
@@ -187,33 +187,19 @@ def _option(path: str, option: str, value: Any, values: Mapping[Any, Any] | None
     raise UserError(f'{path} has the option {option}={value!r}, which is unknown: convert it with another one')
 
 
-def _read_vocabulary(vocabulary: str | None, path: str, shapes: Shapes, adds_mask: bool) -> Tokenizer:
+def _read_vocabulary(vocabulary: str | None, path: str, tensors: Tensors, adds_mask: bool) -> Tokenizer:
     """Reads the vocabulary of a checkpoint; `<mask>` is appended if its training did so and it has one word more."""
     if not vocabulary:
         raise UserError(
             f'--vocabulary is missing: give the file of the words of {path}, JSON or .pkl, or the vocab.txt of its BERT'
         )
-    words, size = load_vocabulary(vocabulary), shapes(PIECES if PIECES in shapes else WORDS, 2)[0]
+    words = load_vocabulary(vocabulary)
+    size, _ = shape_of(path, tensors, PIECES if PIECES in tensors else WORDS, 2)
     if adds_mask and isinstance(words, Vocabulary) and size == len(words) + 1:
         words = words.with_mask()
     if len(words) != size:
         raise UserError(f'{vocabulary} has {len(words)} words, but {path} has {size}: give the vocabulary it came with')
     return words
-
-
-def _convert(
-    path: str, system: System, tensors: Tensors, trees: Mapping[str, chex.ArrayTree]
-) -> dict[str, chex.ArrayTree]:
-    """Returns 'params' and 'batch_stats' from all tensors."""
-    wanted = {system.names.name(leaf) for tree in trees.values() for leaf in traverse_util.flatten_dict(tree)}
-    hint = f'give a checkpoint of {system.title}'
-    check_names(path, *(set(map(key_maps.stored_name, names)) for names in (tensors, wanted)), hint)
-    names = {name: name for name in tensors}
-    converted = {
-        part: convert(path, names, lambda name: tensors[name](), tree, system.names.name, system.title)
-        for part, tree in trees.items()
-    }
-    return {'params': converted['params'], 'batch_stats': converted.get('batch_stats', {})}
 
 
 def export_checkpoint(
@@ -222,8 +208,8 @@ def export_checkpoint(
     """Returns the tensors of a model under the authors' names, and the options of their training script.
 
     Args:
-      name: of the system, a key of `SYSTEMS`.
-      model: the config's `model`.
+      name: The name of the system, a key of `SYSTEMS`.
+      model: The config's `model`.
       variables: 'params' and 'batch_stats'.
 
     Raises:
@@ -231,16 +217,11 @@ def export_checkpoint(
     """
     system = SYSTEMS[name]
     _check_model(system, model)
-    tensors = {}
-    for tree in variables.values():
-        for path, value in traverse_util.flatten_dict(tree).items():
-            try:
-                tensor = system.names.name(path)
-            except KeyError:
-                raise UserError(f"{system.title} has no '{'/'.join(path)}', which this run has") from None
-            short = tensor.removeprefix(f'{key_maps.NETWORK}.')
-            tensors[tensor] = as_matrix(short, to_published(path, np.asarray(value)))
-    tensors = key_maps.stack_gates(tensors)
+    try:
+        tensors = export(variables, system.names)
+    except KeyError as error:
+        raise UserError(f"{system.title} has no '{error.args[0]}', which this run has") from None
+    tensors = {name: as_matrix(name.removeprefix(f'{key_maps.NETWORK}.'), tensor) for name, tensor in tensors.items()}
     for zeros, like in system.names.zeros.items():
         if like in tensors:
             tensors[zeros] = np.zeros(len(tensors[like]), np.float32)
@@ -255,7 +236,7 @@ def export_checkpoint(
     return tensors, options | system.required
 
 
-def _check_model(system: System, model: Mapping[str, Any]) -> None:
+def _check_model(system: ReleasedSystem, model: Mapping[str, Any]) -> None:
     """Raises a UserError if a model is not of a system as it was released."""
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"the run has the model '{model['name']}', which is not {system.title}")

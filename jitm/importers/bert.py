@@ -1,35 +1,36 @@
 """Converts Hugging Face's BERT weights to the parameters of `jitm.layers.transformer.BERT`."""
 
-import re
-
 import chex
 
-from jitm.importers.tensors import LEAVES, convert, new_name, open_tensors
+from jitm.errors import UserError
+from jitm.importers.tensors import KeyMap, convert, new_name, open_tensors
+from jitm.layers.transformer import SIZES
 
-# Module of our model -> module of the published one; {} is the number of a block.
 MODULES = {
     'embeddings/words': 'embeddings.word_embeddings',
     'embeddings/positions': 'embeddings.position_embeddings',
     'embeddings/token_types': 'embeddings.token_type_embeddings',
     'embeddings/norm': 'embeddings.LayerNorm',
-    'encoder/block_{}/attention/query': 'encoder.layer.{}.attention.self.query',
-    'encoder/block_{}/attention/key': 'encoder.layer.{}.attention.self.key',
-    'encoder/block_{}/attention/value': 'encoder.layer.{}.attention.self.value',
-    'encoder/block_{}/attention/out': 'encoder.layer.{}.attention.output.dense',
-    'encoder/block_{}/attention_norm': 'encoder.layer.{}.attention.output.LayerNorm',
-    'encoder/block_{}/mlp_in': 'encoder.layer.{}.intermediate.dense',
-    'encoder/block_{}/mlp_out': 'encoder.layer.{}.output.dense',
-    'encoder/block_{}/mlp_norm': 'encoder.layer.{}.output.LayerNorm',
+    'encoder/block_*/attention/query': 'encoder.layer.*.attention.self.query',
+    'encoder/block_*/attention/key': 'encoder.layer.*.attention.self.key',
+    'encoder/block_*/attention/value': 'encoder.layer.*.attention.self.value',
+    'encoder/block_*/attention/out': 'encoder.layer.*.attention.output.dense',
+    'encoder/block_*/attention_norm': 'encoder.layer.*.attention.output.LayerNorm',
+    'encoder/block_*/mlp_in': 'encoder.layer.*.intermediate.dense',
+    'encoder/block_*/mlp_out': 'encoder.layer.*.output.dense',
+    'encoder/block_*/mlp_norm': 'encoder.layer.*.output.LayerNorm',
 }
+NAMES = KeyMap(MODULES, unread='.*')  # the pooler, and heads of pre-training
 
 
 def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     """Reads published weights.
 
     Args:
-      path: a `.safetensors` file, a PyTorch file such as `pytorch_model.bin`, or a folder with one of the two. Names
-        may have the prefix `bert.` and normalizations the old names gamma and beta; the pooler and heads are skipped.
-      params: of a `jitm.layers.transformer.BERT`; only shapes are read.
+      path: The path of a `.safetensors` file, a PyTorch file such as `pytorch_model.bin`, or a folder with one of the
+        two. Names may have the prefix `bert.` and normalizations the old names gamma and beta; the pooler and heads are
+        skipped.
+      params: The parameters of a `jitm.layers.transformer.BERT`; only shapes are read.
 
     Returns:
       The same tree with float32 numpy arrays.
@@ -37,14 +38,31 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: if the file cannot be read, or a tensor is missing or has another shape than the model's.
     """
-    names, read = open_tensors(path, 'BERT')
-    names = {new_name(name.removeprefix('bert.')): name for name in names}
-    return convert(path, names, read, params, published_name, 'BERT')
+    tensors = {new_name(name.removeprefix('bert.')): read for name, read in open_tensors(path, 'a BERT').items()}
+    return convert(path, tensors, {'params': params}, NAMES, 'a BERT of this size')['params']
 
 
-def published_name(path: tuple[str, ...]) -> str:
-    """Returns the name of a parameter's tensor in the current `BertModel`."""
-    module = '/'.join(path[:-1])
-    number = re.search(r'block_(\d+)', module)
-    published = MODULES[re.sub(r'block_\d+', 'block_{}', module)].format(number and number[1])
-    return f'{published}.{LEAVES[path[-1]]}'
+def modules_below(ours: str, theirs: str) -> dict[str, str]:
+    """Returns the names of a BERT that is a module of a larger model.
+
+    Args:
+      ours: The prefix of our modules, such as 'bert/'.
+      theirs: The prefix of the published ones, such as 'bert.'.
+    """
+    return {ours + module: theirs + published for module, published in MODULES.items()}
+
+
+def size_of(path: str, hidden: int) -> str:
+    """Returns the name of the size of a BERT.
+
+    Args:
+      path: The path of its weights, for the message.
+      hidden: The number of its hidden units.
+
+    Raises:
+      UserError: if no size has this number.
+    """
+    for name, size in SIZES.items():
+        if size.hidden == hidden:
+            return name
+    raise UserError(f'{path} has a BERT of {hidden} hidden units: give one of the sizes {", ".join(SIZES)}')

@@ -1,22 +1,17 @@
 """Converts published CLIP models, of Hugging Face, open_clip or OpenAI, to configs and variables of `clip.CLIP`."""
 
-import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import chex
 import numpy as np
-from flax import traverse_util
 
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
-from jitm.importers import clip_names
-from jitm.importers.clip_config import read_config, read_openai
-from jitm.importers.key_maps import KeyMap, Tensors
-from jitm.importers.published import Published, shapes_of
-from jitm.importers.tensors import check_names, convert, open_tensors
+from jitm.importers.clip_config import RESIDUAL, read_config, read_openai
+from jitm.importers.released import ReleasedModel, shapes_of
+from jitm.importers.tensors import KeyMap, Tensors, convert, open_tensors
 from jitm.types import Images
 
 WEIGHTS = (  # names in a folder, with that of the config beside it
@@ -27,21 +22,76 @@ WEIGHTS = (  # names in a folder, with that of the config beside it
 )
 MERGES = ('merges.txt', 'tokenizer.json', 'bpe_simple_vocab_16e6.txt.gz')
 
+# Our module -> Hugging Face's, and that of OpenAI and open_clip, which have queries, keys and values in one tensor.
+_BLOCK = {
+    'attention/query': ('self_attn.q_proj', 'attn.in_proj_{}[0]'),
+    'attention/key': ('self_attn.k_proj', 'attn.in_proj_{}[1]'),
+    'attention/value': ('self_attn.v_proj', 'attn.in_proj_{}[2]'),
+    'attention/out': ('self_attn.out_proj', 'attn.out_proj'),
+    'attention_norm': ('layer_norm1', 'ln_1'),
+    'mlp_norm': ('layer_norm2', 'ln_2'),
+    'mlp_in': ('mlp.fc1', 'mlp.c_fc'),
+    'mlp_out': ('mlp.fc2', 'mlp.c_proj'),
+}
+_TOWERS = {
+    'text/encoder/block_*': ('text_model.encoder.layers.*', 'transformer.resblocks.*'),
+    'image/encoder/block_*': ('vision_model.encoder.layers.*', 'visual.transformer.resblocks.*'),
+}
+_MODULES = {
+    'text/words': ('text_model.embeddings.token_embedding', 'token_embedding'),
+    'text/norm_out': ('text_model.final_layer_norm', 'ln_final'),
+    'image/patches': ('vision_model.embeddings.patch_embedding', 'visual.conv1'),
+    'image/norm_in': ('vision_model.pre_layrnorm', 'visual.ln_pre'),  # sic
+    'image/norm_out': ('vision_model.post_layernorm', 'visual.ln_post'),
+    **{
+        f'{tower}/{module}': tuple(map('.'.join, zip(theirs, names, strict=True)))
+        for tower, theirs in _TOWERS.items()
+        for module, names in _BLOCK.items()
+    },
+}
+_VARIABLES = {
+    'logit_scale': ('logit_scale', 'logit_scale'),
+    'text/positions': ('text_model.embeddings.position_embedding.weight', 'positional_embedding'),
+    'text/projection/kernel': ('text_projection.weight', 'text_projection[T]'),
+    'image/class_embedding': ('vision_model.embeddings.class_embedding', 'visual.class_embedding'),
+    'image/positions': ('vision_model.embeddings.position_embedding.weight', 'visual.positional_embedding'),
+    'image/projection/kernel': ('visual_projection.weight', 'visual.proj[T]'),
+}
 _OPENAI = 'input_resolution'  # a number that only OpenAI's files, archives of TorchScript, hold beside the weights
 # Buffers, and other numbers in these files.
-_SKIPPED = re.compile(
+_UNREAD = (
     rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size|'
     r'(epoch|name|optimizer)(\..*)?'
 )
+HUGGING_FACE, OPENAI = (
+    KeyMap(
+        {ours: theirs[column] for ours, theirs in _MODULES.items()},
+        {ours: theirs[column] for ours, theirs in _VARIABLES.items()},
+        unread=_UNREAD,
+    )
+    for column in (0, 1)
+)
+OPENAI_RESIDUAL = KeyMap(
+    {
+        **OPENAI.modules,
+        'image/attnpool/query': 'visual.attnpool.q_proj',
+        'image/attnpool/key': 'visual.attnpool.k_proj',
+        'image/attnpool/value': 'visual.attnpool.v_proj',
+        'image/attnpool/out': 'visual.attnpool.c_proj',
+    },
+    OPENAI.variables | {'image/positions': 'visual.attnpool.positional_embedding'},
+    networks={'image/': 'visual.'},
+    unread=_UNREAD,
+)
 
 
-def load_clip(path: str, vocabulary: str | None = None) -> Published:
+def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     """Reads a published CLIP.
 
     Args:
-      path: a folder of Hugging Face or open_clip, with the config and the weights, or the file of weights in it; or a
-        file of OpenAI, such as `ViT-B-32.pt`, which has no config.
-      vocabulary: path of the merges; None for those in the folder.
+      path: The path of a folder of Hugging Face or open_clip with the config and the weights, of the file of weights
+        in it, or of a file of OpenAI, such as `ViT-B-32.pt`, which has no config.
+      vocabulary: The path of the merges; None for those in the folder.
 
     Returns:
       The model, in float32.
@@ -50,18 +100,33 @@ def load_clip(path: str, vocabulary: str | None = None) -> Published:
       UserError: if a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
     """
     weights, config = _find(Path(path))
-    stored = _read(weights)
-    section = read_config(config) if config else _read_openai(weights, stored)
+    tensors = _open(weights)
+    if config is None and _OPENAI not in tensors:
+        raise UserError(
+            f'{weights.parent} has no open_clip_config.json and no config.json, which state the sizes and the '
+            f'activation of {weights.name}: add the one it was published with'
+        )
+    section = read_config(config) if config else read_openai(weights, tensors)
+
+    # The tokenizer, whose size must be that of the word embeddings.
     merges = vocabulary or _find_merges(weights.parent)
-    pieces = BPE.load(merges)
-    names = clip_names.find_key_map(stored, section['image']['name'])
-    tensors = clip_names.unpack({name: read for name, read in stored.items() if not _SKIPPED.fullmatch(name)})
-    words = tensors.get(names.name(('text', 'words', 'embedding')), lambda: pieces.words)()
-    if len(words) != len(pieces):
+    pieces, names = BPE.load(merges), names_of(section, any(name.startswith('text_model.') for name in tensors))
+    embedding = tensors.get(names.name(('text', 'words', 'embedding')))
+    if embedding is not None and len(words := embedding()) != len(pieces):
         raise UserError(f'{merges} makes {len(pieces)} pieces, but {weights} has {len(words)}: give its own merges')
-    variables = _convert(str(weights), tensors, names, section, len(pieces))
+
     size = section['image']['image_size']
-    return Published(section, variables, pieces, merges, {'pixels': [0, size, size, 3], 'dtype': 'uint8', 'hash': ''})
+    shapes = shapes_of(section, len(pieces), Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
+    variables = convert(str(weights), tensors, shapes, names, 'a CLIP of its config')
+    data = {'pixels': [0, size, size, 3], 'dtype': 'uint8', 'hash': ''}
+    return ReleasedModel(section, variables, pieces, merges, data)
+
+
+def names_of(model: Mapping[str, Any], hugging_face: bool) -> KeyMap:
+    """Returns the names of a model in a file of Hugging Face, or else of OpenAI and open_clip."""
+    if hugging_face:
+        return HUGGING_FACE
+    return OPENAI_RESIDUAL if model['image']['name'] == RESIDUAL else OPENAI
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:
@@ -79,18 +144,17 @@ def _find(path: Path) -> tuple[Path, Path | None]:
     return path, next((config for config in configs if config.is_file()), None)
 
 
-def _read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
-    """Returns the config's `model` of weights without a config.
+def _open(path: Path) -> Tensors:
+    """Opens the weights, without the prefixes of training checkpoints.
 
     Raises:
-      UserError: if they are not those of OpenAI.
+      UserError: if they are of the other kind of open_clip's models.
     """
-    if _OPENAI not in tensors:
-        raise UserError(
-            f'{path.parent} has no open_clip_config.json and no config.json, which state the sizes and the activation '
-            f'of {path.name}: add the one it was published with'
-        )
-    return read_openai(path, lambda name: tensors[name]().shape, tensors)
+    stored = open_tensors(str(path), 'a CLIP')
+    tensors = {re.sub(r'^(state_dict\.)?(module\.)?', '', name): read for name, read in stored.items()}
+    if any(name.startswith('text.') for name in tensors):
+        raise UserError(f"{path} is a CustomTextCLIP, with names such as 'text.*': give the weights of a plain CLIP")
+    return tensors
 
 
 def _find_merges(folder: Path) -> str:
@@ -98,40 +162,3 @@ def _find_merges(folder: Path) -> str:
         if (folder / name).is_file():
             return str(folder / name)
     raise UserError(f'{folder} has no {", ".join(MERGES[:-1])} or {MERGES[-1]}: add one, or give --vocabulary')
-
-
-def _read(path: Path) -> Tensors:
-    """Opens the weights, without the prefixes of training checkpoints.
-
-    Raises:
-      UserError: if they are of the other kind of open_clip's models.
-    """
-    names, read = open_tensors(str(path), 'CLIP')
-    tensors = {re.sub(r'^(state_dict\.)?(module\.)?', '', name): functools.partial(read, name) for name in names}
-    if any(name.startswith('text.') for name in tensors):
-        raise UserError(f"{path} is a CustomTextCLIP, with names such as 'text.*': give the weights of a plain CLIP")
-    return tensors
-
-
-def _convert(
-    path: str, tensors: Tensors, names: KeyMap, section: Mapping[str, Any], vocab_size: int
-) -> dict[str, chex.ArrayTree]:
-    """Returns 'params' and 'batch_stats' of the model from all tensors.
-
-    Raises:
-      UserError: if a tensor is missing, left over, or has another shape.
-    """
-    size = section['image']['image_size']
-    shapes = shapes_of(section, vocab_size, Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
-    try:
-        wanted = {names.name(leaf) for tree in shapes.values() for leaf in traverse_util.flatten_dict(tree)}
-    except KeyError as error:
-        raise UserError(f'{path} has more than {clip_names.LAYERS} layers: give another model') from error
-    found, wanted = (set(map(clip_names.stored_name, given)) for given in (tensors, wanted))
-    check_names(path, found, wanted, 'give the weights of its config')
-    stored = {name: name for name in tensors}
-    converted = {
-        part: convert(path, stored, lambda name: tensors[name](), tree, names.name, 'CLIP')
-        for part, tree in shapes.items()
-    }
-    return {'params': converted['params'], 'batch_stats': converted.get('batch_stats', {})}

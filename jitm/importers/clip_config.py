@@ -8,15 +8,24 @@ from typing import Any
 
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
+from jitm.importers.tensors import Tensors, shape_of
 from jitm.layers.transformer import ACTIVATIONS
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 
 TEMPERATURE = 0.07  # at the start of training; a converted model has the learned one
+RESIDUAL = 'clip_resnet.ModifiedResNet'
 RESNET_CHANNELS = 32  # of the last map, for each channel of the stem
 RESNET_STRIDE = 32  # pixels per cell of the last map
 HEAD_SIZE = 64  # of all models of OpenAI
 Numbers = tuple[float, ...]
 
+HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
+    'hidden_dim': 'hidden_size',
+    'num_layers': 'num_hidden_layers',
+    'num_heads': 'num_attention_heads',
+    'mlp_dim': 'intermediate_size',
+    'activation': 'hidden_act',
+}
 # Keys of Hugging Face's config -> defaults, which files of before 2023 leave out.
 _TEXT_SIZES = {
     'hidden_size': 512,
@@ -41,25 +50,11 @@ _IMAGE_SIZES = {
 }
 _LEGACY_END = 2  # of released configs; the end of a text is then its largest id, which is that of our end
 _OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # embed_dim has no default
-_OPEN_CLIP_VIT = {
-    'image_size': 224,
-    'layers': 12,
-    'width': 768,
-    'patch_size': 16,
-    'head_width': 64,
-    'mlp_ratio': 4.0,
-}
+_OPEN_CLIP_VIT = {'image_size': 224, 'layers': 12, 'width': 768, 'patch_size': 16, 'head_width': 64, 'mlp_ratio': 4.0}
 _OPEN_CLIP_RESNET = {'image_size': 224, 'layers': [3, 4, 6, 3], 'width': 64, 'head_width': 64}
-_OPEN_CLIP_TEXT = {
-    'context_length': 77,
-    'vocab_size': 49408,
-    'width': 512,
-    'heads': 8,
-    'layers': 12,
-    'mlp_ratio': 4.0,
-}
+_OPEN_CLIP_TEXT = {'context_length': 77, 'vocab_size': 49408, 'width': 512, 'heads': 8, 'layers': 12, 'mlp_ratio': 4.0}
 # Keys of the preprocessing, besides the sizes -> the values of CLIP; a missing key has the first one.
-_HUGGING_FACE_PIXELS = {
+HUGGING_FACE_PIXELS = {
     'do_resize': (True,),
     'resample': (3,),  # bicubic
     'do_center_crop': (True,),
@@ -67,18 +62,23 @@ _HUGGING_FACE_PIXELS = {
     'rescale_factor': (1 / 255,),
     'do_normalize': (True,),
 }
-_OPEN_CLIP_PIXELS = {
+OPEN_CLIP_PIXELS = {
     'mode': ('RGB',),
     'interpolation': ('bicubic', 'random'),  # which is random in training only
     'resize_mode': ('shortest',),
 }
 
 
+def hugging_face_sizes(size: int) -> dict[str, tuple]:
+    """Returns the keys of the preprocessing that state a size -> the values of CLIP for images of `size` pixels."""
+    return {'size': ({'shortest_edge': size}, size), 'crop_size': ({'height': size, 'width': size}, size)}
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP, from its `config.json` or `open_clip_config.json`.
 
     Raises:
-      UserError: if the file is damaged, the model is of another kind, or its pixels are made in another way.
+      UserError: if the file is damaged, the model is of another kind, or its image preprocessing differs from CLIP's.
     """
     return (_hugging_face if path.name == 'config.json' else _open_clip)(path)
 
@@ -104,12 +104,14 @@ def _hugging_face(path: Path) -> dict[str, Any]:
         )
     file, size = path.with_name('preprocessor_config.json'), image['image_size']
     pixels = _read_json(file) if file.is_file() else {}
-    sizes = {'size': ({'shortest_edge': size}, size), 'crop_size': ({'height': size, 'width': size}, size)}
-    _check_pixels(file, pixels, _HUGGING_FACE_PIXELS | sizes)
+    _check_pixels(file, pixels, HUGGING_FACE_PIXELS | hugging_face_sizes(size))
     mean, deviation = _normalization(file, pixels, 'image_mean', 'image_std')
+    text_tower, image_tower = (
+        {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()} for part in (text, image)
+    )
     return _section(
-        _vit(image['image_size'], image['patch_size'], _hugging_face_tower(image), mean, deviation),
-        {'max_length': text['max_position_embeddings'], **_hugging_face_tower(text)},
+        _vit(size, image['patch_size'], image_tower, mean, deviation),
+        {'max_length': text['max_position_embeddings'], **text_tower},
         _values(path, content, {'projection_dim': 512})['projection_dim'],
     )
 
@@ -122,16 +124,6 @@ def _part(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
     return parts[0] | parts[1]
 
 
-def _hugging_face_tower(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        'hidden_dim': sizes['hidden_size'],
-        'num_layers': sizes['num_hidden_layers'],
-        'num_heads': sizes['num_attention_heads'],
-        'mlp_dim': sizes['intermediate_size'],
-        'activation': sizes['hidden_act'],
-    }
-
-
 def _open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a `CLIP` of open_clip."""
     content = _read_json(path)
@@ -139,35 +131,31 @@ def _open_clip(path: Path) -> dict[str, Any]:
     pixels = sections['preprocess_cfg']
     model = _of_open_clip(path, sections['model_cfg'], *_normalization(path, pixels, 'mean', 'std'))
     size = model['image']['image_size']
-    _check_pixels(path, pixels, _OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
+    _check_pixels(path, pixels, OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
     return model
 
 
-def read_openai(path: Path, shape_of: Callable[[str], tuple[int, ...]], names: Collection[str]) -> dict[str, Any]:
+def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
     """Returns the config's `model` of a CLIP of OpenAI, whose sizes are those of its tensors.
 
     Args:
-      path: of the weights, for messages.
-      shape_of: maps the name of a tensor to its shape.
-      names: of all tensors.
+      path: The path of the weights, for messages.
+      tensors: All tensors.
 
     Raises:
       UserError: if a tensor that states a size is missing, or has another number of axes.
     """
 
     def sizes(name: str, axes: int) -> tuple[int, ...]:
-        shape = shape_of(name) if name in names else ()
-        if len(shape) != axes or 0 in shape:
-            raise UserError(f"{path} has no tensor '{name}' with {axes} axes: give the weights of a CLIP of OpenAI")
-        return shape
+        return shape_of(str(path), tensors, name, axes)
 
     def count(pattern: str) -> int:
-        return len({match[1] for name in names if (match := re.match(pattern, name))})
+        return len({match[1] for name in tensors if (match := re.match(pattern, name))})
 
     length, text_width = sizes('positional_embedding', 2)
     text = {'context_length': length, 'width': text_width, 'heads': max(1, text_width // HEAD_SIZE)}
     text['layers'] = count(r'transformer\.resblocks\.(\d+)\.')
-    if 'visual.proj' in names:
+    if 'visual.proj' in tensors:
         width, _, _, edge = sizes('visual.conv1.weight', 4)
         layers = count(r'visual\.transformer\.resblocks\.(\d+)\.')
         cells, _ = sizes('visual.positional_embedding', 2)
@@ -193,7 +181,7 @@ def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviati
     activation = 'quick_gelu' if model['quick_gelu'] else 'gelu'
     if residual:
         encoder = {
-            'name': 'clip_resnet.ModifiedResNet',
+            'name': RESIDUAL,
             'image_size': image['image_size'],
             'blocks': tuple(blocks),
             'stem_dim': image['width'],

@@ -9,25 +9,24 @@ import numpy as np
 from jitm import config as config_lib
 from jitm.data.vocabularies import load_vocabulary
 from jitm.errors import UserError
-from jitm.importers import oscar, uniter
-from jitm.importers.published import Published, shapes_of
-from jitm.importers.tensors import open_tensors
-from jitm.layers.transformer import SIZES
+from jitm.importers import bert, oscar, uniter
+from jitm.importers.released import ReleasedModel, shapes_of
+from jitm.importers.tensors import open_tensors, shape_of
 from jitm.models.oscar import BOX_NUMBERS
 from jitm.types import Images, Texts
 
 
-class System(NamedTuple):
-    """How a system was released.
+class JointSystem(NamedTuple):
+    """How a system of joint encoders was released.
 
     Attributes:
-      model: name of our model.
-      new_name: maps the name of a tensor to its current one.
-      words: the tensor of the word embeddings.
-      features: the tensor of the layer that reads regions.
-      boxes: numbers of a box that this layer reads besides the features.
-      heads: key of the model's `heads` -> a tensor of the head.
-      load: reads the parameters of a file.
+      model: The name of our model.
+      new_name: Maps the name of a tensor to its current one.
+      words: The tensor of the word embeddings.
+      features: The tensor of the layer that reads regions.
+      boxes: The numbers of a box that this layer reads besides the features.
+      heads: A key of the model's `heads` -> a tensor of the head.
+      load: Reads the parameters of a file.
     """
 
     model: str
@@ -39,43 +38,40 @@ class System(NamedTuple):
     load: Callable[[str, chex.ArrayTree], chex.ArrayTree]
 
 
-_UNITER = System(
-    'uniter.UNITER',
-    uniter.new_name,
-    'uniter.embeddings.word_embeddings.weight',
-    'uniter.img_embeddings.img_linear.weight',
-    0,
-    {
+_UNITER = JointSystem(
+    model='uniter.UNITER',
+    new_name=uniter.new_name,
+    words='uniter.embeddings.word_embeddings.weight',
+    features='uniter.img_embeddings.img_linear.weight',
+    boxes=0,
+    heads={
         'itm': 'itm_output.weight',
         'mlm': 'cls.predictions.bias',
         'discriminate': 'disc_output.weight',
         'correct': 'correction_output.predictions.bias',
     },
-    uniter.load_uniter,
+    load=uniter.load_uniter,
 )
-SYSTEMS = {
-    'uniter': _UNITER,
-    'tags_dc': _UNITER,
-    'oscar': System(
-        'oscar.OSCAR',
-        oscar.new_name,
-        'bert.embeddings.word_embeddings.weight',
-        'bert.img_embedding.weight',
-        BOX_NUMBERS,
-        {'itm': 'classifier.weight'},
-        oscar.load_oscar,
-    ),
-}
+_OSCAR = JointSystem(
+    model='oscar.OSCAR',
+    new_name=oscar.new_name,
+    words='bert.embeddings.word_embeddings.weight',
+    features='bert.img_embedding.weight',
+    boxes=BOX_NUMBERS,
+    heads={'itm': 'classifier.weight'},
+    load=oscar.load_oscar,
+)
+JOINT_SYSTEMS = {'uniter': _UNITER, 'tags_dc': _UNITER, 'oscar': _OSCAR}
 
 
-def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str, Any]) -> Published:
+def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str, Any]) -> ReleasedModel:
     """Reads a fine-tuned checkpoint.
 
     Args:
-      name: of the system, a key of `SYSTEMS`.
-      path: of the file, see `load_uniter` and `load_oscar`.
-      vocabulary: path of BERT's vocab.txt.
-      model: the config's `model`, for dropout and precision.
+      name: The name of the system, a key of `JOINT_SYSTEMS`.
+      path: The path of the file, see `load_uniter` and `load_oscar`.
+      vocabulary: The path of BERT's vocab.txt.
+      model: The config's `model`, for dropout and precision.
 
     Returns:
       The model, in float32.
@@ -84,38 +80,26 @@ def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str,
       UserError: if a file is missing or damaged, tensors are missing, left over or of another shape, the checkpoint
         cannot score pairs, or the vocabulary is another one.
     """
-    system = SYSTEMS[name]
+    system = JOINT_SYSTEMS[name]
     if model['name'] != system.model:
         raise UserError(f"--config has the model '{model['name']}', not '{system.model}': give another one")
-    names, read = open_tensors(path, name)
-    stored = {system.new_name(stored): stored for stored in names}
-    for tensor in (system.words, system.features):
-        if tensor not in stored or read(stored[tensor]).ndim != 2:
-            raise UserError(f"{path} has no matrix '{tensor}': give a checkpoint of the system that --from names")
-    words, (hidden, inputs) = (read(stored[tensor]).shape for tensor in (system.words, system.features))
-    section, features = config_lib.to_json(model), inputs - system.boxes
-    section['size'] = next((size for size, numbers in SIZES.items() if numbers.hidden == hidden), None)
-    if section['size'] is None:
-        raise UserError(f'{path} has {hidden} hidden units, but {", ".join(SIZES)} have others: it cannot be converted')
-    heads = [head for head, tensor in system.heads.items() if tensor in stored]
-    if 'itm' not in heads and 'rank_output.weight' not in stored:
+    tensors = {system.new_name(name): read for name, read in open_tensors(path, name).items()}
+    words, hidden = shape_of(path, tensors, system.words, 2)
+    features = shape_of(path, tensors, system.features, 2)[1] - system.boxes
+    heads = [head for head, tensor in system.heads.items() if tensor in tensors]
+    if 'itm' not in heads and 'rank_output.weight' not in tensors:
         raise UserError(f'{path} lacks {system.heads["itm"]}, so that it cannot score pairs: fine-tune it first')
-    _set_heads(section, heads, stored)
+    section = config_lib.to_json(model) | {'size': bert.size_of(path, hidden)}
+    section |= {'heads': heads} if 'heads' in section else {}
+    section |= {'image_norm': 'bert.LayerNorm.weight' in tensors} if 'image_norm' in section else {}
     if not vocabulary:
         raise UserError(f'--vocabulary is missing: give the vocab.txt of the BERT of {path}')
     pieces = load_vocabulary(vocabulary)
-    if len(pieces) != words[0]:
-        raise UserError(f'{vocabulary} has {len(pieces)} word pieces, but {path} has {words[0]}: give its own')
+    if len(pieces) != words:
+        raise UserError(f'{vocabulary} has {len(pieces)} word pieces, but {path} has {words}: give its own')
     params = system.load(path, shapes_of(section, len(pieces), _one_image(features))['params'])
     data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
-    return Published(section, {'params': params, 'batch_stats': {}}, pieces, vocabulary, data)
-
-
-def _set_heads(section: dict[str, Any], heads: list[str], stored: Mapping[str, str]) -> None:
-    if 'heads' in section:
-        section['heads'] = heads
-    if 'image_norm' in section:
-        section['image_norm'] = 'bert.LayerNorm.weight' in stored
+    return ReleasedModel(section, {'params': params, 'batch_stats': {}}, pieces, vocabulary, data)
 
 
 def _one_image(features: int) -> Images:

@@ -1,15 +1,13 @@
 """The network in VSE++'s checkpoints that reads photos, beside the layers of checkpoints on features."""
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from jitm.errors import UserError
-from jitm.importers.cnn import as_convolution, renumber
-from jitm.importers.key_maps import BLOCKS, NETWORK, Tensors
-from jitm.layers import cnn
+from jitm.importers import cnn
+from jitm.importers.key_maps import NETWORK
+from jitm.importers.tensors import Tensors
+from jitm.layers.cnn import BOTTLENECKS, RESNETS
 
 ENCODER = 'cnn.PixelEncoder'
 SIZE = 224  # pixels of the photos of VSE++
@@ -17,15 +15,11 @@ FIXED = {'image.normalize_features': True, 'image.network.pooled': True}  # keys
 
 
 def prepare(tensors: Tensors) -> Tensors:
-    """Returns the tensors with current numbers of VGG's layers, and its fully connected layers as convolutions."""
+    """Returns the tensors with those of a network as `cnn.prepare` returns them."""
     prefix = f'{NETWORK}.'
-    network = renumber({name.removeprefix(prefix): read for name, read in tensors.items() if name.startswith(prefix)})
+    network = {name.removeprefix(prefix): read for name, read in tensors.items() if name.startswith(prefix)}
     others = {name: read for name, read in tensors.items() if not name.startswith(prefix)}
-    return others | {prefix + name: functools.partial(_read, name, read) for name, read in network.items()}
-
-
-def _read(name: str, read: Callable[[], np.ndarray]) -> np.ndarray:
-    return as_convolution(name, read())
+    return others | {prefix + name: read for name, read in cnn.prepare(network).items()}
 
 
 def recognize(path: str, tensors: Tensors) -> dict[str, Any] | None:
@@ -40,14 +34,13 @@ def recognize(path: str, tensors: Tensors) -> dict[str, Any] | None:
     if f'{NETWORK}.conv1.weight' not in tensors:
         return None
     layers = [f'{NETWORK}.layer{layer}' for layer in range(1, 5)]
-    blocks = tuple(sum(f'{layer}.{n}.conv1.weight' in tensors for n in range(BLOCKS)) for layer in layers)
+    blocks = tuple(sum(f'{layer}.{n}.conv1.weight' in tensors for n in range(len(tensors))) for layer in layers)
     has_bottlenecks = f'{layers[0]}.0.conv3.weight' in tensors
-    for depth, known in cnn.RESNETS.items():
-        if known == blocks and (depth >= cnn.BOTTLENECKS) == has_bottlenecks:
+    for depth, known in RESNETS.items():
+        if known == blocks and (depth >= BOTTLENECKS) == has_bottlenecks:
             return {'name': 'cnn.ResNet', 'depth': depth, 'train_norm': False, **sizes}
     raise UserError(
-        f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {", ".join(map(str, cnn.RESNETS))} '
-        'layers'
+        f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {", ".join(map(str, RESNETS))} layers'
     )
 
 

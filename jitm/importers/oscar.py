@@ -5,17 +5,18 @@ import logging
 import chex
 
 from jitm.importers import bert, tensors
-from jitm.importers.tensors import LEAVES, convert, open_tensors, refuse_others
+from jitm.importers.tensors import KeyMap, convert, open_tensors
 
-# Module of our model -> module of the published one.
-_MODULES = {
-    'region_features': 'bert.img_embedding',
-    'region_norm': 'bert.LayerNorm',
-    'pooler': 'bert.pooler.dense',
-    'itm_head': 'classifier',
-}
-_ADDED = ('region_norm', 'itm_head')  # modules that pre-trained weights may lack; fine-tuning adds them
-UNREAD = ('cls.', 'bert.embeddings.position_ids')  # heads of pre-training, and a constant
+_ADDED = {'region_norm': 'bert.LayerNorm', 'itm_head': 'classifier'}  # modules that pre-trained weights may lack
+NAMES = KeyMap(
+    {
+        **bert.modules_below('bert/', 'bert.'),
+        'region_features': 'bert.img_embedding',
+        'pooler': 'bert.pooler.dense',
+        **_ADDED,
+    },
+    unread=r'cls\..*|bert\.embeddings\.position_ids',  # heads of pre-training, and a constant
+)
 
 
 def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
@@ -25,32 +26,22 @@ def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     keep their initial values, which is logged.
 
     Args:
-      path: see `load_bert`. Names may lack the prefix `bert.`, and normalizations may have the old names gamma and
-        beta; the heads of pre-training are skipped.
-      params: of a `jitm.models.oscar.OSCAR`; only shapes are read.
+      path: The path of the weights, see `load_bert`. Names may lack the prefix `bert.`, and normalizations may have the
+        old names gamma and beta; the heads of pre-training are skipped.
+      params: The parameters of a `jitm.models.oscar.OSCAR`; only shapes are read.
 
     Returns:
       The same tree with float32 numpy arrays, without modules that the file lacks.
 
     Raises:
-      UserError: if the file cannot be read, a tensor is missing or has another shape than the model's, or the file has
-        tensors that the model does not.
+      UserError: if the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
-    names, read = open_tensors(path, 'OSCAR')
-    names = {new_name(name): name for name in names}
-    added = [name for name in _ADDED if not any(new.startswith(f'{_MODULES[name]}.') for new in names)]
+    found = {new_name(name): read for name, read in open_tensors(path, 'OSCAR').items()}
+    added = [ours for ours, theirs in _ADDED.items() if not any(name.startswith(f'{theirs}.') for name in found)]
     for module in added:
         logging.warning('%s has no tensors of %s, which keeps its initial values', path, module)
     given = {name: module for name, module in params.items() if name not in added}
-    refuse_others(path, names, given, published_name, UNREAD, 'OSCAR')
-    return convert(path, names, read, given, published_name, 'OSCAR')
-
-
-def published_name(path: tuple[str, ...]) -> str:
-    """Returns the name of a parameter's tensor in released weights."""
-    if path[0] == 'bert':
-        return f'bert.{bert.published_name(path[1:])}'
-    return f'{_MODULES["/".join(path[:-1])]}.{LEAVES[path[-1]]}'
+    return convert(path, found, {'params': given}, NAMES, 'an OSCAR of this size')['params']
 
 
 def new_name(name: str) -> str:

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm.errors import UserError
-from jitm.importers import key_maps, networks
-from jitm.importers.key_maps import KeyMap, Tensors
-from jitm.layers.transformer import SIZES
+from jitm.importers import bert, key_maps, networks
+from jitm.importers.tensors import KeyMap, Tensors, shape_of
 
 FEATURES = 'model.0.fc.weight'
 WORDS, PIECES = 'model.1.embed.weight', 'model.1.bert.embeddings.word_embeddings.weight'
@@ -19,57 +17,34 @@ BIAS = re.compile(r'(model\.0\.Rs_GCN_\d+\.W)\.0\.bias')
 _NOT = {True: False, False: True}
 
 
-class System(NamedTuple):
+class ReleasedSystem(NamedTuple):
     """How a system was released.
 
     Attributes:
-      title: its name.
-      module: of `jitm.models`.
-      names: of its tensors.
-      fixed: key of the model -> its value in the authors' code.
-      options: key of the model -> option of the training script, and its values -> ours; None if they are the same.
-      recognize: maps the shapes of the tensors to keys of the model -> their values.
-      required: option of the training script -> the only value that the model has.
-      prepare: maps the tensors to those that `names` names.
-      photos: whether its images may be photos, which a network reads; keys of `image` are then those of the encoder
+      title: The name of the system.
+      module: The module of `jitm.models` with its model.
+      names: The names of its tensors.
+      fixed: A key of the model -> its value in the authors' code.
+      recognize: Maps the path of a file and its tensors to keys of the model -> their values.
+      options: A key of the model -> the option of the training script, and the option's values -> ours; None if they
+        are the same.
+      required: An option of the training script -> the only value that the model has.
+      prepare: Maps the tensors to those that `names` names.
+      photos: Whether its images may be photos, which a network reads; keys of `image` are then those of the encoder
         after the network.
-      adds_mask: whether its training appends `<mask>` to the words of the vocabulary.
+      adds_mask: Whether its training appends `<mask>` to the words of the vocabulary.
     """
 
     title: str
     module: str
     names: KeyMap
     fixed: Mapping[str, Any]
-    options: Mapping[str, tuple[str, Mapping[Any, Any] | None]]
-    recognize: Callable[['Shapes'], dict[str, Any]]
+    recognize: Callable[[str, Tensors], dict[str, Any]]
+    options: Mapping[str, tuple[str, Mapping[Any, Any] | None]] = MappingProxyType({})
     required: Mapping[str, Any] = MappingProxyType({})
     prepare: Callable[[Tensors], Tensors] = dict
     photos: bool = False
     adds_mask: bool = False
-
-
-class Shapes:
-    """The shapes of the tensors of a checkpoint."""
-
-    def __init__(self, path: str, tensors: Tensors) -> None:
-        """Keeps the tensors, which are read when a shape is asked for."""
-        self.path, self.tensors = path, tensors
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def __call__(self, name: str, axes: int) -> tuple[int, ...]:
-        """Returns the shape of a tensor.
-
-        Raises:
-          UserError: if there is no such tensor, or it has another number of axes.
-        """
-        if name not in self.tensors:
-            raise UserError(f"{self.path} lacks the tensor '{name}': give a checkpoint of the system that --from names")
-        shape = self.tensors[name]().shape
-        if len(shape) != axes:
-            raise UserError(f"{self.path} has a tensor '{name}' of shape {list(shape)}, which needs {axes} axes")
-        return shape
 
 
 def _fold_biases(tensors: Tensors) -> Tensors:
@@ -86,27 +61,23 @@ def _difference(mean: Callable[[], np.ndarray], bias: Callable[[], np.ndarray]) 
     return means - biases if means.shape == biases.shape else biases[:0]  # a shape that is refused later
 
 
-def _recognize_vsrn(shapes: Shapes) -> dict[str, Any]:
-    batch_norm = 'model.0.bn.weight' in shapes  # as released, exactly the model of Flickr30K has it
+def _recognize_vsrn(path: str, tensors: Tensors) -> dict[str, Any]:
+    batch_norm = 'model.0.bn.weight' in tensors  # as released, exactly the model of Flickr30K has it
     return {
-        'embed_dim': shapes(FEATURES, 2)[0],
-        'word_dim': shapes(WORDS, 2)[1],
-        'graph_layers': sum(f'model.0.Rs_GCN_{n + 1}.g.weight' in shapes for n in range(key_maps.LAYERS)),
+        'embed_dim': shape_of(path, tensors, FEATURES, 2)[0],
+        'word_dim': shape_of(path, tensors, WORDS, 2)[1],
+        'graph_layers': sum(f'model.0.Rs_GCN_{n + 1}.g.weight' in tensors for n in range(key_maps.LAYERS)),
         'batch_norm': batch_norm,
         'normalize_before_graph': not batch_norm,
     }
 
 
-def _recognize_pooled(shapes: Shapes, mlp: str, dropout: float) -> dict[str, Any]:
+def _recognize_pooled(path: str, tensors: Tensors, mlp: str, dropout: float) -> dict[str, Any]:
     """Returns the keys of a model with two pooled encoders, whose texts are read by a GRU or BERT."""
-    if PIECES in shapes:
-        hidden = shapes(PIECES, 2)[1]
-        size = next((name for name, size in SIZES.items() if size.hidden == hidden), None)
-        if size is None:
-            raise UserError(f'{shapes.path} has a BERT of {hidden} units, which has no name: it cannot be converted')
+    if PIECES in tensors:
         text = {
             'name': 'text.BERTEncoder',
-            'size': size,
+            'size': bert.size_of(path, shape_of(path, tensors, PIECES, 2)[1]),
             'dropout': 0.1,
             'output_dropout': dropout,
             'dtype': 'float32',
@@ -115,37 +86,38 @@ def _recognize_pooled(shapes: Shapes, mlp: str, dropout: float) -> dict[str, Any
     else:
         text = {
             'name': 'text.GRUEncoder',
-            'word_dim': shapes(WORDS, 2)[1],
-            'bidirectional': 'model.1.rnn.hh_l0_reverse_0.weight' in shapes,
+            'word_dim': shape_of(path, tensors, WORDS, 2)[1],
+            'bidirectional': 'model.1.rnn.weight_hh_l0_reverse' in tensors,
             'dropout': dropout,
             'word_init': 'uniform',
         }
-    has_mlp = 'model.0.mlp.layers.0.weight' in shapes
-    return {'embed_dim': shapes(FEATURES, 2)[0], 'image.mlp': mlp if has_mlp else 'none', 'text': text}
+    has_mlp = 'model.0.mlp.layers.0.weight' in tensors
+    return {'embed_dim': shape_of(path, tensors, FEATURES, 2)[0], 'image.mlp': mlp if has_mlp else 'none', 'text': text}
 
 
-def _recognize_encoders(shapes: Shapes, gru: str = 'model.1.rnn') -> dict[str, Any]:
+def _recognize_encoders(path: str, tensors: Tensors, gru: str = 'model.1.rnn') -> dict[str, Any]:
     return {
-        'embed_dim': shapes(FEATURES, 2)[0],
-        'text.word_dim': shapes(WORDS, 2)[1],
-        'text.bidirectional': f'{gru}.hh_l0_reverse_0.weight' in shapes,
+        'embed_dim': shape_of(path, tensors, FEATURES, 2)[0],
+        'text.word_dim': shape_of(path, tensors, WORDS, 2)[1],
+        'text.bidirectional': f'{gru}.weight_hh_l0_reverse' in tensors,
     }
 
 
-def _recognize_sgraf(shapes: Shapes) -> dict[str, Any]:
+def _recognize_sgraf(path: str, tensors: Tensors) -> dict[str, Any]:
     whole = {'name': 'alignment.SelfAttention', 'dropout': 0.4}
-    steps = sum(f'model.2.SGR_module.{n}.sim_graph_w.weight' in shapes for n in range(key_maps.STEPS))
+    steps = sum(f'model.2.SGR_module.{n}.sim_graph_w.weight' in tensors for n in range(key_maps.STEPS))
     reasoning = {'name': 'alignment.GraphReasoning', 'steps': steps}
-    return _recognize_encoders(shapes, 'model.1.cap_rnn') | {
-        'alignment_dim': shapes('model.2.sim_eval_w.weight', 2)[1],
-        'image_whole': {**whole, 'slots': shapes('model.2.v_global_w.embedding_local.1.weight', 1)[0]},
+    return _recognize_encoders(path, tensors, 'model.1.cap_rnn') | {
+        'alignment_dim': shape_of(path, tensors, 'model.2.sim_eval_w.weight', 2)[1],
+        'image_whole': {**whole, 'slots': shape_of(path, tensors, 'model.2.v_global_w.embedding_local.1.weight', 1)[0]},
         'text_whole': {**whole, 'slots': None},
         'reasoning': reasoning if steps else {'name': 'alignment.AttentionFiltration'},
     }
 
 
-def _recognize_dbl(shapes: Shapes) -> dict[str, Any]:
-    return _recognize_encoders(shapes, 'model.1.cap_rnn') | {'alignment_dim': shapes('model.2.sim_eval_w.weight', 2)[1]}
+def _recognize_dbl(path: str, tensors: Tensors) -> dict[str, Any]:
+    dim = shape_of(path, tensors, 'model.2.sim_eval_w.weight', 2)[1]
+    return _recognize_encoders(path, tensors, 'model.1.cap_rnn') | {'alignment_dim': dim}
 
 
 _REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}
@@ -158,21 +130,20 @@ _POOLED = {
 
 def _pooled(
     title: str, pooling: str, *, mlp: str, dropout: float = 0.0, fixed: Mapping[str, Any] = MappingProxyType({})
-) -> System:
+) -> ReleasedSystem:
     """Returns a system with two pooled encoders, whose images have this MLP if the checkpoint has one."""
-    return System(
+    return ReleasedSystem(
         title,
         'vse',
         key_maps.POOLED,
         fixed={**_POOLED, 'image_pooling': pooling, 'text_pooling': pooling, **fixed},
-        options={},
         recognize=functools.partial(_recognize_pooled, mlp=mlp, dropout=dropout),
         adds_mask=True,
     )
 
 
 SYSTEMS = {
-    'vsepp': System(
+    'vsepp': ReleasedSystem(
         'VSE++',
         'vse',
         key_maps.VSEPP,
@@ -186,7 +157,7 @@ SYSTEMS = {
         prepare=networks.prepare,
         photos=True,
     ),
-    'scan': System(
+    'scan': ReleasedSystem(
         'SCAN',
         'scan',
         key_maps.SCAN,
@@ -200,7 +171,7 @@ SYSTEMS = {
         required={'raw_feature_norm': 'clipped_l2norm'},
         recognize=_recognize_encoders,
     ),
-    'bfan': System(
+    'bfan': ReleasedSystem(
         'BFAN',
         'bfan',
         key_maps.SCAN,
@@ -209,15 +180,14 @@ SYSTEMS = {
         required={'raw_feature_norm': 'clipped_l2norm'},
         recognize=_recognize_encoders,
     ),
-    'sgraf': System(
+    'sgraf': ReleasedSystem(
         'SGRAF',
         'sgraf',
         key_maps.SGRAF,
         fixed={**_REGIONS, 'lambda_softmax': 9.0, 'activation': 'sigmoid'},
-        options={},
         recognize=_recognize_sgraf,
     ),
-    'dbl': System(
+    'dbl': ReleasedSystem(
         'DBL',
         'sgraf',
         key_maps.DBL,
@@ -229,25 +199,22 @@ SYSTEMS = {
             'text_whole': None,
             'reasoning.name': 'alignment.Mean',
         },
-        options={},
         required={'no_simnorm': False},
         recognize=_recognize_dbl,
         adds_mask=True,
     ),
-    'naaf': System(
+    'naaf': ReleasedSystem(
         'NAAF',
         'naaf',
         key_maps.NAAF,
         fixed={**_REGIONS, 'lambda_softmax': 20.0, 'lambda_smoothing': 5.0},
-        options={},
         recognize=_recognize_encoders,
     ),
-    'vsrn': System(
+    'vsrn': ReleasedSystem(
         'VSRN',
         'vsrn',
         key_maps.VSRN,
         fixed={'caption': False},  # whose weights are not stored
-        options={},
         recognize=_recognize_vsrn,
         prepare=_fold_biases,
     ),

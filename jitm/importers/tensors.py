@@ -1,14 +1,16 @@
-"""Reads tensors from files of published PyTorch weights."""
+"""Reads the tensors of published PyTorch weights, and converts them to variables of our models and back."""
 
+import collections
+import functools
 import math
 import pathlib
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import chex
-import jax
 import numpy as np
 import safetensors
 from flax import traverse_util
@@ -16,8 +18,10 @@ from flax import traverse_util
 from jitm.errors import UserError
 from jitm.importers import torch_files
 
+Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
+
 FILES = ('model.safetensors', 'pytorch_model.bin')
-LEAVES = {  # name of a variable -> that of its tensor in PyTorch
+LEAVES = {  # name of a variable -> name of its tensor in PyTorch
     'embedding': 'weight',
     'kernel': 'weight',
     'scale': 'weight',
@@ -25,12 +29,60 @@ LEAVES = {  # name of a variable -> that of its tensor in PyTorch
     'mean': 'running_mean',
     'variance': 'running_var',
 }
-
-COMPRESSED = 100  # times that an archive may be larger than its file
-
-Read = Callable[[str], np.ndarray]
 KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
+STACKED = 3  # tensors in one: the gates of a GRU, or queries, keys and values
+COMPRESSED = 100  # times that an archive may be larger than its file
+
+
+class KeyMap(NamedTuple):
+    """The published names of a model's variables, in a table that is read in both directions.
+
+    `*` stands for a number after `_` in a name of ours, such as the number of a block. `{}` is the place of 'weight' or
+    'bias' in a published name; without it they follow the module after a dot. A published name that ends in `[0]`,
+    `[1]` or `[2]` is a third of the rows of a tensor; one that ends in `[T]` is stored transposed.
+
+    Attributes:
+      modules: Our module -> the published one.
+      variables: The path of a variable of ours -> its tensor, where the modules do not give it.
+      networks: The prefix of our modules -> the prefix of the published ones, where the rest has torchvision's names.
+      unread: A pattern of tensors that a file may have and that have no effect on the scores.
+      zeros: The name of such a tensor -> another one with the same number of rows; it is written as zeros.
+    """
+
+    modules: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
+    networks: Mapping[str, str] = {}
+    unread: str = r'.*\.num_batches_tracked'
+    zeros: Mapping[str, str] = {}
+
+    def name(self, path: tuple[str, ...]) -> str:
+        """Returns the published name of a variable.
+
+        Raises:
+          KeyError: if the published model has no such variable.
+        """
+        if tensor := _find(self.variables, '/'.join(path)):
+            return tensor
+        module, leaf = '/'.join(path[:-1]), LEAVES.get(path[-1])
+        published = _find(self.modules, module)
+        for prefix in self.networks:
+            if published is None and module.startswith(prefix):
+                rest = re.sub(r'_(\d+)', r'.\1', module.removeprefix(prefix).replace('/', '.'))
+                published = self.networks[prefix] + rest
+        if published is None or leaf is None:
+            raise KeyError('/'.join(path))
+        return published.replace('{}', leaf) if '{}' in published else f'{published}.{leaf}'
+
+
+def _find(table: Mapping[str, str], name: str) -> str | None:
+    """Returns the entry of a name, or that of its pattern with the numbers of the name."""
+    if name in table:
+        return table[name]
+    found = table.get(re.sub(r'_\d+', '_*', name))
+    for number in re.findall(r'_(\d+)', name) if found else ():
+        found = found.replace('*', number, 1)
+    return found
 
 
 def new_name(name: str) -> str:
@@ -38,111 +90,122 @@ def new_name(name: str) -> str:
     return re.sub(r'\.gamma$', '.weight', re.sub(r'\.beta$', '.bias', name))
 
 
-def convert(
-    path: str, names: Mapping[str, str], read: Read, params: chex.ArrayTree, published_name: Callable, model: str
-) -> chex.ArrayTree:
-    """Finds and converts the tensor of every parameter.
+def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, model: str) -> chex.ArrayTree:
+    """Finds and converts the tensor of every variable.
 
     Args:
-      path: of the file, for messages.
-      names: name of a tensor, as `published_name` returns it -> its name in the file.
-      read: maps a name in the file to its tensor.
-      params: only shapes are read.
-      published_name: maps the path of a parameter to the name of its tensor.
-      model: such as 'BERT', for messages.
+      path: The path of the file, for messages.
+      tensors: The tensors of the file, by their current names.
+      trees: 'params' and perhaps 'batch_stats'; only shapes are read.
+      names: The names of the variables.
+      model: The name of the model, for messages.
 
     Returns:
-      The tree of the parameters with float32 numpy arrays.
+      The trees with float32 numpy arrays, 'batch_stats' too.
 
     Raises:
-      UserError: if a tensor is missing or has another shape than the model's.
+      UserError: if tensors are missing, left over or of another shape than the model's.
     """
+    flat = traverse_util.flatten_dict(trees)
+    found = {variable: names.name(variable[1:]) for variable in flat}
+    wanted = {name.partition('[')[0] for name in found.values()}
+    unknown = {name for name in tensors.keys() - wanted if not re.fullmatch(names.unread, name)}
+    for reason, listed in (('lacks', wanted - tensors.keys()), ('has unknown', unknown)):
+        if listed:
+            shown = ', '.join(sorted(listed)[:20]) + (f' and {len(listed) - 20} others' if len(listed) > 20 else '')
+            raise UserError(f'{path} {reason} tensors ({shown}): give the weights of {model}')
 
-    def tensor_of(parameter: tuple[str, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        name = published_name(parameter)
-        if name not in names:
-            raise UserError(f"{path} has no tensor '{name}': give {model} weights of this size")
-        tensor = read(names[name])
-        shape = _published_shape(parameter, leaf.shape)
+    converted = {}
+    for variable, name in found.items():
+        tensor, shape = _read(tensors, name), _published_shape(variable, flat[variable].shape)
         if tensor.shape != shape:
             raise UserError(
-                f"{path} has a tensor '{names[name]}' of shape {list(tensor.shape)} where the model has "
-                f'{list(shape)}: give {model} weights of this size and vocabulary'
+                f"{path} has a tensor '{name}' of shape {list(tensor.shape)} where the model has {list(shape)}: "
+                f'give the weights of {model}'
             )
-        if KERNELS.fullmatch(parameter[-1]):
+        if KERNELS.fullmatch(variable[-1]):
             tensor = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
-        return np.ascontiguousarray(tensor, np.float32).reshape(leaf.shape)
-
-    flat = traverse_util.flatten_dict(params)
-    return traverse_util.unflatten_dict({parameter: tensor_of(parameter, leaf) for parameter, leaf in flat.items()})
+        converted[variable] = np.ascontiguousarray(tensor, np.float32).reshape(flat[variable].shape)
+    return {'params': {}, 'batch_stats': {}} | traverse_util.unflatten_dict(converted)
 
 
-def refuse_others(
-    path: str,
-    names: Iterable[str],
-    params: chex.ArrayTree,
-    published_name: Callable,
-    unread: tuple[str, ...],
-    model: str,
-) -> None:
-    """Raises a UserError that lists the tensors of a file that have no place in a model.
+def shape_of(path: str, tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
+    """Returns the shape of a tensor from which a size of the model is read.
 
     Args:
-      path: of the file.
-      names: of its tensors, as `published_name` returns them.
-      params: of the model; only their paths are read.
-      published_name: maps the path of a parameter to the name of its tensor.
-      unread: prefixes of tensors that are skipped.
-      model: such as 'UNITER', for the message.
+      path: The path of the file, for messages.
+      tensors: The tensors of the file.
+      name: The name of the tensor.
+      axes: The number of its axes.
+
+    Raises:
+      UserError: if there is no such tensor, or it has another number of axes.
     """
-    known = {published_name(parameter) for parameter in traverse_util.flatten_dict(params)}
-    if others := sorted(name for name in names if name not in known and not name.startswith(unread)):
-        raise UserError(
-            f'{path} has tensors that this model has not: {", ".join(others)}; give {model} weights of this size'
-        )
+    shape = tensors[name]().shape if name in tensors else ()
+    if len(shape) != axes or 0 in shape:
+        raise UserError(f"{path} has no tensor '{name}' with {axes} axes: give weights of the system that --from names")
+    return shape
 
 
-def check_names(path: str, names: Collection[str], wanted: Collection[str], hint: str) -> None:
-    """Raises a UserError that lists the tensors that a file lacks, or those that a model has no place for.
+def _read(tensors: Tensors, name: str) -> np.ndarray:
+    """Reads a tensor, or the part of it that a name of a `KeyMap` states."""
+    stored, _, part = name.removesuffix(']').partition('[')
+    tensor = tensors[stored]()
+    if part == 'T':
+        return tensor.T
+    if not part or tensor.ndim == 0 or len(tensor) % STACKED:  # which then has another shape than the model's
+        return tensor
+    return np.split(tensor, STACKED)[int(part)]
+
+
+def export(variables: Mapping[str, chex.ArrayTree], names: KeyMap) -> dict[str, np.ndarray]:
+    """Returns the published tensors of variables, the inverse of `convert`.
 
     Args:
-      path: of the file.
-      names: of its tensors.
-      wanted: names of the tensors of the model.
-      hint: what to do, for the message.
+      variables: 'params' and 'batch_stats'.
+      names: The names of the variables.
+
+    Raises:
+      KeyError: if the published model has no such variable.
     """
-    for reason, found in (('lacks', set(wanted) - set(names)), ('has unknown', set(names) - set(wanted))):
-        if found:
-            shown = ', '.join(sorted(found)[:20]) + (f' and {len(found) - 20} others' if len(found) > 20 else '')
-            raise UserError(f'{path} {reason} tensors ({shown}): {hint}')
+    parts = collections.defaultdict(dict)
+    for tree in variables.values():
+        for path, value in traverse_util.flatten_dict(tree).items():
+            stored, _, part = names.name(path).removesuffix(']').partition('[')
+            tensor = to_published(path, np.asarray(value))
+            parts[stored][part] = tensor.T if part == 'T' else tensor
+    return {
+        name: np.concatenate([of[part] for part in sorted(of)]) if len(of) > 1 else np.asarray(*of.values(), order='C')
+        for name, of in parts.items()
+    }
 
 
-def to_published(parameter: tuple[str, ...], value: np.ndarray) -> np.ndarray:
-    """Returns the tensor in PyTorch of a variable, the inverse of what `convert` does to it."""
-    shape = _published_shape(parameter, value.shape)
-    if not KERNELS.fullmatch(parameter[-1]):
+def to_published(path: tuple[str, ...], value: np.ndarray) -> np.ndarray:
+    """Returns the tensor in PyTorch of a variable."""
+    shape = _published_shape(path, value.shape)
+    if not KERNELS.fullmatch(path[-1]):
         return value.reshape(shape)
     tensor = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.reshape(shape[::-1]).T
     return np.ascontiguousarray(tensor)
 
 
-def _published_shape(parameter: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+def _published_shape(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the shape in PyTorch, where kernels are [out, in, ...] and attention heads have no axis of their own."""
-    is_kernel = KERNELS.fullmatch(parameter[-1])
+    is_kernel = KERNELS.fullmatch(path[-1])
     if is_kernel and len(shape) == 4:  # a convolution
         return shape[3], shape[2], *shape[:2]
     if is_kernel:
-        inputs = math.prod(shape[:-1]) if parameter[-2] == 'out' else shape[0]
+        inputs = math.prod(shape[:-1]) if path[-2] == 'out' else shape[0]
         return math.prod(shape) // inputs, inputs
-    return (math.prod(shape),) if parameter[-1] in VECTORS else shape
+    return (math.prod(shape),) if path[-1] in VECTORS else shape
 
 
-def open_tensors(path: str, model: str) -> tuple[list[str], Read]:
-    """Opens a file of weights: the names of its tensors, and a function that reads one of them.
+def open_tensors(path: str, model: str) -> Tensors:
+    """Opens a file of weights.
 
     Args:
-      path: a `.safetensors` file, an `.npz` file, a file of torch, or a folder with one of `FILES`.
-      model: such as 'BERT', for messages.
+      path: The path of a `.safetensors` file, an `.npz` file, a file of torch, or a folder with one of `FILES`.
+      model: The name of the model, for messages.
 
     Raises:
       UserError: if there is no such file, or it is damaged.
@@ -151,13 +214,13 @@ def open_tensors(path: str, model: str) -> tuple[list[str], Read]:
     if file.is_dir():
         file = next((file / name for name in FILES if (file / name).is_file()), None)
         if file is None:
-            raise UserError(f'{path} has neither {" nor ".join(FILES)}: give the path of {model} weights')
+            raise UserError(f'{path} has neither {" nor ".join(FILES)}: give the path of the weights of {model}')
     if not file.is_file():
-        raise UserError(f'{path} does not exist: give the path of {model} weights ({" or ".join(FILES)})')
+        raise UserError(f'{path} does not exist: give the path of the weights of {model} ({" or ".join(FILES)})')
     return {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.open_tensors)(file)
 
 
-def _open_safetensors(file: pathlib.Path) -> tuple[list[str], Read]:
+def _open_safetensors(file: pathlib.Path) -> Tensors:
     try:
         tensors = safetensors.safe_open(file, framework='numpy')
     except (OSError, safetensors.SafetensorError) as error:
@@ -172,10 +235,10 @@ def _open_safetensors(file: pathlib.Path) -> tuple[list[str], Read]:
                 f"{file} has the tensor '{name}' in {dtype}, which is not read: convert it to float16 or float32"
             ) from None
 
-    return list(tensors.keys()), read
+    return {name: functools.partial(read, name) for name in tensors.keys()}  # noqa: SIM118
 
 
-def _open_npz(file: pathlib.Path) -> tuple[list[str], Read]:
+def _open_npz(file: pathlib.Path) -> Tensors:
     try:
         size = file.stat().st_size
         with zipfile.ZipFile(file) as archive:
@@ -186,4 +249,4 @@ def _open_npz(file: pathlib.Path) -> tuple[list[str], Read]:
             tensors = dict(archive)
     except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f'{file} is not a complete NumPy archive ({error}): download it again') from error
-    return list(tensors), tensors.__getitem__
+    return {name: functools.partial(tensors.get, name) for name in tensors}

@@ -282,9 +282,8 @@ def _read_range(path: Path, start: int, size: int) -> bytes:
         return file.read(size)
 
 
-def open_tensors(path: str | Path) -> tuple[list[str], Callable[[str], np.ndarray]]:
-    """Opens a file of torch: the dotted names of all tensors in it, such as 'state_dict.fc.weight', and a function that
-    reads one of them.
+def open_tensors(path: str | Path) -> dict[str, Callable[[], np.ndarray]]:
+    """Opens a file of torch: the dotted name of every tensor in it, such as 'state_dict.fc.weight' -> reads it.
 
     Raises:
       UserError: see `load`.
@@ -295,13 +294,13 @@ def open_tensors(path: str | Path) -> tuple[list[str], Callable[[str], np.ndarra
     except RecursionError as error:
         raise _damaged(path, error) from error
 
-    def read(name: str) -> np.ndarray:
+    def read(tensor: Tensor) -> np.ndarray:
         try:
-            return tensors[name].numpy()
+            return tensor.numpy()
         except (OSError, ValueError, struct.error) as error:
             raise _damaged(path, error) from error
 
-    return list(tensors), read
+    return {name: functools.partial(read, tensor) for name, tensor in tensors.items()}
 
 
 def _named_tensors(node: Any, prefix: str = '') -> Iterator[tuple[str, Tensor]]:

@@ -17,7 +17,7 @@ from jitm.commands.cli import main
 from jitm.configs import vse_infinity, vsepp
 from jitm.errors import UserError
 from jitm.importers.authors import export_checkpoint, load_checkpoint
-from jitm.importers.bert import published_name as bert_name
+from jitm.importers.bert import NAMES
 from jitm.importers.tensors import to_published
 from jitm.layers.transformer import BERT, SIZES
 from jitm.models.make import make_model
@@ -268,7 +268,7 @@ def test_texts_are_read_by_bert(tmp_path):
     model = BERT(11, SIZES['tiny'], 0.1)
     texts = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
     params = jax.tree.map(np.asarray, model.init(jax.random.key(0), texts)['params'])
-    bert = {bert_name(path): to_published(path, x) for path, x in traverse_util.flatten_dict(params).items()}
+    bert = {NAMES.name(path): to_published(path, x) for path, x in traverse_util.flatten_dict(params).items()}
     images, texts = SYSTEMS['esa'][1]
     texts = {name: x for name, x in texts.items() if name.startswith('linear1')}
     texts |= theirs.linear(RNG, 'linear', theirs.D, 128) | {f'bert.{name}': x for name, x in bert.items()}
@@ -328,9 +328,9 @@ def changed(modules, number, **tensors):
         ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE), {}, 'of shape [1, 3] where the model has [6, 6]'),
         ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE[:2]), {}, 'of shape [2, 3] where the model has [6, 6]'),
         ('sgraf', changed(SGR, 2, sim_eval_w__weight=WIDE[0]), {}, 'of shape [3], which needs 2 axes'),
-        ('sgraf', SGR[:2], {}, "lacks the tensor 'model.2.sim_eval_w.weight'"),
+        ('sgraf', SGR[:2], {}, "has no tensor 'model.2.sim_eval_w.weight' with 2 axes"),
         ('scan', SGR, SCAN, 'lacks tensors (model.1.rnn.bias_hh_l0'),
-        ('scan', changed(SYSTEMS['scan'][1], 0, fc__weight=None), SCAN, "lacks the tensor 'model.0.fc.weight'"),
+        ('scan', changed(SYSTEMS['scan'][1], 0, fc__weight=None), SCAN, "has no tensor 'model.0.fc.weight' with"),
         ('scan', SYSTEMS['scan'][1], SCAN | {'cross_attn': 't2t'}, "'model.direction'"),
         ('scan', SYSTEMS['scan'][1], SCAN | {'lambda_lse': 'six'}, "has the option lambda_lse='six'"),
         ('vsepp', SYSTEMS['vsepp'][1], {'measure': 'l2'}, "has the option measure='l2'"),
@@ -341,9 +341,9 @@ def changed(modules, number, **tensors):
         ('vsrn', changed(SYSTEMS['vsrn_f30k'][1], 0, Rs_GCN_2__g__weight=None), {}, 'Rs_GCN_2.'),
         ('esa', SYSTEMS['vse_infinity'][1], {}, 'lacks tensors (model.0.linear1.bias, '),
         ('vse_infinity', SYSTEMS['rvsepp'][1], {}, "'model.0.mlp.layers.0.weight' of shape [3, 6] where"),
-        ('scan', [], SCAN, "lacks the tensor 'model.0.fc.weight'"),
         ('scan', SYSTEMS['scan'][1], SCAN | {'raw_feature_norm': 'l2norm'}, "with raw_feature_norm='l2norm'"),
         ('dbl', SYSTEMS['dbl'][1], {'no_simnorm': True}, 'was trained with no_simnorm=True, but DBL has False here'),
+        ('scan', [], SCAN, "has no tensor 'model.0.fc.weight' with 2 axes"),
     ],
 )
 def test_other_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys, system, modules, options, message):

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -356,7 +357,8 @@ def test_published_sizes_of_openai_are_those_of_the_settings(size):
     else:
         layers = {f'visual.transformer.resblocks.{n}.ln_1.weight': (width,) for n in range(blocks)}
         layers['visual.proj'] = (image['conv1.weight'][0], embed_dim)
-    got = clip_config.read_openai(pathlib.Path('ViT.pt'), (shapes | layers).get, shapes | layers)
+    tensors = {name: functools.partial(np.broadcast_to, 0, shape) for name, shape in (shapes | layers).items()}
+    got = clip_config.read_openai(pathlib.Path('ViT.pt'), tensors)
     assert got == load_setting(f'clip:{size},softmax,f30k')['model']
 
 
@@ -364,7 +366,7 @@ def test_published_sizes_of_openai_are_those_of_the_settings(size):
     ('change', 'message'),
     [
         (lambda t: t.pop('input_resolution'), 'has no open_clip_config.json and no config.json, which state the sizes'),
-        (lambda t: t.pop('text_projection'), "has no tensor 'text_projection' with 2 axes: give the weights of a CLIP"),
+        (lambda t: t.pop('text_projection'), "has no tensor 'text_projection' with 2 axes: give weights of the system"),
         (lambda t: t.update({'visual.proj': t['visual.proj'][0]}), "'visual.proj' of shape .12. where"),
         (lambda t: t.update({'visual.conv1.weight': t['visual.proj']}), "no tensor 'visual.conv1.weight' with 4 axes"),
         (

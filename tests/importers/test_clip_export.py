@@ -4,20 +4,19 @@ import itertools
 import json
 
 import chex
+import jax
 import numpy as np
 import pytest
-from flax import traverse_util
 from safetensors.numpy import load as load_tensors
 
 from jitm.data.bpe import BPE
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
-from jitm.importers import clip_names
-from jitm.importers.clip import load_clip
+from jitm.importers import tensors
+from jitm.importers.clip import OPENAI_RESIDUAL, load_clip
 from jitm.importers.clip_config import read_config
 from jitm.importers.clip_export import export_clip
-from jitm.importers.published import shapes_of
-from jitm.importers.tensors import to_published
+from jitm.importers.released import shapes_of
 from jitm.types import Images
 from tests.importers import test_clip as published
 
@@ -52,12 +51,9 @@ def residual(tmp_path_factory):
     section = read_config(folder / 'open_clip_config.json')
     pixels = np.zeros((1, 64, 64, 3), np.uint8)
     rng = np.random.default_rng(0)
-    tensors = {}
-    for tree in shapes_of(section, published.V, Images(pixels=pixels)).values():
-        for path, leaf in traverse_util.flatten_dict(tree).items():
-            value = rng.normal(size=leaf.shape).astype(np.float32)
-            tensors[clip_names.RESIDUAL.name(path)] = to_published(path, value)
-    return load_clip(published.write(folder, clip_names.pack(tensors), config, 'open_clip'))
+    shapes = shapes_of(section, published.V, Images(pixels=pixels))
+    variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+    return load_clip(published.write(folder, tensors.export(variables, OPENAI_RESIDUAL), config, 'open_clip'))
 
 
 @pytest.mark.parametrize(('kind', 'target'), [('vit', 'clip'), ('vit', 'clip_transformers'), ('residual', 'clip')])

@@ -93,7 +93,7 @@ def test_files_of_torch_have_the_scores_of_the_authors(tmp_path, pieces, name, l
     [
         ('uniter', 'uniter.embeddings.word_embeddings.weight', (), "has no matrix 'uniter.embeddings.word"),
         ('oscar', 'classifier.weight', (), 'lacks classifier.weight, so that it cannot score pairs'),
-        ('oscar', 'bert.pooler.dense.bias', (), "has no tensor 'bert.pooler.dense.bias'"),
+        ('oscar', 'bert.pooler.dense.bias', (), 'lacks tensors (bert.pooler.dense.bias)'),
         ('oscar', None, ('--config', 'uniter'), "has the model 'uniter.UNITER', not 'oscar.OSCAR'"),
         ('oscar', None, ('--vocabulary', ''), '--vocabulary is missing'),
         ('oscar', None, ('--vocabulary', 'SHORT'), 'has 10 word pieces, but'),

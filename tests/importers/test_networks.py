@@ -41,7 +41,7 @@ def random_network(kind):
     tensors = {}
     for tree in variables.values():
         for path, value in traverse_util.flatten_dict(tree).items():
-            name = importer.published_name(path)
+            name = importer.NAMES.name(path)
             tensors[name] = importer.as_matrix(name, to_published(path, value))
     counters = [name.replace('running_mean', 'num_batches_tracked') for name in tensors if 'running_mean' in name]
     return variables, tensors | {name: np.zeros((), np.int64) for name in counters}

@@ -112,13 +112,13 @@ def test_old_names(tmp_path):
     [
         (
             {'bert.img_embedding.weight': None},
-            "has no tensor 'bert.img_embedding.weight': give OSCAR weights",
+            'lacks tensors (bert.img_embedding.weight): give the weights of an OSCAR',
         ),
         ({'bert.img_embedding.weight': (H, F)}, f'of shape [{H}, {F}] where the model has [{H}, {F + 6}]'),
         ({'bert.encoder.layer.2.output.dense.bias': (H,)}, 'has not: bert.encoder.layer.2.output.dense.bias; give'),
         (
             {'classifier.weight': None, 'classifier.bias': None, 'classifier.0.bias': (H,), 'classifier.2.bias': (2,)},
-            'has tensors that this model has not: classifier.0.bias, classifier.2.bias; give OSCAR weights',
+            'has unknown tensors (classifier.0.bias, classifier.2.bias): give the weights of an OSCAR',
         ),
     ],
 )

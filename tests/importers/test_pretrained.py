@@ -6,7 +6,7 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.importers.bert import load_bert
-from jitm.importers.cnn import published_name
+from jitm.importers.cnn import NAMES
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.importers.word_vectors import load_word_vectors
 from tests.importers.test_bert import PARAMS, published, saved
@@ -108,7 +108,7 @@ def test_network_of_an_image_encoder_is_loaded(tmp_path):
     tensors = {}
     for (_, _, _, *path), leaf in flat.items():
         shape = (leaf.shape[3], leaf.shape[2], *leaf.shape[:2]) if len(leaf.shape) == 4 else leaf.shape
-        tensors[published_name(tuple(path))] = rng.normal(size=shape).astype(np.float32)
+        tensors[NAMES.name(tuple(path))] = rng.normal(size=shape).astype(np.float32)
     np.savez(tmp_path / 'x.npz', **tensors)
     files = NO_FILES | {'image': str(tmp_path / 'x.npz')}
     got = load_pretrained({'params': params | {'fc': {'bias': 1}}, 'batch_stats': batch_stats}, (), **files)

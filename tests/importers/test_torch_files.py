@@ -30,8 +30,7 @@ MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def read_all(path):
-    names, read = torch_files.open_tensors(path)
-    return {name: read(name) for name in names}
+    return {name: read() for name, read in torch_files.open_tensors(path).items()}
 
 
 @WRITERS
@@ -308,7 +307,7 @@ def test_small_files_take_little_time_and_memory(tmp_path, name):
     with zipfile.ZipFile(path, 'w') as archive:
         archive.writestr('archive/data.pkl', pickled)
     if name == 'a large number in the memo':
-        assert torch_files.open_tensors(path)[0] == []
+        assert torch_files.open_tensors(path) == {}
         return
     with pytest.raises(UserError, match=f'is not a complete PyTorch file .*{message}'):
         torch_files.open_tensors(path)

@@ -20,7 +20,7 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
-from jitm.importers.published import Published
+from jitm.importers.released import ReleasedModel
 from jitm.losses import anchored, distillation, ranking
 from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
@@ -328,7 +328,7 @@ def clip_alone(tmp_path_factory):
     setup = loop.set_up(config)
     variables = setup.initial_state().members['target'].variables
     data = setup.data
-    write_run(Published(config['model'], variables, data.vocabulary, '', data.train.identity), config, folder)
+    write_run(ReleasedModel(config['model'], variables, data.vocabulary, '', data.train.identity), config, folder)
     return folder
 
 

@@ -12,16 +12,16 @@ from jitm.models.make import make_model, model_keys
 from jitm.types import Images, Texts
 
 
-class Published(NamedTuple):
+class ReleasedModel(NamedTuple):
     """A published model.
 
     Attributes:
-      model: the config's `model`.
+      model: The config's `model`.
       variables: 'params' and 'batch_stats'.
-      vocabulary: of its texts.
-      vocabulary_path: where it was read.
-      data: what is known of its training images, as `Split.identity` has it.
-      assumed: keys of the model that nothing in the files states -> their values.
+      vocabulary: The vocabulary of its texts.
+      vocabulary_path: The path of the vocabulary.
+      data: The known part of the identity of its training images, see `Split.identity`.
+      assumed: Keys of the model that nothing in the files states -> their values.
     """
 
     model: dict[str, Any]
@@ -36,9 +36,9 @@ def shapes_of(model: Mapping[str, Any], vocab_size: int, images: Images) -> dict
     """Returns the shapes of the variables of a model, 'params' and perhaps 'batch_stats'.
 
     Args:
-      model: the config's `model`.
-      vocab_size: V.
-      images: one image with what the model reads; only shapes are read.
+      model: The config's `model`.
+      vocab_size: The number of entries of the vocabulary.
+      images: One image, with the fields that the model reads; only shapes are read.
 
     Raises:
       UserError: if the config is wrong.
