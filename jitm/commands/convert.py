@@ -6,10 +6,15 @@
     jitm convert --to safetensors runs/scan --out exported/scan
     jitm convert --to tfds data/f30k_precomp --out data/tfds
 
-With `--from`, the argument is the folder of the published files, or the file of weights in it. Data, losses and
-evaluation are those of `--config`, by default a setting of the system; the model is that of the weights.
-Options of the model that neither the tensors nor the stored options of the training script state are those of the
-config, and are printed.
+With `--from`, the argument is the folder of the published files, or the file of weights in it. The weights determine
+the model; `--config`, by default a setting of the system, determines data, losses and evaluation.
+Model options found neither in the tensors nor in the stored options of the training script are taken from the config
+and printed.
+
+`--from oscar_features` writes the features, boxes, object tags and captions of one `--split` of OSCAR's folder in the
+layout of data.source precomp.load:
+
+    jitm convert --from oscar_features coco_ir --split train --out data/coco_oscar
 
 With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
@@ -22,11 +27,10 @@ Hugging Face's, as a folder of transformers. `--from` reads these folders, too.
 tfds.load.
 """
 
-import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors.numpy
 from absl import flags
@@ -37,7 +41,7 @@ from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
-from jitm.importers import clip_export, joint, systems
+from jitm.importers import clip_export, joint, oscar_features, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
@@ -55,54 +59,41 @@ ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
 
 
-class System(NamedTuple):
-    """How the weights of a system are converted.
-
-    Attributes:
-      load: maps the argument of the command, `--vocabulary` and the config's `model` to the published model.
-      config: the default of `--config`: a module, and words after a colon.
-      photos: the same for a model that reads photos, if others of the system do not.
-    """
-
-    load: Callable[[str, str | None, Mapping[str, Any]], ReleasedModel]
-    config: str
-    photos: str = ''
-
-
-def _load_clip(path: str, vocabulary: str | None, model: Mapping[str, Any]) -> ReleasedModel:
-    """Reads a CLIP, whose config states the whole model."""
-    return load_clip(path, vocabulary)
-
-
-CONFIGS = {  # of the systems that do not have a file of their own, or are not its first setting
+CONFIGS = {  # system -> its default --config, if that is not the first setting of a file of its name
     'dbl': 'dbl:baseline,max,alone,f30k',
     'vse_infinity': 'vse_infinity:vse_infinity,gru,f30k',
     'esa': 'vse_infinity:esa,gru,f30k',
     'rvsepp': 'vse:rvse,selhn,f30k',
     'tags_dc': 'tags:tags_dc,base,f30k',
 }
-PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}
+PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for a model that reads photos, if others of the system do not
 READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
-SYSTEMS = {
-    'clip': System(_load_clip, 'clip'),
-    **{
-        name: System(functools.partial(load_checkpoint, name), CONFIGS.get(name, name), PHOTOS.get(name, ''))
-        for name in systems.SYSTEMS
-    },
-    **{name: System(functools.partial(load_joint, name), CONFIGS.get(name, name)) for name in joint.JOINT_SYSTEMS},
+LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
+    'clip': lambda name, path, vocabulary, model: load_clip(path, vocabulary),
+    **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
+    **dict.fromkeys(joint.JOINT_SYSTEMS, load_joint),
 }
+FEATURES = 'oscar_features'
+SOURCES = (*LOADERS, FEATURES)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS, 'tfds')  # our names, those of a system, or data
+TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags."""
-    flags.DEFINE_string('from', None, f'The system: {", ".join(SYSTEMS)}.', flag_values=values)
+    flags.DEFINE_string('from', None, f'The system: {", ".join(SOURCES)}.', flag_values=values)
     flags.DEFINE_string('to', None, f'The names or the format to write with: {", ".join(TARGETS)}.', flag_values=values)
     flags.DEFINE_string('out', None, 'The run directory to make, or the folder with `--to`.', flag_values=values)
     flags.DEFINE_string(
         'vocabulary', None, 'The published vocabulary; the one beside the weights if not given.', flag_values=values
+    )
+    flags.DEFINE_string('split', 'train', f'The split that --from {FEATURES} writes.', flag_values=values)
+    flags.DEFINE_string(
+        'keys',
+        None,
+        f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.',
+        flag_values=values,
     )
     shared.define(values, 'compilation_cache')
 
@@ -112,7 +103,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     source, target, folder = values['from'].value, values.to, Path(values.out)
     if bool(source) == bool(target):
         raise UserError('--from or --to is missing: give one of them, and not both')
-    for flag, name, known in (('from', source, SYSTEMS), ('to', target, TARGETS)):
+    for flag, name, known in (('from', source, SOURCES), ('to', target, TARGETS)):
         if name and name not in known:
             raise UserError(f"--{flag} is '{name}', no system{did_you_mean(name, known)}")
     if len(words) != 1:
@@ -124,7 +115,12 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
         print(f'written      {tfds.write(words[0], folder)}')
         return
-    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for one of somebody else
+    shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
+    if source == FEATURES:
+        oscar_features.write(words[0], values['split'].value, folder, keys=values['keys'].value)
+        print(f'written      {folder}')
+        return
+    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for a folder of somebody else
     if target:
         _export(target, load_run(words[0]), folder)
         print(f'written      {folder}')
@@ -136,11 +132,10 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     """Converts published weights to a run directory."""
     if Checkpoints(folder).whole_steps():
         raise UserError(f'{folder} is a converted run already: choose a new folder')
-    system = SYSTEMS[name]
-    config = values.config or configs.load(system.config)
-    published = system.load(path, values.vocabulary, config.model.to_dict())
-    if system.photos and not values.config and 'pixels' in published.data:
-        config = configs.load(system.photos)
+    config = values.config or configs.load(CONFIGS.get(name, name))
+    published = LOADERS[name](name, path, values.vocabulary, config.model.to_dict())
+    if name in PHOTOS and not values.config and 'pixels' in published.data:
+        config = configs.load(PHOTOS[name])
     write_run(published, make_config(config.to_dict(), published), folder)
     print(f'run          {folder}  (checkpoints/)')
     print(f'vocabulary   {len(published.vocabulary)} entries')
@@ -153,7 +148,7 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
 def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str, Any]:
     """Returns the config of the run: the given one with the model and vocabulary, and the size of its images.
 
-    Without its captioner a model has no term for captions, and no weights replace those of the run.
+    A model without its captioner has no term for captions, and nothing is left to initialize.
 
     Raises:
       UserError: if the config is wrong, or its data have no images of the kind that the model reads.

@@ -29,7 +29,7 @@ from jitm.types import Images
 
 OPTIONS = 'opt'  # of the training script, in a checkpoint
 DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30k_precomp'
-# Other names of tensors, such as those of torch.nn.DataParallel and of weight normalization in torch 2.
+# Other names of tensors, as from torch.nn.DataParallel and weight normalization in torch 2.
 _RENAMED = (
     (r'(?<!\w)module\.', ''),
     (r'^model\.img_enc\.', 'model.0.'),  # of DBL, whose modules are no list
@@ -171,7 +171,7 @@ def _recognize(
 
 
 def _set(section: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a key of the config's `model`, dotted if it is one of a part; those of `image` leave out its network."""
+    """Sets a dotted key of the config's `model`; keys of `image` leave out its network."""
     parent, _, leaf = key.rpartition('.')
     part = networks.regions_of(section['image']) if parent == 'image' else section[parent] if parent else section
     part[leaf] = value

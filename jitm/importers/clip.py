@@ -14,7 +14,7 @@ from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.tensors import KeyMap, Tensors, convert, open_tensors
 from jitm.types import Images
 
-WEIGHTS = (  # names in a folder, with that of the config beside it
+WEIGHTS = (  # names of a config and of the weights beside it
     ('config.json', 'model.safetensors'),
     ('config.json', 'pytorch_model.bin'),
     ('open_clip_config.json', 'open_clip_model.safetensors'),
@@ -22,7 +22,7 @@ WEIGHTS = (  # names in a folder, with that of the config beside it
 )
 MERGES = ('merges.txt', 'tokenizer.json', 'bpe_simple_vocab_16e6.txt.gz')
 
-# Our module -> Hugging Face's, and that of OpenAI and open_clip, which have queries, keys and values in one tensor.
+# Our module -> Hugging Face's; and OpenAI's and open_clip's, which have queries, keys and values in one tensor.
 _BLOCK = {
     'attention/query': ('self_attn.q_proj', 'attn.in_proj_{}[0]'),
     'attention/key': ('self_attn.k_proj', 'attn.in_proj_{}[1]'),
@@ -108,7 +108,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
         )
     section = read_config(config) if config else read_openai(weights, tensors)
 
-    # The tokenizer, whose size must be that of the word embeddings.
+    # The tokenizer, which must have as many pieces as there are word embeddings.
     merges = vocabulary or _find_merges(weights.parent)
     pieces, names = BPE.load(merges), names_of(section, any(name.startswith('text_model.') for name in tensors))
     embedding = tensors.get(names.name(('text', 'words', 'embedding')))

@@ -48,7 +48,7 @@ _IMAGE_SIZES = {
     'hidden_act': 'quick_gelu',
     'layer_norm_eps': EPSILON,
 }
-_LEGACY_END = 2  # of released configs; the end of a text is then its largest id, which is that of our end
+_LEGACY_END = 2  # in released configs; the end of a text is then its largest id, as ours is
 _OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # embed_dim has no default
 _OPEN_CLIP_VIT = {'image_size': 224, 'layers': 12, 'width': 768, 'patch_size': 16, 'head_width': 64, 'mlp_ratio': 4.0}
 _OPEN_CLIP_RESNET = {'image_size': 224, 'layers': [3, 4, 6, 3], 'width': 64, 'head_width': 64}
@@ -136,7 +136,7 @@ def _open_clip(path: Path) -> dict[str, Any]:
 
 
 def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
-    """Returns the config's `model` of a CLIP of OpenAI, whose sizes are those of its tensors.
+    """Returns the config's `model` of a CLIP of OpenAI, whose sizes are read from its tensors.
 
     Args:
       path: The path of the weights, for messages.
@@ -163,7 +163,7 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
         width, edge = sizes('visual.layer1.0.conv1.weight', 4)[0], RESNET_STRIDE
         layers = [count(rf'visual\.layer{layer}\.(\d+)\.') for layer in (1, 2, 3, 4)]
         cells, _ = sizes('visual.attnpool.positional_embedding', 2)
-    image = {'image_size': edge * math.isqrt(cells - 1), 'layers': layers, 'width': width}  # position 0 is no cell
+    image = {'image_size': edge * math.isqrt(cells - 1), 'layers': layers, 'width': width}  # position 0 is not a cell
     image |= {'head_width': min(width, HEAD_SIZE), 'patch_size': None if isinstance(layers, list) else edge}
     content = {'embed_dim': sizes('text_projection', 2)[1], 'quick_gelu': True, 'vision_cfg': image, 'text_cfg': text}
     return _of_open_clip(path, content, CLIP_MEAN, CLIP_DEVIATION)
@@ -173,7 +173,7 @@ def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviati
     """Returns the config's `model` of the `model_cfg` of open_clip."""
     model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale',))
     if not model['vision_cfg'] or not model['text_cfg']:
-        raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give that of a CLIP of open_clip')
+        raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give the config of a CLIP of open_clip')
     text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
     blocks = model['vision_cfg'].get('layers')  # a list: of the four stages of a residual network
     residual = isinstance(blocks, list)
@@ -217,7 +217,7 @@ def _vit(image_size: int, patch_size: int, tower: Mapping[str, Any], mean: Numbe
 
 
 def _normalization(path: Path, content: Mapping[str, Any], mean: str, deviation: str) -> list[Numbers]:
-    """Returns the mean and the deviation of the pixels; those of CLIP if there is no such key."""
+    """Returns the mean and the deviation of the pixels, by default those of CLIP."""
     found = []
     for key, default, wanted, is_right in (
         (mean, CLIP_MEAN, 'three numbers', _is_number),
@@ -265,7 +265,7 @@ def _values(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) ->
 def _check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tuple]) -> None:
     """Raises a UserError unless photos become pixels as in OpenAI's CLIP.
 
-    The shorter side is resized to the size of the image encoder, of which the middle is cut out.
+    The shorter side is resized to the size of the image encoder, then the center is cropped.
     """
     for key, values in known.items():
         if (value := content.get(key)) is not None and value not in values:
@@ -281,7 +281,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f'{path} cannot be read as JSON ({error}): download it again') from error
     if not isinstance(content, dict):
-        raise UserError(f'{path} is no JSON object: download it again')
+        raise UserError(f'{path} is not a JSON object: download it again')
     return content
 
 

@@ -12,7 +12,7 @@ from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.importers.tensors import KeyMap, Tensors, convert, open_tensors
 
-# Other names of tensors -> those of torchvision, one rule after the other.
+# Patterns of other names of tensors -> torchvision's, one rule after the other.
 _RULES = (
     (r'^(state_dict|model)\.', ''),
     (r'^module\.', ''),  # of torch.nn.DataParallel
@@ -32,7 +32,7 @@ _RULES = (
 _FULLY_CONNECTED = {'classifier.0.weight': 7, 'classifier.3.weight': 1}  # of VGG -> edge of the map that it reads
 NAMES = KeyMap(
     networks={'': ''},
-    # Classifiers, of which a model may have the first layers only, and counters.
+    # Classifiers, whose last layers our networks do not have, and counters.
     unread=r'(fc|head\.fc|classifier(\.\d+)?)\.(weight|bias)|.*\.num_batches_tracked',
 )
 

@@ -8,7 +8,7 @@ from jitm.importers import bert
 from jitm.importers.tensors import KeyMap
 
 GATES = ('reset', 'update', 'new')  # in the order of their rows
-NETWORK = 'model.0.cnn'  # of VSE++, whose names below are those of torchvision: VGG19 or a ResNet
+NETWORK = 'model.0.cnn'  # of VSE++: VGG19 or a ResNet, with torchvision's names
 
 
 def _gru(ours: str, theirs: str) -> dict[str, str]:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.importers import cnn
+from jitm.importers.cnn import prepare as prepare_network
 from jitm.importers.key_maps import NETWORK
 from jitm.importers.tensors import Tensors
-from jitm.layers.cnn import BOTTLENECKS, RESNETS
+from jitm.layers import cnn
 
 ENCODER = 'cnn.PixelEncoder'
 SIZE = 224  # pixels of the photos of VSE++
@@ -15,11 +15,11 @@ FIXED = {'image.normalize_features': True, 'image.network.pooled': True}  # keys
 
 
 def prepare(tensors: Tensors) -> Tensors:
-    """Returns the tensors with those of a network as `cnn.prepare` returns them."""
+    """Returns the tensors, with the network's as the importer of networks returns them."""
     prefix = f'{NETWORK}.'
     network = {name.removeprefix(prefix): read for name, read in tensors.items() if name.startswith(prefix)}
     others = {name: read for name, read in tensors.items() if not name.startswith(prefix)}
-    return others | {prefix + name: read for name, read in cnn.prepare(network).items()}
+    return others | {prefix + name: read for name, read in prepare_network(network).items()}
 
 
 def recognize(path: str, tensors: Tensors) -> dict[str, Any] | None:
@@ -36,12 +36,11 @@ def recognize(path: str, tensors: Tensors) -> dict[str, Any] | None:
     layers = [f'{NETWORK}.layer{layer}' for layer in range(1, 5)]
     blocks = tuple(sum(f'{layer}.{n}.conv1.weight' in tensors for n in range(len(tensors))) for layer in layers)
     has_bottlenecks = f'{layers[0]}.0.conv3.weight' in tensors
-    for depth, known in RESNETS.items():
-        if known == blocks and (depth >= BOTTLENECKS) == has_bottlenecks:
+    for depth, known in cnn.RESNETS.items():
+        if known == blocks and (depth >= cnn.BOTTLENECKS) == has_bottlenecks:
             return {'name': 'cnn.ResNet', 'depth': depth, 'train_norm': False, **sizes}
-    raise UserError(
-        f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {", ".join(map(str, RESNETS))} layers'
-    )
+    known = ', '.join(map(str, cnn.RESNETS))
+    raise UserError(f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {known} layers')
 
 
 def regions_of(image: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,36 +18,35 @@ from jitm.outputs import OutputFolder
 
 FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
 KIND = 'a set of converted features'
+MAX_CAPTIONS = 5  # of an image
 
 
 class _Row(NamedTuple):
     """A line of `features.tsv`.
 
     Attributes:
-      offset: where it starts, in bytes.
-      regions: of the image.
+      offset: The position of its first byte.
+      regions: The number of regions of the image.
     """
 
     offset: int
     regions: int
 
 
-def write(
-    released: str | Path, split: str, root: str | Path, *, keys: str | Path | None = None, max_captions: int = 5
-) -> None:
+def write(released: str | Path, split: str, root: str | Path, *, keys: str | Path | None = None) -> None:
     """Writes a split with its features, boxes, object tags, captions and image ids.
 
     The lines of `features.tsv` are an image id, the number of regions and their numbers in base64, float32 [R, D + 6],
-    of which the last six are the box; those of `predictions.tsv` are an image id and its objects with `class` and
-    `conf`, in the order of the regions. `{split}_captions.pt` maps image ids to captions.
+    the last six being the box. The lines of `predictions.tsv` are an image id and its objects with `class` and `conf`,
+    in the order of the regions. `{split}_captions.pt` maps image ids to captions; the first five are written, as
+    released.
 
     Args:
-      released: the folder with these three files.
-      split: such as 'train'.
-      root: the output folder, new, empty or of converted features.
-      keys: a file with the ids of the images to write, one on a line, such as `test_img_keys_1k.tsv`; None for all
-        images of the split, in the order of their captions.
-      max_captions: captions of each image, the first ones; 5 as released.
+      released: The folder with these three files.
+      split: The name of the split, such as 'train'.
+      root: The output folder, new, empty or of converted features.
+      keys: The path of a file with the ids of the images to write, one on a line, such as `test_img_keys_1k.tsv`; None
+        for all images of the split, in the order of their captions.
 
     Raises:
       UserError: if a file is missing or damaged, or lacks an image, or the output folder has files of somebody else.
@@ -61,7 +60,7 @@ def write(
     for path, known in ((f'{split}_captions.pt', captions), (FEATURES, rows), (TAGS, tags)):
         if missing := [name for name in names if name not in known]:
             raise UserError(f'{released / path} lacks {len(missing)} of {len(names)} images, such as {missing[0]}')
-    texts = [captions[name][:max_captions] for name in names]
+    texts = [captions[name][:MAX_CAPTIONS] for name in names]
     tag_lines = [json.dumps(_read_tags(released, name, tags[name])) for name in names]
     writer = PrecompWriter(output, split)
     _write_features(released / FEATURES, [rows[name] for name in names], writer)
@@ -78,7 +77,7 @@ def _read_captions(path: Path) -> dict[str, list[str]]:
     try:
         captions = {str(key): parse_json(x) if isinstance(x, str) else list(x) for key, x in content.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(f'{path} maps no image ids to lists of captions: download it again') from error
+        raise UserError(f'{path} must map image ids to lists of captions: download it again') from error
     if not captions or not all(captions.values()):
         raise UserError(f'{path} has an image without captions, or no image: download it again')
     return captions

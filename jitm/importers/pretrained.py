@@ -25,12 +25,12 @@ def load_pretrained(
 
     Args:
       variables: 'params' and 'batch_stats' of a model; only shapes are read.
-      words: the V words of its vocabulary.
-      bert: path of weights for the module `bert`, see `load_bert`; '' for none.
-      image: path of weights for the module `network`, see `load_network`; '' for none.
-      uniter: path of weights for a whole UNITER, see `load_uniter`; '' for none.
-      oscar: path of weights for an OSCAR, see `load_oscar`; '' for none.
-      word_vectors: path of a text file for the module `embedding`, see `load_word_vectors`; '' for none.
+      words: The V words of its vocabulary.
+      bert: Path of weights for the module `bert`, see `load_bert`; '' for none.
+      image: Path of weights for the module `network`, see `load_network`; '' for none.
+      uniter: Path of weights for a whole UNITER, see `load_uniter`; '' for none.
+      oscar: Path of weights for an OSCAR, see `load_oscar`; '' for none.
+      word_vectors: Path of a text file for the module `embedding`, see `load_word_vectors`; '' for none.
 
     Returns:
       'params' and 'batch_stats' -> path of a variable -> its values, NaN where the file has none.

@@ -30,8 +30,8 @@ class ReleasedSystem(NamedTuple):
         are the same.
       required: An option of the training script -> the only value that the model has.
       prepare: Maps the tensors to those that `names` names.
-      photos: Whether its images may be photos, which a network reads; keys of `image` are then those of the encoder
-        after the network.
+      photos: Whether its images may be photos, which a network reads; keys of `image` then belong to the
+        encoder after the network.
       adds_mask: Whether its training appends `<mask>` to the words of the vocabulary.
     """
 
@@ -58,7 +58,7 @@ def _fold_biases(tensors: Tensors) -> Tensors:
 
 def _difference(mean: Callable[[], np.ndarray], bias: Callable[[], np.ndarray]) -> np.ndarray:
     means, biases = np.asarray(mean(), np.float64), np.asarray(bias(), np.float64)
-    return means - biases if means.shape == biases.shape else biases[:0]  # a shape that is refused later
+    return means - biases if means.shape == biases.shape else biases[:0]  # a shape that raises an error later
 
 
 def _recognize_vsrn(path: str, tensors: Tensors) -> dict[str, Any]:

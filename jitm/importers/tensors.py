@@ -7,7 +7,7 @@ import pathlib
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import chex
@@ -76,7 +76,7 @@ class KeyMap(NamedTuple):
 
 
 def _find(table: Mapping[str, str], name: str) -> str | None:
-    """Returns the entry of a name, or that of its pattern with the numbers of the name."""
+    """Returns the entry of a name, or the entry of its pattern with the numbers of the name."""
     if name in table:
         return table[name]
     found = table.get(re.sub(r'_\d+', '_*', name))
@@ -110,23 +110,32 @@ def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, m
     found = {variable: names.name(variable[1:]) for variable in flat}
     wanted = {name.partition('[')[0] for name in found.values()}
     unknown = {name for name in tensors.keys() - wanted if not re.fullmatch(names.unread, name)}
-    for reason, listed in (('lacks', wanted - tensors.keys()), ('has unknown', unknown)):
-        if listed:
-            shown = ', '.join(sorted(listed)[:20]) + (f' and {len(listed) - 20} others' if len(listed) > 20 else '')
-            raise UserError(f'{path} {reason} tensors ({shown}): give the weights of {model}')
+    problems = [
+        f'{problem} tensors ({_list(listed)})'
+        for problem, listed in (('lacks', wanted - tensors.keys()), ('has unknown', unknown))
+        if listed
+    ]
+    if problems:
+        raise UserError(f'{path} {" and ".join(problems)}: give the weights of {model}')
 
     converted = {}
     for variable, name in found.items():
         tensor, shape = _read(tensors, name), _published_shape(variable, flat[variable].shape)
         if tensor.shape != shape:
             raise UserError(
-                f"{path} has a tensor '{name}' of shape {list(tensor.shape)} where the model has {list(shape)}: "
-                f'give the weights of {model}'
+                f"{path} has a tensor '{name.removesuffix('[T]')}' of shape {list(tensor.shape)} where the model has "
+                f'{list(shape)}: give the weights of {model}'
             )
         if KERNELS.fullmatch(variable[-1]):
             tensor = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
         converted[variable] = np.ascontiguousarray(tensor, np.float32).reshape(flat[variable].shape)
     return {'params': {}, 'batch_stats': {}} | traverse_util.unflatten_dict(converted)
+
+
+def _list(names: Collection[str], shown: int = 5) -> str:
+    """Lists names, the first ones if there are many."""
+    more = f' and {len(names) - shown} others' if len(names) > shown else ''
+    return ', '.join(sorted(names)[:shown]) + more
 
 
 def shape_of(path: str, tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
@@ -232,7 +241,7 @@ def _open_safetensors(file: pathlib.Path) -> Tensors:
         except (AttributeError, TypeError, safetensors.SafetensorError):  # numpy has no such type
             dtype = tensors.get_slice(name).get_dtype()
             raise UserError(
-                f"{file} has the tensor '{name}' in {dtype}, which is not read: convert it to float16 or float32"
+                f"{file} has the tensor '{name}' in {dtype}, which cannot be read: convert it to float16 or float32"
             ) from None
 
     return {name: functools.partial(read, name) for name in tensors.keys()}  # noqa: SIM118

@@ -1,7 +1,7 @@
 """Reads files of `torch.save` and `torch.jit.save` without torch, and without running any code in them.
 
 A file is a zip archive (torch 1.6 and later) or a sequence of pickles (before). A pickle can call any function; this
-reader knows the few that tensors, containers and the options of training scripts need, and refuses all others by name.
+reader knows the few that tensors, containers and the options of training scripts need; any other is an error.
 """
 
 import collections
@@ -47,9 +47,9 @@ class Storage:
     """A one-dimensional array in a file.
 
     Attributes:
-      dtype: of its elements.
-      count: number of its elements.
-      read: returns the bytes from the first to the last element; set once their position is known.
+      dtype: The type of its elements.
+      count: Number of its elements.
+      read: Returns the bytes from the first to the last element; set once their position is known.
     """
 
     dtype: np.dtype
@@ -61,10 +61,10 @@ class Tensor(NamedTuple):
     """A view of a storage, which is read when its values are.
 
     Attributes:
-      storage: with the values.
-      offset: position of the first element in the storage.
-      shape: of the tensor.
-      strides: step of each axis, in elements.
+      storage: The storage with the values.
+      offset: Position of the first element in the storage.
+      shape: The shape of the tensor.
+      strides: Step of each axis, in elements.
     """
 
     storage: Storage
@@ -145,7 +145,7 @@ class _Number:
 
 def _make_number(kind: _Number, data: bytes) -> Any:
     if not isinstance(kind, _Number) or not NUMBER.fullmatch(kind.name):
-        raise ValueError('a NumPy value is no number')
+        raise ValueError('a NumPy value is not a number')
     return np.frombuffer(data, kind.name)[0].item()
 
 
@@ -202,7 +202,7 @@ def load(path: str | Path) -> Any:
     """Reads a file of torch.
 
     Args:
-      path: of a file of any version of torch since 0.1.10.
+      path: The path of a file of any version of torch since 0.1.10.
 
     Returns:
       The object in it: containers with `Tensor`, numbers and strings; options and modules as SimpleNamespace.

@@ -16,7 +16,7 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
     A word without a vector is looked up again without `-`, `.` and `'` and up to a `/`, as in ESA.
 
     Args:
-      path: a text file with a word and its numbers on each line, separated by blanks; a first line with the counts of
+      path: A text file with a word and its numbers on each line, separated by blanks; a first line with the counts of
         words and numbers is skipped.
       words: V words.
       dim: D, the size of a vector.

@@ -327,7 +327,7 @@ def changed(modules, number, **tensors):
         ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=None), {}, 'lacks tensors (model.1.cap_rnn.weight_hh_l0)'),
         ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE), {}, 'of shape [1, 3] where the model has [6, 6]'),
         ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE[:2]), {}, 'of shape [2, 3] where the model has [6, 6]'),
-        ('sgraf', changed(SGR, 2, sim_eval_w__weight=WIDE[0]), {}, 'of shape [3], which needs 2 axes'),
+        ('sgraf', changed(SGR, 2, sim_eval_w__weight=WIDE[0]), {}, "has no tensor 'model.2.sim_eval_w.weight' with 2"),
         ('sgraf', SGR[:2], {}, "has no tensor 'model.2.sim_eval_w.weight' with 2 axes"),
         ('scan', SGR, SCAN, 'lacks tensors (model.1.rnn.bias_hh_l0'),
         ('scan', changed(SYSTEMS['scan'][1], 0, fc__weight=None), SCAN, "has no tensor 'model.0.fc.weight' with"),

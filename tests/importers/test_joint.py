@@ -91,7 +91,12 @@ def test_files_of_torch_have_the_scores_of_the_authors(tmp_path, pieces, name, l
 @pytest.mark.parametrize(
     ('name', 'without', 'arguments', 'message'),
     [
-        ('uniter', 'uniter.embeddings.word_embeddings.weight', (), "has no matrix 'uniter.embeddings.word"),
+        (
+            'uniter',
+            'uniter.embeddings.word_embeddings.weight',
+            (),
+            "has no tensor 'uniter.embeddings.word_embeddings.weight' with 2 axes",
+        ),
         ('oscar', 'classifier.weight', (), 'lacks classifier.weight, so that it cannot score pairs'),
         ('oscar', 'bert.pooler.dense.bias', (), 'lacks tensors (bert.pooler.dense.bias)'),
         ('oscar', None, ('--config', 'uniter'), "has the model 'uniter.UNITER', not 'oscar.OSCAR'"),

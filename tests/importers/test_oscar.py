@@ -115,7 +115,10 @@ def test_old_names(tmp_path):
             'lacks tensors (bert.img_embedding.weight): give the weights of an OSCAR',
         ),
         ({'bert.img_embedding.weight': (H, F)}, f'of shape [{H}, {F}] where the model has [{H}, {F + 6}]'),
-        ({'bert.encoder.layer.2.output.dense.bias': (H,)}, 'has not: bert.encoder.layer.2.output.dense.bias; give'),
+        (
+            {'bert.encoder.layer.2.output.dense.bias': (H,)},
+            'has unknown tensors (bert.encoder.layer.2.output.dense.bias): give',
+        ),
         (
             {'classifier.weight': None, 'classifier.bias': None, 'classifier.0.bias': (H,), 'classifier.2.bias': (2,)},
             'has unknown tensors (classifier.0.bias, classifier.2.bias): give the weights of an OSCAR',

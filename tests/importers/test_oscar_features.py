@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from jitm.commands import cli
 from jitm.data import precomp
 from jitm.errors import UserError
 from jitm.importers.oscar_features import write
@@ -54,9 +55,10 @@ def test_a_split_is_read_as_it_was_released(tmp_path, released, regions):
 
 def test_images_are_selected_by_their_ids(tmp_path, released):
     (tmp_path / 'keys.tsv').write_text('13\n')
-    write(released, 'train', tmp_path / 'out', keys=tmp_path / 'keys.tsv', max_captions=2)
-    split = precomp.load('train', root=str(tmp_path / 'out'))
-    assert (split.image_ids, split.captions) == (('13',), ('a boat', 'a boat'))
+    out, keys = str(tmp_path / 'out'), str(tmp_path / 'keys.tsv')
+    assert cli.main(['convert', '--from=oscar_features', str(released), f'--out={out}', f'--keys={keys}']) == 0
+    split = precomp.load('train', root=out)
+    assert (split.image_ids, split.captions) == (('13',), ('a boat',) * 5)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_only_its_own_files_are_replaced(tmp_path, released):
 @pytest.mark.parametrize('content', [[1, 2], {}, {7: 3}, {7: '{'}, {7: []}])
 def test_damaged_captions_are_one_sentence(tmp_path, released, content):
     write_zip(released / 'train_captions.pt', content)
-    with pytest.raises(UserError, match=r'train_captions\.pt (maps no image ids|has an image without)'):
+    with pytest.raises(UserError, match=r'train_captions\.pt (must map image ids|has an image without)'):
         write(released, 'train', tmp_path / 'out')
     assert not (tmp_path / 'out').exists()
 
