@@ -1,4 +1,4 @@
-"""The keys of `--config.key=value`: those of a config, and arguments of the functions and classes that it names."""
+"""The keys of `--config.key=value`: keys of a config, and arguments of the functions and classes that it names."""
 
 import ast
 import difflib
@@ -139,7 +139,7 @@ def _has(config: ConfigDict, section: str, argument: str) -> bool:
 
 
 def _value(default: Any, text: str | None) -> Any:
-    """Returns a value of the type that an argument takes: that of its default, or else of the text."""
+    """Returns a value of the type that an argument takes: the type of its default, or else of the text."""
     if isinstance(default, bool | int | float | str | tuple):
         return default
     try:

@@ -6,7 +6,6 @@ import difflib
 import importlib
 import inspect
 import io
-import itertools
 import logging
 import os
 import re
@@ -22,7 +21,6 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 from jitm import configs
-from jitm.commands import compilation_cache
 from jitm.commands import flags as shared
 from jitm.errors import (
     EXIT_INTERRUPTED,
@@ -61,21 +59,30 @@ def _one_line(error: Exception) -> str:
     return text[1:-1] if quoted else text
 
 
-def _assignments(argv: Sequence[str]) -> dict[str, str | None]:
-    """Returns key -> value of `--config.key=value` and `--config.key value`, None for a flag without one."""
-    given = {}
-    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue='--'):
-        if word.startswith('--config.'):
-            key, equals, value = word.removeprefix('--config.').partition('=')
-            given[key] = value if equals else None if following.startswith('--') else following
-    return given
+def _split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+    """Separates the words `--config.key=value`, `--config.key value` and `--noconfig.key` from the others.
+
+    Returns:
+      The other words, and key -> the text of its value; None for a flag without one.
+    """
+    words, others, given = list(argv), [], {}
+    while words:
+        word = words.pop(0)
+        if match := re.fullmatch(r'--?(no)?config\.([^=]*)(?:=(.*))?', word, re.DOTALL):
+            negated, key, value = match.groups()
+            if value is None and not negated and words and not words[0].startswith('--'):
+                value = words.pop(0)
+            given[key] = 'false' if negated else value
+        else:
+            others.append(word)
+    return others, given
 
 
 def _find_config(name: str) -> Path:
     """Returns the file of a config.
 
     Args:
-      name: A name of `configs.FILES`, or a path. Where configs/NAME.py does not exist, it is the file of jitm.
+      name: A name of `configs.FILES`, or a path. Where configs/NAME.py does not exist, jitm's own file is meant.
 
     Raises:
       UserError: if there is no such file.
@@ -97,7 +104,7 @@ def read_config(argument: str) -> ConfigDict:
     """Returns the config of `NAME`, `NAME:WORDS`, `FILE` or `FILE:WORDS`.
 
     Raises:
-      UserError: if there is no such file, it cannot be run, or it refuses the words.
+      UserError: if there is no such file, it cannot be run, or it raises an error about the words.
     """
     name, colon, words = argument.partition(':')
     if not name:
@@ -120,42 +127,27 @@ def read_config(argument: str) -> ConfigDict:
     return config
 
 
-class _ConfigParser(flags.ArgumentParser):
-    """Reads the value of `--config`, with the keys of `--config.key=value`."""
-
-    def __init__(self, given: Mapping[str, str | None]):
-        self._given = given
-
-    def parse(self, argument: str) -> ConfigDict:
-        config = read_config(argument)
-        if self._given:
-            from jitm.commands import arguments  # imports jax, which not every command needs
-
-            config = arguments.with_arguments(config, self._given)
-        return config.lock()
-
-
-def override(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
-    """Returns a copy of a config with some values replaced, parsed as the values of `--config.key=value` are.
+def override(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
+    """Returns a copy of a config with the values of `--config.key=value`, locked.
 
     Args:
-      config: the config.
-      overrides: dotted key -> text of the value.
+      config: The config.
+      given: A dotted key -> the text of its value; None for a flag without one.
 
     Raises:
       UserError: if a key is unknown or a value has another type.
     """
     from jitm.commands import arguments  # imports jax, which not every command needs
 
-    config = arguments.with_arguments(config, overrides)
-    argv = [f'--config.{key}={value}' for key, value in overrides.items()]
+    config = arguments.with_arguments(config, given)
+    argv = [f'--config.{key}' + ('' if value is None else f'={value}') for key, value in given.items()]
     values = flags.FlagValues()
     try:
         config_flags.DEFINE_config_dict('config', config, flag_values=values, sys_argv=argv)
         values(['', *argv])
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(_one_line(error)) from None
-    arguments.check_read(values.config, overrides)
+    arguments.check_read(values.config, given)
     return values.config
 
 
@@ -171,14 +163,13 @@ def load_command(name: str) -> ModuleType:
     return importlib.import_module(f'jitm.commands.{name}')
 
 
-def _define_flags(command: ModuleType, argv: Sequence[str]) -> flags.FlagValues:
-    """Returns the flags of a command, not parsed; `argv` is where ml_collections looks for `--config.key`."""
+def _define_flags(command: ModuleType) -> flags.FlagValues:
+    """Returns the flags of a command, not parsed."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
     if getattr(command, 'TAKES_CONFIG', False):
         explanation = 'NAME:WORDS of a setting, or a file of your own; --config.key=value changes a key.'
-        config_flags.DEFINE_config_file('config', None, explanation, flag_values=values, sys_argv=list(argv))
-        values['config'].parser = _ConfigParser(_assignments(argv))
+        flags.DEFINE_string('config', None, explanation, flag_values=values)
     command.define_flags(values)
     if 'workdir' in values:
         explanation = 'A module or file of your own with the model of a run; repeat the flag for several.'
@@ -190,38 +181,41 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     """Parses the arguments of a command.
 
     Args:
-      command: its module.
-      argv: its arguments.
+      command: The module of the command.
+      argv: Its arguments.
 
     Returns:
-      The flags and the positional arguments.
+      The flags, with the config as the value of `--config`, and the positional arguments.
 
     Raises:
       UserError: if a flag is unknown, missing or has a value of another type.
     """
     name = command.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
-    values, given = _define_flags(command, argv), _assignments(argv)
-    if given and 'config' in values and not any(re.match('--?config(=|$)', word) for word in argv):
-        raise UserError(NO_CONFIG)
+    values, given = _define_flags(command), {}
+    if 'config' in values:
+        argv, given = _split_overrides(argv)
     try:
         words = values(['jitm', *argv])[1:]
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(f'{_one_line(error)}{see_help}') from None
     if words and not hasattr(command, 'ARGUMENTS'):
         raise UserError(f"'{words[0]}' is not a flag{see_help}")
+
+    if given and values.config is None:
+        raise UserError(NO_CONFIG)
+    if 'config' in values and values.config is not None:
+        config = read_config(values.config)
+        values['config'].value = override(config, given) if given else config.lock()
+
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
-    if given:
-        from jitm.commands import arguments  # imports jax, which not every command needs
-
-        arguments.check_read(values.config, given)
     return values, words
 
 
 def _help(name: str, command: ModuleType) -> str:
-    values, required = _define_flags(command, []), getattr(command, 'REQUIRED', ())
+    values, required = _define_flags(command), getattr(command, 'REQUIRED', ())
     usage = ' '.join([f'usage: jitm {name}', *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])])
     usage += ''.join(f' --{flag} {flag.upper()}' for flag in required)
     usage += ' [flags]' if len(values) > len(required) else ''
@@ -250,7 +244,7 @@ def _run(argv: Sequence[str]) -> None:
         return
     values, words = _parse(command, rest)
     if 'compilation_cache' in values:
-        compilation_cache.configure(values.compilation_cache)
+        shared.keep_compiled(values.compilation_cache)
     for module in values['import'].value if 'import' in values else ():
         from jitm import names  # imports jax, which not every command needs
 
@@ -263,7 +257,9 @@ def _logging() -> Iterator[None]:
     """Prints what the terminal can show, warnings of the root logger to stderr, and of absl errors alone."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')
-    warnings.filterwarnings('ignore', r'Image size \(\d+ pixels\) exceeds limit')  # of Pillow; such photos are refused
+    warnings.filterwarnings(
+        'ignore', r'Image size \(\d+ pixels\) exceeds limit'
+    )  # of Pillow; such photos raise an error
     logging.basicConfig(format='%(levelname)s: %(message)s', level=logging.WARNING)
     absl_logger = absl_logging.get_absl_logger()
     level = absl_logger.level
@@ -285,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `jitm COMMAND ...`.
 
     Args:
-      argv: the command and its arguments; those of the process if None.
+      argv: The command and its arguments; the arguments of the process if None.
 
     Returns:
       The exit code: 0; 2 for an error of the user; 75 for an interrupted job that the same command resumes; 76 for a

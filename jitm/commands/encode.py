@@ -5,7 +5,7 @@
     jitm encode --workdir runs/vsepp --images photos --out data/holiday
     jitm encode --workdir runs/clip_b32 --out data/mine_cells
 
-The network is that of a trained run, or of a config with its initial weights, see config key initialize.image. The
+The network comes from a trained run, or from a config with its initial weights, see config key initialize.image. The
 images are splits of its data set, or a folder of photos without captions. The output has the layout of data.source
 precomp.load: one vector for each image, or the cells of the last map as regions. A CLIP has cells, before the
 projection: the patches of a vision transformer after the last normalization, or the last map of a residual network.

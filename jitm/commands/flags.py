@@ -1,5 +1,6 @@
-"""The flags that several commands share, each defined once, and the text of `--help`."""
+"""The flags that several commands share, what they do, and the text of `--help`."""
 
+import contextlib
 import os
 import re
 import textwrap
@@ -11,6 +12,7 @@ from absl import flags
 
 from jitm.errors import UserError
 from jitm.evaluation import saved
+from jitm.files import cache_home
 from jitm.outputs import OutputFolder
 from jitm.place import slurm_place, tpu_place
 
@@ -34,7 +36,7 @@ SHARED: dict[str, tuple[Callable, object, str, dict]] = {
     'dtype': (
         flags.DEFINE_enum,
         None,
-        'Precision of the encodings; that of the validation if not given.',
+        'Precision of the encodings; as in the validation if not given.',
         {'enum_values': DTYPES},
     ),
     'memory_mb': (
@@ -74,8 +76,8 @@ def define(values: flags.FlagValues, *names: str) -> None:
     """Defines shared flags.
 
     Args:
-      values: the flags of a command.
-      names: keys of `SHARED`.
+      values: The flags of a command.
+      names: Keys of `SHARED`.
     """
     for name in names:
         function, default, explanation, keywords = SHARED[name]
@@ -86,10 +88,10 @@ def check_read(values: flags.FlagValues, reader: str, is_given: object, *names: 
     """Checks flags that nothing reads without a certain reader.
 
     Args:
-      values: the parsed flags of a command.
-      reader: the reader, for the message, such as `--html`.
-      is_given: whether it is given.
-      names: names of the flags that it reads.
+      values: The parsed flags of a command.
+      reader: The reader, for the message, such as `--html`.
+      is_given: Whether the reader is given.
+      names: Names of the flags that it reads.
 
     Raises:
       UserError: if one of the flags is given without it.
@@ -103,7 +105,7 @@ def photos_folder(values: flags.FlagValues) -> Path | None:
     """Returns the folder of `--photos`, None without the flag; raises a UserError if it does not exist."""
     folder = Path(values.photos) if values.photos else None
     if folder is not None and not folder.is_dir():
-        raise UserError(f'there is no folder {folder}; give one as --photos')
+        raise UserError(f'{folder} is not a folder; give one as --photos')
     return folder
 
 
@@ -114,6 +116,9 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
       values: the parsed flags of a command that evaluates.
       workdir: the run directory.
       further: arguments of `jitm.evaluation.saved.folder_of` that are not flags of this name.
+      values: The parsed flags of a command that evaluates.
+      workdir: The run directory.
+      further: Arguments of `jitm.report.saved.folder_of` that are not flags of this name.
 
     Raises:
       UserError: if it holds something else.
@@ -124,11 +129,35 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     return OutputFolder(path, saved.EVALUATION)
 
 
-def start_processes(values: flags.FlagValues) -> None:
-    """Joins the other processes: those of the flags of `PROCESS_FLAGS`, of a SLURM step or of a TPU pod.
+def keep_compiled(enabled: bool) -> None:
+    """Turns JAX's persistent compilation cache on or off; must come before anything is compiled.
+
+    It is on by default, so that a second start loads what the first one compiled. A folder that JAX already has, from
+    JAX_COMPILATION_CACHE_DIR, is kept. A folder that cannot be written leaves the cache off.
 
     Args:
-      values: the parsed flags of a command.
+      enabled: Whether compiled programs are kept and read.
+    """
+    import jax  # not every command needs it
+
+    if not enabled:
+        jax.config.update('jax_enable_compilation_cache', False)
+        return
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    folder = cache_home() / 'compiled'
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            jax.config.update('jax_compilation_cache_dir', str(folder))
+            jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+
+
+def start_processes(values: flags.FlagValues) -> None:
+    """Joins the other processes, from the flags of `PROCESS_FLAGS`, a SLURM step or a TPU pod.
+
+    Args:
+      values: The parsed flags of a command.
 
     Raises:
       UserError: if only some of the flags are given, or they do not name a process and an address.
@@ -172,8 +201,8 @@ def describe_flags(values: flags.FlagValues, required: Iterable[str]) -> str:
     """Returns the help of a command's flags, the required ones first and the others in the order of definition.
 
     Args:
-      values: the flags of a command.
-      required: names of the required flags.
+      values: The flags of a command.
+      required: Names of the required flags.
     """
     required, lines = tuple(required), []
     for name in sorted(values, key=lambda name: name not in required):

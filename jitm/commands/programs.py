@@ -24,7 +24,7 @@ def jitm(*words: object) -> str:
     """Returns a command line of jitm.
 
     Args:
-      words: a command and its arguments.
+      words: A command and its arguments.
     """
     python = _find(Path(sys.executable).name) or sys.executable
     program = _find('jitm')
@@ -35,7 +35,7 @@ def tensorboard(folder: Path) -> str:
     """Returns a command line that shows the curves in a folder; it installs TensorBoard first if there is none.
 
     Args:
-      folder: where the event files are.
+      folder: The folder of the event files.
     """
     installed = _find('tensorboard')
     if installed is None and shutil.which('tensorboard'):

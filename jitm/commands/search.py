@@ -33,7 +33,7 @@ from jitm.serving.sources import ImageSource, PhotoFiles
 
 REQUIRED = ('workdir',)
 ARGUMENTS = '[CAPTION]'
-SHOWN = 10  # images that cannot be read, of which the names are printed
+SHOWN = 10  # printed names of images that cannot be read, at most
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -51,7 +51,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         'captions',
         None,
-        'The captions to find, one per line of a file; those of --split if not given.',
+        'The captions to find, one per line of a file; the captions of --split if not given.',
         flag_values=values,
     )
     flags.DEFINE_integer('top_k', 10, 'The number of results.', lower_bound=1, flag_values=values)

@@ -97,8 +97,8 @@ def table(settings: Mapping[str, Sequence[published.RowKey]], rows: Sequence[pub
     """Returns a line for each published row of each setting; '-' where nothing is published.
 
     Args:
-      settings: name -> keys of its rows.
-      rows: all published rows.
+      settings: Name -> keys of its rows.
+      rows: All published rows.
     """
     lines = [HEADER]
     for name, keys in settings.items():

@@ -59,7 +59,7 @@ def settings(config: ConfigDict, sweeps: Sequence[str]) -> dict[str, dict[str, A
     """Returns the config of each run by the name of its directory.
 
     Args:
-      config: the config of the command line.
+      config: The config of the command line.
       sweeps: `key=value,value` each; the runs are their product, the last key changing fastest.
 
     Raises:

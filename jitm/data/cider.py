@@ -58,7 +58,7 @@ def from_captions(split: Split) -> Relevance:
 
     The value is 10 times the mean cosine of tf-idf vectors of n-grams, over the references and n = 1 to 4. The idf
     counts the images of the split. A text is not compared with itself: for its own image the other captions are the
-    references. Words are those of the tokenizer, without stemming. This is not CIDEr-D.
+    references. Words are the words of the tokenizer, without stemming. This is not CIDEr-D.
 
     Args:
       split: The split whose captions are both the texts and the references.

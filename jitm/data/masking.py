@@ -13,7 +13,7 @@ from jitm.errors import ArgumentError
 from jitm.files import hash_arrays
 from jitm.types import Index, Masked, Probability
 
-_STREAM = 1  # separates these random numbers from those of `augmentation.example_generator`
+_STREAM = 1  # separates these random numbers from the streams of `augmentation.example_generator`
 
 
 def phrase_matrix(graph: CaptionGraph, offsets: np.ndarray) -> np.ndarray:

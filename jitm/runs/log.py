@@ -74,7 +74,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
       path: The file; a missing one has no lines. Lines of earlier versions have no checksum.
 
     Raises:
-      UserError: if a line has no step, or is not that of its checksum.
+      UserError: if a line has no step, or differs from its checksum.
     """
     lines = read_json_lines(path)
     written = path.read_bytes().split(b'\n') if lines else []

@@ -14,23 +14,14 @@ import pytest
 
 import jitm.__main__
 from jitm import configs
-from jitm.commands import cli, compilation_cache, programs
+from jitm.commands import cli, flags, programs
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from tests.conftest import ROOT, environment
 
 
 def test_help_lists_every_command(capsys):
     modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
-    assert modules == {
-        *cli.COMMANDS,
-        '__init__',
-        'arguments',
-        'unread',
-        'cli',
-        'compilation_cache',
-        'flags',
-        'programs',
-    }
+    assert modules == {*cli.COMMANDS, '__init__', 'arguments', 'cli', 'flags', 'programs', 'unread'}
     for argv in ([], ['--help'], ['-h']):
         assert cli.main(argv) == 0
         output = capsys.readouterr().out
@@ -46,7 +37,7 @@ def test_help_of_a_command_names_its_flags(name, capsys):
     assert max(map(len, output.splitlines())) <= 120
     for required in getattr(command, 'REQUIRED', ()):
         assert f' --{required} {required.upper()}' in output
-    for flag in cli._define_flags(command, []):
+    for flag in cli._define_flags(command):
         assert f'--{flag}' in output or f'--[no]{flag}' in output
 
 
@@ -273,18 +264,20 @@ def cache_options():
 
 def test_the_compilation_cache_is_in_the_cache_of_the_user(cache_options, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    compilation_cache.configure(True)
+    flags.keep_compiled(True)
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'jitm' / 'compiled')
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
     assert (tmp_path / 'jitm' / 'compiled').is_dir()
+    jax.config.update('jax_compilation_cache_dir', None)
     monkeypatch.delenv('XDG_CACHE_HOME')
     monkeypatch.setenv('HOME', str(tmp_path))
-    assert compilation_cache.folder() == tmp_path / '.cache' / 'jitm' / 'compiled'
+    flags.keep_compiled(True)
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / '.cache' / 'jitm' / 'compiled')
 
 
 def test_a_given_compilation_cache_is_kept(cache_options, tmp_path):
     jax.config.update('jax_compilation_cache_dir', str(tmp_path))
-    compilation_cache.configure(True)
+    flags.keep_compiled(True)
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
 
 
@@ -299,7 +292,7 @@ def test_the_compilation_cache_can_be_turned_off(cache_options, tmp_path, monkey
 def test_a_folder_that_cannot_be_made_turns_the_cache_off(cache_options, tmp_path, monkeypatch):
     (tmp_path / 'file').write_text('')
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    compilation_cache.configure(True)
+    flags.keep_compiled(True)
     assert jax.config.jax_compilation_cache_dir is None
 
 

@@ -171,7 +171,7 @@ def test_files_of_somebody_else_are_not_replaced(finished, capsys, tmp_path):
         (['a', '--split', 'test', '--find', 'captions'], '--find captions needs --image instead of a caption'),
         (['a', '--split', 'test', '--top_m', '7'], '--top_m is not read without --rerank: add it, or leave '),
         (['a', '--split', 'test', '--photos', '.'], '--photos is not read without --html'),
-        (['a', '--split', 'test', '--html', 'a.html', '--photos', 'no'], 'there is no folder no; give one as --photos'),
+        (['a', '--split', 'test', '--html', 'a.html', '--photos', 'no'], 'no is not a folder; give one as --photos'),
         (['a', '--images', '.', '--data_root', '.'], '--data_root is not read without --split'),
         (['--split', 'test', '--export', 'x', '--json'], '--json is not read without a caption or --image'),
         (['--split', 'test', '--export', 'x', '--html', 'a.html'], '--html is not read without a caption or --image'),

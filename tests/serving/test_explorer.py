@@ -322,7 +322,7 @@ def test_second_signal_ends_a_page_that_is_computed():
 @pytest.mark.parametrize(
     ('arguments', 'sentence'),
     [
-        (['--photos', 'nowhere'], 'there is no folder nowhere'),
+        (['--photos', 'nowhere'], 'nowhere is not a folder'),
         (['--host', '203.0.113.7'], 'the page cannot be served at 203.0.113.7:8765'),
         (['--host', '2001:db8::7'], 'the page cannot be served at [2001:db8::7]:8765'),
         (['--split', 'nothing'], "'nothing'"),
