@@ -1,6 +1,5 @@
 """The drills in a small form; `python -m tools.drills` runs the long one."""
 
-import importlib
 import random
 import shutil
 
@@ -39,7 +38,8 @@ def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else():
     tried = {*foreign.FOLDERS.values(), *foreign.FILES.values(), *foreign.READ.values()}
     for command in cli.COMMANDS:
         values = flags.FlagValues()
-        importlib.import_module(f'jitm.commands.{command}').define_flags(values)
+        for name, define in cli.load_command(command).FLAGS.items():
+            define(name, flag_values=values)
         text = {name for name in values if values[name].flag_type() in STRINGS} - foreign.NO_PATHS
         for name in text | ({'images'} if command in ('encode', 'search') else set()):
             assert any(

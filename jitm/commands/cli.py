@@ -170,7 +170,8 @@ def _define_flags(command: ModuleType) -> flags.FlagValues:
     if getattr(command, 'TAKES_CONFIG', False):
         explanation = 'NAME:WORDS of a setting, or a file of your own; --config.key=value changes a key.'
         flags.DEFINE_string('config', None, explanation, flag_values=values)
-    command.define_flags(values)
+    for name, define in command.FLAGS.items():
+        define(name, flag_values=values)
     if 'workdir' in values:
         explanation = 'A module or file of your own with the model of a run; repeat the flag for several.'
         flags.DEFINE_multi_string('import', [], explanation, flag_values=values)

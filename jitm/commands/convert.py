@@ -78,24 +78,15 @@ SOURCES = (*LOADERS, FEATURES)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
 TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    flags.DEFINE_string('from', None, f'The system: {", ".join(SOURCES)}.', flag_values=values)
-    flags.DEFINE_string('to', None, f'The names or the format to write with: {", ".join(TARGETS)}.', flag_values=values)
-    flags.DEFINE_string('out', None, 'The run directory to make, or the folder with `--to`.', flag_values=values)
-    flags.DEFINE_string(
-        'vocabulary', None, 'The published vocabulary; the one beside the weights if not given.', flag_values=values
-    )
-    flags.DEFINE_string('split', 'train', f'The split that --from {FEATURES} writes.', flag_values=values)
-    flags.DEFINE_string(
-        'keys',
-        None,
-        f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.',
-        flag_values=values,
-    )
-    shared.define(values, 'compilation_cache')
+FLAGS = {
+    'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
+    'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
+    'out': shared.text('The run directory to make, or the folder with `--to`.'),
+    'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
+    'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
+    'keys': shared.text(f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.'),
+    **shared.common('compilation_cache'),
+}
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:

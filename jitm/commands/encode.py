@@ -37,16 +37,14 @@ from jitm.serving.inputs import make_transform
 
 TAKES_CONFIG = True
 REQUIRED = ('out',)
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    flags.DEFINE_string('out', None, 'The output folder.', flag_values=values)
-    flags.DEFINE_string('images', None, 'A folder of photos without captions.', flag_values=values)
-    flags.DEFINE_multi_string('split', ['train', 'dev'], 'A split to encode; repeat the flag.', flag_values=values)
-    flags.DEFINE_integer('crops', 1, '1 for the centre of each photo, 10 for ten crops.', flag_values=values)
-    flags.DEFINE_enum('precision', 'float32', ('float32', 'float16'), 'Of the features.', flag_values=values)
-    shared.define(values, 'workdir', 'step', 'member', 'data_root', 'compilation_cache')
+FLAGS = {
+    'out': shared.text('The output folder.'),
+    'images': shared.text('A folder of photos without captions.'),
+    'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
+    'crops': shared.number('1 for the centre of each photo, 10 for ten crops.', 1),
+    'precision': shared.choice(('float32', 'float16'), 'Of the features.', 'float32'),
+    **shared.common('workdir', 'step', 'member', 'data_root', 'compilation_cache'),
+}
 
 
 def _check(values: flags.FlagValues) -> None:

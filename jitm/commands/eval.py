@@ -31,41 +31,21 @@ from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, load_run, read_split
 
 REQUIRED = ('workdir',)
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    flags.DEFINE_multi_string(
-        'workdir', None, 'A run directory; repeat the flag to evaluate an ensemble.', flag_values=values
-    )
-    shared.define(values, 'split')
-    flags.DEFINE_integer('folds', 1, 'Average over this many folds of the images.', lower_bound=1, flag_values=values)
-    shared.define(values, 'step', 'member', 'data_root')
-    flags.DEFINE_multi_string(
-        'shortlist', [], 'A run that selects the pairs to score; repeat the flag for an ensemble.', flag_values=values
-    )
-    flags.DEFINE_integer(
-        'top_m', None, 'Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT), flag_values=values
-    )
-    flags.DEFINE_boolean(
-        'save_sims', False, 'Write sims.npy, float32 [images, captions], and image_of_text.npy.', flag_values=values
-    )
-    flags.DEFINE_boolean(
-        'save_vectors', False, 'Write vectors.npz; scores are inner products of the vectors.', flag_values=values
-    )
-    flags.DEFINE_boolean('compare', False, 'Print published results on the same images.', flag_values=values)
-    flags.DEFINE_list(
-        'compare_systems', [], 'Print the published results of these systems only, e.g. vse,selhn.', flag_values=values
-    )
-    flags.DEFINE_boolean('eccv', False, 'Also print the metrics of ECCV Caption and CxC, on COCO.', flag_values=values)
-    flags.DEFINE_integer(
-        'explain',
-        None,
-        'Show the attention, or the mismatched words, of this many captions.',
-        lower_bound=1,
-        flag_values=values,
-    )
-    shared.define(values, 'output', 'dtype', 'memory_mb', 'compilation_cache')
+FLAGS = {
+    'workdir': shared.texts('A run directory; repeat the flag to evaluate an ensemble.'),
+    **shared.common('split'),
+    'folds': shared.count('Average over this many folds of the images.', 1),
+    **shared.common('step', 'member', 'data_root'),
+    'shortlist': shared.texts('A run that selects the pairs to score; repeat the flag for an ensemble.', []),
+    'top_m': shared.number('Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT)),
+    'save_sims': shared.switch('Write sims.npy, float32 [images, captions], and image_of_text.npy.'),
+    'save_vectors': shared.switch('Write vectors.npz; scores are inner products of the vectors.'),
+    'compare': shared.switch('Print published results on the same images.'),
+    'compare_systems': shared.words('Print the published results of these systems only, e.g. vse,selhn.', []),
+    'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
+    'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
+    **shared.common('output', 'dtype', 'memory_mb', 'compilation_cache'),
+}
 
 
 def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:

@@ -20,18 +20,14 @@ from jitm.serving.explored import explore
 from jitm.serving.pages import Site
 
 REQUIRED = ('workdir',)
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    flags.DEFINE_multi_string(
-        'workdir', None, 'A run directory; repeat the flag to compare runs side by side.', flag_values=values
-    )
-    shared.define(values, 'split')
-    flags.DEFINE_string('photos', None, 'A folder of pictures named by the image ids.', flag_values=values)
-    flags.DEFINE_string('host', '127.0.0.1', 'The address to bind to; 0.0.0.0 for all machines.', flag_values=values)
-    flags.DEFINE_integer('port', 8765, 'The port.', lower_bound=1, upper_bound=65535, flag_values=values)
-    shared.define(values, 'data_root', 'compilation_cache')
+FLAGS = {
+    'workdir': shared.texts('A run directory; repeat the flag to compare runs side by side.'),
+    **shared.common('split'),
+    'photos': shared.text('A folder of pictures named by the image ids.'),
+    'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
+    'port': shared.count('The port.', 8765, upper_bound=65535),
+    **shared.common('data_root', 'compilation_cache'),
+}
 
 
 def _check_address(host: str, port: int) -> None:

@@ -1,10 +1,11 @@
 """The flags that several commands share, what they do, and the text of `--help`."""
 
 import contextlib
+import functools
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,68 +21,69 @@ WIDTH = 100
 DTYPES = ('float32', 'bfloat16')
 PROCESS_FLAGS = ('coordinator', 'num_processes', 'process_id')
 
-# Name -> the function that defines it, its default, its help and its bounds or choices.
-SHARED: dict[str, tuple[Callable, object, str, dict]] = {
-    'workdir': (flags.DEFINE_string, None, 'The run directory.', {}),
-    'split': (flags.DEFINE_string, 'dev', 'The split of the data set.', {}),
-    'step': (flags.DEFINE_integer, None, 'The checkpoint to load; the best on the validation split if not given.', {}),
-    'member': (flags.DEFINE_string, None, 'The model of `members` to load; the validated one if not given.', {}),
-    'data_root': (flags.DEFINE_string, None, 'The data folder, if it has moved since training.', {}),
-    'output': (
-        flags.DEFINE_string,
-        None,
-        'The output folder; one in eval/ of the run directory, named by the flags, if not given.',
-        {},
-    ),
-    'dtype': (
-        flags.DEFINE_enum,
-        None,
-        'Precision of the encodings; as in the validation if not given.',
-        {'enum_values': DTYPES},
-    ),
-    'memory_mb': (
-        flags.DEFINE_integer,
-        None,
-        'Memory budget for scoring in MiB; run.memory_mb of the config if not given.',
-        {'lower_bound': 1},
-    ),
-    'compilation_cache': (
-        flags.DEFINE_boolean,
-        True,
+Flag = Callable[..., Any]  # defines a flag, given its name and `flag_values`
+
+
+def text(explanation: str, default: str | None = None) -> Flag:
+    """A flag with a text."""
+    return functools.partial(flags.DEFINE_string, default=default, help=explanation)
+
+
+def texts(explanation: str, default: Sequence[str] | None = None) -> Flag:
+    """A flag with a text, which may be repeated."""
+    return functools.partial(flags.DEFINE_multi_string, default=default, help=explanation)
+
+
+def words(explanation: str, default: Sequence[str] | None = None) -> Flag:
+    """A flag with words that are separated by commas."""
+    return functools.partial(flags.DEFINE_list, default=default, help=explanation)
+
+
+def number(explanation: str, default: int | None = None, **bounds: int) -> Flag:
+    """A flag with a whole number; the bounds are `lower_bound` and `upper_bound`."""
+    return functools.partial(flags.DEFINE_integer, default=default, help=explanation, **bounds)
+
+
+def count(explanation: str, default: int | None = None, **bounds: int) -> Flag:
+    """A flag with a whole number from 1."""
+    return number(explanation, default, lower_bound=1, **bounds)
+
+
+def choice(values: Sequence[str], explanation: str, default: str | None = None) -> Flag:
+    """A flag with one of some values."""
+    return functools.partial(flags.DEFINE_enum, default=default, enum_values=values, help=explanation)
+
+
+def switch(explanation: str, default: bool = False) -> Flag:
+    """A flag without a value, and its negation."""
+    return functools.partial(flags.DEFINE_boolean, default=default, help=explanation)
+
+
+SPLIT = 'dev'
+SHARED = {
+    'workdir': text('The run directory.'),
+    'split': text('The split of the data set.', SPLIT),
+    'step': number('The checkpoint to load; the best on the validation split if not given.'),
+    'member': text('The model of `members` to load; the validated one if not given.'),
+    'data_root': text('The data folder, if it has moved since training.'),
+    'output': text('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
+    'dtype': choice(DTYPES, 'Precision of the encodings; as in the validation if not given.'),
+    'memory_mb': count('Memory budget for scoring in MiB; run.memory_mb of the config if not given.'),
+    'compilation_cache': switch(
         'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm/compiled, for the next start.',
-        {},
+        default=True,
     ),
-    'coordinator': (
-        flags.DEFINE_string,
-        None,
-        'host:port of process 0, if several processes work together; known under SLURM and on TPU pods.',
-        {},
+    'coordinator': text(
+        'host:port of process 0, if several processes work together; known under SLURM and on TPU pods.'
     ),
-    'num_processes': (
-        flags.DEFINE_integer,
-        None,
-        'The number of processes, with --coordinator; 1 lets a task of SLURM work alone.',
-        {'lower_bound': 1},
-    ),
-    'process_id': (
-        flags.DEFINE_integer,
-        None,
-        'The number of this process, from 0; with --coordinator.',
-        {'lower_bound': 0},
-    ),
+    'num_processes': count('The number of processes, with --coordinator; 1 lets a task of SLURM work alone.'),
+    'process_id': number('The number of this process, from 0; with --coordinator.', lower_bound=0),
 }
 
 
-def define(values: flags.FlagValues, *names: str) -> None:
-    """Defines shared flags.
-
-    Args:
-      values: The flags of a command.
-      names: Keys of `SHARED`.
-    """
-    for name in names:
-        function, default, explanation, keywords = SHARED[name]
-        function(name, default, help=explanation, flag_values=values, **keywords)
+def common(*names: str) -> dict[str, Flag]:
+    """Returns some of the flags that several commands share, by their names."""
+    return {name: SHARED[name] for name in names}
 
 
 def check_read(values: flags.FlagValues, reader: str, is_given: object, *names: str) -> None:

@@ -21,18 +21,14 @@ from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
 
 REQUIRED = ('workdir', 'out')
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    flags.DEFINE_multi_string(
-        'workdir', None, 'A run directory; repeat the flag to mine with an ensemble.', flag_values=values
-    )
-    flags.DEFINE_string('out', None, 'The output folder.', flag_values=values)
-    flags.DEFINE_integer('top_h_texts', 300, 'Captions mined for each image.', lower_bound=1, flag_values=values)
-    flags.DEFINE_integer('top_h_images', 60, 'Images mined for each caption.', lower_bound=1, flag_values=values)
-    flags.DEFINE_string('split', 'train', 'The split to mine.', flag_values=values)
-    shared.define(values, 'step', 'data_root', 'dtype', 'memory_mb', 'compilation_cache', *shared.PROCESS_FLAGS)
+FLAGS = {
+    'workdir': shared.texts('A run directory; repeat the flag to mine with an ensemble.'),
+    'out': shared.text('The output folder.'),
+    'top_h_texts': shared.count('Captions mined for each image.', 300),
+    'top_h_images': shared.count('Images mined for each caption.', 60),
+    'split': shared.text('The split to mine.', 'train'),
+    **shared.common('step', 'data_root', 'dtype', 'memory_mb', 'compilation_cache', *shared.PROCESS_FLAGS),
+}
 
 
 def main(values: flags.FlagValues) -> None:

@@ -58,52 +58,35 @@ FIGURES = {
 }
 
 # Kind -> the flags that it reads.
-FLAGS = {
+READ = {
     'summary': ('select',),
     **dict.fromkeys(FIGURES, ('output',)),
     'panels': ('output', 'queries', 'images', 'texts', 'data_root'),
     'map': ('output', 'method', 'pairs'),
 }
-PAGE_FLAGS = ('output', 'rows', 'split', 'queries', 'photos', 'data_root', 'unfinished')
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    flags.DEFINE_string(
-        'output', None, 'The output file; report.html, KIND.png or panels.md if not given.', flag_values=values
-    )
-    flags.DEFINE_string(
-        'rows',
-        None,
-        'Page: also write the rows of the runs to this file; rows of other runs are kept.',
-        flag_values=values,
-    )
-    flags.DEFINE_string('photos', None, 'Page: a folder of photographs named by image ids.', flag_values=values)
-    flags.DEFINE_boolean(
-        'unfinished', False, 'Page: include runs that have not reached their last epoch.', flag_values=values
-    )
-    shared.define(values, 'split')
-    flags.DEFINE_list(
-        'select', [], "Summary: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", flag_values=values
-    )
-    flags.DEFINE_enum('method', 'tsne', feature_map.METHODS, 'Map: how the points are projected.', flag_values=values)
-    flags.DEFINE_integer('pairs', 30, 'Map: images shown with their captions, evenly spaced.', flag_values=values)
-    flags.DEFINE_integer(
-        'queries',
-        4,
-        'Page: examples of each kind; panels: queries of each direction. Evenly spaced.',
-        lower_bound=0,
-        flag_values=values,
-    )
-    flags.DEFINE_list('images', None, 'Panels: indices of the query images, such as 3,17.', flag_values=values)
-    flags.DEFINE_list('texts', None, 'Panels: indices of the query captions, such as 3,17.', flag_values=values)
-    shared.define(values, 'data_root')
+READ_BY_PAGE = ('output', 'rows', 'split', 'queries', 'photos', 'data_root', 'unfinished')
+FLAGS = {
+    'output': shared.text('The output file; report.html, KIND.png or panels.md if not given.'),
+    'rows': shared.text('Page: also write the rows of the runs to this file; rows of other runs are kept.'),
+    'photos': shared.text('Page: a folder of photographs named by image ids.'),
+    'unfinished': shared.switch('Page: include runs that have not reached their last epoch.'),
+    **shared.common('split'),
+    'select': shared.words("Summary: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
+    'method': shared.choice(feature_map.METHODS, 'Map: how the points are projected.', 'tsne'),
+    'pairs': shared.number('Map: images shown with their captions, evenly spaced.', 30),
+    'queries': shared.number(
+        'Page: examples of each kind; panels: queries of each direction. Evenly spaced.', 4, lower_bound=0
+    ),
+    'images': shared.words('Panels: indices of the query images, such as 3,17.'),
+    'texts': shared.words('Panels: indices of the query captions, such as 3,17.'),
+    **shared.common('data_root'),
+}
 
 
 def _check(kind: str | None, values: flags.FlagValues) -> None:
     """Raises a UserError for a flag that the kind, or the page if None, does not read."""
     for name in values:
-        if values[name].present and name not in (PAGE_FLAGS if kind is None else FLAGS[kind]):
+        if values[name].present and name not in (READ_BY_PAGE if kind is None else READ[kind]):
             command = 'the page of jitm report' if kind is None else f'jitm report {kind}'
             raise UserError(f'{command} does not read --{name}; leave it out')
 
@@ -111,10 +94,10 @@ def _check(kind: str | None, values: flags.FlagValues) -> None:
 def _check_runs(words: Sequence[str]) -> None:
     """Raises a UserError unless all words are directories; a missing one may be a kind of report, mistyped."""
     for word in words:
-        if word in FLAGS:
+        if word in READ:
             raise UserError(f"'{word}' is a kind of report; write it before the files")
         if not Path(word).is_dir():
-            near = did_you_mean(word, FLAGS)
+            near = did_you_mean(word, READ)
             raise UserError(f"there is no run directory {word}, and '{word}' is not a kind of report{near}")
 
 
@@ -165,9 +148,9 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints a report, or writes it to its file and draws its figure."""
     if not words:
         raise UserError(
-            f'the kind of report is missing; give one of {", ".join(FLAGS)}, or run directories alone for the page'
+            f'the kind of report is missing; give one of {", ".join(READ)}, or run directories alone for the page'
         )
-    kind = words[0] if words[0] in FLAGS else None
+    kind = words[0] if words[0] in READ else None
     files = [Path(word) for word in (words if kind is None else words[1:])]
     if kind is None:
         _check_runs(words)

@@ -34,45 +34,26 @@ from jitm.serving.sources import ImageSource, PhotoFiles
 REQUIRED = ('workdir',)
 ARGUMENTS = '[CAPTION]'
 SHOWN = 10  # printed names of images that cannot be read, at most
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    shared.define(values, 'workdir')
-    flags.DEFINE_string('images', None, 'The images: a folder of photos, or a file of features.', flag_values=values)
-    flags.DEFINE_string('split', None, 'The images: a split of the data set of the run.', flag_values=values)
-    flags.DEFINE_string(
-        'image',
-        None,
-        'Search with an image instead of a caption: its name in the index, or a photo.',
-        flag_values=values,
-    )
-    flags.DEFINE_enum('find', 'images', ('images', 'captions'), 'Images or captions.', flag_values=values)
-    flags.DEFINE_string(
-        'captions',
-        None,
-        'The captions to find, one per line of a file; the captions of --split if not given.',
-        flag_values=values,
-    )
-    flags.DEFINE_integer('top_k', 10, 'The number of results.', lower_bound=1, flag_values=values)
-    flags.DEFINE_string('rerank', None, 'A run of any model that orders the best results.', flag_values=values)
-    flags.DEFINE_integer(
-        'top_m', 100, 'The number of best results that --rerank orders.', lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_boolean('json', False, 'Print the results as JSON.', flag_values=values)
-    flags.DEFINE_string('html', None, 'Also write a page of the results to this file.', flag_values=values)
-    flags.DEFINE_string('photos', None, 'Page: a folder of pictures named by the ids of --split.', flag_values=values)
-    flags.DEFINE_string(
-        'index', None, 'The folder of the index; one in the run directory if not given.', flag_values=values
-    )
-    flags.DEFINE_string('export', None, 'Also write the vectors as an index of FAISS to this file.', flag_values=values)
-    flags.DEFINE_string(
-        'encoder',
-        None,
-        'The run directory, or the weights, of the network that encoded the features of the run, if it has moved.',
-        flag_values=values,
-    )
-    shared.define(values, 'step', 'member', 'data_root', 'compilation_cache')
+FLAGS = {
+    **shared.common('workdir'),
+    'images': shared.text('The images: a folder of photos, or a file of features.'),
+    'split': shared.text('The images: a split of the data set of the run.'),
+    'image': shared.text('Search with an image instead of a caption: its name in the index, or a photo.'),
+    'find': shared.choice(('images', 'captions'), 'Images or captions.', 'images'),
+    'captions': shared.text('The captions to find, one per line of a file; the captions of --split if not given.'),
+    'top_k': shared.count('The number of results.', 10),
+    'rerank': shared.text('A run of any model that orders the best results.'),
+    'top_m': shared.count('The number of best results that --rerank orders.', 100),
+    'json': shared.switch('Print the results as JSON.'),
+    'html': shared.text('Also write a page of the results to this file.'),
+    'photos': shared.text('Page: a folder of pictures named by the ids of --split.'),
+    'index': shared.text('The folder of the index; one in the run directory if not given.'),
+    'export': shared.text('Also write the vectors as an index of FAISS to this file.'),
+    'encoder': shared.text(
+        'The run directory, or the weights, of the network that encoded the features of the run, if it has moved.'
+    ),
+    **shared.common('step', 'member', 'data_root', 'compilation_cache'),
+}
 
 
 def _check(values: flags.FlagValues, caption: str) -> None:

@@ -28,11 +28,7 @@ METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NEXT = """
 jitm settings WORD...                     lists the settings that have every word
 jitm settings --show vse:rvse,selhn,f30k  prints what a setting changes"""
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flag."""
-    flags.DEFINE_string('show', None, 'Prints the config of this setting, as NAME:WORDS.', flag_values=values)
+FLAGS = {'show': shared.text('Prints the config of this setting, as NAME:WORDS.')}
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:

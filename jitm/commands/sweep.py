@@ -31,16 +31,12 @@ from jitm.training import stages
 
 TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    flags.DEFINE_string('workdir', None, 'Folder of the run directories, one per setting and seed.', flag_values=values)
-    flags.DEFINE_multi_string(
-        'sweep', [], 'KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', flag_values=values
-    )
-    flags.DEFINE_list('seeds', [], "Seeds of each setting; the config's seed if not given.", flag_values=values)
-    shared.define(values, 'compilation_cache')
+FLAGS = {
+    'workdir': shared.text('Folder of the run directories, one per setting and seed.'),
+    'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
+    'seeds': shared.words("Seeds of each setting; the config's seed if not given.", []),
+    **shared.common('compilation_cache'),
+}
 
 
 def parse(sweep: str) -> tuple[str, list[str]]:

@@ -24,17 +24,15 @@ from jitm.training.stages import run_directory, train
 
 TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    shared.define(values, 'workdir', 'compilation_cache', *shared.PROCESS_FLAGS)
+FLAGS = {
+    **shared.common('workdir', 'compilation_cache', *shared.PROCESS_FLAGS),
+}
 
 
 def _split_flag(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns `--split` with the split of the validation unless it is the default."""
     split = config['evaluation']['split']
-    return () if split == shared.SHARED['split'][1] else ('--split', split)
+    return () if split == shared.SPLIT else ('--split', split)
 
 
 def _import_flags(config: Mapping[str, Any]) -> list[str]:

@@ -32,41 +32,21 @@ from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator
 
 REQUIRED = ('workdir', 'perturbations')
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    shared.define(values, 'workdir')
-    flags.DEFINE_list('perturbations', None, f'Some of {", ".join(KINDS)}.', flag_values=values)
-    flags.DEFINE_string(
-        'generator', None, "The run that generates the kind 'generated'; this run if not given.", flag_values=values
-    )
-    shared.define(values, 'split')
-    flags.DEFINE_integer(
-        'texts', None, 'The number of captions, evenly spaced; all if not given.', lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_integer(
-        'max_per_caption',
-        MAX_PER_CAPTION,
-        'Perturbed captions of each kind for one caption.',
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer('seed', 0, 'Seed of the choice among more.', lower_bound=0, flag_values=values)
-    flags.DEFINE_integer(
-        'min_count', MIN_COUNT, 'Occurrences in the split of a noun to exchange.', lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_string(
-        'concreteness', '', 'A list of words with scores, to exchange concrete nouns only.', flag_values=values
-    )
-    flags.DEFINE_string(
-        'scene_graphs', '', 'JSON of the scene graphs; parsed by rules if not given.', flag_values=values
-    )
-    flags.DEFINE_boolean('perplexity', False, 'Also compute pseudo-perplexities with the head mlm.', flag_values=values)
-    flags.DEFINE_integer(
-        'show', None, 'Show the words of this many captions of each kind.', lower_bound=1, flag_values=values
-    )
-    shared.define(values, 'step', 'member', 'data_root', 'output', 'dtype', 'memory_mb', 'compilation_cache')
+FLAGS = {
+    **shared.common('workdir'),
+    'perturbations': shared.words(f'Some of {", ".join(KINDS)}.'),
+    'generator': shared.text("The run that generates the kind 'generated'; this run if not given."),
+    **shared.common('split'),
+    'texts': shared.count('The number of captions, evenly spaced; all if not given.'),
+    'max_per_caption': shared.count('Perturbed captions of each kind for one caption.', MAX_PER_CAPTION),
+    'seed': shared.number('Seed of the choice among more.', 0, lower_bound=0),
+    'min_count': shared.count('Occurrences in the split of a noun to exchange.', MIN_COUNT),
+    'concreteness': shared.text('A list of words with scores, to exchange concrete nouns only.', ''),
+    'scene_graphs': shared.text('JSON of the scene graphs; parsed by rules if not given.', ''),
+    'perplexity': shared.switch('Also compute pseudo-perplexities with the head mlm.'),
+    'show': shared.count('Show the words of this many captions of each kind.'),
+    **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'memory_mb', 'compilation_cache'),
+}
 
 
 def _check(values: flags.FlagValues) -> None:

@@ -72,6 +72,7 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'search --encoder': (*runs.SEARCH, '--encoder', FOLDER),
     'search --data_root': (*runs.SEARCH, '--data_root', FOLDER),
     'convert --vocabulary': ('convert', '--from', 'scan', 'run', '--out', 'new', '--vocabulary', FOLDER),
+    'convert --keys': ('convert', '--from', 'oscar_features', 'run', '--out', 'new', '--keys', FOLDER),
     'sweep --workdir': ('sweep', '--config', 'config.py', '--sweep', 'seed=0,1', '--workdir', f'{FOLDER}/config.json'),
 }
 NO_PATHS = {  # flags of text that name no file
