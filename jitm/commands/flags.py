@@ -115,12 +115,9 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     """Returns the folder --output, or by default one in a run directory that is named after the flags.
 
     Args:
-      values: the parsed flags of a command that evaluates.
-      workdir: the run directory.
-      further: arguments of `jitm.evaluation.saved.folder_of` that are not flags of this name.
       values: The parsed flags of a command that evaluates.
       workdir: The run directory.
-      further: Arguments of `jitm.report.saved.folder_of` that are not flags of this name.
+      further: Arguments of `jitm.evaluation.saved.folder_of` that are not flags of this name.
 
     Raises:
       UserError: if it holds something else.
