@@ -10,14 +10,13 @@ with the same command.
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
 
 from jitm import parallel
 from jitm.commands import flags as shared
-from jitm.data.splits import Split
 from jitm.errors import UserError, require
 from jitm.evaluation import eccv, explain, published, saved
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
@@ -28,7 +27,7 @@ from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import Run, load_run, read_split
+from jitm.runs.run import load_run, read_split
 
 REQUIRED = ('workdir',)
 FLAGS = {
@@ -100,22 +99,6 @@ def _print_report(report: Mapping[str, Any]) -> None:
     print(table(report['metrics']))
 
 
-def _check(runs: Sequence[Run], values: flags.FlagValues) -> None:
-    """Raises a UserError if the runs cannot give what --explain and --save_vectors ask for."""
-    if values.explain:
-        for module in ('jinja2', 'matplotlib'):
-            require(module, extra='report')
-        explain.check(runs)
-    if values.save_vectors:
-        check_vectors(runs)
-
-
-def _files(values: flags.FlagValues, split: Split) -> list[str]:
-    """Returns the names of the files to be written."""
-    explained = explanations.names(min(values.explain, split.num_texts)) if values.explain else []
-    return saved.names(values.save_sims, values.save_vectors) + explained
-
-
 def main(values: flags.FlagValues) -> None:
     """Prints the metrics and writes the report."""
     parallel.use_all_cores()
@@ -124,15 +107,24 @@ def main(values: flags.FlagValues) -> None:
     busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
     explained = explanation = compared = None
     with interruptible(finished.path), contextlib.ExitStack() as stack:
+        # Everything that can be wrong is found before the first score.
         runs = [load_run(workdir, values.step, values.member) for workdir in values.workdir]
         shortlist = _load_shortlist(values)
-        _check(runs, values)
+        if values.explain:
+            for module in ('jinja2', 'matplotlib'):
+                require(module, extra='report')
+            explain.check(runs)
+        if values.save_vectors:
+            check_vectors(runs)
         split = read_split([*runs, *(shortlist.runs if shortlist else ())], values.split, values.data_root)
-        folder.check(_files(values, split))
+        figures = explanations.names(min(values.explain, split.num_texts)) if values.explain else []
+        folder.check(saved.names(values.save_sims, values.save_vectors) + figures)
         ground_truth = eccv.GroundTruth(split) if values.eccv else None
         if values.compare or values.compare_systems:
             protocol = describe_protocol(runs, split, values.folds, options)
             compared = published.matching(published.load(), protocol, systems=values.compare_systems)
+
+        # Evaluates, and resumes from the blocks that are finished.
         stack.enter_context(locked(folder.path, busy))
         report, sims = evaluate_runs(
             runs,
@@ -149,11 +141,14 @@ def main(values: flags.FlagValues) -> None:
         if values.explain:
             pairs = explain.retrieve_images(sims, split.image_of_text, values.explain, values.folds)
             explained = explain.describe(runs[0], split, pairs, options)
+
+        # Writes the results, then removes the blocks.
         saved.write(report, split, folder, sims=sims if values.save_sims else None, vectors=vectors)
         if explained:
             written = explanations.write(explained, split.pixels, folder)
             explanation = explanations.show(explained, sys.stdout.isatty()) + written
         finished.remove()
+
     _print_report(report)
     if ground_truth is not None:
         print(f'\n{eccv.table(report["eccv"])}\n')

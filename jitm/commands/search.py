@@ -123,6 +123,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     caption = ' '.join(words)
     _check(values, caption)
     parallel.use_all_cores()
+
+    # The run, the images and, with --find captions, the captions.
     run = LoadedRun(load_run(values.workdir, values.step, values.member), values.encoder)
     run.check_vectors()
     second = LoadedRun(load_run(values.rerank)) if values.rerank else None
@@ -138,12 +140,15 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     captions = None
     if values.find == 'captions':
         captions = read_lines(values.captions) if values.captions else data.captions
+
     index = _index(run, source, values)
     if values.export:
         export(index, Path(values.export))
         print(f'{len(index):,} vectors written to {values.export}', file=sys.stderr)
     if not caption and not values.image:
         return
+
+    # The results.
     query = Query(caption, values.image, captions)
     found = answer(run, index, source, query, values.top_k, rerank=second, top_m=values.top_m)
     for one in filter(None, (run, second)):

@@ -7,7 +7,7 @@ from typing import Any
 from jitm import names
 from jitm.config import bind, choose
 from jitm.data.cider import Relevance
-from jitm.data.scene_graphs.graph import CaptionGraph
+from jitm.data.scene_graphs.grammar import CaptionGraph
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.hints import check_keys

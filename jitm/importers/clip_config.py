@@ -27,26 +27,15 @@ HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
     'activation': 'hidden_act',
 }
 # Keys of Hugging Face's config -> defaults, which files of before 2023 leave out.
+_SIZES = {'num_hidden_layers': 12, 'hidden_act': 'quick_gelu', 'layer_norm_eps': EPSILON}
 _TEXT_SIZES = {
-    'hidden_size': 512,
-    'intermediate_size': 2048,
-    'num_hidden_layers': 12,
-    'num_attention_heads': 8,
-    'max_position_embeddings': 77,
-    'vocab_size': 49408,
-    'hidden_act': 'quick_gelu',
-    'layer_norm_eps': EPSILON,
-    'eos_token_id': 49407,
+    **_SIZES,
+    **{'hidden_size': 512, 'intermediate_size': 2048, 'num_attention_heads': 8, 'max_position_embeddings': 77},
+    **{'vocab_size': 49408, 'eos_token_id': 49407},
 }
 _IMAGE_SIZES = {
-    'hidden_size': 768,
-    'intermediate_size': 3072,
-    'num_hidden_layers': 12,
-    'num_attention_heads': 12,
-    'image_size': 224,
-    'patch_size': 32,
-    'hidden_act': 'quick_gelu',
-    'layer_norm_eps': EPSILON,
+    **_SIZES,
+    **{'hidden_size': 768, 'intermediate_size': 3072, 'num_attention_heads': 12, 'image_size': 224, 'patch_size': 32},
 }
 _LEGACY_END = 2  # in released configs; the end of a text is then its largest id, as ours is
 _OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # embed_dim has no default

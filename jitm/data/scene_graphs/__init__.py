@@ -10,8 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jitm.data.scene_graphs.grammar import Token, read
-from jitm.data.scene_graphs.graph import CaptionGraph, Span
+from jitm.data.scene_graphs.grammar import CaptionGraph, Span, Token, read
 from jitm.data.splits import Split
 from jitm.data.text import find_tokens
 from jitm.errors import UserError, require
