@@ -96,7 +96,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         raise UserError('--from or --to is missing: give one of them, and not both')
     for flag, name, known in (('from', source, SOURCES), ('to', target, TARGETS)):
         if name and name not in known:
-            raise UserError(f"--{flag} is '{name}', no system{did_you_mean(name, known)}")
+            raise UserError(f"--{flag} is '{name}', which is not a system{did_you_mean(name, known)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     if target and (values.config or values.vocabulary):

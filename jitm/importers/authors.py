@@ -127,7 +127,7 @@ def _read_options(path: Path) -> dict[str, Any]:
     """Returns the options of the training script; none if the file does not have them.
 
     Raises:
-      UserError: if they are no JSON.
+      UserError: if they are not JSON.
     """
     if path.suffix == '.safetensors':
         with safetensors.safe_open(path, framework='numpy') as file:
@@ -135,7 +135,7 @@ def _read_options(path: Path) -> dict[str, Any]:
         try:
             return dict(parse_json(text))
         except (ValueError, TypeError) as error:
-            raise UserError(f"{path} has metadata '{OPTIONS}' that are no JSON object: write it again") from error
+            raise UserError(f"{path} has metadata '{OPTIONS}' that are not a JSON object: write it again") from error
     content = {} if path.suffix == '.npz' else torch_files.load(path)
     options = content.get(OPTIONS) if isinstance(content, Mapping) else None
     return dict(vars(options)) if isinstance(options, types.SimpleNamespace) else {}

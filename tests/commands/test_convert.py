@@ -84,16 +84,16 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--from', 'clap', 'PATH', '--out', 'NEW'], "--from is 'clap', no system, did you mean 'clip'"),
+        (['--from', 'clap', 'PATH', '--out', 'NEW'], "--from is 'clap', which is not a system, did you mean 'clip'"),
         (['--from', 'clip', '--out', 'NEW'], '0 paths are given'),
         (['--from', 'clip', 'PATH', 'PATH', '--out', 'NEW'], '2 paths are given'),
         (['--from', 'clip', 'PATH'], '--out is missing'),
         (['PATH', '--out', 'NEW'], '--from or --to is missing'),
         (['--from', 'clip', '--to', 'scan', 'PATH', '--out', 'NEW'], 'give one of them, and not both'),
         (['--to', 'scan', 'RUN', '--out', 'NEW', '--vocabulary', 'x.json'], '--config and --vocabulary do not apply'),
-        (['--to', 'scam', 'RUN', '--out', 'NEW'], "--to is 'scam', no system, did you mean 'scan'"),
+        (['--to', 'scam', 'RUN', '--out', 'NEW'], "--to is 'scam', which is not a system, did you mean 'scan'"),
         (['--to', 'scan', 'RUN', '--out', 'NEW'], "the run has the model 'clip.CLIP', which is not SCAN"),
-        (['--to', 'clip_hf', 'RUN', '--out', 'NEW'], "--to is 'clip_hf', no system, did you mean 'clip'"),
+        (['--to', 'clip_hf', 'RUN', '--out', 'NEW'], "--to is 'clip_hf', which is not a system, did you mean 'clip'"),
         (
             ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'scan'],
             'the model reads pixels, which the',
