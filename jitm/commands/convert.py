@@ -99,14 +99,16 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
             raise UserError(f"--{flag} is '{name}', which is not a system{did_you_mean(name, known)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
+    shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
     if target and (values.config or values.vocabulary):
         raise UserError('--config and --vocabulary do not apply to --to: the run has its own')
+    if source == FEATURES and (values.config or values.vocabulary):
+        raise UserError(f'--config and --vocabulary do not apply to --from {FEATURES}: leave them out')
     if target == 'tfds':
         from jitm.data import tfds  # slow to import
 
         print(f'written      {tfds.write(words[0], folder)}')
         return
-    shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
     if source == FEATURES:
         oscar_features.write(words[0], values['split'].value, folder, keys=values['keys'].value)
         print(f'written      {folder}')
