@@ -26,7 +26,6 @@ _WORD_END = '</w>'
 _WORDS = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
 _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
-_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that stand for their own character
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +140,7 @@ class BPE:
 @functools.cache
 def _byte_pieces() -> tuple[str, ...]:
     """Returns the 256 characters that stand for bytes in published order, and again as the ends of words."""
-    characters = [chr(byte) for byte in (*_PRINTABLE, *range(256, 256 + 256 - len(_PRINTABLE)))]
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
     return (*characters, *(character + _WORD_END for character in characters))
 
 

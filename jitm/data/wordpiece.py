@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from jitm.errors import UserError
 from jitm.files import open_file
@@ -67,19 +67,17 @@ class WordPiece:
         Returns:
           int32 [L]: `[CLS]`, the longest known pieces of each word, `[UNK]` for a word that has none, `[SEP]`.
         """
-        pieces = self._tokenizer.encode(caption, add_special_tokens=False).ids
-        return np.array([self._ids[CLS], *pieces, self._ids[SEP]], np.int32)
+        return np.array(self._tokenizer.encode(caption).ids, np.int32)
 
     def unknown_words(self, caption: str) -> list[str]:
         """Returns the words of a caption that have no pieces, each once."""
-        pieces = self._tokenizer.encode(caption, add_special_tokens=False)
+        pieces = self._tokenizer.encode(caption)
         unknown = (span for number, span in zip(pieces.ids, pieces.offsets, strict=True) if number == self.unknown)
         return list(dict.fromkeys(caption[start:stop] for start, stop in unknown))
 
     def offsets(self, caption: str) -> np.ndarray:
         """Returns (start, stop) of each piece of `encode` in characters, 0, 0 for special tokens: int32 [L, 2]."""
-        pieces = self._tokenizer.encode(caption, add_special_tokens=False).offsets
-        return np.array([(0, 0), *pieces, (0, 0)], np.int32)
+        return np.array(self._tokenizer.encode(caption).offsets, np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Converts ids to text.
@@ -145,9 +143,9 @@ class WordPiece:
 
     @functools.cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(self._ids, unk_token=UNK, max_input_chars_per_word=100))
-        tokenizer.normalizer = normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=True, strip_accents=not self.cased, lowercase=not self.cased
-        )
+        """A tokenizer without added tokens, so that the names of special pieces in a caption are text."""
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(self._ids, unk_token=UNK))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not self.cased)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.post_processor = processors.BertProcessing(*((piece, self._ids[piece]) for piece in (SEP, CLS)))
         return tokenizer
