@@ -46,8 +46,8 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     Otherwise the figure is a heat map with a row per word and a column per region.
 
     Args:
-      pair: one of the `pairs`.
-      pixels: uint8 [N, H, W, 3] of its N images, see `shown_images`, or None.
+      pair: One of the `pairs`.
+      pixels: The pixels of its N images, see `shown_images`, uint8 [N, H, W, 3]; or None.
 
     Returns:
       A matplotlib figure.

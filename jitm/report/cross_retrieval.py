@@ -20,7 +20,7 @@ def frequencies(matrix: Matrix) -> np.ndarray:
     """Counts the positive pairs by the interval of their cross-retrieval rank: int [6].
 
     Raises:
-      UserError: if some images have more texts than others.
+      UserError: If some images have more texts than others.
     """
     texts = np.bincount(matrix.image_of_text)
     if texts.min() < texts.max():
@@ -42,7 +42,7 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     """Draws the numbers of positive pairs per interval as grouped bars.
 
     Raises:
-      UserError: if the figure cannot be written.
+      UserError: If the figure cannot be written.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -22,11 +22,11 @@ class Difficulty(NamedTuple):
     """Statistics of synthetic captions over training, for each line of the log or for parts of the run.
 
     Attributes:
-      epochs: float [N], the end of each line, or part of the run.
-      gaps: float [N], mean score of the synthetic captions minus that of the true caption.
-      counts: float [N], mean number of synthetic captions per image; if 0, the other values are 0 for a line and NaN
+      epochs: The end of each line, or part of the run, float [N].
+      gaps: The mean score of the synthetic captions minus that of the true caption, float [N].
+      counts: The mean number of synthetic captions per image, float [N]. If 0, other values are 0 for a line and NaN
         for a part.
-      shares: float [N, S], fractions of the synthetic captions by this gap, in S equal bins of [-1, 1].
+      shares: The fractions of the synthetic captions by this gap, in S equal bins of [-1, 1], float [N, S].
     """
 
     epochs: np.ndarray
@@ -39,7 +39,7 @@ def read_difficulty(run: RunLog) -> Difficulty:
     """Reads the diagnostics of synthetic captions from each line of the training log.
 
     Raises:
-      UserError: if the run has no line of training, or was trained without synthetic captions.
+      UserError: If the run has no line of training, or was trained without synthetic captions.
     """
     log = run.require_training()
     member = run.config['evaluation']['member']
@@ -57,7 +57,7 @@ def pool(logs: Sequence[Difficulty], parts: int) -> Difficulty:
     """Averages over equal parts of training, every synthetic caption having the same weight.
 
     Args:
-      logs: one per seed, by line; they are cut at the end of the shortest.
+      logs: One per seed, by line; they are cut at the end of the shortest.
       parts: N, number of parts.
 
     Returns:
@@ -87,7 +87,7 @@ def difficulty(groups: Sequence[Group]) -> str:
       synthetic captions per image; mean and sample standard deviation over seeds.
 
     Raises:
-      UserError: if a run logs no synthetic captions.
+      UserError: If a run logs no synthetic captions.
     """
     rows = []
     for group in groups:
@@ -106,7 +106,7 @@ def draw(groups: Sequence[Group], output: Path) -> None:
     """Draws a panel per group: the distribution of the gap over epochs as shades, its mean as a line.
 
     Raises:
-      UserError: if a run logs no synthetic captions or the figure cannot be written.
+      UserError: If a run logs no synthetic captions or the figure cannot be written.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure

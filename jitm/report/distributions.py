@@ -24,9 +24,9 @@ class Distribution:
     """A histogram of similarities.
 
     Attributes:
-      counts: int [BINS], pairs in each bin.
-      mean: of the similarities.
-      deviation: their standard deviation.
+      counts: The number of pairs in each bin, int [BINS].
+      mean: The mean similarity.
+      deviation: The standard deviation of the similarities.
     """
 
     counts: np.ndarray
@@ -64,12 +64,12 @@ def distributions(matrix: Matrix, low: float, high: float) -> list[Distribution]
     """Returns the distributions of a matrix's positive and negative pairs, without a copy of the matrix.
 
     Args:
-      matrix: saved similarities.
-      low: the lower bound of the histograms.
-      high: the upper bound.
+      matrix: Saved similarities.
+      low: The lower bound of the histograms.
+      high: The upper bound.
 
     Raises:
-      UserError: if there is only one image, and so no negative pair.
+      UserError: If there is only one image, and so no negative pair.
     """
     if len(matrix.sims) == 1:
         raise UserError(f'{matrix.path} has one image and so no negative pairs; give a matrix of more')
@@ -101,7 +101,7 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     """Draws the densities of positives and negatives, and their means.
 
     Raises:
-      UserError: if the figure cannot be written.
+      UserError: If the figure cannot be written.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -25,8 +25,8 @@ class Example:
     """A query and what two matrices retrieve for it.
 
     Attributes:
-      query: an image or a text.
-      retrieved: the first candidate, and the rank of the first match, in each of the two matrices.
+      query: An image or a text.
+      retrieved: The first candidate, and the rank of the first match, in each of the two matrices.
     """
 
     query: int
@@ -38,8 +38,8 @@ class Comparison:
     """The queries of one direction by the matrices that are right, i.e. whose first candidate is a match.
 
     Attributes:
-      counts: int [2, 2], the number of queries by whether the first matrix and whether the second is right (1).
-      examples: some of the queries for which only the first matrix is right, and some for which only the second is.
+      counts: The number of queries by whether the first matrix and whether the second is right (1), int [2, 2].
+      examples: Some of the queries for which only the first matrix is right, and some for which only the second is.
     """
 
     counts: np.ndarray
@@ -50,9 +50,9 @@ def compare(first: Matrix, second: Matrix, count: int) -> dict[str, Comparison]:
     """Compares the first candidates of two matrices; ties count against the query.
 
     Args:
-      first: similarities of a split.
-      second: similarities of the same split.
-      count: examples of each kind, evenly spaced over all queries of this kind.
+      first: Similarities of a split.
+      second: Similarities of the same split.
+      count: Examples of each kind, evenly spaced over all queries of this kind.
 
     Returns:
       The comparison of each direction, i2t and t2i.
@@ -93,11 +93,11 @@ class Shown:
     """Examples of two groups, with the data to show them.
 
     Attributes:
-      names: of the two groups.
-      runs: names of the run of each from which the examples are.
-      comparisons: by direction.
-      split: images and captions.
-      pictures: data URIs of images; empty to show their ids.
+      names: The names of the two groups.
+      runs: The name of the run of each group from which the examples are.
+      comparisons: The comparison of each direction.
+      split: Images and captions.
+      pictures: Data URIs of images; empty to show their ids.
     """
 
     names: tuple[str, str]
@@ -134,19 +134,19 @@ def read_examples(
     """Compares the group of the highest rsum with the first of the others, by the first run of each.
 
     Args:
-      groups: all groups.
-      evaluated: the similarities of some of them, by index.
-      found: their hits, by index.
-      split_name: the split of the similarities, such as 'dev'.
-      count: examples of each kind.
-      data_root: the data folder, if it has moved since training.
-      photos: a folder with photographs, see `pictures_of`.
+      groups: All groups.
+      evaluated: The similarities of some of them, by index.
+      found: Their hits, by index.
+      split_name: The split of the similarities, such as 'dev'.
+      count: Examples of each kind.
+      data_root: The data folder, if it has moved since training.
+      photos: A folder with photographs, see `pictures_of`.
 
     Returns:
       The examples; None if there are not two groups with similarities, or `count` is 0.
 
     Raises:
-      UserError: if the data or a photograph cannot be read.
+      UserError: If the data or a photograph cannot be read.
     """
     if len(evaluated) < 2 or not count:
         return None

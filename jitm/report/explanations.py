@@ -46,8 +46,8 @@ def lines(pair: Mapping[str, Any], color: bool) -> str:
     """Formats a pair of `explain.json` for a terminal.
 
     Args:
-      pair: one of the `pairs`.
-      color: whether to show the words on shades of red; if not, their mismatch probability follows in percent.
+      pair: One of the `pairs`.
+      color: Whether to show the words on shades of red; if not, their mismatch probability follows in percent.
 
     Returns:
       Lines: the caption, the verdict, and the words with the corrections of mismatched words below them.
@@ -130,15 +130,15 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFo
     """Writes `explain/explain.json`, and a page `explain.html` or, for attention, a figure per pair (`00.png` ...).
 
     Args:
-      report: see `describe`.
-      pixels: uint8 [I, H, W, 3], or None.
-      folder: the output folder; pages and figures that an older `write` left are removed at the end.
+      report: The content of `explain.json`.
+      pixels: The images, uint8 [I, H, W, 3]; or None.
+      folder: The output folder; pages and figures that an older `write` left are removed at the end.
 
     Returns:
       A sentence that names the folder.
 
     Raises:
-      UserError: if a file was written by somebody else, or cannot be written.
+      UserError: If a file was written by somebody else, or cannot be written.
     """
     pairs = report['pairs']
     described, html, *figures = names(len(pairs))
@@ -165,7 +165,7 @@ def show(report: Mapping[str, Any], color: bool) -> str:
     """Returns mismatched words and their corrections for a terminal; '' for attention.
 
     Args:
-      report: see `describe`.
-      color: whether the terminal supports ANSI colors.
+      report: The content of `explain.json`.
+      color: Whether the terminal supports ANSI colors.
     """
     return '\n'.join(lines(pair, color) for pair in report['pairs'] if 'mismatch' in pair)

@@ -22,8 +22,8 @@ class Vectors(Saved):
     """Saved vectors whose inner products are scores.
 
     Attributes:
-      images: float32 [I, D].
-      texts: float32 [T, D].
+      images: The vectors of the images, float32 [I, D].
+      texts: The vectors of the texts, float32 [T, D].
     """
 
     images: np.ndarray
@@ -52,10 +52,10 @@ def read_vectors(paths: Sequence[Path]) -> list[Vectors]:
     """Reads the vectors of one split from several files.
 
     Args:
-      paths: npz files with `images`, `texts` and `image_of_text`.
+      paths: The npz files, with `images`, `texts` and `image_of_text`.
 
     Raises:
-      UserError: if a file is missing or damaged, is not of the report beside it, or the splits differ.
+      UserError: If a file is missing or damaged, is not of the report beside it, or the splits differ.
     """
     files = [_read(path) for path in paths]
     check_same_data(files)
@@ -90,13 +90,13 @@ def draw(files: Sequence[Vectors], method: str, pairs: int, output: Path) -> Non
     """Draws some images and their texts, with a panel per file and a color per image.
 
     Args:
-      files: vectors of one split.
-      method: see `project`.
-      pairs: number of images, evenly spaced over the split; all, if there are fewer.
-      output: the file of the figure.
+      files: Vectors of one split.
+      method: The projection, see `project`.
+      pairs: Number of images, evenly spaced over the split; all, if there are fewer.
+      output: The file of the figure.
 
     Raises:
-      UserError: if `pairs` is below 2, or the figure cannot be written.
+      UserError: If `pairs` is below 2, or the figure cannot be written.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

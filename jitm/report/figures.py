@@ -67,8 +67,8 @@ def draw_curves(
     Args:
       groups: S groups.
       curves: [S], the curves of each group by quantity.
-      titles: axis label of each quantity, from top to bottom.
-      note: a line below the panels.
+      titles: Axis label of each quantity, from top to bottom.
+      note: A line below the panels.
 
     Returns:
       A matplotlib figure, and the panels of each quantity, from left to right.
@@ -141,7 +141,7 @@ def save(figure: Any, output: Path) -> None:
     """Saves a matplotlib figure in the format of the file's suffix, PNG without one.
 
     Raises:
-      UserError: if the file was written by somebody else, or cannot be written.
+      UserError: If the file was written by somebody else, or cannot be written.
     """
     check_output(output)
     try:

@@ -31,10 +31,10 @@ class RunLog:
     """The config of a run and the lines of its `metrics.jsonl`.
 
     Attributes:
-      workdir: the run directory.
-      config: a nested dict.
-      lines: of `metrics.jsonl`.
-      origins: the configs behind the paths of other runs in the config, see `read_origins`; None to read them.
+      workdir: The run directory.
+      config: A nested dict.
+      lines: The lines of `metrics.jsonl`.
+      origins: The configs behind the paths of other runs in the config, see `read_origins`; None to read them.
     """
 
     workdir: Path
@@ -98,10 +98,10 @@ class Group:
 def read_run_log(workdir: Path) -> RunLog:
     """Reads the config of a run and the lines of its `metrics.jsonl`.
 
-    Lost lines of `metrics.jsonl` are warned of.
+    Lines that `metrics.jsonl` lost cause a warning.
 
     Raises:
-      UserError: if the directory is not a run directory, or `config.json` is not that of its checkpoints.
+      UserError: If the directory is not a run directory, or `config.json` is not that of its checkpoints.
     """
     path = workdir / 'metrics.jsonl'
     try:
@@ -133,7 +133,7 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
     """Identifies the configs of the runs whose weights or mined negatives a run reads.
 
     Args:
-      config: of the run, a nested dict.
+      config: The config of the run, a nested dict.
 
     Returns:
       {path in the config: hash of the configs of the runs behind it}, equal for the seeds of a group. Paths that lead
@@ -159,7 +159,7 @@ def replace_run_paths(config: Mapping[str, Any], replacements: Mapping[str, str]
     """Returns a copy of a config with the paths of other runs (initial weights, mined negatives) replaced.
 
     Args:
-      config: a nested dict.
+      config: A nested dict.
       replacements: {path: what replaces it}; other paths are kept.
     """
     config = json.loads(json.dumps(config))
@@ -176,7 +176,7 @@ def read_groups(workdirs: Sequence[Path]) -> list[Group]:
     """Reads the logs of runs and groups them, see `group_runs`.
 
     Raises:
-      UserError: if a directory is not a run directory, or is given twice.
+      UserError: If a directory is not a run directory, or is given twice.
     """
     return group_runs(map(read_run_log, workdirs))
 
@@ -187,7 +187,7 @@ def group_runs(runs: Iterable[RunLog]) -> list[Group]:
     Where a config names other runs (initial weights, mined negatives), their configs count, not their paths.
 
     Raises:
-      UserError: if a run is given twice, which would count it as two seeds.
+      UserError: If a run is given twice, which would count it as two seeds.
     """
     groups: list[list[RunLog]] = []
     canonical: dict[str, str] = {}
@@ -238,7 +238,7 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     each, keys that all configs have come before others, and names before numbers.
 
     Args:
-      configs: nested dicts with distinct `config_keys`.
+      configs: Nested dicts with distinct `config_keys`.
 
     Returns:
       For each config {key: word}, with the same keys in all.

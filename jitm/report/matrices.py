@@ -46,10 +46,10 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
     """Reads the similarities of one split from several files.
 
     Args:
-      paths: float16 or float32 npy files, each with the image of each text in `image_of_text.npy` beside it.
+      paths: The npy files of float16 or float32, each with the image of each text in `image_of_text.npy` beside it.
 
     Raises:
-      UserError: if a file is missing or damaged, is not of the report beside it, or the splits differ.
+      UserError: If a file is missing or damaged, is not of the report beside it, or the splits differ.
     """
     matrices = [_read_matrix(path) for path in paths]
     check_same_data(matrices)
@@ -60,9 +60,9 @@ def saved_sims(run: RunLog, split: str, data_root: str | None = None) -> Path:
     """Returns the file of `jitm eval --save_sims` for a run.
 
     Args:
-      run: the run.
-      split: such as 'dev'.
-      data_root: the data folder, if it has moved since training; a file of before counts too.
+      run: The run.
+      split: The split, such as 'dev'.
+      data_root: The data folder, if it has moved since training; a file of before counts too.
     """
     paths = [folder_of(run.workdir, split, data_root=root) / SIMS for root in (data_root, None)]
     return next((path for path in paths if path.exists()), paths[0])
@@ -72,15 +72,15 @@ def read_evaluated(groups: Sequence[Group], split: str, data_root: str | None = 
     """Reads the similarities of the groups all of whose runs have saved them.
 
     Args:
-      groups: groups, of runs with validations.
-      split: such as 'dev'.
-      data_root: see `saved_sims`.
+      groups: Groups, of runs with validations.
+      split: The split, such as 'dev'.
+      data_root: The data folder, if it has moved since training; see `saved_sims`.
 
     Returns:
       {index of the group: the similarities of each of its runs}, which may be of different data.
 
     Raises:
-      UserError: if a file is damaged, is not of the report beside it, or is not of the best checkpoint of its run.
+      UserError: If a file is damaged, is not of the report beside it, or is not of the best checkpoint of its run.
     """
     evaluated = {}
     for n, group in enumerate(groups):

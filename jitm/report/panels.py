@@ -26,11 +26,11 @@ def read_split(matrices: Sequence[Matrix], data_root: str | None) -> Split:
     """Reads the split of some matrices, which the report and the config of the first run name.
 
     Args:
-      matrices: similarities of one split.
-      data_root: the data folder, if it has moved since training.
+      matrices: Similarities of one split.
+      data_root: The data folder, if it has moved since training.
 
     Raises:
-      UserError: if there is no report or run, or the data cannot be read, or are of other images or captions.
+      UserError: If there is no report or run, or the data cannot be read, or are of other images or captions.
     """
     matrix = next((matrix for matrix in matrices if matrix.protocol), None)
     if matrix is None:
@@ -46,13 +46,13 @@ def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data
     """Reads the split of a matrix.
 
     Args:
-      matrix: similarities of the split, with a report.
-      data: the sub-dict `data` of the config of its run.
-      split_name: such as 'dev'.
-      data_root: the data folder, if it has moved since training.
+      matrix: Similarities of the split, with a report.
+      data: The sub-dict `data` of the config of its run.
+      split_name: The name of the split, such as 'dev'.
+      data_root: The data folder, if it has moved since training.
 
     Raises:
-      UserError: if the data cannot be read, or are of other images or captions.
+      UserError: If the data cannot be read, or are of other images or captions.
     """
     split = load_split(data, split_name, data_root)
     if split.captions_hash != matrix.captions:
@@ -66,14 +66,14 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
     """Writes a Markdown file of the candidates that each matrix retrieves, and their images if the data have pixels.
 
     Args:
-      matrices: similarities of the split.
-      split: images and texts.
-      images: indices of the images whose best texts are shown.
-      texts: indices of the texts whose best images are shown.
-      output: the file; images are written to a folder beside it.
+      matrices: Similarities of the split.
+      split: Images and texts.
+      images: Indices of the images whose best texts are shown.
+      texts: Indices of the texts whose best images are shown.
+      output: The file; images are written to a folder beside it.
 
     Raises:
-      UserError: if an index is out of range, or the file cannot be written.
+      UserError: If an index is out of range, or the file cannot be written.
     """
     for kind, indices, total in (('image', images, split.num_images), ('text', texts, split.num_texts)):
         for index in indices:
@@ -120,11 +120,11 @@ def markdown(
     """Returns the retrieved candidates as Markdown, with a column per matrix; matches are ticked.
 
     Args:
-      names: of the matrices.
-      split: images and texts.
-      texts_of: image -> the texts retrieved by each matrix.
-      images_of: text -> the images retrieved by each matrix.
-      folder: the folder of the images, relative to the file. Without pixels, an image is shown as its first text.
+      names: The names of the matrices.
+      split: Images and texts.
+      texts_of: Image -> the texts retrieved by each matrix.
+      images_of: Text -> the images retrieved by each matrix.
+      folder: The folder of the images, relative to the file. Without pixels, an image is shown as its first text.
     """
 
     def show_text(text: int) -> str:

@@ -49,7 +49,7 @@ def thumbnail(photo: Photo) -> bytes:
     """Returns a photograph, as models see it, as JPEG of at most `EDGE` pixels on each side.
 
     Raises:
-      UserError: if the file is not an image.
+      UserError: If the file is not an image.
     """
     buffer = io.BytesIO()
     _reduced(photo).save(buffer, format='JPEG', quality=80)
@@ -60,15 +60,15 @@ def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dic
     """Returns the pictures of some images as data URIs.
 
     Args:
-      split: its pixels are used if it has them.
-      images: indices of the images.
-      photos: a folder with the files `IMAGE_ID`, with or without a suffix of an image, or None.
+      split: Its pixels are used if it has them.
+      images: Indices of the images.
+      photos: A folder with the files `IMAGE_ID`, with or without a suffix of an image, or None.
 
     Returns:
       {image: data URI}; empty without pixels and folder.
 
     Raises:
-      UserError: if the folder lacks one of the images, or the file is not an image.
+      UserError: If the folder lacks one of the images, or the file is not an image.
     """
     if photos is not None:
         return {image: uri(thumbnail(_find(photos, split.image_ids[image])), 'jpeg') for image in images}
@@ -88,7 +88,7 @@ def pixels_of(split: Split, image: int, photos: Path | None) -> np.ndarray | Non
     """Returns the pixels of an image, uint8 [H, W, 3]; None without pixels and folder, see `pictures_of`.
 
     Raises:
-      UserError: if the folder lacks the image, or the file is not an image.
+      UserError: If the folder lacks the image, or the file is not an image.
     """
     if photos is not None:
         return np.asarray(_reduced(_find(photos, split.image_ids[image])))

@@ -19,24 +19,24 @@ def row_of(run: RunLog) -> dict[str, Any]:
     """Returns the row of a run.
 
     Args:
-      run: a run with at least one validation.
+      run: A run with at least one validation.
 
     Returns:
-      run: the run directory as given.
-      seed: of the config.
-      split: of the validations.
-      epochs: of the config.
-      steps: of the last validation.
-      train_seconds: until the last validation, as far as `timing.jsonl` has it; None without this file.
-      validation_seconds: likewise.
-      best_epoch: of the highest validation rsum, the first of ties.
-      metrics: of this validation; recalls and rsum in percent.
-      rsum_by_epoch: pairs of epoch and rsum.
-      config: without the `run` sub-dict, which does not change results.
-      origins: the configs behind the paths of other runs in the config, see `read_origins`.
+      run: The run directory as given.
+      seed: The seed of the config.
+      split: The split of the validations.
+      epochs: The number of epochs of the config.
+      steps: The step of the last validation.
+      train_seconds: The time of training until the last validation, from `timing.jsonl`; None without this file.
+      validation_seconds: The time of the validations, likewise from `timing.jsonl`.
+      best_epoch: The epoch of the highest validation rsum, the first of ties.
+      metrics: The metrics of this validation; recalls and rsum in percent.
+      rsum_by_epoch: Pairs of epoch and rsum.
+      config: The config without the sub-dict `run`, which does not change results.
+      origins: The configs behind the paths of other runs in the config, see `read_origins`.
 
     Raises:
-      UserError: if there is no validation yet, or `timing.jsonl` is damaged.
+      UserError: If there is no validation yet, or `timing.jsonl` is damaged.
     """
     validations, best = run.require_validations(), run.best_validation()
     return {
@@ -68,7 +68,7 @@ def run_of(row: Mapping[str, Any]) -> RunLog:
     """Returns a run as its row describes it: all validations with rsum, the best one with all metrics.
 
     Raises:
-      KeyError: if the row lacks a key.
+      KeyError: If the row lacks a key.
     """
     lines = [{'part': row['split'], 'epoch': epoch, 'rsum': rsum} for epoch, rsum in row['rsum_by_epoch']]
     lines = [line | (row['metrics'] if line['epoch'] == row['best_epoch'] else {}) for line in lines]
@@ -82,7 +82,7 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
       {run: row}, in the order of the file.
 
     Raises:
-      UserError: if the file cannot be read, or a line is not a row.
+      UserError: If the file cannot be read, or a line is not a row.
     """
     try:
         with open_file(path, 'r', encoding='utf-8') as file:
@@ -107,11 +107,11 @@ def update_rows(groups: Sequence[Group], path: Path) -> None:
     """Writes the rows of runs to a file, where they replace the rows of the same runs; others are kept.
 
     Args:
-      groups: the runs.
-      path: the file; it is created if needed.
+      groups: The runs.
+      path: The file; it is created if needed.
 
     Raises:
-      UserError: if a run has no validation yet, or the file is damaged or cannot be written.
+      UserError: If a run has no validation yet, or the file is damaged or cannot be written.
     """
     new = {row['run']: row for group in groups for row in map(row_of, group.runs)}
     rows = (read_rows(path) if path.exists() else {}) | new
@@ -124,11 +124,11 @@ def read_runs(paths: Iterable[Path], patterns: Sequence[str] = ()) -> list[RunLo
     """Reads runs from their directories and from files of rows.
 
     Args:
-      paths: run directories and files of rows.
-      patterns: shell patterns of the names of the runs to keep, such as `runs/vse0_*`; all if there is none.
+      paths: Run directories and files of rows.
+      patterns: Shell patterns of the names of the runs to keep, such as `runs/vse0_*`; all if there is none.
 
     Raises:
-      UserError: if a path is neither, or no run has a name of one of the patterns.
+      UserError: If a path is neither, or no run has a name of one of the patterns.
     """
     runs = []
     for path in paths:

@@ -24,7 +24,7 @@ def best_values(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
       {metric: a list per group of the values of its seeds}; recalls and rsum in percent.
 
     Raises:
-      UserError: if a run has no validation yet.
+      UserError: If a run has no validation yet.
     """
     best = [[run.best_validation() for run in group.runs] for group in groups]
     has_distance = all(DISTANCE in line for lines in best for line in lines)
@@ -50,7 +50,7 @@ def summary(groups: Sequence[Group]) -> str:
       deviation over seeds.
 
     Raises:
-      UserError: if a run has no validation yet.
+      UserError: If a run has no validation yet.
     """
     values = best_values(groups)
     header = ['group', *(RECALLS.get(metric, 'MD') for metric in values), 'best epoch', 'runs']

@@ -28,7 +28,7 @@ def read_points(run: RunLog) -> dict[str, Points]:
     """Reads (epoch, value) of each quantity; empty for quantities that the run does not log.
 
     Raises:
-      UserError: if the run has no line of training.
+      UserError: If the run has no line of training.
     """
     member = run.config['evaluation']['member']
     lines = run.require_training()
@@ -83,7 +83,7 @@ def training(groups: Sequence[Group]) -> str:
       percent. Mean and sample standard deviation over seeds.
 
     Raises:
-      UserError: if a run has no line of training.
+      UserError: If a run has no line of training.
     """
     rows = []
     for group in groups:
@@ -108,7 +108,7 @@ def figure_of(groups: Sequence[Group]) -> Any:
     """Returns a matplotlib figure of the curves of each quantity that is logged.
 
     Raises:
-      UserError: if a run has no line of training.
+      UserError: If a run has no line of training.
     """
     figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], QUANTITIES, NOTE)
     for quantity, row in panels.items():
@@ -127,6 +127,6 @@ def draw(groups: Sequence[Group], output: Path) -> None:
     """Draws the curves of each quantity that is logged.
 
     Raises:
-      UserError: if a run has no line of training, or the figure cannot be written.
+      UserError: If a run has no line of training, or the figure cannot be written.
     """
     save(figure_of(groups), output)

@@ -16,7 +16,7 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     """Returns the curve of each metric over the runs of a group.
 
     Raises:
-      UserError: if a run has no validation, or there is no epoch of which all have one.
+      UserError: If a run has no validation, or there is no epoch of which all have one.
     """
     runs = list(runs)
     lines = [run.require_validations() for run in runs]
@@ -40,7 +40,7 @@ def validation(groups: Sequence[Group]) -> str:
       of the first group.
 
     Raises:
-      UserError: if a run has no validation.
+      UserError: If a run has no validation.
     """
     by_group = [curves(group.runs) for group in groups]
     first = {name: max(best.mean) for name, best in by_group[0].items()}
@@ -59,7 +59,7 @@ def draw(groups: Sequence[Group], output: Path) -> None:
     """Draws the curves.
 
     Raises:
-      UserError: if a run has no validation or the figure cannot be written.
+      UserError: If a run has no validation or the figure cannot be written.
     """
     figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], TITLES, NOTE)
     for row in panels.values():

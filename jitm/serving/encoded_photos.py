@@ -21,7 +21,7 @@ def features_of_photos(network: FeatureNetwork, photos: Sequence[Photo], transfo
       transform: How they become pixels.
 
     Raises:
-      UserError: if a photo cannot be read.
+      UserError: If a photo cannot be read.
     """
     view, size = crops_of(transform, network.crops), network.images_per_call
 

@@ -30,7 +30,7 @@ class Explored:
           data: The split.
 
         Raises:
-          UserError: if an image of the split cannot be read any more.
+          UserError: If an image of the split cannot be read any more.
         """
         self.name, self._run, self._data = str(run.run.workdir), run, data
         self._images: Encoding | Index = (
@@ -107,7 +107,7 @@ def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = No
       data_root: The data folder, if it has moved since training.
 
     Raises:
-      UserError: if a run or the data cannot be read.
+      UserError: If a run or the data cannot be read.
     """
     runs = [load_run(workdir) for workdir in workdirs]
     split = read_split(runs, split_name, data_root)

@@ -24,7 +24,7 @@ def export(index: Index, path: Path) -> None:
       path: The output file, new or of jitm.
 
     Raises:
-      UserError: if the file was written by somebody else or cannot be written, or FAISS is not installed.
+      UserError: If the file was written by somebody else or cannot be written, or FAISS is not installed.
     """
     check_export(path)
     import faiss

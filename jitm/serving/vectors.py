@@ -97,7 +97,7 @@ class VectorSearch:
           The hits of each query in descending order of their scores, equal scores in the order of the vectors.
 
         Raises:
-          UserError: if `top_k` is not positive.
+          UserError: If `top_k` is not positive.
         """
         check_top_k(top_k)
         step = max(1, MAX_SCORES // len(self._vectors))
