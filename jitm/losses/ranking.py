@@ -93,7 +93,8 @@ def selective_contrastive(
 ) -> PerQuery:
     """SCT (Li et al., 2023, eq. 16): [margin + s_n - s_p]_+ of the hardest negative n if s_n < s_p, else s_n.
 
-    The loss is below 0 where s_p <= s_n < 0. Published: sum; margin 0.2.
+    The loss is below 0 where s_p <= s_n < 0. Xuan et al. (2020), for image retrieval, weight s_n and take a softmax of
+    the pair in place of the hinge. Published: sum; margin 0.2.
     """
     negatives, valid = prepare(scores, positives, negatives)
     negative = hardest_negative(scores, negatives)

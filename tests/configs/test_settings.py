@@ -1,4 +1,6 @@
 import re
+import runpy
+import shutil
 
 import pytest
 
@@ -103,3 +105,12 @@ def test_settings_initialize_from_runs_of_settings():
 def test_wrong_words_are_refused(setting, message):
     with pytest.raises(ValueError, match=re.escape(message) + '$' if message.endswith('f8k') else re.escape(message)):
         load(setting)
+
+
+def test_a_copy_of_a_file_has_no_reduced_variants(tmp_path):
+    """They would be those of the original."""
+    shutil.copy(ROOT / 'configs' / 'vse.py', tmp_path)
+    get_config = runpy.run_path(str(tmp_path / 'vse.py'))['get_config']
+    assert get_config('fc,max,coco') == module_of('vse').get_config('fc,max,coco')
+    with pytest.raises(ValueError, match="has the unknown word 'f8k'"):
+        get_config('fc,max,f8k')
