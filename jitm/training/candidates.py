@@ -1,10 +1,7 @@
 """Retrieval candidates: the global batch, mined or sampled negatives, and a shortlist of the hardest of many.
 
-A source of candidates is a function that scores the candidates of this device's pairs with a bound model, and returns
-the rankings of the global batch by name, and the losses of token predictions by the name of their term. It is called
-by each model that trains and, if it chooses nothing, in evaluation mode by the models that others learn from: the
-scores of an anchor are those of the same ranking by the anchor. `jitm.training.generated` has the sources of synthetic
-captions and token predictions.
+A source of candidates is a function, see `Source`. The scores of an anchor are those of the same ranking by the anchor.
+`jitm.training.generated` has the sources of synthetic captions and token predictions.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,10 +28,12 @@ class Source(NamedTuple):
     """A source of rankings, of token losses, or of both.
 
     Attributes:
-      rank: `(matcher, images, texts, batch, chosen, train) -> (rankings, token losses)`, with the bound model, this
-        device's encoded pairs and batch, and what was chosen.
-      choose: `(models, name, batch, key) -> chosen`, the candidates of the model of this name, chosen without gradient;
-        None for a source that chooses nothing.
+      rank: `(matcher, images, texts, batch, chosen, train) -> (rankings, token losses)`: scores candidates with a bound
+        model, given the encoded images and texts and the part of the batch on this device, what `choose` returned, and
+        whether the model trains. The result is that of the global batch. A model that others learn from is scored with
+        `train=False`, and only by sources without `choose`.
+      choose: `(models, name, batch, key) -> chosen`: chooses the candidates of this device's queries for the model of
+        this name, without gradient; `models` are all models that train together. None if nothing is chosen.
     """
 
     rank: Callable[..., tuple[Rankings, TokenLosses]]
@@ -56,13 +55,8 @@ def in_batch(
     The E views of a pair match each other. In training, mined negatives of the batch are scored too.
 
     Args:
-      matcher: the bound model.
-      images: this device's encoded images.
-      texts: their encoded texts.
-      batch: this device's part of the batch.
-      chosen: nothing.
-      train: whether to score as in training.
-      same_image: how another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
+      matcher, images, texts, batch, chosen, train: see `Source`.
+      same_image: How another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
         or 'ignored'.
 
     Returns:
@@ -146,11 +140,8 @@ def choose_hardest(
     """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
 
     Args:
-      models: all models that train together.
-      name: the model that chooses.
-      batch: this device's part of the batch.
-      key: not used.
-      num_hard: H, the candidates of each query.
+      models, name, batch, key: see `Source`.
+      num_hard: H, the number of candidates of each query.
 
     Returns:
       Direction -> int [B, H], rows of `all_candidates`, and bool [B, H], which of them are real. H is smaller in a
@@ -190,13 +181,7 @@ def shortlist(
     31 are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
     extra pairs.
 
-    Args:
-      matcher: the bound model.
-      images: this device's encoded images.
-      texts: their encoded texts.
-      batch: this device's part of the batch.
-      chosen: see `choose_hardest`.
-      train: whether to score as in training.
+    `chosen` is what `choose_hardest` returns.
 
     Returns:
       The rankings `i2t` and `t2i` [B, 1 + H].
@@ -226,14 +211,6 @@ def sampled(
 
     The query is the image if the text of `Batch.mismatched` was replaced, the text otherwise. The other query has no
     negative, so a loss of 0.
-
-    Args:
-      matcher: the bound model.
-      images: this device's encoded images.
-      texts: their encoded texts.
-      batch: this device's part of the batch.
-      chosen: nothing.
-      train: whether to score as in training.
 
     Returns:
       The rankings `i2t` and `t2i` [B, 2].

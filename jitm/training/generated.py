@@ -26,13 +26,8 @@ def matcher_predictions(
     """Computes the losses of what the model predicts of matching pairs, see `Matcher.predict_tokens`.
 
     Args:
-      matcher: the bound model.
-      images: this device's encoded images.
-      texts: not used.
-      batch: this device's part of the batch.
-      chosen: nothing.
-      train: whether the model trains; anchors predict nothing.
-      terms: the token terms of these predictions.
+      matcher, images, texts, batch, chosen, train: see `Source`. Anchors predict nothing.
+      terms: The token terms of these predictions.
 
     Raises:
       UserError: if the model does not make the predictions of a term.
@@ -57,13 +52,8 @@ def masked_captions(
     """Computes the losses of masked words as the model's `mlm` head predicts them, for all K masked views of a caption.
 
     Args:
-      matcher: the bound model.
-      images: this device's encoded images.
-      texts: not used.
-      batch: this device's part of the batch.
-      chosen: nothing.
-      train: whether the model trains; anchors predict nothing.
-      terms: the token terms of these predictions.
+      matcher, images, texts, batch, chosen, train: see `Source`. Anchors predict nothing.
+      terms: The token terms of these predictions.
     """
     del texts, chosen
     if not (terms and train):
@@ -84,11 +74,8 @@ def generate(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, synt
     """Generates synthetic captions for this device's images and keeps the hardest.
 
     Args:
-      models: all models that train together.
-      name: the model that chooses among the captions.
-      batch: this device's part of the batch.
-      key: random key for sampling.
-      synthesis: how the captions are generated and chosen.
+      models, name, batch, key: see `Source`. The model of this name chooses among the captions.
+      synthesis: How the captions are generated and chosen.
     """
     keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
     return synthesis.choose(*models[name], models[synthesis.generator], batch, keys)
@@ -107,13 +94,8 @@ def generated_captions(
     """Ranks each image's caption against synthetic negatives, and reads their mismatched words in the same pass.
 
     Args:
-      matcher: the bound model.
-      images: this device's encoded images.
-      texts: not used.
-      batch: this device's part of the batch.
-      chosen: the synthetic captions, see `generate`.
-      train: not used; the captions are scored in training only.
-      terms: the token terms of `HEADS`.
+      matcher, images, texts, batch, chosen, train: see `Source`. What is chosen are the captions of `generate`.
+      terms: The token terms of `HEADS`.
 
     Returns:
       The ranking `generated` [B, 1 + m], and the token losses.

@@ -46,14 +46,14 @@ def train_step(
     steps return it unchanged too, because its step is no longer that of the batch.
 
     Args:
-      state: the state before the step.
-      batch: this device's part of the batch.
-      members: the models that train together; no gradient flows through the scores of another model.
-      terms: the objective of each trained model, see `terms_of`.
-      sources: where rankings and token losses come from, in the order in which they are computed.
-      seed: seed for dropout and sampling.
-      steps_per_epoch: turns the step into the epoch, which decides which terms are active.
-      epochs: total number of epochs of the run.
+      state: The state before the step.
+      batch: The part of the batch on this device.
+      members: The models that train together; no gradient flows through the scores of another model.
+      terms: The objective of each trained model, see `terms_of`.
+      sources: The sources of rankings and token losses, in the order in which they are computed.
+      seed: The seed of dropout and sampling.
+      steps_per_epoch: The number of steps of an epoch, which decides which terms are active.
+      epochs: The number of epochs of the run.
 
     Returns:
       The state after the step, and metrics: `NAME/METRIC` of each model, and `finite`.
@@ -81,7 +81,7 @@ def train_step(
         rankings, token_losses, batch_stats = {}, {}, {}
         for name, member in trained.items():
             variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
-            scored = score(member.model, variables, sources, batch, chosen[name], keys[name])
+            scored = score(member.model, variables, sources=sources, batch=batch, chosen=chosen[name], key=keys[name])
             rankings[name], token_losses[name], batch_stats[name] = scored
         others = anchors | jax.lax.stop_gradient(rankings)
         rankings = {
@@ -123,6 +123,7 @@ def train_step(
 def score(
     model: Matcher,
     variables: chex.ArrayTree,
+    *,
     sources: Sequence[Source],
     batch: Batch,
     chosen: Sequence[Any],
@@ -131,12 +132,12 @@ def score(
     """Scores the candidates of all sources with one model in training.
 
     Args:
-      model: the matcher.
-      variables: its parameters and batch statistics.
-      sources: where rankings and token losses come from.
-      batch: this device's part of the batch.
-      chosen: what each source chose.
-      key: random key for dropout.
+      model: The matcher.
+      variables: The parameters and batch statistics of the matcher.
+      sources: The sources of rankings and token losses.
+      batch: The part of the batch on this device.
+      chosen: What each source chose.
+      key: The random key for dropout.
 
     Returns:
       The rankings and the token losses of the global batch, and the batch statistics after it.
@@ -198,12 +199,12 @@ def diagnose(
     """Computes the diagnostics of every model, `NAME/METRIC`.
 
     Args:
-      members: the models that train together.
-      terms: the objective.
-      rankings: of each trained model.
-      anchors: the rankings of each model that others learn from and that does not train.
-      gradients: of each trained model.
-      epoch: int [].
+      members: The models that train together.
+      terms: The objective.
+      rankings: The rankings of each trained model.
+      anchors: The rankings of each model that others learn from and that does not train.
+      gradients: The gradients of each trained model.
+      epoch: The epoch, int [].
     """
     metrics = {}
     for name, of_model in rankings.items():
