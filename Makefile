@@ -15,7 +15,7 @@ SHORT := awk '/^Collecting/ {sub(/[^A-Za-z0-9_.-].*/, "", $$2); printf "%s ", $$
 .venv/runtime: pyproject.toml
 	@echo "Creating .venv"
 	@$(PYTHON) -m venv .venv
-	@echo "Downloading jitm's requirements (about 300 MB, a minute or two):"
+	@echo "Downloading jitm's requirements (about 250 MB, a minute or two):"
 	@$(PIP) -e . | $(SHORT)
 	@touch $@
 
