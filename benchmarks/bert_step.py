@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.results import Row
-from jitm import config as config_lib
 from jitm import configs, parallel
+from jitm.models import make as make_lib
 from jitm.training.members import Gradient, Member, init_members
 from jitm.training.objective import make_terms
 from jitm.training.setup import make_optimizer
@@ -47,7 +47,7 @@ def measure(dtype: str, batch: Batch, steps: int) -> Row:
     config = configs.load(SETTING)
     config.model.text.dtype = dtype
     config = config.to_dict()
-    model = config_lib.make_model(config['model'], WORD_PIECES)
+    model = make_lib.make_model(config['model'], WORD_PIECES)
     optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
     members = {'target': Member(model, Gradient(), optimizer)}
     parts = {'terms': make_terms(config['terms']), 'sources': (make_retrieval(config['candidates']),)}

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 
 from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
-from jitm import config as config_lib
 from jitm import configs, parallel
+from jitm.models import make as make_lib
 from jitm.training.members import init_members, make_members
 from jitm.training.setup import make_optimizer, set_up
 from jitm.training.sources import make_objective
@@ -52,7 +52,7 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
 
     The batch has the layout of `parallel.split_rows`.
     """
-    models = {name: config_lib.make_model(config_lib.member_model(config, name), words) for name in config['members']}
+    models = {name: make_lib.make_model(make_lib.member_model(config, name), words) for name in config['members']}
     optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
     members = make_members(config['members'], models, optimizer)
     terms, sources = make_objective(config)
@@ -67,7 +67,7 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
 
 def compile_forward(config: dict, words: int, state: TrainState, batch: Batch) -> Callable:
     """Compiles only the forward pass of an anchor, with its own weights."""
-    model, (_, sources) = config_lib.make_model(config['model'], words), make_objective(config)
+    model, (_, sources) = make_lib.make_model(config['model'], words), make_objective(config)
     variables = jax.tree.map(jnp.copy, state.members['target'].variables)
     score = functools.partial(score_as_anchor, model, sources=sources)
     compiled = jax.pmap(

@@ -27,13 +27,13 @@ import numpy as np
 from benchmarks import results
 from benchmarks.lengths import caption_lengths
 from benchmarks.results import Row
-from jitm import config as config_lib
 from jitm import configs, parallel
 from jitm.data.reading import LENGTH_MULTIPLE, bucket
 from jitm.errors import UserError
 from jitm.inference.block_shape import MAX_TEXTS
 from jitm.inference.engine import score
 from jitm.losses.ranking import max_of_hinges
+from jitm.models import make as make_lib
 from jitm.models.matcher import Matcher
 from jitm.types import DTYPES, Elements
 
@@ -86,7 +86,7 @@ def make_elements(count: int, lengths: np.ndarray, length: int, dim: int, dtype:
 def make_model(name: str, dim: int) -> Matcher:
     """Returns a published model with another embedding size."""
     config = configs.load(SETTINGS[name]).to_dict()
-    return config_lib.make_model(config['model'] | {'embed_dim': dim}, vocab_size=8)
+    return make_lib.make_model(config['model'] | {'embed_dim': dim}, vocab_size=8)
 
 
 def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> tuple[float, float]:

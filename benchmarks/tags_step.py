@@ -25,10 +25,10 @@ from benchmarks.bert_step import random_batch
 from benchmarks.members import seconds
 from benchmarks.results import Row
 from benchmarks.scoring import matmul_gflops
-from jitm import config as config_lib
 from jitm import configs, parallel
 from jitm.errors import UserError
 from jitm.layers.transformer import SIZES, BERTSize
+from jitm.models import make as make_lib
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
 from jitm.training.candidates import Source
@@ -242,7 +242,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         args.pairs or (PAIRS_ON_CPU if jax.default_backend() == 'cpu' else all_pairs), args.positives
     )
     config = configs.load(SETTING).model.to_dict() | {'size': args.size, 'dtype': args.dtype}
-    model = config_lib.make_model(config, args.vocabulary)
+    model = make_lib.make_model(config, args.vocabulary)
     given = random_inputs(timed, args.positives, args.words, args.regions, args.vocabulary)
     first = jax.tree.map(lambda x: x[:1], (given.batch.images, given.batch.texts))
     params = jax.jit(model.init)(jax.random.key(0), *first)['params']
