@@ -168,7 +168,7 @@ _KNOWN = {
 }
 
 
-class _Unpickler(BoundedUnpickler):
+class _TorchUnpickler(BoundedUnpickler):
     """Calls the functions in `_KNOWN` only, and collects the storages that tensors refer to."""
 
     def __init__(self, file: io.IOBase, path: Path) -> None:
@@ -233,7 +233,7 @@ def _load_zip(path: Path) -> Any:
         if 'byteorder' in infos and archive.read(infos['byteorder']).strip() != b'little':
             raise ValueError('its numbers are big-endian')
         with archive.open(infos['data.pkl']) as file:
-            unpickler = _Unpickler(file, path)
+            unpickler = _TorchUnpickler(file, path)
             result = unpickler.load()
     for key, storage in unpickler.storages.items():
         info = infos[f'data/{key}']
@@ -258,12 +258,12 @@ def _load_legacy(path: Path) -> Any:
     if tarfile.is_tarfile(path):
         raise UserError(f'{path} was written by torch before 0.1.10; save it again with a later version')
     with path.open('rb') as file:
-        heads = [_Unpickler(file, path).load() for _ in range(3)]
+        heads = [_TorchUnpickler(file, path).load() for _ in range(3)]
         if heads[:2] != [LEGACY_MAGIC, LEGACY_PROTOCOL] or not heads[2]['little_endian']:
             raise ValueError('it has no header of torch')
-        unpickler = _Unpickler(file, path)
+        unpickler = _TorchUnpickler(file, path)
         result = unpickler.load()
-        for key in _Unpickler(file, path).load():
+        for key in _TorchUnpickler(file, path).load():
             storage = unpickler.storages[key]
             (count,) = struct.unpack('<q', file.read(8))
             start, size = file.tell(), count * storage.dtype.itemsize
