@@ -39,6 +39,7 @@ NAMED = {  # pattern of a key -> what its value names
     '*model.*.name': Named('jitm.layers', is_module),
     'optimizer.name': Named('jitm.training.optimizer'),
     'data.source': Named('jitm.data'),
+    'candidates.source': Named('jitm.training.candidates'),
     'relevance.source': Named('jitm.data'),
     'scene_graphs.source': Named('jitm.data'),
 }

@@ -1,11 +1,12 @@
-"""Retrieval candidates: the global batch, mined or sampled negatives, and a shortlist of the hardest of many.
+"""Sources of retrieval candidates: the global batch with mined negatives, sampled negatives, and a shortlist.
 
-A source of candidates is a function, see `Source`. The scores of an anchor are those of the same ranking by the anchor.
-`jitm.training.generated` has the sources of synthetic captions and token predictions.
+A public function makes a `Source` from the keys of the section `candidates`. The scores of an anchor are those of the
+same ranking by the anchor. `jitm.training.generated` has the sources of synthetic captions and token predictions.
 """
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import chex
 import einops
@@ -14,58 +15,32 @@ import jax.numpy as jnp
 
 from jitm import parallel
 from jitm.models.matcher import Encoding, Matcher
-from jitm.types import Batch, Count, Pairs, Ranking
+from jitm.training.source import Models, Rankings, Source, TokenLosses, rank_list
+from jitm.types import Batch, Count, Index, Pairs, Ranking
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 MARGIN_TEMPERATURE = 5.0  # tau: differences in CIDEr divided by tau are 0.2 on average
 
-Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
-Rankings = dict[str, Ranking]
-TokenLosses = dict[str, chex.Array]  # name of a token term -> its unreduced loss of every pair, [B]
 
-
-class Source(NamedTuple):
-    """A source of rankings, of token losses, or of both.
-
-    Attributes:
-      rank: `(matcher, images, texts, batch, chosen, train) -> (rankings, token losses)`: scores candidates with a bound
-        model, given the encoded images and texts and the part of the batch on this device, what `choose` returned, and
-        whether the model trains. The result is that of the global batch. A model that others learn from is scored with
-        `train=False`, and only by sources without `choose`.
-      choose: `(models, name, batch, key) -> chosen`: chooses the candidates of this device's queries for the model of
-        this name, without gradient; `models` are all models that train together. None if nothing is chosen.
-    """
-
-    rank: Callable[..., tuple[Rankings, TokenLosses]]
-    choose: Callable[..., chex.ArrayTree] | None = None
-
-
-def in_batch(
-    matcher: Matcher,
-    images: Encoding,
-    texts: Encoding,
-    batch: Batch,
-    chosen: None,
-    train: bool,
-    *,
-    same_image: Literal[*SAME_IMAGE],
-) -> tuple[Rankings, TokenLosses]:
-    """Ranks the captions of the global batch for each image and its images for each caption.
+def in_batch(same_image: Literal[*SAME_IMAGE]) -> Source:
+    """Ranks the captions of the global batch for each image and its images for each caption, [E B, E B].
 
     The E views of a pair match each other. In training, mined negatives of the batch are scored too.
 
     Args:
-      matcher, images, texts, batch, chosen, train: see `Source`.
       same_image: How another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
         or 'ignored'.
-
-    Returns:
-      The rankings `i2t` and `t2i` [E B, E B].
     """
+    return Source(functools.partial(_rank_in_batch, same_image=same_image))
+
+
+def _rank_in_batch(
+    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, same_image: str
+) -> tuple[Rankings, TokenLosses]:
     del chosen
     rows = _score(matcher.similarity, matcher, images, parallel.all_gather(texts), train)
     scores, image_index = parallel.all_gather((rows, batch.image_index))
-    positives, negatives = batch_masks(image_index, len(scores) // len(image_index), same_image)
+    positives, negatives = _batch_masks(image_index, len(scores) // len(image_index), same_image)
     rankings = {
         'i2t': Ranking(scores, positives, negatives, temperature=matcher.temperature),
         't2i': Ranking(scores.T, positives, negatives, temperature=matcher.temperature),
@@ -74,17 +49,17 @@ def in_batch(
         views = len(scores) // len(image_index)
         relevance = parallel.all_gather(batch.relevance).repeat(views, axis=0).repeat(views, axis=1)
         for direction, phi in (('i2t', relevance), ('t2i', relevance.T)):
-            margins = relevance_margins(phi)
+            margins = _relevance_margins(phi)
             rankings[direction] = rankings[direction].replace(margins=margins)
     if train and batch.offline is not None:
-        offline = parallel.all_gather(score_offline(matcher, images, texts, batch.offline))
+        offline = parallel.all_gather(_score_offline(matcher, images, texts, batch.offline))
         for direction, (with_query, of_pair) in offline.items():
             changed = rankings[direction].replace(offline_scores=with_query, offline_pair_scores=of_pair)
             rankings[direction] = changed
     return rankings, {}
 
 
-def batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[chex.Array, chex.Array]:
+def _batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[chex.Array, chex.Array]:
     """Returns the positives and the negatives of `in_batch`, bool [E B, E B].
 
     Args:
@@ -97,7 +72,7 @@ def batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[c
     return of_image if same_image == 'positive' else of_pair, ~of_pair if same_image == 'negative' else ~of_image
 
 
-def relevance_margins(relevance: chex.Array) -> chex.Array:
+def _relevance_margins(relevance: chex.Array) -> chex.Array:
     """Returns the margins (phi(p) - phi(n)) / tau of SAM (Biten et al., 2022; not checked against its text).
 
     Args:
@@ -109,7 +84,7 @@ def relevance_margins(relevance: chex.Array) -> chex.Array:
     return (jnp.diagonal(relevance)[:, None] - relevance) / MARGIN_TEMPERATURE
 
 
-def score_offline(
+def _score_offline(
     matcher: Matcher, images: Encoding, texts: Encoding, offline: tuple[Pairs, Pairs]
 ) -> dict[str, tuple[chex.Array, chex.Array]]:
     """Scores mined negatives in training, each set of pairs encoded by itself as in the code of Chen et al. (2020).
@@ -134,7 +109,21 @@ def score_offline(
     return {'i2t': (of_image, of_negatives), 't2i': (of_text, of_partners)}
 
 
-def choose_hardest(
+def shortlist(num_extra: Index, num_hard: Count) -> Source:
+    """Ranks the hardest of many candidates, [B, 1 + H]: all are scored without gradient, the chosen ones again with it.
+
+    This is how UNITER trains with hard negatives (Chen et al., 2020b, released code): 399 random candidates, of which
+    31 are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
+    extra pairs.
+
+    Args:
+      num_extra: P.
+      num_hard: H, the number of candidates that each query keeps.
+    """
+    return Source(_rank_chosen, functools.partial(_choose_hardest, num_hard=num_hard), num_extra=num_extra)
+
+
+def _choose_hardest(
     models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, num_hard: Count
 ) -> dict[str, tuple[chex.Array, chex.Array]]:
     """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
@@ -144,7 +133,7 @@ def choose_hardest(
       num_hard: H, the number of candidates of each query.
 
     Returns:
-      Direction -> int [B, H], rows of `all_candidates`, and bool [B, H], which of them are real. H is smaller in a
+      Direction -> int [B, H], rows of `_all_candidates`, and bool [B, H], which of them are real. H is smaller in a
       batch with fewer candidates, such as the last one of an epoch.
     """
     del key
@@ -152,7 +141,7 @@ def choose_hardest(
 
     def choose(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        all_images, all_texts = all_candidates(matcher, images, texts, batch, train=False)
+        all_images, all_texts = _all_candidates(matcher, images, texts, batch, train=False)
         index = parallel.all_gather(batch.image_index)
         if batch.extra is not None:
             index = jnp.concatenate([index, parallel.all_gather(batch.extra_index)])
@@ -167,7 +156,7 @@ def choose_hardest(
     return model.apply(variables, method=choose)
 
 
-def shortlist(
+def _rank_chosen(
     matcher: Matcher,
     images: Encoding,
     texts: Encoding,
@@ -175,18 +164,8 @@ def shortlist(
     chosen: Mapping[str, tuple[chex.Array, chex.Array]],
     train: bool,
 ) -> tuple[Rankings, TokenLosses]:
-    """Ranks the hardest of many candidates: all are scored without gradient, the chosen ones again with it.
-
-    This is how UNITER trains with hard negatives (Chen et al., 2020b, released code): 399 random candidates, of which
-    31 are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
-    extra pairs.
-
-    `chosen` is what `choose_hardest` returns.
-
-    Returns:
-      The rankings `i2t` and `t2i` [B, 1 + H].
-    """
-    all_images, all_texts = all_candidates(matcher, images, texts, batch, train)
+    """Scores the matching pairs and what `_choose_hardest` returned."""
+    all_images, all_texts = _all_candidates(matcher, images, texts, batch, train)
     rankings = {}
     for direction, queries, positives, candidates in (
         ('i2t', images, texts, all_texts),
@@ -204,17 +183,18 @@ def shortlist(
     return rankings, {}
 
 
-def sampled(
-    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool
-) -> tuple[Rankings, TokenLosses]:
-    """Ranks the match of one query of each pair above one random negative, as OSCAR is fine-tuned (Li et al., 2020).
+def sampled() -> Source:
+    """Ranks the match of one query of each pair above one random negative [B, 2] (OSCAR: Li et al., 2020).
 
     The query is the image if the text of `Batch.mismatched` was replaced, the text otherwise. The other query has no
     negative, so a loss of 0.
-
-    Returns:
-      The rankings `i2t` and `t2i` [B, 2].
     """
+    return Source(_rank_sampled, mismatched=True)
+
+
+def _rank_sampled(
+    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool
+) -> tuple[Rankings, TokenLosses]:
     del chosen
     pairs, text_replaced = batch.mismatched, batch.text_replaced[:, None]
     negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
@@ -224,7 +204,7 @@ def sampled(
     return {'i2t': rank_list(scores, text_replaced), 't2i': rank_list(scores, ~text_replaced)}, {}
 
 
-def all_candidates(
+def _all_candidates(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, train: bool
 ) -> tuple[Encoding, Encoding]:
     """Returns all images and all texts of a step, encoded: those of the global batch, then its extra pairs."""
@@ -233,17 +213,6 @@ def all_candidates(
         return candidates
     extra = matcher.encode_image(batch.extra.images, train), matcher.encode_text(batch.extra.texts, train)
     return jax.tree.map(lambda *x: jnp.concatenate(x), candidates, parallel.all_gather(extra))
-
-
-def rank_list(scores: chex.Array, valid: chex.Array) -> Ranking:
-    """Makes the ranking of queries with their positive and a list of negatives.
-
-    Args:
-      scores: float32 [B, 1 + H], the positive first.
-      valid: bool [B, H], which of the negatives are real.
-    """
-    positives = jnp.zeros(scores.shape, bool).at[:, 0].set(True)
-    return Ranking(scores, positives, jnp.pad(valid, [(0, 0), (1, 0)]))
 
 
 def _score(score: Callable, matcher: Matcher, images: Encoding, texts: Encoding, train: bool) -> chex.Array:

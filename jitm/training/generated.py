@@ -10,8 +10,8 @@ from jitm import parallel
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
-from jitm.training.candidates import Models, Rankings, TokenLosses, rank_list
 from jitm.training.objective import GENERATED, TokenTerm
+from jitm.training.source import Models, Rankings, TokenLosses, rank_list
 from jitm.types import Batch, TokenPredictions
 
 MASKED = 'masked_language_modeling'

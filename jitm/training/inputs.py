@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from jitm.errors import UserError
 from jitm.models.make import heads_of, member_model
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
+from jitm.training.source import Source
 
 MAX_UNKNOWN = 0.1  # share of unknown words without a warning
 LONG = 10  # medians: no caption of Flickr30K and COCO is so long
@@ -186,16 +187,11 @@ def read_fields(models: Iterable[Matcher], augmentation: Augmentation) -> tuple[
     return tuple(sorted(reads))
 
 
-def num_extra(config: Mapping[str, Any]) -> int:
-    """Returns how many candidate pairs a batch holds in addition to the matching pairs."""
-    section = config['candidates']
-    return section['num_extra'] if section['source'] == 'shortlist' else 0
-
-
 def make_pipeline(
     config: Mapping[str, Any],
     data: Data,
     models: Mapping[str, Matcher],
+    sources: Sequence[Source],
     augmentation: Augmentation,
     mined_later: bool,
 ) -> Pipeline:
@@ -205,6 +201,7 @@ def make_pipeline(
       config: The whole config.
       data: Splits, vocabulary and tokens.
       models: All models that read the batches.
+      sources: All sources that read the batches.
       augmentation: The augmentation of the examples.
       mined_later: See `load_offline`.
 
@@ -224,8 +221,8 @@ def make_pipeline(
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
         reads=read_fields(models.values(), augmentation),
-        num_extra=num_extra(config),
-        mismatched=config['candidates']['source'] == 'sampled',
+        num_extra=sum(source.num_extra for source in sources),
+        mismatched=any(source.mismatched for source in sources),
         masked=load_masked_words(config, data),
         drop_last=config['drop_last'],
         num_devices=jax.device_count(),

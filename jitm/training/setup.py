@@ -19,11 +19,11 @@ from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import make_model, member_model, model_keys, own_names
 from jitm.models.matcher import Matcher
-from jitm.training.candidates import Source
-from jitm.training.inputs import Data, load_data, make_augmentation, make_pipeline, num_extra
+from jitm.training.inputs import Data, load_data, make_augmentation, make_pipeline
 from jitm.training.members import Frozen, Member, copy_members, init_members, make_members
 from jitm.training.objective import INPUTS, Term, ranking_terms
 from jitm.training.optimizer import frozen_modules
+from jitm.training.source import Source
 from jitm.training.sources import check_candidates, make_objective
 from jitm.training.step import TrainState, terms_of, train_step
 from jitm.training.weights import check_initialize, load_weights
@@ -99,7 +99,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     # The objective, and where its inputs come from.
     terms, sources = make_objective(config)
     parallel.check_batch_size(config['batch_size'])
-    parallel.check_batch_size(num_extra(config), "config key 'candidates.num_extra'")
+    parallel.check_batch_size(sum(source.num_extra for source in sources), "config key 'candidates.num_extra'")
     augmentation = make_augmentation(config, terms)
 
     # The data.
@@ -110,7 +110,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     with own_models(config):
         # The models, the batches that they read, and how they train.
         models = make_models(config, data)
-        pipeline = make_pipeline(config, data, models, augmentation, mined_later)
+        pipeline = make_pipeline(config, data, models, sources, augmentation, mined_later)
         optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
         members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
         check_members(config, members, terms)

@@ -4,18 +4,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from jitm import names
 from jitm.config import bind, choose
 from jitm.data.load import source_of
 from jitm.data.masking import Masking
 from jitm.errors import UserError, did_you_mean
-from jitm.hints import check_keys, check_value
 from jitm.synthesis.generator import Synthesis
-from jitm.training.candidates import Source, choose_hardest, in_batch, sampled, shortlist
 from jitm.training.generated import HEADS, MASKED, generate, generated_captions, masked_captions, matcher_predictions
 from jitm.training.objective import GENERATED, Term, TokenTerm, make_terms, ranking_terms, token_terms
-from jitm.types import Index
-
-CANDIDATES = {'in_batch': ('same_image',), 'shortlist': ('num_extra', 'num_hard'), 'sampled': ()}
+from jitm.training.source import Source
 
 
 def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[Source, ...]]:
@@ -69,41 +66,28 @@ def make_sources(
 def make_retrieval(section: Mapping[str, Any]) -> Source:
     """Makes the source of retrieval candidates from a config's `candidates`: dict(source='in_batch', ...)."""
     name, keywords = choose(section, 'source', where='candidates')
-    if name not in CANDIDATES:
-        raise UserError(f"config key 'candidates.source' is '{name}'; take one of {', '.join(CANDIDATES)}")
-    for key in keywords:
-        of = [other for other, keys in CANDIDATES.items() if key in keys]
-        if of and name not in of:
-            raise UserError(f"config key 'candidates.{key}' is for source '{of[0]}', not for '{name}': leave it out")
-    if name == 'shortlist':
-        check_keys(keywords, ('num_extra', 'num_hard'), where='candidates')
-        check_value('candidates.num_extra', keywords.pop('num_extra'), Index)
-        later = 'models', 'name', 'batch', 'key'
-        return Source(shortlist, bind(choose_hardest, keywords, where='candidates', later=later))
-    rank = {'in_batch': in_batch, 'sampled': sampled}[name]
-    later = 'matcher', 'images', 'texts', 'batch', 'chosen', 'train'
-    return Source(bind(rank, keywords, where='candidates', later=later))
+    make = names.resolve('jitm.training.candidates', name, where='candidates.source')
+    return bind(make, keywords, where='candidates')()
 
 
 def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
     """Raises a UserError if the config's `candidates` do not fit its other sections.
 
     Args:
-      config: the whole config.
-      num_texts: the number of training captions.
+      config: The whole config.
+      num_texts: The number of training captions.
     """
     section, augmentation = config['candidates'], config['augmentation']
-    if section['source'] == 'in_batch':
-        return
+    retrieval = make_retrieval(section)
     source = f"'candidates.source' '{section['source']}'"
-    if augmentation['num_views'] != 1:
+    if section['source'] != 'in_batch' and augmentation['num_views'] != 1:
         raise UserError(f"config key 'augmentation.num_views' must be 1: {source} has each pair once")
-    if section['source'] == 'sampled' or section['num_extra']:
+    if retrieval.num_extra or retrieval.mismatched:
         # Augmentation would tell the pairs of a batch from the negatives that the source adds to it.
         for key in ('drop_regions', 'change_words'):
             if augmentation[key]:
                 raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
-    if section['source'] == 'sampled':
+    if retrieval.choose is None:
         return
     for name, member in config['members'].items():
         if member.get('learn_from'):
@@ -111,11 +95,11 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
                 f"config key 'members.{name}.learn_from' needs 'candidates.source' 'in_batch' or 'sampled': models "
                 'with a shortlist score different candidates'
             )
-    if section['num_extra'] > num_texts:
+    if retrieval.num_extra > num_texts:
         raise UserError(
-            f"config key 'candidates.num_extra' is {section['num_extra']}, but there are {num_texts} texts for training"
+            f"config key 'candidates.num_extra' is {retrieval.num_extra}, but there are {num_texts} texts for training"
         )
-    candidates = config['batch_size'] + section['num_extra'] - 1
+    candidates = config['batch_size'] + retrieval.num_extra - 1
     if section['num_hard'] > candidates:
         raise UserError(
             f"config key 'candidates.num_hard' is {section['num_hard']}, but a query has {candidates} candidates"

@@ -11,9 +11,9 @@ from flax import struct
 from jitm import parallel
 from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
-from jitm.training.candidates import Rankings, Source, TokenLosses
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import DIRECTIONS, RankingTerm, Term, objective
+from jitm.training.source import Rankings, Source, TokenLosses
 from jitm.types import Batch
 
 

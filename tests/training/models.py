@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm import parallel
-from jitm.training.candidates import Source
 from jitm.training.generated import matcher_predictions
+from jitm.training.source import Source
 from jitm.training.sources import make_retrieval
 from jitm.training.step import train_step
 from jitm.types import TextFormat

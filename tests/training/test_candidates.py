@@ -9,7 +9,8 @@ from jitm.errors import UserError
 from jitm.losses.anchored import relative_max
 from jitm.losses.ranking import matching_cross_entropy
 from jitm.models.matcher import DualEncoder
-from jitm.training.candidates import SAME_IMAGE, in_batch, rank_list, sampled
+from jitm.training.candidates import SAME_IMAGE, in_batch, sampled
+from jitm.training.source import rank_list
 from jitm.training.sources import check_candidates, make_objective, make_retrieval
 from jitm.training.step import with_anchors
 from jitm.types import Batch, Pairs
@@ -39,7 +40,8 @@ def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), learned=None
 
     def rank(scores):
         images = jnp.eye(len(scores))
-        return in_batch(Scores(learned), images, scores.T, batch, None, True, **{'same_image': 'negative'} | options)[0]
+        source = in_batch(**{'same_image': 'negative'} | options)
+        return source.rank(Scores(learned), images, scores.T, batch, None, True)[0]
 
     rankings = on_one_device(rank)(scores)
     return with_anchors(rankings, [on_one_device(rank)(rows) for rows in anchors])
@@ -94,13 +96,13 @@ def test_anchor_scores_are_stacked_and_transposed():
 @pytest.mark.parametrize(
     ('section', 'message'),
     [
-        ({'source': 'x'}, "'candidates.source' is 'x'; take one of in_batch, shortlist, sampled"),
+        ({'source': 'x'}, "'candidates.source' is 'x', but jitm.training.candidates has no 'x'"),
         ({}, "'candidates.source' is missing"),
         ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; take one of negative"),
         ({'source': 'shortlist', 'num_extra': 4}, "config key 'candidates.num_hard' is missing"),
         (
             {'source': 'in_batch', 'same_image': 'negative', 'num_hard': 1},
-            "num_hard' is for source 'shortlist', not for 'in_batch'",
+            "'candidates.num_hard' is unknown",
         ),
     ],
 )
@@ -209,7 +211,7 @@ def rank_sampled(variables, anchors=()):
 
     def rank(matcher):
         encoded = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        rankings, losses = sampled(matcher, *encoded, batch, None, False)
+        rankings, losses = sampled().rank(matcher, *encoded, batch, None, False)
         assert losses == {}
         return rankings, matcher(*own), matcher(mismatched.images, mismatched.texts)
 

@@ -14,10 +14,10 @@ from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
 from jitm.synthesis import refill
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.candidates import rank_list
 from jitm.training.diagnostics import BINS, difficulty
 from jitm.training.members import Frozen, Gradient, Member, MemberState
 from jitm.training.objective import RankingTerm, TokenTerm
+from jitm.training.source import rank_list
 from jitm.training.sources import make_sources
 from jitm.training.step import TrainState
 from jitm.types import Batch, Masked, Texts
