@@ -456,7 +456,7 @@ def flag_rows() -> Iterator[Row]:
     for name, argv in COMMANDS.items():
         yield Row(f'{name} --unknown', (*argv, '--unknown=1'), None, 'unknown|Unknown')
         command = cli.load_command(name)
-        flags = cli._define_flags(command, [])
+        flags = cli._define_flags(command)
         for required in getattr(command, 'REQUIRED', ()):
             at = argv.index(f'--{required}')
             yield Row(f'{name} without --{required}', argv[:at] + argv[at + 2 :], None, required)
