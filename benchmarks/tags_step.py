@@ -32,8 +32,8 @@ from jitm.models import make as make_lib
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
 from jitm.training.objective import DIRECTIONS, make_terms, objective
-from jitm.training.source import Source
 from jitm.training.sources import make_retrieval, make_sources
+from jitm.training.step import Source
 from jitm.types import Batch, Elements, Masked, Pairs
 
 SETTING = 'tags:tags_dc,base,f30k'

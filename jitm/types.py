@@ -197,6 +197,17 @@ class Ranking(struct.PyTreeNode):
     offline_pair_scores: chex.Array | None = None
     temperature: chex.Array | None = None
 
+    @classmethod
+    def from_list(cls, scores: chex.Array, valid: chex.Array) -> 'Ranking':
+        """Makes the ranking of queries with their positive and a list of H negatives.
+
+        Args:
+          scores: float32 [Q, 1 + H], the positive first.
+          valid: bool [Q, H], which of the negatives are real.
+        """
+        positives = jnp.zeros(scores.shape, bool).at[:, 0].set(True)
+        return cls(scores, positives, jnp.pad(valid, [(0, 0), (1, 0)]))
+
 
 class TokenPredictions(struct.PyTreeNode):
     """Predictions at each token position of N texts, with their labels.

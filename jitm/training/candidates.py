@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jitm import parallel
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Models, Rankings, Source, TokenLosses, rank_list
+from jitm.training.step import Models, Rankings, Source, TokenLosses
 from jitm.types import Batch, Count, Index, Pairs, Ranking
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
@@ -179,7 +179,7 @@ def _rank_chosen(
         queries = jax.tree.map(lambda x, count=per_query: jnp.repeat(x, count, axis=0), queries)
         pairs = (queries, listed) if direction == 'i2t' else (listed, queries)
         scores = matcher.similarity_pairwise(*pairs, train).reshape(-1, per_query)
-        rankings[direction] = rank_list(*parallel.all_gather((scores, valid)))
+        rankings[direction] = Ranking.from_list(*parallel.all_gather((scores, valid)))
     return rankings, {}
 
 
@@ -201,7 +201,7 @@ def _rank_sampled(
     both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
     scores = _score(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
     scores, text_replaced = parallel.all_gather((scores, text_replaced))
-    return {'i2t': rank_list(scores, text_replaced), 't2i': rank_list(scores, ~text_replaced)}, {}
+    return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
 
 
 def _all_candidates(

@@ -11,8 +11,8 @@ from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
 from jitm.training.objective import GENERATED, TokenTerm
-from jitm.training.source import Models, Rankings, TokenLosses, rank_list
-from jitm.types import Batch, TokenPredictions
+from jitm.training.step import Models, Rankings, TokenLosses
+from jitm.types import Batch, Ranking, TokenPredictions
 
 MASKED = 'masked_language_modeling'
 HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # predictions -> head of the model
@@ -122,7 +122,7 @@ def generated_captions(
     _, negatives, length = chosen.ids.shape
     floats = largest_array(model, images, 1 + negatives, length, word_logits='correct' in heads)
     scores, losses, valid = parallel.all_gather((*map_images(one, rows, floats), chosen.valid))
-    return {GENERATED: rank_list(scores, valid)}, losses
+    return {GENERATED: Ranking.from_list(scores, valid)}, losses
 
 
 def _dropout_keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:

@@ -22,7 +22,7 @@ from jitm.errors import UserError
 from jitm.models.make import heads_of, member_model
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
-from jitm.training.source import Source
+from jitm.training.step import Source
 
 MAX_UNKNOWN = 0.1  # share of unknown words without a warning
 LONG = 10  # medians: no caption of Flickr30K and COCO is so long

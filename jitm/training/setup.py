@@ -23,9 +23,8 @@ from jitm.training.inputs import Data, load_data, make_augmentation, make_pipeli
 from jitm.training.members import Frozen, Member, copy_members, init_members, make_members
 from jitm.training.objective import INPUTS, Term, ranking_terms
 from jitm.training.optimizer import frozen_modules
-from jitm.training.source import Source
 from jitm.training.sources import check_candidates, make_objective
-from jitm.training.step import TrainState, terms_of, train_step
+from jitm.training.step import Source, TrainState, terms_of, train_step
 from jitm.training.weights import check_initialize, load_weights
 from jitm.types import Batch
 

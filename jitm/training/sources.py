@@ -12,7 +12,7 @@ from jitm.errors import UserError, did_you_mean
 from jitm.synthesis.generator import Synthesis
 from jitm.training.generated import HEADS, MASKED, generate, generated_captions, masked_captions, matcher_predictions
 from jitm.training.objective import GENERATED, Term, TokenTerm, make_terms, ranking_terms, token_terms
-from jitm.training.source import Source
+from jitm.training.step import Source
 
 
 def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[Source, ...]]:

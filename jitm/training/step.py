@@ -1,7 +1,7 @@
 """One training step, the same function on one device and on many: choose, score, objective, update."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -13,8 +13,31 @@ from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import DIRECTIONS, RankingTerm, Term, objective
-from jitm.training.source import Rankings, Source, TokenLosses
-from jitm.types import Batch
+from jitm.types import Batch, Ranking
+
+Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
+Rankings = dict[str, Ranking]
+TokenLosses = dict[str, chex.Array]  # name of a token term -> its unreduced loss of every pair, [B]
+
+
+class Source(NamedTuple):
+    """A source of rankings, of token losses, or of both.
+
+    Attributes:
+      rank: `(matcher, images, texts, batch, chosen, train) -> (rankings, token losses)`: scores candidates with a bound
+        model, given the encoded images and texts and the part of the batch on this device, what `choose` returned, and
+        whether the model trains. The result is that of the global batch. A model that others learn from is scored with
+        `train=False`, and only by sources without `choose`.
+      choose: `(models, name, batch, key) -> chosen`: chooses the candidates of this device's queries for the model of
+        this name, without gradient; `models` are all models that train together. None if nothing is chosen.
+      num_extra: The number of candidate pairs that the batch has besides its own, `Batch.extra`.
+      mismatched: Whether the batch has `Batch.mismatched`.
+    """
+
+    rank: Callable[..., tuple[Rankings, TokenLosses]]
+    choose: Callable[..., chex.ArrayTree] | None = None
+    num_extra: int = 0
+    mismatched: bool = False
 
 
 class TrainState(struct.PyTreeNode):

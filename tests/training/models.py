@@ -8,9 +8,8 @@ from flax import linen as nn
 
 from jitm import parallel
 from jitm.training.generated import matcher_predictions
-from jitm.training.source import Source
 from jitm.training.sources import make_retrieval
-from jitm.training.step import train_step
+from jitm.training.step import Source, train_step
 from jitm.types import TextFormat
 from tests.configs.settings import load
 from tests.models.test_matchers import DIM, VOCABULARY, make_vse

@@ -10,10 +10,9 @@ from jitm.losses.anchored import relative_max
 from jitm.losses.ranking import matching_cross_entropy
 from jitm.models.matcher import DualEncoder
 from jitm.training.candidates import SAME_IMAGE, in_batch, sampled
-from jitm.training.source import rank_list
 from jitm.training.sources import check_candidates, make_objective, make_retrieval
 from jitm.training.step import with_anchors
-from jitm.types import Batch, Pairs
+from jitm.types import Batch, Pairs, Ranking
 from tests.configs.settings import load
 from tests.models.test_matchers import make_inputs, perturb
 from tests.training.models import in_batch_source, on_one_device, shortlist_source, small_vse
@@ -189,7 +188,7 @@ def test_in_batch_candidates_are_the_batch(variables):
 
 def test_ranking_of_a_list_of_scores():
     valid = jnp.array([[True, False], [False, True]])
-    ranking = rank_list(jnp.zeros((2, 3)), valid)
+    ranking = Ranking.from_list(jnp.zeros((2, 3)), valid)
     np.testing.assert_array_equal(ranking.positives, [[True, False, False]] * 2)
     np.testing.assert_array_equal(ranking.negatives, [[False, True, False], [False, False, True]])
 

@@ -17,10 +17,9 @@ from jitm.synthesis.generator import Synthesis, Synthetic
 from jitm.training.diagnostics import BINS, difficulty
 from jitm.training.members import Frozen, Gradient, Member, MemberState
 from jitm.training.objective import RankingTerm, TokenTerm
-from jitm.training.source import rank_list
 from jitm.training.sources import make_sources
 from jitm.training.step import TrainState
-from jitm.types import Batch, Masked, Texts
+from jitm.types import Batch, Masked, Ranking, Texts
 from tests.models.test_matchers import VOCABULARY, make_inputs, perturb
 from tests.training.models import compile_step, on_one_device, shortlist_source
 
@@ -215,17 +214,17 @@ def test_no_valid_caption_gives_no_gradient():
     scores, valid = jnp.array([[0.5, 0.9], [0.5, 0.9]]), jnp.array([[False], [True]])
 
     def loss(values):
-        one = rank_list(values, valid)
+        one = Ranking.from_list(values, valid)
         return jnp.sum(HINGES(one.scores, one.positives, one.negatives))
 
     value, slope = jax.value_and_grad(loss)(scores)
     np.testing.assert_allclose(value, 0.6, rtol=1e-6)
     np.testing.assert_allclose(slope, [[0, 0], [-1, 1]], atol=1e-6)
-    assert float(difficulty(rank_list(scores, jnp.zeros((2, 1), bool)))['gap']) == 0
+    assert float(difficulty(Ranking.from_list(scores, jnp.zeros((2, 1), bool)))['gap']) == 0
 
 
 def test_difficulty_is_a_histogram_of_score_differences():
-    ranked = rank_list(jnp.array([[0.5, 0.83, 0.12, 0.45]]), jnp.array([[True, True, False]]))
+    ranked = Ranking.from_list(jnp.array([[0.5, 0.83, 0.12, 0.45]]), jnp.array([[True, True, False]]))
     metrics = jax.device_get(difficulty(ranked))
     np.testing.assert_allclose([metrics['count'], metrics['gap']], [2, (0.33 - 0.38) / 2], atol=1e-6)
     shares = [metrics[f'share_{n:02}'] for n in range(BINS)]
