@@ -333,7 +333,12 @@ def clip_alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ('loss', 'scenario'), [('relative_max', 'oas'), ('absolute_max', 'oss'), ('relative_max', 'mss')]
+    ('loss', 'scenario'),
+    [
+        ('relative_max', 'oas'),
+        pytest.param('absolute_max', 'oss', marks=pytest.mark.slow),
+        pytest.param('relative_max', 'mss', marks=pytest.mark.slow),
+    ],
 )
 def test_clip_learns_from_an_anchor(clip_alone, loss, scenario):
     config = tiny_clip(f'{loss[0]}m,{scenario}')
