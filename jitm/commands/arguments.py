@@ -51,7 +51,7 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
     Where another function or class is named, the keys of its section that it does not have are left out.
 
     Args:
-      config: The config of a setting.
+      config: The config of a preset.
       given: Dotted key -> text of its value, None for a flag without one.
 
     Returns:

@@ -168,7 +168,7 @@ def _define_flags(command: ModuleType) -> flags.FlagValues:
     values = flags.FlagValues()
     values.set_gnu_getopt()
     if getattr(command, 'TAKES_CONFIG', False):
-        explanation = 'NAME:WORDS of a setting, or a file of your own; --config.key=value changes a key.'
+        explanation = 'NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'
         flags.DEFINE_string('config', None, explanation, flag_values=values)
     for name, define in command.FLAGS.items():
         define(name, flag_values=values)

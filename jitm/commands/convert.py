@@ -7,7 +7,7 @@
     jitm convert --to tfds data/f30k_precomp --out data/tfds
 
 With `--from`, the argument is the folder of the published files, or the file of weights in it. The weights determine
-the model; `--config`, by default a setting of the system, determines data, losses and evaluation.
+the model; `--config`, by default a preset of the system, determines data, losses and evaluation.
 Model options found neither in the tensors nor in the stored options of the training script are taken from the config
 and printed.
 
@@ -59,7 +59,7 @@ ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
 
 
-CONFIGS = {  # system -> its default --config, if that is not the first setting of a file of its name
+CONFIGS = {  # system -> its default --config, if that is not the first preset of a file of its name
     'dbl': 'dbl:baseline,max,alone,f30k',
     'vse_infinity': 'vse_infinity:vse_infinity,gru,f30k',
     'esa': 'vse_infinity:esa,gru,f30k',

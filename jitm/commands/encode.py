@@ -99,9 +99,9 @@ def _print_next(folder: Path, splits: Mapping[str, Split], crops: int) -> None:
             print(f'search       {programs.jitm("search", "--workdir", "RUN", "--images", path, "CAPTION")}')
     if {'train', 'dev'} <= splits.keys():
         cells = (folder / 'boxes.npy').exists()
-        setting = 'scan:t2i,lse,f8k' if cells else f'vsepp:vsepp,f8k_{crops}c'
+        preset = 'scan:t2i,lse,f8k' if cells else f'vsepp:vsepp,f8k_{crops}c'
         root = f'--config.data.root={folder}'
-        print(f'train        {programs.jitm("train", "--config", setting, "--workdir", "runs/features", root)}')
+        print(f'train        {programs.jitm("train", "--config", preset, "--workdir", "runs/features", root)}')
 
 
 def main(values: flags.FlagValues) -> None:

@@ -1,8 +1,8 @@
-"""List the settings with their published results, or print the config of one.
+"""List the presets with their published results, or print the config of one.
 
-    jitm settings                               the systems, and the words of their settings
-    jitm settings vse f30k                      the settings that have every word, in their own name or the system's
-    jitm settings --show vse:rvse,selhn,f30k    what a setting changes: config key: default -> value
+    jitm settings                               the systems, and the words of their presets
+    jitm settings vse f30k                      the presets that have every word, in their own name or the system's
+    jitm settings --show vse:rvse,selhn,f30k    what a preset changes: config key: default -> value
 
 A published result is R@1 from image to text, R@1 from text to image and rsum, in percent, of a single model or of the
 averaged scores of several.
@@ -23,30 +23,30 @@ from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
 
 ARGUMENTS = '[WORD...]'
-HEADER = ('setting', 'system', 'protocol', 'i2t R@1', 't2i R@1', 'rsum', 'models', 'source')
+HEADER = ('preset', 'system', 'protocol', 'i2t R@1', 't2i R@1', 'rsum', 'models', 'source')
 METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NEXT = """
-jitm settings WORD...                     lists the settings that have every word
-jitm settings --show vse:rvse,selhn,f30k  prints what a setting changes"""
-FLAGS = {'show': shared.text('Prints the config of this setting, as NAME:WORDS.')}
+jitm settings WORD...                     lists the presets that have every word
+jitm settings --show vse:rvse,selhn,f30k  prints what a preset changes"""
+FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')}
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
-    """Prints the systems, the settings with the given words, or the changes of one."""
+    """Prints the systems, the presets with the given words, or the changes of one."""
     if values.show is None:
-        settings = published.presets()
-        print(table(select(settings, words), published.load()) if words else f'{overview(settings)}\n{NEXT}')
+        presets = published.presets()
+        print(table(select(presets, words), published.load()) if words else f'{overview(presets)}\n{NEXT}')
         return
     if words:
-        raise UserError(f"--show prints one setting: leave out '{words[0]}', or join the words by commas")
+        raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
 
 
-def overview(settings: Collection[str]) -> str:
-    """Returns a line for each system: the number of its settings, and their words."""
-    names, counts, lines = {}, collections.Counter(), [('config', 'settings', 'words')]
-    for setting in settings:
-        name, _, words = setting.partition(':')
+def overview(presets: Collection[str]) -> str:
+    """Returns a line for each system: the number of its presets, and their words."""
+    names, counts, lines = {}, collections.Counter(), [('config', 'presets', 'words')]
+    for preset in presets:
+        name, _, words = preset.partition(':')
         counts[name] += 1
         names.setdefault(name, {}).update(dict.fromkeys(words.split(',')))
     lines += [(name, counts[name], ' '.join(words)) for name, words in names.items()]
@@ -69,35 +69,35 @@ def show(config: Mapping[str, Any]) -> list[str]:
 
 
 def select(
-    settings: Mapping[str, tuple[published.RowKey, ...]], words: Collection[str]
+    presets: Mapping[str, tuple[published.RowKey, ...]], words: Collection[str]
 ) -> dict[str, tuple[published.RowKey, ...]]:
-    """Returns the settings that have every word: in their name, or in that of the system in a published row.
+    """Returns the presets that have every word: in their name, or in that of the system in a published row.
 
     Words are compared without regard to case; 'VSE++' is the word vsepp.
 
     Raises:
-      UserError: if no setting has a word, or none has them all.
+      UserError: if no preset has a word, or none has them all.
     """
-    known = {name: _words(name, keys) for name, keys in settings.items()}
+    known = {name: _words(name, keys) for name, keys in presets.items()}
     for word in words:
         if _plain(word) not in set().union(*known.values()):
             near = did_you_mean(_plain(word), set().union(*known.values()))
-            raise UserError(f"no setting has the word '{word}'{near or '; jitm settings lists the words'}")
-    selected = {name: settings[name] for name, its in known.items() if its.issuperset(map(_plain, words))}
+            raise UserError(f"no preset has the word '{word}'{near or '; jitm settings lists the words'}")
+    selected = {name: presets[name] for name, its in known.items() if its.issuperset(map(_plain, words))}
     if not selected:
-        raise UserError(f'no setting has all of the words {", ".join(words)}; leave one out')
+        raise UserError(f'no preset has all of the words {", ".join(words)}; leave one out')
     return selected
 
 
-def table(settings: Mapping[str, Sequence[published.RowKey]], rows: Sequence[published.Row]) -> str:
-    """Returns a line for each published row of each setting; '-' where nothing is published.
+def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[published.Row]) -> str:
+    """Returns a line for each published row of each preset; '-' where nothing is published.
 
     Args:
-      settings: Name -> keys of its rows.
+      presets: Name -> keys of its rows.
       rows: All published rows.
     """
     lines = [HEADER]
-    for name, keys in settings.items():
+    for name, keys in presets.items():
         found = [(key, row) for key in keys for row in published.find(key, rows)]
         lines += [_cells(name, key[2], row) for key, row in found] or [(name, *'-' * (len(HEADER) - 1))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -106,12 +106,12 @@ def table(settings: Mapping[str, Sequence[published.RowKey]], rows: Sequence[pub
 
 
 def _plain(word: str) -> str:
-    """Returns a word as the names of settings have it: vsepp for VSE++, tags_dc for TAGS-DC."""
+    """Returns a word as the names of presets have it: vsepp for VSE++, tags_dc for TAGS-DC."""
     return word.lower().replace('+', 'p').replace('-', '_')
 
 
 def _words(name: str, keys: Sequence[published.RowKey]) -> set[str]:
-    """Returns the words of a setting: those of its name, and of the systems in its published rows."""
+    """Returns the words of a preset: those of its name, and of the systems in its published rows."""
     systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
     return {_plain(word) for word in [*re.split('[:,]', name), *systems]}
 

@@ -32,9 +32,9 @@ from jitm.training import stages
 TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')
 FLAGS = {
-    'workdir': shared.text('Folder of the run directories, one per setting and seed.'),
+    'workdir': shared.text('Folder of the run directories, one for each combination of values and seed.'),
     'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
-    'seeds': shared.words("Seeds of each setting; the config's seed if not given.", []),
+    'seeds': shared.words("Seeds of each combination; the config's seed if not given.", []),
     **shared.common('compilation_cache'),
 }
 

@@ -70,7 +70,7 @@ WRONG = {
     ),
     'no such file in configs': ('train --config configs/nothing.py', 'config file configs/nothing.py does not exist'),
     'key without a config': ('train --workdir x --config.epochs=3', '--config is missing; jitm settings lists'),
-    'show and words': ('settings --show vse f30k', "--show prints one setting: leave out 'f30k'"),
+    'show and words': ('settings --show vse f30k', "--show prints one preset: leave out 'f30k'"),
     'misspelled section': (f'train {CONFIG} --workdir x --config.optimzer.name=x', "did you mean 'optimizer.name'"),
     'unknown word': (f'train {CONFIG}:vsep --workdir x', "'vsep'"),
     'unknown key': (
@@ -93,7 +93,7 @@ WRONG = {
     'no files': ('report summary', 'jitm report summary needs at least one file'),
     'flag of another kind': ('report summary x --pairs 3', 'jitm report summary does not read --pairs'),
     'no run to report on': ('report summary nowhere', 'nowhere'),
-    'unknown setting': ('settings f31k', "no setting has the word 'f31k', did you mean 'f30k'?"),
+    'unknown setting': ('settings f31k', "no preset has the word 'f31k', did you mean 'f30k'?"),
 }
 
 

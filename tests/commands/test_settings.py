@@ -40,9 +40,9 @@ def test_words_of_the_system_column_select_too():
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        (['selhm'], "no setting has the word 'selhm', did you mean 'selhn'"),
-        (['photos'], "no setting has the word 'photos'; jitm settings lists the words$"),
-        (['sgr', 'f8k'], 'no setting has all of the words sgr, f8k; leave one out'),
+        (['selhm'], "no preset has the word 'selhm', did you mean 'selhn'"),
+        (['photos'], "no preset has the word 'photos'; jitm settings lists the words$"),
+        (['sgr', 'f8k'], 'no preset has all of the words sgr, f8k; leave one out'),
     ],
 )
 def test_selection_of_no_setting_is_refused(words, message):
@@ -66,7 +66,7 @@ def run(capsys, *words):
 
 def test_command_prints_the_table(capsys):
     lines = run(capsys, 'rvsepp', 'coco')
-    assert [line.split()[0] for line in lines] == ['setting', *['vse:rvsepp,selhn,coco'] * 2]
+    assert [line.split()[0] for line in lines] == ['preset', *['vse:rvsepp,selhn,coco'] * 2]
 
 
 def test_without_words_the_command_prints_an_overview(capsys):

@@ -20,11 +20,11 @@ def read_config(*argv):
 
 def test_settings_are_the_product_of_the_values(tiny_config_file):
     config = read_config('--seeds', '0,1', f'--config={tiny_config_file}', '--config.epochs=9')
-    sweeps = ['terms.ranking.margin=.1,2', 'model.image_pooling=mean,max', 'candidates.source=a/b', 'seed=7']
+    sweeps = ['terms.ranking.margin=.1,2', 'model.image_pooling=mean,max', 'vocabulary.path=a/b', 'seed=7']
     configs = sweep.settings(config, sweeps)
     assert config.seed == 0
     assert [*configs] == [
-        f'terms.ranking.margin={margin}_model.image_pooling={name}_candidates.source=a%2Fb_seed=7'
+        f'terms.ranking.margin={margin}_model.image_pooling={name}_vocabulary.path=a%2Fb_seed=7'
         for margin in ('0.1', '2.0')
         for name in ('mean', 'max')
     ]
@@ -32,7 +32,7 @@ def test_settings_are_the_product_of_the_values(tiny_config_file):
         configs.values(), [(0.1, 'mean'), (0.1, 'max'), (2.0, 'mean'), (2.0, 'max')], strict=True
     ):
         assert (config['terms']['ranking']['margin'], config['model']['image_pooling']) == (margin, name)
-        assert (config['candidates']['source'], config['seed'], config['epochs']) == ('a/b', 7, 9)
+        assert (config['vocabulary']['path'], config['seed'], config['epochs']) == ('a/b', 7, 9)
         assert config['batch_size'] == 8
 
 
