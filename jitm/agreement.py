@@ -33,7 +33,7 @@ def in_all(function: Callable[[], T]) -> T:
       The result in this process.
 
     Raises:
-      UserError: if the function raises one in any process.
+      UserError: If the function raises one in any process.
     """
     result = error = None
     try:
@@ -53,7 +53,7 @@ def in_first(function: Callable[[], T]) -> T:
       The result, in all processes.
 
     Raises:
-      UserError: in all processes, if the function raises one.
+      UserError: In all processes, if the function raises one.
     """
     return gather(in_all(function if jax.process_index() == 0 else lambda: None))[0]
 

@@ -36,17 +36,17 @@ def load(
     """Loads a trained model; its tokenizer and its config are part of the checkpoint.
 
     Args:
-      workdir: the run directory, or a folder of `jitm convert --to safetensors`.
-      step: the step of the checkpoint; None for the best on the validation split.
-      member: name of the model in the config's `members`; None for the validated one.
-      encoder: the run directory, or the file of weights, of the network that encoded the features of the run, for
+      workdir: The run directory, or a folder of `jitm convert --to safetensors`.
+      step: The step of the checkpoint; None for the best on the validation split.
+      member: The name of the model in the config's `members`; None for the validated one.
+      encoder: The run directory, or the file of weights, of the network that encoded the features of the run, for
         photos, if it has moved.
 
     Returns:
       The loaded run.
 
     Raises:
-      UserError: if the run, checkpoint or model does not exist, or is damaged.
+      UserError: If the run, checkpoint or model does not exist, or is damaged.
     """
     if not isinstance(workdir, str | Path):
         raise UserError(f'the run is of {type(workdir).__name__}; give a run directory or the result of jitm.load')
@@ -64,16 +64,16 @@ def evaluate(
     """Evaluates a run, or an ensemble of runs, on a split of its data set.
 
     Args:
-      run: a loaded run or a run directory; a list is evaluated as an ensemble, by the mean of the similarities.
-      split: such as 'test'.
-      folds: consecutive parts of the images whose metrics are averaged.
-      data_root: the data folder, if it has moved since training.
+      run: A loaded run or a run directory; a list is evaluated as an ensemble, by the mean of the similarities.
+      split: The name of the split, such as 'test'.
+      folds: The number of consecutive parts of the images whose metrics are averaged.
+      data_root: The data folder, if it has moved since training.
 
     Returns:
       Metrics in percent, such as 'i2t/recall@1' and 'rsum'.
 
     Raises:
-      UserError: if the run or the data cannot be read, or the folds do not divide the images.
+      UserError: If the run or the data cannot be read, or the folds do not divide the images.
     """
     if not isinstance(folds, int | np.integer) or folds < 1:
         raise UserError(f'folds is {folds!r}; it must be a positive integer')
@@ -94,21 +94,21 @@ def score(
     """Scores one image or several with one caption or several; warns of words of one caption that the vocabulary lacks.
 
     Args:
-      run: a loaded run, or a run directory, which is read anew at each call.
-      image: features [R, F] of one image's regions, or a vector [F]; several: [I, R, F], or a list of [R, F].
+      run: A loaded run, or a run directory, which is read anew at each call.
+      image: The features [R, F] of one image's regions, or a vector [F]; several: [I, R, F], or a list of [R, F].
         For models of pixels a photo, see `LoadedRun.encode_image`, or uint8 [H, W, 3]; several: a list, or
         uint8 [I, H, W, 3].
-      text: a caption, or a list of captions.
-      boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [R, 4]; for several images a list of such
-        arrays. Only for models that read the location of regions.
-      tags: the object tags of the image in one string, such as 'dog person'; for several images a list of strings. Only
+      text: A caption, or a list of captions.
+      boxes: The x1 y1 x2 y2 of the regions as fractions of width and height, [R, 4]; for several images a list of
+        such arrays. Only for models that read the location of regions.
+      tags: The object tags of the image in one string, such as 'dog person'; for several images a list of strings. Only
         for models that read tags.
 
     Returns:
       float32, higher for better matches: a number, [I], [T] or [I, T], with an axis for each side that has several.
 
     Raises:
-      UserError: if there is no such run, or the features do not have the size of the training features.
+      UserError: If there is no such run, or the features do not have the size of the training features.
     """
     run = _loaded(run)
     one_image = is_one_image(image, run.run)

@@ -125,7 +125,7 @@ def check(config: Mapping[str, Any]) -> dict[str, Any]:
       The config as it is read from a run directory: tuples are lists.
 
     Raises:
-      UserError: if a value is of another type or out of its range, or cannot be written as JSON, or a key is unknown or
+      UserError: If a value is of another type or out of its range, or cannot be written as JSON, or a key is unknown or
         missing.
     """
     config = to_json(config)
@@ -156,7 +156,7 @@ def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: 
       that names the config key.
 
     Raises:
-      UserError: if a keyword is unknown (naming the nearest), missing or of a wrong value.
+      UserError: If a keyword is unknown (naming the nearest), missing or of a wrong value.
     """
     parameters = parameters_of(function)
     known = [name for name in parameters if name not in later]
@@ -193,7 +193,7 @@ def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[str, di
     """Splits a section into the value of the key that names the configured object, and the other keys.
 
     Raises:
-      UserError: if the key is missing, or its value is no string.
+      UserError: If the key is missing, or its value is not a string.
     """
     rest = dict(section)
     if key not in rest:
@@ -215,7 +215,7 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config as it is read from a run directory: tuples are lists.
 
     Raises:
-      UserError: if it is no dict, or has a value that cannot be written as JSON.
+      UserError: If it is not a dict, or has a value that cannot be written as JSON.
     """
     if not isinstance(config, Mapping):
         raise UserError(f'the config is of {type(config).__name__}; give a dict, such as that of ConfigDict.to_dict()')
@@ -240,7 +240,7 @@ def as_current(config: Any, workdir: Any) -> dict[str, Any]:
       workdir: The run directory, for messages.
 
     Raises:
-      UserError: if it is no dict, is empty or has keys of an older format; or if a fixed key has another value.
+      UserError: If it is not a dict, is empty or has keys of an older format; or if a fixed key has another value.
     """
     if isinstance(config, Mapping) and not OLD_KEYS.isdisjoint(config):
         raise UserError(f'{workdir} holds a run of an older format; train it again with this version in a new workdir')

@@ -79,9 +79,9 @@ def check_at_least(value: float, minimum: float, name: str) -> None:
     """Raises an ArgumentError unless a number is at least the minimum.
 
     Args:
-      value: the argument.
-      minimum: the smallest permitted value.
-      name: the argument's name.
+      value: The argument.
+      minimum: The smallest permitted value.
+      name: The argument's name.
     """
     if not value >= minimum:
         raise ArgumentError(name, f'is {value}; it must be at least {minimum}')
@@ -91,9 +91,9 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
     """Raises an ArgumentError unless a value is one of the choices.
 
     Args:
-      value: the argument.
-      choices: the permitted values.
-      name: the argument's name.
+      value: The argument.
+      choices: The permitted values.
+      name: The argument's name.
     """
     if value not in choices:
         nearest = difflib.get_close_matches(str(value), choices, n=1)
@@ -105,8 +105,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns a hint to append to a message about an unknown name.
 
     Args:
-      name: the unknown name.
-      known: the known names.
+      name: The unknown name.
+      known: The known names.
 
     Returns:
       `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.

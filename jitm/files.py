@@ -37,7 +37,7 @@ def cache_home() -> Path:
 
 
 def leads_out(name: str) -> bool:
-    """Returns whether a name in a file of data is no path within its folder: empty, absolute, or with `..` or NUL.
+    """Returns whether a name in a file of data is not a path within its folder: empty, absolute, or with `..` or NUL.
 
     Links in the folder may lead anywhere: they are its owner's, and not in the data.
     """
@@ -53,7 +53,9 @@ def check_within(name: str, where: str) -> None:
       where: The file and the line or entry with the name, for the message.
     """
     if leads_out(name):
-        raise UserError(f'{where} names {name!r}, which is no path within its folder: put the file there, or link it')
+        raise UserError(
+            f'{where} names {name!r}, which is not a path within its folder: put the file there, or link it'
+        )
 
 
 @contextlib.contextmanager
@@ -65,7 +67,7 @@ def writing(path: Path, remedy: str = 'make room, or choose another folder') -> 
       remedy: The end of the message.
 
     Raises:
-      UserError: if it cannot be written, for example on a full disk.
+      UserError: If it cannot be written, for example on a full disk.
     """
     try:
         yield
@@ -88,7 +90,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
       The open file, in binary mode.
 
     Raises:
-      UserError: if it cannot be written, for example on a full disk; the old file is then left unchanged.
+      UserError: If it cannot be written, for example on a full disk; the old file is then left unchanged.
     """
     partial = partial_path(path)
     with writing(path):
@@ -152,10 +154,10 @@ def open_file(path: str | Path, mode: str = 'rb', **options: Any) -> IO:
     """Opens a file as `open` does.
 
     Raises:
-      OSError: if it cannot be opened, or is a pipe or a device, whose reading may never end.
+      OSError: If it cannot be opened, or is a pipe or a device, whose reading may never end.
     """
     if not (os.path.isfile(path) or os.path.isdir(path)) and os.path.exists(path):
-        raise OSError(errno.EINVAL, 'it is no regular file', str(path))
+        raise OSError(errno.EINVAL, 'it is not a regular file', str(path))
     return open(path, mode, **options)
 
 
@@ -175,7 +177,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         it, is left out.
 
     Raises:
-      UserError: if the file cannot be read, or a line is not an object.
+      UserError: If the file cannot be read, or a line is not an object.
     """
     if not path.exists():
         return []

@@ -38,7 +38,7 @@ def resolve(
       imports: Whether a module of the user is imported; otherwise the user must have imported it.
 
     Raises:
-      UserError: if the module does not exist, cannot be imported or has no such public name.
+      UserError: If the module does not exist, cannot be imported or has no such public name.
     """
     wrong = f"config key '{where}' is '{name}', but"
     file, colon, attribute = name.rpartition(':')
@@ -74,7 +74,7 @@ def import_own(module: str) -> None:
       module: The dotted path of a module that can be imported in the working directory, or the path of a file.
 
     Raises:
-      UserError: if there is no such module, or it cannot be imported.
+      UserError: If there is no such module, or it cannot be imported.
     """
     wrong = f"--import is '{module}', but"
     if module.endswith('.py'):
@@ -152,7 +152,7 @@ def _import_file(file: Path, wrong: str) -> ModuleType:
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None:
-            raise UserError(f'{wrong} {file} is no file of Python')
+            raise UserError(f'{wrong} {file} is not a file of Python')
         sys.modules[name] = importlib.util.module_from_spec(spec)
         with _importing(wrong):
             try:

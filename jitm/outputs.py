@@ -33,7 +33,7 @@ class OutputFolder:
           kind: What it holds, with its article, such as 'an index'.
 
         Raises:
-          UserError: if it has files of somebody else, or output of another kind.
+          UserError: If it has files of somebody else, or output of another kind.
         """
         self.path, self._kind = path, kind
         self._read()
@@ -56,7 +56,7 @@ class OutputFolder:
         except NotADirectoryError:
             if not self.path.exists():  # a file lies higher up, which whoever writes here or reads there will name
                 return []
-            raise UserError(f'{self.path} is no folder; choose a new or empty folder') from None
+            raise UserError(f'{self.path} is not a folder; choose a new or empty folder') from None
         except (OSError, ValueError, TypeError, KeyError):
             raise UserError(f'{self.path} has a damaged file {OWNED}; choose a new or empty folder') from None
         if kind != self._kind:
@@ -83,7 +83,7 @@ class OutputFolder:
           names: The files, relative to the folder.
 
         Raises:
-          UserError: if one exists that jitm did not write, or the folder cannot be written.
+          UserError: If one exists that jitm did not write, or the folder cannot be written.
         """
         with self._changing() as known:
             known += self._unknown(names, known)
@@ -114,7 +114,7 @@ class OutputFolder:
           names: The files, relative to the folder.
 
         Raises:
-          UserError: if the folder cannot be written.
+          UserError: If the folder cannot be written.
         """
         if not (removed := set(names).intersection(self.names)):
             return
@@ -141,7 +141,7 @@ def replacing_own(path: Path) -> Iterator[IO[bytes]]:
     """Replaces a file as `replacing` does, if it has MARK near an end or does not exist.
 
     Raises:
-      UserError: if the file was written by somebody else, or cannot be written.
+      UserError: If the file was written by somebody else, or cannot be written.
     """
     check_own(path)
     with replacing(path) as file:

@@ -41,7 +41,7 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
       process_id: Number of this process, from 0.
 
     Raises:
-      UserError: if the processes do not join in time, or have other versions or numbers.
+      UserError: If the processes do not join in time, or have other versions or numbers.
     """
     if num_processes == 1:
         return
@@ -188,7 +188,7 @@ def split_rows(batch: chex.ArrayTree) -> chex.ArrayTree:
     """Returns this process' rows of a batch in the layout of `data_parallel`: a leading axis of devices.
 
     Args:
-      batch: numpy arrays; scalars are repeated, axis 0 of the others is split evenly.
+      batch: A tree of numpy arrays; scalars are repeated, axis 0 of the others is split evenly.
     """
     devices = jax.local_device_count()
 

@@ -50,20 +50,20 @@ class Job:
     """The connections of this process to the others of its job, served by a thread.
 
     Attributes:
-      service: the port of this machine at which jax's coordination service is reached.
-      loss: the message with which this process ends; None while no process is lost.
+      service: The port of this machine at which jax's coordination service is reached.
+      loss: The message with which this process ends; None while no process is lost.
     """
 
     def __init__(self, place: Place, versions: str, stop: Callable[[str], None] = _stop):
         """Waits until all processes have joined.
 
         Args:
-          place: the place of this process.
-          versions: what must be the same in all processes.
-          stop: ends this process with a message.
+          place: The place of this process.
+          versions: The versions and numbers that must be the same in all processes.
+          stop: The function that ends this process with a message.
 
         Raises:
-          UserError: if they do not join in time, or do not belong together.
+          UserError: If they do not join in time, or do not belong together.
         """
         self._place, self._versions, self._stop = place, versions, stop
         self.service, self.loss, self._finished = 0, None, False

@@ -16,7 +16,7 @@ from jitm.files import LOCK, locked, open_file, parse_json, replacing
 def test_pipes_and_devices_are_not_opened(tmp_path):
     os.mkfifo(tmp_path / 'pipe')
     for path in (tmp_path / 'pipe', Path('/dev/zero')):
-        with pytest.raises(OSError, match='it is no regular file'):
+        with pytest.raises(OSError, match='it is not a regular file'):
             open_file(path)
     with pytest.raises(IsADirectoryError):
         open_file(tmp_path)

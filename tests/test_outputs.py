@@ -41,7 +41,7 @@ def test_a_folder_of_somebody_else_is_not_taken(tmp_path, name):
 
 def test_a_file_in_place_of_a_folder_and_a_damaged_list_are_named(tmp_path):
     (tmp_path / 'file').write_bytes(b'mine')
-    with pytest.raises(UserError, match='file is no folder'):
+    with pytest.raises(UserError, match='file is not a folder'):
         OutputFolder(tmp_path / 'file', 'an index')
     for content in (b'', b'[]', b'{"kind": "an index"}', b'\xff', b'[' * 100_000):
         (tmp_path / OWNED).write_bytes(content)

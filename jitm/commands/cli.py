@@ -96,7 +96,7 @@ def _find_config(name: str) -> Path:
         return configs.FILES[path.stem]
     nearest = difflib.get_close_matches(path.stem, configs.FILES, n=1)
     hint = f", did you mean '{nearest[0]}'?" if nearest else '; jitm settings lists the published settings'
-    problem = 'is no regular file' if path.exists() else 'does not exist'
+    problem = 'is not a regular file' if path.exists() else 'does not exist'
     raise UserError(f'config file {name} {problem}{hint}')
 
 

@@ -62,7 +62,7 @@ def drop_regions(images: Images, kept: np.ndarray) -> Images:
 
     Returns:
       For one view, images with the kept regions first and zeros after them; for several views the same images with
-      `kept`: the views share their encoded regions and differ in the pooling, as in ESA.
+      `kept`: The views share their encoded regions and differ in the pooling, as in ESA.
     """
     if kept.shape[1] > 1:
         return images.replace(kept=kept)

@@ -33,7 +33,7 @@ class BPE:
     """The byte pairs of a CLIP, with the interface of `Vocabulary`; there is no mask.
 
     Attributes:
-      merges: two pieces each, separated by a blank, in the order in which they are joined.
+      merges: The merges, two pieces each, separated by a blank, in the order in which they are joined.
     """
 
     merges: tuple[str, ...]
@@ -43,14 +43,14 @@ class BPE:
         """Reads published merges.
 
         Args:
-          path: a `merges.txt`, or `bpe_simple_vocab_16e6.txt.gz`, with a header and a merge per line, or a
+          path: A `merges.txt`, or `bpe_simple_vocab_16e6.txt.gz`, with a header and a merge per line, or a
             `tokenizer.json` with the same merges.
 
         Returns:
           The byte pairs.
 
         Raises:
-          UserError: if the file cannot be read, or a line is no merge of two known pieces.
+          UserError: If the file cannot be read, or a line is not a merge of two known pieces.
         """
         try:
             merges = _from_json(path) if path.endswith('.json') else _from_text(path)
@@ -71,8 +71,9 @@ class BPE:
         """Converts a caption to ids.
 
         Args:
-          caption: not preprocessed; HTML entities and curly quotes are replaced, letters lower-cased, blanks collapsed.
-            The published tokenizer also repairs wrongly decoded text. Names of special pieces are ordinary text.
+          caption: A caption, not preprocessed; HTML entities and curly quotes are replaced, letters lower-cased, blanks
+            collapsed. The published tokenizer also repairs wrongly decoded text. Names of special pieces are ordinary
+            text.
 
         Returns:
           int32 [L]: the start, the pieces and the end, at most 77 ids, the last of which is the end.

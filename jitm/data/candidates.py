@@ -42,7 +42,7 @@ def output_folder(folder: Path, name: str) -> OutputFolder:
     """Returns the folder to which lists of a split are written.
 
     Raises:
-      UserError: if it has files of somebody else that are in the way.
+      UserError: If it has files of somebody else that are in the way.
     """
     output = OutputFolder(folder, KIND)
     output.check([MANIFEST, *(array.format(name) for array in ARRAYS)])
@@ -67,7 +67,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Reads the manifest that `save` wrote; None if there is none.
 
     Raises:
-      UserError: if it is damaged.
+      UserError: If it is damaged.
     """
     try:
         with open_file(folder / MANIFEST) as file:
@@ -105,11 +105,11 @@ def load(folder: str | Path, split: Split) -> Candidates:
     """Reads the lists of a split.
 
     Args:
-      folder: a folder written by `jitm mine`, or one with the published files `i2t_*.npy` and `t2i_*.npy`.
-      split: the training split.
+      folder: A folder written by `jitm mine`, or one with the published files `i2t_*.npy` and `t2i_*.npy`.
+      split: The training split.
 
     Raises:
-      UserError: if they are missing, damaged, of other data, or contain corresponding pairs.
+      UserError: If they are missing, damaged, of other data, or contain corresponding pairs.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -134,9 +134,9 @@ class OfflineNegatives:
     """Samples negatives from lists (Chen et al., 2020, section 3.2).
 
     Attributes:
-      candidates: the lists.
-      top_h_texts: number of texts of an image to sample from; 300 as published.
-      top_h_images: number of images of a text to sample from; 60 as published.
+      candidates: The lists.
+      top_h_texts: The number of texts of an image to sample from; 300 as published.
+      top_h_images: The number of images of a text to sample from; 60 as published.
     """
 
     candidates: Candidates
@@ -155,8 +155,8 @@ class OfflineNegatives:
 
         Args:
           text_index: int [B], rows of the texts.
-          split: the split of these texts.
-          rng: generator of the batch.
+          split: The split of these texts.
+          rng: The generator of the batch.
 
         Returns:
           The images and texts, each int [B], of two pairs. The first is a negative image of the text with a negative

@@ -31,9 +31,9 @@ class Listed(NamedTuple):
     """An image as a file lists it.
 
     Attributes:
-      name: path of the image file, relative to one of `folders`.
-      captions: its captions, not checked.
-      where: the file and the line or entry, for messages.
+      name: The path of the image file, relative to one of `folders`.
+      captions: Its captions, not checked.
+      where: The file and the line or entry, for messages.
     """
 
     name: str
@@ -45,8 +45,8 @@ class Listing(NamedTuple):
     """The images of a split.
 
     Attributes:
-      images: in their order; an image may be listed several times.
-      folders: where the image files may be; the first that has the first file is preferred.
+      images: The images in their order; an image may be listed several times.
+      folders: The folders where the image files may be; the first that has the first file is preferred.
     """
 
     images: list[Listed]
@@ -67,7 +67,7 @@ def _parse(path: Path, text: str, where: str = '') -> Any:
     try:
         return parse_json(text)
     except ValueError:
-        raise UserError(f'{path}{where} is no JSON: write it again') from None
+        raise UserError(f'{path}{where} is not valid JSON: write it again') from None
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -105,7 +105,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict]]:
     for where, line in _lines(path):
         row = _parse(path, line, where.removeprefix(str(path)))
         if not isinstance(row, dict):
-            raise UserError(f'{where} is no JSON object: give file_name and captions')
+            raise UserError(f'{where} is not a JSON object: give file_name and captions')
         yield where, row
 
 
@@ -120,7 +120,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict]]:
             captions = [row.pop(key) for key in numbered]
             yield where, row | ({'captions': [one for one in captions if one]} if numbered else {})
     except csv.Error as error:
-        raise UserError(f'{path}, line {reader.line_num} is no CSV ({error}): write it again') from None
+        raise UserError(f'{path}, line {reader.line_num} is not valid CSV ({error}): write it again') from None
 
 
 def _listed(row: dict, where: str) -> Listed:
@@ -170,7 +170,7 @@ def coco(root: Path, names: Names) -> Listing | None:
     for where, item in _entries(path, tree, 'annotations'):
         image = _get(item, 'image_id', ID, where)
         if image not in listed:
-            raise UserError(f'{where} has the image_id {image}, which is no id of its images: add the image')
+            raise UserError(f'{where} has the image_id {image}, which is not an id of its images: add the image')
         listed[image].captions.append(_get(item, 'caption', str, where))
     return Listing(list(listed.values()), _folders(root, path.stem.removeprefix('captions_')))
 
@@ -271,12 +271,12 @@ def read(root: Path, split: str, restval: bool = False) -> Listing:
     """Finds the file of the captions of a folder and reads one split.
 
     Args:
-      root: the folder.
-      split: such as 'train'; the names in `DEV` are the same.
-      restval: whether 'train' includes COCO's `restval` in Karpathy's format.
+      root: The folder.
+      split: The name of the split, such as 'train'; the names in `DEV` are the same.
+      restval: Whether 'train' includes COCO's `restval` in Karpathy's format.
 
     Raises:
-      UserError: if there is none of a known format, it is damaged, or an image lies outside of the folder or has a name
+      UserError: If there is none of a known format, it is damaged, or an image lies outside of the folder or has a name
         that cannot be shown.
     """
     if not root.is_dir():
@@ -299,7 +299,7 @@ def merge(images: Iterable[Listed]) -> dict[str, list[str]]:
     """Returns name -> captions, without blanks around and within them, of images that may be listed several times.
 
     Raises:
-      UserError: if a caption is blank, an image has none, or there are no images.
+      UserError: If a caption is blank, an image has none, or there are no images.
     """
     merged: dict[str, list[str]] = {}
     for name, captions, where in images:

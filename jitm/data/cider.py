@@ -67,7 +67,7 @@ def from_captions(split: Split) -> Relevance:
       The metric, from 0 to 10.
 
     Raises:
-      UserError: if an image has fewer than two captions.
+      UserError: If an image has fewer than two captions.
     """
     references = np.bincount(split.image_of_text, minlength=split.num_images)
     if references.min() < 2:
@@ -99,7 +99,7 @@ def from_file(split: Split, *, path: str) -> Relevance:
         [I, T]. The whole file is read once, for its hash.
 
     Raises:
-      UserError: if the file is missing or damaged or has another shape; later, if a requested value is not finite.
+      UserError: If the file is missing or damaged or has another shape; later, if a requested value is not finite.
     """
     matrix, shape = open_npy(path), (split.num_images, split.num_texts)
     if matrix.shape not in (shape, shape[::-1]):

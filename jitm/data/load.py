@@ -22,7 +22,7 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
       root: The folder of the data, if it is not the config's `data.root`.
 
     Raises:
-      UserError: if a root is given but the source reads no folder, or the data cannot be read.
+      UserError: If a root is given but the source reads no folder, or the data cannot be read.
     """
     if not isinstance(split, str) or split != os.path.basename(split):
         raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
@@ -55,7 +55,7 @@ def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
       where: The key of the section.
 
     Raises:
-      UserError: if the source or one of its arguments is unknown.
+      UserError: If the source or one of its arguments is unknown.
     """
     source, keywords = choose(section, 'source', where=where)
     if not source:

@@ -87,7 +87,7 @@ class Masking:
       random_prob: Probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
 
     Raises:
-      ArgumentError: if mask_prob and random_prob add up to more than 1.
+      ArgumentError: If mask_prob and random_prob add up to more than 1.
     """
 
     num_views: Index

@@ -43,22 +43,29 @@ def load(
     """Opens one split of a folder of image files with captions, and checks all of it.
 
     Args:
-      split: such as `train`, `dev` or `test`; `val`, `valid` and `validation` are the same as `dev`.
-      root: the folder; for the formats of captions see `jitm.data.caption_files`.
+      split: The name of the split, `train`, `dev` or `test`; `val`, `valid` and `validation` are the same as `dev`.
+      root: The folder; for the formats of captions see `jitm.data.caption_files`.
       image_size: H and W of the pixels.
-      short_side, interpolation, crop, min_area, flip: see `jitm.data.transforms.Transform`.
-      restval: whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
-      max_captions: number of captions to keep of each image, the first ones; None for all.
-      dev_images: number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
+      short_side, interpolation, crop, min_area, flip: See `jitm.data.transforms.Transform`.
+      restval: Whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
+      max_captions: The number of captions to keep of each image, the first ones; None for all.
+      dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
 
     Returns:
       A split with `pixels` and without features.
 
     Raises:
-      UserError: if captions or image files are missing or damaged, or an image lies outside of the folder.
-      ArgumentError: if the shorter side is less than the size of the pixels, or an option is unknown.
+      UserError: If captions or image files are missing or damaged, or an image lies outside of the folder.
+      ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
     """
-    transform = Transform(image_size, short_side, interpolation, crop, min_area, flip)
+    transform = Transform(
+        image_size=image_size,
+        short_side=short_side,
+        interpolation=interpolation,
+        crop=crop,
+        min_area=min_area,
+        flip=flip,
+    )
     listing = caption_files.read(Path(root), split, restval)
     captions = caption_files.merge(listing.images)
     if not captions:
@@ -67,12 +74,12 @@ def load(
     texts = {name: captions[name][:max_captions] for name in kept}
     files = _find_files(listing, kept)
     content_hash = check_files(files)
-    counts = [len(of_image) for of_image in texts.values()]
+    counts = [len(image_captions) for image_captions in texts.values()]
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         regions=None,
         counts=None,
-        captions=tuple(caption for of_image in texts.values() for caption in of_image),
+        captions=tuple(caption for image_captions in texts.values() for caption in image_captions),
         image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
         image_ids=tuple(kept),
         pixels=Photos(files, transform, content_hash),
@@ -84,21 +91,23 @@ def load_folder(folder: Path, transform: Transform) -> Split:
     """Opens a folder of photos without captions, and checks all of it.
 
     Args:
-      folder: the folder, see `list_files`; its name is that of the split, and the paths within it those of the images.
-      transform: how they become pixels.
+      folder: The folder, see `list_files`; its name is that of the split, and the paths within it those of the images.
+      transform: The way in which photos become pixels.
 
     Returns:
       A split with `pixels` and without captions.
 
     Raises:
-      UserError: if there are no photos, one of them cannot be read, or has a name that cannot be written as a line.
+      UserError: If there are no photos, one of them cannot be read, or has a name that cannot be written as a line.
     """
     names, problems = list_files(folder)
     for name, problem in problems.items():
         raise UserError(f'{folder / name} {problem}')
     for name in names:
         if name != printable(name.strip()):
-            raise UserError(f'{folder} has a photo with the name {name!r}, which is no line of plain text: rename it')
+            raise UserError(
+                f'{folder} has a photo with the name {name!r}, which is not a line of plain text: rename it'
+            )
     files = [str(folder / name) for name in names]
     pixels = Photos(files, transform, check_files(files))
     return Split(
@@ -116,12 +125,12 @@ def write(split: Split, root: str | Path) -> None:
     """Writes the pixels and captions of a split, such as one of `scenes`, as PNG files with `metadata.jsonl`.
 
     Args:
-      split: with pixels; its name ends in that of the split, such as `scenes/dev`.
-      root: the folder; the files are in a folder in it with the name of the split, which is new, empty, or was written
+      split: A split with pixels; its name ends in that of the split, such as `scenes/dev`.
+      root: The folder; the files are in a folder in it with the name of the split, which is new, empty, or was written
         before.
 
     Raises:
-      UserError: if that folder has files of somebody else, or the name of an image leads out of it.
+      UserError: If that folder has files of somebody else, or the name of an image leads out of it.
     """
     output = OutputFolder(Path(root) / split.name.rpartition('/')[2], KIND)
     for name in split.image_ids:
@@ -175,7 +184,7 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
       folder, and folders without permission.
 
     Raises:
-      UserError: if there are none, or the folder cannot be read.
+      UserError: If there are none, or the folder cannot be read.
     """
     names, problems, inside = [], {}, os.path.realpath(folder)
 
@@ -212,7 +221,7 @@ def check_files(files: Sequence[str]) -> str:
       SHA-256 of the bytes of all files, as hex.
 
     Raises:
-      UserError: if a file is missing, or no image.
+      UserError: If a file is missing, or no image.
     """
 
     def check() -> str:

@@ -23,8 +23,8 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         """Starts reading.
 
         Args:
-          file: at the start of a pickle.
-          size: of the file in bytes.
+          file: A file at the start of a pickle.
+          size: The size of the file in bytes.
         """
         super().__init__(file, encoding='latin1')
         self._file_readline = lambda: _read_line(file)
@@ -34,7 +34,8 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         """Returns the object.
 
         Raises:
-          Exception: of any kind, for example a ValueError if it repeats its content too often, or contains itself.
+          Exception: Any kind of exception, for example a ValueError if it repeats its content too often, or contains
+            itself.
         """
         result = super().load()
         if _size(result, {}) > self._most:
@@ -102,8 +103,8 @@ def _size(node: Any, known: dict[int, int | None]) -> int:
     """Returns the number of characters and items of an object, those of repeated parts each time.
 
     Args:
-      node: the object.
-      known: id -> size of the containers that were counted before, None of those that contain the object.
+      node: The object.
+      known: The size of the containers that were counted before by id, None of those that contain the object.
     """
     if isinstance(node, str | bytes):
         return 1 + len(node)

@@ -31,7 +31,7 @@ class Pipeline:
     """The training batches of a split.
 
     An example is a text with its image. An epoch is a permutation of the texts, sampled from (seed, epoch) and split
-    into batches. The last batch is smaller if their number is no multiple of B; with `drop_last` it is left out. The
+    into batches. The last batch is smaller if their number is not a multiple of B; with `drop_last` it is left out. The
     texts that an epoch leaves out differ between epochs.
 
     Attributes:

@@ -28,7 +28,7 @@ class Photos:
 
     Attributes:
       files: I paths, or the bytes of I image files.
-      transform: how a photo becomes pixels.
+      transform: The way in which a photo becomes pixels.
       content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
     """
 
@@ -51,7 +51,7 @@ class Photos:
         """Decodes photos as in evaluation.
 
         Args:
-          index: a number, a slice, or int [N].
+          index: A number, a slice, or int [N].
 
         Returns:
           uint8 [H, W, 3] for a number, otherwise [N, H, W, 3].
@@ -64,7 +64,7 @@ class Photos:
 
         Args:
           index: int [N].
-          make_generator: returns the random generator of the example at a position.
+          make_generator: A function that returns the random generator of the example at a position.
 
         Returns:
           uint8 [N, H, W, 3].

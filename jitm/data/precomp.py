@@ -36,7 +36,7 @@ def splits(root: str) -> tuple[str, ...]:
       The part before `_ims.npy` of every such file.
 
     Raises:
-      UserError: if `root` is not a folder.
+      UserError: If `root` is not a folder.
     """
     if not os.path.isdir(root):
         raise UserError(f'{root} is not a folder: give the path of a *_precomp folder')
@@ -61,7 +61,7 @@ def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_scor
       The split; `regions` [I, R, D] is a view of the memory-mapped file with each image once.
 
     Raises:
-      UserError: if a file is missing, damaged or inconsistent with the others.
+      UserError: If a file is missing, damaged or inconsistent with the others.
     """
     known = splits(root)
     path = os.path.join(root, split + FEATURES)

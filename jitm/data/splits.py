@@ -32,7 +32,7 @@ class Split:
     """Images, captions, and their correspondence.
 
     Attributes:
-      name: for messages and protocols, such as `f8k_precomp/dev`.
+      name: For messages and protocols, such as `f8k_precomp/dev`.
       regions: float16 or float32 [I, R, D]; may be memory-mapped. A global feature vector is one region. None without
         features.
       counts: int32 [I], number of valid regions of each image; None without features.
@@ -41,9 +41,9 @@ class Split:
       image_ids: I names.
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
       pixels: uint8 [I, H, W, 3] or `jitm.data.pixels.Photos`, which decodes them when indexed; None for features only.
-      dataset: name of the data set, such as `f30k`; '' if unknown.
-      tags: the object tags of the I images, each in one string, '' for none; None if not known.
-      encoded_by: the network that computed the regions, as JSON, see `jitm.inference.networks`; None if not known.
+      dataset: The name of the data set, such as `f30k`; '' if unknown.
+      tags: The object tags of the I images, each in one string, '' for none; None if not known.
+      encoded_by: The network that computed the regions, as JSON, see `jitm.inference.networks`; None if not known.
     """
 
     name: str

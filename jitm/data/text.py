@@ -45,7 +45,7 @@ def tokenize(caption: str) -> list[str]:
     """Splits a caption into lower-cased words and punctuation marks, as `nltk.word_tokenize(caption.lower())` does.
 
     Args:
-      caption: not preprocessed.
+      caption: A caption, not preprocessed.
 
     Returns:
       The tokens; empty for a blank caption.
@@ -67,14 +67,14 @@ def find_tokens(caption: str, tokens: Sequence[str]) -> list[tuple[int, int]]:
     """Finds the characters of the tokens of a caption.
 
     Args:
-      caption: not preprocessed.
-      tokens: its words or word pieces in order, of any case, with or without accents; `[UNK]` matches a whole word.
+      caption: A caption, not preprocessed.
+      tokens: Its words or word pieces in order, of any case, with or without accents; `[UNK]` matches a whole word.
 
     Returns:
       (start, stop) of each token, in characters.
 
     Raises:
-      ValueError: if these are not the tokens of the caption.
+      ValueError: If these are not the tokens of the caption.
     """
     plain, end, spans = ''.join(map(_plain, caption)), 0, []
     for token in tokens:
@@ -105,8 +105,8 @@ class Vocabulary:
         """Collects the words of a data set, in the order of their first occurrence.
 
         Args:
-          captions: not preprocessed.
-          min_count: rarer words are omitted.
+          captions: The captions, not preprocessed.
+          min_count: The smallest number of occurrences; rarer words are omitted.
 
         Returns:
           The vocabulary.
@@ -119,13 +119,13 @@ class Vocabulary:
         """Reads a vocabulary file of jitm or a published one.
 
         Args:
-          path: a JSON file, see `from_json`.
+          path: A JSON file, see `from_json`.
 
         Returns:
           The vocabulary.
 
         Raises:
-          UserError: if the file is missing or damaged.
+          UserError: If the file is missing or damaged.
         """
         try:
             with open_file(path, 'r', encoding='utf-8') as file:
@@ -142,13 +142,13 @@ class Vocabulary:
 
         Args:
           text: JSON; additional words at the end, such as `<mask>`, are kept.
-          name: the source, for messages.
+          name: The source, for messages.
 
         Returns:
           The vocabulary.
 
         Raises:
-          UserError: if the layout is another one, the ids are not 0 to V-1, or the special words do not have ids 0 to
+          UserError: If the layout is another one, the ids are not 0 to V-1, or the special words do not have ids 0 to
             3.
         """
         try:
@@ -182,7 +182,7 @@ class Vocabulary:
         """Converts a caption to word ids.
 
         Args:
-          caption: not preprocessed.
+          caption: A caption, not preprocessed.
 
         Returns:
           int32 [L]: `<start>`, the words, unknown ones as `<unk>`, `<end>`.
@@ -253,7 +253,7 @@ class Tokens:
     Attributes:
       ids: int32 [sum of lengths].
       starts: int64 [T + 1], start of each text; text t is `ids[starts[t]:starts[t + 1]]`.
-      tags: the words of the I images' object tags, see `Images.tags`; None without tags.
+      tags: The words of the I images' object tags, see `Images.tags`; None without tags.
     """
 
     ids: np.ndarray

@@ -58,7 +58,7 @@ def load(
       A split with either `regions`, which are read from the files when they are indexed, or `pixels`.
 
     Raises:
-      UserError: If the folder is no such data set, or a record is damaged.
+      UserError: If the folder is not such a data set, or a record is damaged.
       ValueError: If an argument is out of its range.
     """
     for name, number in {'max_captions': max_captions, 'dev_images': dev_images}.items():
@@ -112,7 +112,7 @@ def _open(root: str) -> Any:
         known = False
     if not known:
         raise UserError(
-            f'{root} is no prepared data set of images with captions: give the folder of a version, prepared with '
+            f'{root} is not a prepared data set of images with captions: give the folder of a version, prepared with '
             "file_format='array_record'"
         )
     return builder

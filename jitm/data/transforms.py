@@ -80,9 +80,9 @@ class File(NamedTuple):
     """An image file as it was read.
 
     Attributes:
-      data: its bytes.
-      size: their number.
-      time: when the file was modified, in nanoseconds.
+      data: Its bytes.
+      size: The number of bytes.
+      time: The time of its last modification, in nanoseconds.
     """
 
     data: bytes
@@ -100,7 +100,7 @@ def reading(path: str | Path) -> Iterator[File]:
     """Reads an image file once; the bytes count as memory in use until the block ends.
 
     Raises:
-      UserError: if it cannot be read, is empty or too large, or is a RAW file.
+      UserError: If it cannot be read, is empty or too large, or is a RAW file.
     """
     if os.path.splitext(path)[1].lower() in RAW:  # Pillow would decode the small preview in some of them
         raise UserError(f'{path} is a RAW file of a camera: convert it to JPEG, or leave it out')
@@ -129,14 +129,14 @@ def decode(
     bits scaled to 8. The number of pixels that all threads decode at a time is bounded, until the function returns.
 
     Args:
-      photo: the path of an image file, its bytes, or a photo of Pillow.
-      view: the function; it neither changes nor keeps the photo.
-      name: of bytes and of a photo of Pillow in messages.
-      smallest: for a JPEG that may be decoded at a half, a quarter or an eighth of its size: the number of pixels that
-        each side keeps at least. None for the whole size.
+      photo: The path of an image file, its bytes, or a photo of Pillow.
+      view: The function; it neither changes nor keeps the photo.
+      name: The name of bytes and of a photo of Pillow in messages.
+      smallest: The number of pixels that each side keeps at least, for a JPEG that may be decoded at a half, a quarter
+        or an eighth of its size; None for the whole size.
 
     Raises:
-      UserError: if it cannot be read, is damaged, too large or too narrow.
+      UserError: If it cannot be read, is damaged, too large or too narrow.
     """
     if isinstance(photo, str | Path):
         with reading(photo) as file:
@@ -176,7 +176,7 @@ def _open(data: bytes, name: str) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where a program raises it
         raise UserError(f'{name} has too many pixels for Pillow: shrink it') from None
     except Exception:  # Pillow raises many kinds of errors for damaged headers
-        raise UserError(f'{name} is no image that Pillow can read: convert it to JPEG, or leave it out') from None
+        raise UserError(f'{name} is not an image that Pillow can read: convert it to JPEG, or leave it out') from None
 
 
 def _check_header(image: Image.Image, name: str) -> None:
@@ -235,10 +235,10 @@ def sample_box(width: int, height: int, min_area: float, rng: np.random.Generato
     """Samples a part of an image (torchvision's RandomResizedCrop).
 
     Args:
-      width: of the image.
-      height: of the image.
-      min_area: smallest share of the image's area.
-      rng: generator of the example.
+      width: The width of the image.
+      height: The height of the image.
+      min_area: The smallest share of the image's area.
+      rng: The generator of the example.
 
     Returns:
       left, top, right and bottom of a box with an aspect ratio in [3/4, 4/3]; the largest central one if ten samples
@@ -263,11 +263,11 @@ class Transform:
 
     Attributes:
       image_size: H and W of the pixels.
-      short_side: the shorter side of the photo is resized to this many pixels before the square is cut.
+      short_side: The number of pixels to which the shorter side is resized before the square is cut.
       interpolation: 'bilinear' (VSE++) or 'bicubic' (CLIP).
-      crop: of training examples: 'centre', as in evaluation, or 'random', see `sample_box`.
-      min_area: smallest share of the photo in a random crop.
-      flip: mirrors each training example with probability 1/2.
+      crop: The crop of training examples: 'centre', as in evaluation, or 'random', see `sample_box`.
+      min_area: The smallest share of the photo in a random crop.
+      flip: Whether each training example is mirrored with probability 1/2.
     """
 
     image_size: Count

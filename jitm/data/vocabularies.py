@@ -20,7 +20,7 @@ def load_vocabulary(path: str) -> Tokenizer:
     Byte pairs are read from `merges.txt`, `tokenizer.json`, or a file that ends in `.gz`.
 
     Raises:
-      UserError: if the file is missing or damaged.
+      UserError: If the file is missing or damaged.
     """
     if path.endswith(BYTE_PAIRS):
         return BPE.load(path)
@@ -50,7 +50,7 @@ def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokeni
     """Makes the vocabulary of a description, see `describe_vocabulary`.
 
     Raises:
-      KeyError, TypeError, ValueError: if it is of an unknown kind, or has something else than lists of strings.
+      KeyError, TypeError, ValueError: If it is of an unknown kind, or has something else than lists of strings.
     """
     if any(type(value) is not str for values in description.values() for value in values):
         raise ValueError('a vocabulary has something else than strings')

@@ -37,13 +37,13 @@ def load(path: str) -> Vocabulary:
     """Reads a vocabulary.
 
     Args:
-      path: a pickle of an object with `word2idx`, `idx2word` and `idx`, written by any version of Python.
+      path: A pickle of an object with `word2idx`, `idx2word` and `idx`, written by any version of Python.
 
     Returns:
       The vocabulary, see `Vocabulary.from_json`.
 
     Raises:
-      UserError: if the file is missing or damaged, or has anything else.
+      UserError: If the file is missing or damaged, or has anything else.
     """
     try:
         with open_file(path) as file:

@@ -34,13 +34,13 @@ class WordPiece:
         """Reads a published vocabulary.
 
         Args:
-          path: a `vocab.txt`, one piece per line.
+          path: A `vocab.txt`, one piece per line.
 
         Returns:
           The word pieces.
 
         Raises:
-          UserError: if the file cannot be read, has duplicates, lacks a special piece, or `[PAD]` is not the first.
+          UserError: If the file cannot be read, has duplicates, lacks a special piece, or `[PAD]` is not the first.
         """
         try:
             with open_file(path, 'r', encoding='utf-8') as file:
@@ -62,7 +62,7 @@ class WordPiece:
         """Converts a caption to ids, lower-cased and without accents unless the pieces have capitals.
 
         Args:
-          caption: not preprocessed; names of special pieces in it are ordinary text.
+          caption: A caption, not preprocessed; names of special pieces in it are ordinary text.
 
         Returns:
           int32 [L]: `[CLS]`, the longest known pieces of each word, `[UNK]` for a word that has none, `[SEP]`.
@@ -95,7 +95,7 @@ class WordPiece:
         """Returns the word pieces, which must contain `[MASK]`.
 
         Raises:
-          UserError: if they do not.
+          UserError: If they do not.
         """
         if MASK not in self._ids:
             raise UserError(

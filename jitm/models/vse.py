@@ -44,7 +44,7 @@ class PooledEncoders(Matcher):
       text: A module that maps texts to [T, L, D], such as `GRUEncoder` or `BERTEncoder`.
       image_pooling: One of `jitm.layers.pooling.POOLINGS`.
       text_pooling: One of `jitm.layers.pooling.POOLINGS`; 'last' is the state after the last word.
-      normalize_images: L2-normalizes the image vectors; VSE0 does not, so that its score is no cosine.
+      normalize_images: L2-normalizes the image vectors; VSE0 does not, so that its score is not a cosine.
       absolute: Takes the absolute values of both vectors (Order0).
     """
 

@@ -280,7 +280,7 @@ def read_captions(captions: Sequence[str], run: Run) -> Tokens:
     """Checks and tokenizes T captions.
 
     Raises:
-      UserError: if there are no captions, one is no string or empty, or one is longer than the model reads.
+      UserError: if there are no captions, one is not a string or empty, or one is longer than the model reads.
     """
     if not is_list(captions):
         raise UserError(f'captions are of {type(captions).__name__}; give a list of strings')

@@ -115,7 +115,7 @@ class LoadedRun:
           The encodings: leaves [T, ...].
 
         Raises:
-          UserError: if there are no captions, one is no string or empty, or one is longer than the model reads.
+          UserError: if there are no captions, one is not a string or empty, or one is longer than the model reads.
         """
         tokens = read_captions(captions, self.run)
         index, engine = np.arange(len(tokens.lengths)), self._engine

@@ -78,7 +78,7 @@ def answer(
     vector = _vector(run, index, query, row)
     if query.captions is None:
         hits = index.top(vector, count + (row is not None))[0]
-        hits = [hit for hit in hits if hit.index != row][:count]  # an image is no result for itself
+        hits = [hit for hit in hits if hit.index != row][:count]  # an image is not a result for itself
         names = index.names
     else:
         hits = VectorSearch(run.vectors(run.encode_text(query.captions))).top(vector, count)[0]

@@ -64,8 +64,8 @@ def _batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[
 
     Args:
       image_index: int [B], equal numbers are the same image.
-      views: E.
-      same_image: see `in_batch`.
+      views: E, the number of views of a pair.
+      same_image: See `in_batch`.
     """
     pair, image = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
     of_pair, of_image = pair[:, None] == pair, image[:, None] == image
@@ -76,7 +76,7 @@ def _relevance_margins(relevance: chex.Array) -> chex.Array:
     """Returns the margins (phi(p) - phi(n)) / tau of SAM (Biten et al., 2022; not checked against its text).
 
     Args:
-      relevance: phi [Q, C] of each candidate n for each query; the positive p of query q is candidate q.
+      relevance: The relevance phi [Q, C] of each candidate n for each query; the positive p of query q is candidate q.
 
     Returns:
       [Q, C], below 0 where a candidate is more relevant than the positive.
@@ -90,10 +90,10 @@ def _score_offline(
     """Scores mined negatives in training, each set of pairs encoded by itself as in the code of Chen et al. (2020).
 
     Args:
-      matcher: the bound model.
-      images: N encoded images.
-      texts: their encoded texts.
-      offline: see `Batch`.
+      matcher: The bound model.
+      images: The N encoded images.
+      texts: The N encoded texts of these images.
+      offline: See `Batch`.
 
     Returns:
       Direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without the query: of
@@ -117,7 +117,7 @@ def shortlist(num_extra: Index, num_hard: Count) -> Source:
     extra pairs.
 
     Args:
-      num_extra: P.
+      num_extra: P, the number of extra pairs of a step.
       num_hard: H, the number of candidates that each query keeps.
     """
     return Source(_rank_chosen, functools.partial(_choose_hardest, num_hard=num_hard), num_extra=num_extra)
@@ -129,7 +129,7 @@ def _choose_hardest(
     """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
 
     Args:
-      models, name, batch, key: see `Source`.
+      models, name, batch, key: See `Source`.
       num_hard: H, the number of candidates of each query.
 
     Returns:

@@ -20,8 +20,8 @@ def ranking_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], 
     """Returns all diagnostics of a trained model's rankings.
 
     Args:
-      rankings: name -> Ranking.
-      terms: the model's objective.
+      rankings: The rankings of the model by name.
+      terms: The model's objective.
       epoch: int [].
 
     Returns:
@@ -43,13 +43,14 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
     """Computes the gap between the scores of positives and hardest negatives (Li et al., 2023, figures 3 and 7).
 
     Args:
-      rankings: name -> Ranking; both retrieval directions count, and queries with a positive and a negative.
-      epsilon: the absolute gap above which SelHN mines the hardest negative.
+      rankings: The rankings by name; only both retrieval directions count, and only queries with a positive and a
+        negative.
+      epsilon: The absolute gap above which SelHN mines the hardest negative.
 
     Returns:
-      gap: mean over the queries of the positive's score minus the hardest negative's.
-      absolute_gap: mean of its absolute value.
-      hard_share: share of queries with an absolute gap above epsilon, the hard branch of SelHN.
+      gap: The mean over the queries of the positive's score minus the hardest negative's.
+      absolute_gap: The mean of its absolute value.
+      hard_share: The share of queries with an absolute gap above epsilon, the hard branch of SelHN.
     """
     both = [rankings[direction] for direction in DIRECTIONS]
     gap = jnp.stack([hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both])
@@ -65,12 +66,12 @@ def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
     """Compares the scores of synthetic captions with that of the true caption (Fan et al., 2022, figure 2).
 
     Args:
-      ranking: of each image's captions, the first of which is true.
+      ranking: A ranking of each image's captions, the first of which is true.
 
     Returns:
-      gap: mean of a synthetic caption's score minus the true caption's.
-      count: mean number of synthetic captions per image.
-      share_00, share_01 ...: share of the synthetic captions in each of `BINS` equal parts of [-1, 1] by that gap.
+      gap: The mean of a synthetic caption's score minus the true caption's.
+      count: The mean number of synthetic captions per image.
+      share_00, share_01 ...: The share of the synthetic captions in each of `BINS` equal parts of [-1, 1] by that gap.
     """
     gaps, valid = ranking.scores - ranking.scores[:, :1], ranking.negatives
     number = jnp.sum(valid)
@@ -85,14 +86,14 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
     """Computes what shows a collapse or a vanishing gradient (Li et al., 2023, figure 5).
 
     Args:
-      rankings: name -> Ranking.
-      terms: an objective; token terms are left out.
+      rankings: The rankings of the model by name.
+      terms: An objective; token terms are left out.
       epoch: int [].
 
     Returns:
-      active_hinges: share of queries with a loss above 0.
-      ranking_loss: sum of the ranking terms.
-      collapsed_loss: its value for constant scores, all equal to their mean: 2 x batch x margin for max of hinges,
+      active_hinges: The share of queries with a loss above 0.
+      ranking_loss: The sum of the ranking terms.
+      collapsed_loss: Its value for constant scores, all equal to their mean: 2 x batch x margin for max of hinges,
         log 2 for `matching_cross_entropy` of probabilities around 1/2.
     """
     terms = ranking_terms(terms)

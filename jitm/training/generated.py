@@ -26,11 +26,11 @@ def matcher_predictions(
     """Computes the losses of what the model predicts of matching pairs, see `Matcher.predict_tokens`.
 
     Args:
-      matcher, images, texts, batch, chosen, train: see `Source`. Anchors predict nothing.
+      matcher, images, texts, batch, chosen, train: See `Source`. Anchors predict nothing.
       terms: The token terms of these predictions.
 
     Raises:
-      UserError: if the model does not make the predictions of a term.
+      UserError: If the model does not make the predictions of a term.
     """
     del texts, chosen
     if not train:
@@ -52,7 +52,7 @@ def masked_captions(
     """Computes the losses of masked words as the model's `mlm` head predicts them, for all K masked views of a caption.
 
     Args:
-      matcher, images, texts, batch, chosen, train: see `Source`. Anchors predict nothing.
+      matcher, images, texts, batch, chosen, train: See `Source`. Anchors predict nothing.
       terms: The token terms of these predictions.
     """
     del texts, chosen
@@ -74,8 +74,8 @@ def generate(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, synt
     """Generates synthetic captions for this device's images and keeps the hardest.
 
     Args:
-      models, name, batch, key: see `Source`. The model of this name chooses among the captions.
-      synthesis: How the captions are generated and chosen.
+      models, name, batch, key: See `Source`. The model of this name chooses among the captions.
+      synthesis: The way in which the captions are generated and chosen.
     """
     keys = jax.random.split(jax.random.fold_in(key, 1), len(batch.image_index))
     return synthesis.choose(*models[name], models[synthesis.generator], batch, keys)
@@ -94,7 +94,7 @@ def generated_captions(
     """Ranks each image's caption against synthetic negatives, and reads their mismatched words in the same pass.
 
     Args:
-      matcher, images, texts, batch, chosen, train: see `Source`. What is chosen are the captions of `generate`.
+      matcher, images, texts, batch, chosen, train: See `Source`. What is chosen are the captions of `generate`.
       terms: The token terms of `HEADS`.
 
     Returns:

@@ -33,12 +33,12 @@ class Data:
     """The data of a run.
 
     Attributes:
-      train: the training split.
-      validation: the validation split.
-      vocabulary: built from the training captions, or read from a file.
-      train_tokens: the token ids of the training captions.
-      validation_tokens: the token ids of the validation captions.
-      warnings: of `check_words`.
+      train: The training split.
+      validation: The validation split.
+      vocabulary: The vocabulary, built from the training captions or read from a file.
+      train_tokens: The token ids of the training captions.
+      validation_tokens: The token ids of the validation captions.
+      warnings: The warnings of `check_words`.
     """
 
     train: Split
@@ -53,7 +53,7 @@ def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> A
     """Builds the Augmentation of a config.
 
     Raises:
-      UserError: if it would change captions that a term predicts, or examples that have to stay as they are.
+      UserError: If it would change captions that a term predicts, or examples that have to stay as they are.
     """
     augmentation = bind(Augmentation, config['augmentation'], where='augmentation')()
     for reason, given in (
@@ -77,7 +77,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     The vocabulary gets a mask token if augmentation, masking or a model's `mlm` head uses one.
 
     Raises:
-      UserError: if the splits cannot be read, are too small or have features of different sizes.
+      UserError: If the splits cannot be read, are too small or have features of different sizes.
     """
     # The splits.
     train = load_split(config['data'], 'train')
@@ -123,7 +123,7 @@ def check_words(name: str, tokens: Tokens, vocabulary: Tokenizer) -> list[str]:
       Warnings of many unknown words, and of a caption that is much longer than the others.
 
     Raises:
-      UserError: if the vocabulary has none of their words.
+      UserError: If the vocabulary has none of their words.
     """
     words = tokens.lengths.sum() - 2 * len(tokens.lengths)  # without the special tokens at the start and the end
     unknown = (tokens.ids == vocabulary.unknown).sum() / max(words, 1)
@@ -153,7 +153,7 @@ def load_offline(section: Mapping[str, Any], split: Split, mined_later: bool) ->
       mined_later: Whether they are mined in an earlier training stage; zeros of the same shape then stand for them.
 
     Raises:
-      UserError: if they are not of this split.
+      UserError: If they are not of this split.
     """
     folder, keywords = choose(section, 'path', where='offline')
     make = bind(candidates_lib.OfflineNegatives, keywords, where='offline', later=('candidates',))
@@ -206,7 +206,7 @@ def make_pipeline(
       mined_later: See `load_offline`.
 
     Raises:
-      UserError: if mined negatives, a relevance or scene graphs cannot be read.
+      UserError: If mined negatives, a relevance or scene graphs cannot be read.
     """
     limits = [model.text_format.max_length for model in models.values() if model.text_format.max_length]
     return Pipeline(

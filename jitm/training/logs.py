@@ -29,11 +29,11 @@ class Board:
         """Opens a new file.
 
         Args:
-          folder: of the files of all starts.
-          step: the first one; TensorBoard drops what earlier starts wrote from it on.
+          folder: The folder of the files of all starts.
+          step: The first step of this start; TensorBoard drops what earlier starts wrote from it on.
 
         Raises:
-          UserError: if it cannot be written.
+          UserError: If it cannot be written.
         """
         self._folder = folder
         with writing(folder, RESUMES):
@@ -80,14 +80,14 @@ class CollapseMonitor:
     """Detects a collapse: the loss stays at its value for constant scores, 2 x batch x margin for max of hinges.
 
     Training with hard negatives is known to get stuck on this plateau, where the gradient separates nothing. The first
-    steps with other terms are no sign of it: max of hinges starts near this value, and leaves it where it trains well.
+    steps with other terms do not count: max of hinges starts near this value, and leaves it where it trains well.
     """
 
     def __init__(self, member: str, changes: Sequence[int] = (0,), advice: str = ''):
         """Makes a monitor of a run's first step.
 
         Args:
-          member: the model whose loss is read.
+          member: The model whose loss is read.
           changes: `term_changes` of the run.
           advice: The end of a warning, see `advise`.
         """
@@ -124,7 +124,7 @@ class Logs:
     `timing.jsonl`. On a terminal a bar shows the progress, else a line every minute.
 
     Attributes:
-      pace: Rate and time left.
+      pace: The rate and the time left.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class Logs:
         """Opens the files and drops lines of later steps than the restored one.
 
         Args:
-          workdir: the run directory.
-          restored: step of the restored checkpoint; None if there was none, which drops everything.
-          total_steps: of the run.
-          batch_size: of the global batch, for the throughput.
-          monitor: a new one; it is updated with the lines of earlier steps.
+          workdir: The run directory.
+          restored: The step of the restored checkpoint; None if there was none, which drops everything.
+          total_steps: The number of steps of the run.
+          batch_size: The size of the global batch, for the throughput.
+          monitor: A new monitor; it is updated with the lines of earlier steps.
         """
         workdir.mkdir(parents=True, exist_ok=True)
         step, last = restored or 0, -1 if restored is None else restored

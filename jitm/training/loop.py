@@ -149,16 +149,16 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     """Trains the run a config describes, or resumes it.
 
     Args:
-      config: a nested dict with every key of `configs/default.py`.
-      workdir: the run directory: new, empty, or holding the same run.
+      config: A nested dict with every key of `configs/default.py`.
+      workdir: The run directory: new, empty, or holding the same run.
 
     Returns:
       The `first` validation, a line of `metrics.jsonl`, None if it was lost; and the `best` one, `step` and metrics.
 
     Raises:
-      UserError: if something the user gave is wrong; nothing was written.
-      InterruptedRun: at SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
-      NotFiniteError: if the loss or a gradient was not finite; the last finite state was saved.
+      UserError: If something the user gave is wrong; nothing was written.
+      InterruptedRun: At SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
+      NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
     config, workdir = config_lib.check(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
@@ -195,7 +195,7 @@ def _best_validation(checkpoints: Checkpoints) -> dict[str, Any]:
     """Returns step and metrics of the best checkpoint.
 
     Raises:
-      UserError: if it is damaged or missing.
+      UserError: If it is damaged or missing.
     """
     step = checkpoints.best_step()
     checkpoints.check(step)

@@ -48,7 +48,7 @@ class Frozen:
     """No change: DBL's anchor in OAS (Diao et al., 2024, III-C), the static generator of TAGS (Fan et al., 2022).
 
     Attributes:
-      of: the member it is initialized as a copy of; '' if it is initialized from its `init_from`.
+      of: The member it is initialized as a copy of; '' if it is initialized from its `init_from`.
     """
 
     of: str = ''
@@ -68,8 +68,8 @@ class EMA:
     statistics are averaged like parameters, so that both lag behind alike; released code leaves the first ones.
 
     Attributes:
-      of: the member it averages, and is initialized as a copy of.
-      momentum: beta at the first step, 0.99995 as published.
+      of: The member it averages, and is initialized as a copy of.
+      momentum: The beta of the first step, 0.99995 as published.
     """
 
     of: str
@@ -80,8 +80,8 @@ class EMA:
         """Returns the average of the state and the new state of the other member.
 
         Args:
-          state: the state of this member.
-          trained: the new states of the members with a gradient.
+          state: The state of this member.
+          trained: The new states of the members with a gradient.
           progress: float32 [], the share of the run's steps done before this one.
         """
         step_size = (1 - self.momentum) * (1 + jnp.cos(jnp.pi * progress)) / 2
@@ -100,12 +100,12 @@ class Member:
     """A matcher and how it is updated.
 
     Attributes:
-      model: the matcher.
-      rule: how its state changes.
-      optimizer: an optax transformation, which sees this member's gradients only; None without a gradient.
-      learn_from: the members whose scores are the `anchor_scores` of its losses.
-      init_from: the run directory whose parameters and statistics it is initialized from; '' for random initialization.
-      frozen: names of modules for which no gradient is computed.
+      model: The matcher.
+      rule: The rule by which its state changes.
+      optimizer: An optax transformation, which sees this member's gradients only; None without a gradient.
+      learn_from: The members whose scores are the `anchor_scores` of its losses.
+      init_from: The run directory whose parameters and statistics it is initialized from; '' for random initialization.
+      frozen: The names of modules for which no gradient is computed.
     """
 
     model: Matcher
@@ -142,9 +142,9 @@ class Member:
         """Returns the state after a step of the optimizer.
 
         Args:
-          state: the state before it.
-          gradients: of the objective, like the parameters.
-          batch_stats: the batch statistics after the forward pass.
+          state: The state before the step.
+          gradients: The gradients of the objective, in the structure of the parameters.
+          batch_stats: The batch statistics after the forward pass.
         """
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
         return MemberState(optax.apply_updates(state.params, updates), batch_stats, optimizer)
@@ -157,8 +157,8 @@ def init_members(members: Mapping[str, Member], seed: int, images: Images, texts
     therefore initialized exactly as when trained alone.
 
     Args:
-      members: name -> Member.
-      seed: seed of the run.
+      members: The members by name.
+      seed: The seed of the run.
       images: Images of any content.
       texts: Texts of any content.
 
@@ -196,7 +196,7 @@ def make_members(
       Name -> Member.
 
     Raises:
-      UserError: if a rule, an argument or a member is unknown, or no member has a gradient.
+      UserError: If a rule, an argument or a member is unknown, or no member has a gradient.
     """
     members = {name: _make_member(name, section, models[name], optimizer, frozen) for name, section in configs.items()}
     if not any(member.trains for member in members.values()):
@@ -241,7 +241,7 @@ def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> N
             if other not in members or other == name:
                 known = [n for n in members if n != name]
                 raise UserError(
-                    f"config key 'members.{name}.{key}' names '{other}', which is no other member"
+                    f"config key 'members.{name}.{key}' names '{other}', which is not another member"
                     f'{did_you_mean(other, known)}'
                 )
     if member.learn_from and not member.trains:

@@ -48,16 +48,16 @@ class Term:
     """One term of the objective.
 
     Attributes:
-      loss: the unreduced loss.
-      weight: factor.
-      start_epoch: first epoch in which the term is active.
-      end_epoch: first epoch in which it is no longer active; None for no end.
+      loss: The unreduced loss.
+      weight: The factor of the reduced loss.
+      start_epoch: The first epoch in which the term is active.
+      end_epoch: The first epoch in which it is no longer active; None for no end.
       reduction: 'sum' or 'mean', over queries or captions.
-      arguments: the loss' own arguments from the config, which `loss` has bound.
-      name: the key of the term in `terms`, for messages.
+      arguments: The loss' own arguments from the config, which `loss` has bound.
+      name: The key of the term in `terms`, for messages.
 
     Raises:
-      ArgumentError: if the term is never active.
+      ArgumentError: If the term is never active.
     """
 
     loss: Callable
@@ -82,7 +82,7 @@ class Term:
         """Reduces, adds and weighs unreduced losses.
 
         Args:
-          losses: arrays [Q], one per ranking, or one array [N] for a token term.
+          losses: The unreduced losses: an array [Q] per ranking, or one array [N] for a token term.
           epoch: int [].
 
         Returns:
@@ -97,7 +97,7 @@ class RankingTerm(Term):
     """A loss of rankings, `(scores, positives, negatives) -> [Q]`, and by keyword the `INPUTS` it takes.
 
     Attributes:
-      rankings: names of the rankings it is computed for, by default both retrieval directions.
+      rankings: The names of the rankings it is computed for, by default both retrieval directions.
     """
 
     rankings: tuple[str, ...] = DIRECTIONS
@@ -159,7 +159,7 @@ class TokenTerm(Term):
     """A loss of token predictions, `(logits, labels, mask) -> [N]`.
 
     Attributes:
-      predictions: name of the predictions it takes, which is the name of its loss in `jitm.losses.tokens`.
+      predictions: The name of the predictions it takes, which is the name of its loss in `jitm.losses.tokens`.
     """
 
     predictions: str
@@ -190,7 +190,7 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
       Name -> RankingTerm or TokenTerm.
 
     Raises:
-      UserError: if a loss or an argument is unknown, missing or of a wrong value.
+      UserError: If a loss or an argument is unknown, missing or of a wrong value.
     """
     if not configs:
         raise UserError("config key 'terms' is empty; name at least one loss")
@@ -239,7 +239,8 @@ def check_inputs(
         for ranking in term.rankings:
             if ranking not in rankings:
                 raise UserError(
-                    f"'terms.{name}.rankings' names '{ranking}', which is no ranking{did_you_mean(ranking, rankings)}"
+                    f"'terms.{name}.rankings' names '{ranking}', which is not a ranking"
+                    f'{did_you_mean(ranking, rankings)}'
                 )
             for key in term.inputs:
                 if getattr(rankings[ranking], key) is None:
@@ -256,16 +257,16 @@ def objective(
     """Computes the sum of all terms.
 
     Args:
-      terms: name -> term.
-      rankings: name -> Ranking.
+      terms: The terms by name.
+      rankings: The rankings by name.
       epoch: int [].
-      token_losses: name of each token term -> its unreduced loss [B].
+      token_losses: The unreduced loss [B] of each token term by name.
 
     Returns:
       The sum, a scalar, and the value of each term by name.
 
     Raises:
-      UserError: see `check_inputs`.
+      UserError: See `check_inputs`.
     """
     check_inputs(terms, rankings, token_losses)
     values = {

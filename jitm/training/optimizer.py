@@ -54,10 +54,10 @@ def scale_modules(factors: Mapping[str, float]) -> optax.GradientTransformation:
     """Scales the updates of all parameters in some modules.
 
     Args:
-      factors: name of a module -> factor.
+      factors: The name of a module -> factor.
 
     Raises:
-      UserError: at initialization, if the model has no module of that name.
+      UserError: At initialization, if the model has no module of that name.
     """
 
     def scale(path: tuple, update: chex.Array) -> chex.Array:
@@ -107,12 +107,12 @@ def adamw(
     """Returns AdamW with clipping of the global norm and step decay, as VSE++ and VSE-infinity use it.
 
     Args:
-      learning_rate: initial learning rate.
-      weight_decay: decoupled, multiplied by the learning rate; 0 is Adam.
-      factors: name of a module -> factor of its learning rate; 0 freezes it, and no gradient is computed for it.
-      decay_epochs: epochs after which the rate is multiplied by 0.1, again and again.
-      clip_norm: maximal global norm of the gradient; 2.0 as published.
-      steps_per_epoch: batches in an epoch.
+      learning_rate: The initial learning rate.
+      weight_decay: The decoupled weight decay, multiplied by the learning rate; 0 is Adam.
+      factors: The factor of the learning rate of each module by name; 0 freezes it, and no gradient is computed for it.
+      decay_epochs: The number of epochs after which the rate is multiplied by 0.1, again and again.
+      clip_norm: The maximal global norm of the gradient; 2.0 as published.
+      steps_per_epoch: The number of batches in an epoch.
 
     Returns:
       The optimizer, and its learning rate by step.
@@ -173,15 +173,15 @@ def adamw_with_warm_up(
     parameter without any gradient so far, such as that of an unused head, is not changed.
 
     Args:
-      learning_rate: maximal learning rate; of base models 5e-5 as published for UNITER, 2e-5 for OSCAR.
-      weight_decay: multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
-      factors: name of a module -> factor of its learning rate; 0 freezes it, and no gradient is computed for it.
-      warm_up: share of the steps in which the rate rises; 0.1 as published for UNITER, 0 for OSCAR.
-      b2: decay of the mean square of gradients, that of their mean being 0.9; 0.98 as published for UNITER, 0.999 for
-        OSCAR.
-      epsilon: added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
-      clip_norm: maximal global norm of the gradient; 2.0 as published for UNITER, 1.0 for OSCAR.
-      total_steps: steps of the run.
+      learning_rate: The maximal learning rate; of base models 5e-5 as published for UNITER, 2e-5 for OSCAR.
+      weight_decay: The weight decay, multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
+      factors: The factor of the learning rate of each module by name; 0 freezes it, and no gradient is computed for it.
+      warm_up: The share of the steps in which the rate rises; 0.1 as published for UNITER, 0 for OSCAR.
+      b2: The decay of the mean square of gradients, that of their mean being 0.9; 0.98 as published for UNITER,
+        0.999 for OSCAR.
+      epsilon: The number added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
+      clip_norm: The maximal global norm of the gradient; 2.0 as published for UNITER, 1.0 for OSCAR.
+      total_steps: The number of steps of the run.
 
     Returns:
       The optimizer, and its learning rate by step.
@@ -219,12 +219,12 @@ def adamw_with_cosine(
     is kept in [0.01, 1].
 
     Args:
-      learning_rate: maximal learning rate.
-      weight_decay: decoupled, multiplied by the learning rate.
-      factors: name of a module -> factor of its learning rate.
-      warm_up: share of the steps in which the rate rises.
-      clip_norm: maximal global norm of the gradient.
-      total_steps: steps of the run.
+      learning_rate: The maximal learning rate.
+      weight_decay: The decoupled weight decay, multiplied by the learning rate.
+      factors: The factor of the learning rate of each module by name.
+      warm_up: The share of the steps in which the rate rises.
+      clip_norm: The maximal global norm of the gradient.
+      total_steps: The number of steps of the run.
 
     Returns:
       The optimizer, and its learning rate by step.

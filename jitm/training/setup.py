@@ -36,15 +36,15 @@ class Setup:
     """The parts of a training run, built from its config.
 
     Attributes:
-      config: a nested dict.
-      data: splits, vocabulary and tokens.
-      pipeline: the training batches.
-      members: the models that train together.
+      config: The whole config, a nested dict.
+      data: The splits, vocabulary and tokens.
+      pipeline: The training batches.
+      members: The models that train together.
       init_members: `(images, texts) -> states of the members`, compiled.
       train_step: `(state, batch) -> (state, metrics)`, compiled for all devices.
-      schedule: learning rate by step, compiled.
-      weights: of each member, values that replace randomly initialized ones.
-      warnings: of what is permitted, but may be a mistake.
+      schedule: The learning rate by step, compiled.
+      weights: The values of each member that replace randomly initialized ones.
+      warnings: The settings that are allowed but suspicious.
     """
 
     config: Mapping[str, Any]
@@ -93,7 +93,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
       The parts.
 
     Raises:
-      UserError: if a key, a name or the data are wrong.
+      UserError: If a key, a name or the data are wrong.
     """
     # The objective, and where its inputs come from.
     terms, sources = make_objective(config)
@@ -186,7 +186,7 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     """Makes the matcher of each member.
 
     Raises:
-      UserError: if one is unknown, or cannot read the vocabulary, captions or images of the data.
+      UserError: If one is unknown, or cannot read the vocabulary, captions or images of the data.
     """
     models, path = {}, config['vocabulary']['path']
     for name in config['members']:
@@ -217,7 +217,7 @@ def make_optimizer(
     """Makes the optimizer and its learning-rate schedule: dict(name='adamw', ...), a function of `training.optimizer`.
 
     Raises:
-      UserError: if the name or an argument is unknown, missing or out of its range.
+      UserError: If the name or an argument is unknown, missing or out of its range.
     """
     name, keywords = choose(section, 'name', where='optimizer')
     make = names.resolve('jitm.training.optimizer', name, where='optimizer.name')
@@ -230,9 +230,9 @@ def check_members(config: Mapping[str, Any], members: Mapping[str, Member], term
     """Raises a UserError if members do not fit the terms, or the evaluated member does not train.
 
     Args:
-      config: the whole config.
-      members: name -> Member.
-      terms: the objective.
+      config: The whole config.
+      members: The members by name.
+      terms: The objective.
     """
     trained = {name: member for name, member in members.items() if member.trains}
     if config['evaluation']['member'] not in trained:

@@ -19,13 +19,13 @@ def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[So
     """Builds the terms of a config and the sources of their inputs.
 
     Args:
-      config: the whole config, a nested dict.
+      config: The whole config, a nested dict.
 
     Returns:
       The terms by name, and the sources in the order in which they are computed.
 
     Raises:
-      UserError: if a key is wrong.
+      UserError: If a key is wrong.
     """
     terms, retrieval = make_terms(config['terms']), make_retrieval(config['candidates'])
     masked = bind(Masking, config['masking'], where='masking')().num_views > 0
@@ -43,10 +43,10 @@ def make_sources(
     """Makes all sources, each with the token terms whose predictions it makes.
 
     Args:
-      terms: the objective.
-      retrieval: the source of retrieval candidates.
-      masked: whether captions are masked.
-      synthesis: how synthetic captions are generated; None for none.
+      terms: The objective.
+      retrieval: The source of retrieval candidates.
+      masked: Whether captions are masked.
+      synthesis: The synthesis of captions; None for none.
     """
 
     def of(*predictions: str) -> dict[str, TokenTerm]:
@@ -110,7 +110,7 @@ def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
     """Makes the synthesis of captions; None if the config names no generator.
 
     Raises:
-      UserError: if the generator is not a model of `members`, or captions are not masked for it.
+      UserError: If the generator is not a model of `members`, or captions are not masked for it.
     """
     synthesis = bind(Synthesis, config['synthesis'], where='synthesis')()
     generator, num_views = synthesis.generator, config['masking']['num_views']

@@ -40,10 +40,10 @@ class Stages(NamedTuple):
     """The two stages of a config.
 
     Attributes:
-      first: config of the first stage.
-      second: config of the second stage.
-      top_h: `top_h_texts` and `top_h_images`, how many negatives are mined between them; 0 for none.
-      fine_tune: whether the second stage is initialized from the first.
+      first: The config of the first stage.
+      second: The config of the second stage.
+      top_h: The numbers of negatives mined between them, `top_h_texts` and `top_h_images`; 0 for none.
+      fine_tune: Whether the second stage is initialized from the first.
     """
 
     first: dict[str, Any]
@@ -61,11 +61,11 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
     """Splits a config with `stages`.
 
     Args:
-      config: a nested dict.
-      workdir: gets `stage1`, `stage2` and the mined `candidates`.
+      config: A nested dict.
+      workdir: The folder for `stage1`, `stage2` and the mined `candidates`.
 
     Raises:
-      UserError: if `stages` lacks a key or has others, or the config names a file that the first stage replaces.
+      UserError: If `stages` lacks a key or has others, or the config names a file that the first stage replaces.
     """
     stages, second = config['stages'], {**config, 'stages': {}}
     check_keys(stages, KEYS, where='stages')
@@ -99,7 +99,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
     """Checks both stages before the first one starts; nothing is mined or trained yet.
 
     Raises:
-      UserError: if something in either of them is wrong.
+      UserError: If something in either of them is wrong.
     """
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - FOLDERS):
         raise UserError(
@@ -142,16 +142,16 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
     """Trains both stages of a config, or resumes where it was stopped.
 
     Args:
-      config: a nested dict with `stages`.
-      workdir: gets `stage1` and `stage2`, which are run directories, and the mined `candidates`.
-      report: is called after each mined block.
+      config: A nested dict with `stages`.
+      workdir: The folder for `stage1` and `stage2`, which are run directories, and for the mined `candidates`.
+      report: The function called after each mined block; None for none.
 
     Returns:
       The result of `train_and_evaluate` for the second stage.
 
     Raises:
-      UserError: if something the user gave is wrong; nothing was written.
-      InterruptedRun, NotFiniteError: see `train_and_evaluate`.
+      UserError: If something the user gave is wrong; nothing was written.
+      InterruptedRun, NotFiniteError: See `train_and_evaluate`.
     """
     workdir = Path(workdir)
     stages = split_stages(config_lib.check(config), workdir)

@@ -44,8 +44,8 @@ class TrainState(struct.PyTreeNode):
     """Everything that training changes.
 
     Attributes:
-      step: int32 [], steps done.
-      members: name -> MemberState.
+      step: int32 [], the number of steps done.
+      members: The state of each member by name.
     """
 
     step: chex.Array
@@ -82,7 +82,7 @@ def train_step(
       The state after the step, and metrics: `NAME/METRIC` of each model, and `finite`.
 
     Raises:
-      UserError: while it is traced, if the members, terms and sources do not fit together.
+      UserError: While it is traced, if the members, terms and sources do not fit together.
     """
     epoch, key = state.step // steps_per_epoch, jax.random.fold_in(jax.random.key(seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}

@@ -39,16 +39,16 @@ def load_weights(
     """Loads the weights that members are initialized from instead of randomly.
 
     Args:
-      config: the whole config.
-      members: name -> Member.
-      states: of each member; only shapes are read.
-      vocabulary: of the run.
+      config: The whole config.
+      members: The members by name.
+      states: The state of each member; only shapes are read.
+      vocabulary: The vocabulary of the run.
 
     Returns:
       Name -> 'params' and 'batch_stats' -> path of a parameter -> its values.
 
     Raises:
-      UserError: if weights cannot be read, or do not fit.
+      UserError: If weights cannot be read, or do not fit.
     """
     load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('variables', 'words'))
     weights = {}
@@ -87,17 +87,17 @@ def load_from_run(
     Heads that the run lacks are initialized as `JointEncoder.add_heads` does, or randomly.
 
     Args:
-      name: name of the member.
-      member: with `init_from`.
-      state: of the member; only shapes are read.
-      config: of the current run.
-      vocabulary: of the current run.
+      name: The name of the member.
+      member: The member, with `init_from`.
+      state: The state of the member; only shapes are read.
+      config: The config of the current run.
+      vocabulary: The vocabulary of the current run.
 
     Returns:
       'params' and 'batch_stats' -> path of a parameter -> its values.
 
     Raises:
-      UserError: if the run does not exist, or has another model or vocabulary.
+      UserError: If the run does not exist, or has another model or vocabulary.
     """
     key = f"config key 'members.{name}.init_from'"
     try:

@@ -55,7 +55,7 @@ def claim(workdir: Path) -> Iterator[Path]:
       The folder of the files of this process: the workdir in process 0, a folder within it in others.
 
     Raises:
-      UserError: in all processes, if another job trains there, or if they do not share one folder.
+      UserError: In all processes, if another job trains there, or if they do not share one folder.
     """
     message = f'another process trains in {workdir}; wait for it, or choose a new workdir'
     path, process = workdir / LOCK, jax.process_index()

@@ -315,7 +315,7 @@ def test_names_in_captions_lead_to_no_other_folder(write, tmp_path):
     for path in root.rglob('*.*'):
         if path.suffix != '.png' and path.is_file():
             path.write_text(path.read_text().replace('a.png', '../a.png'))
-    with pytest.raises(UserError, match=r"names '.*\.\./a.png', which is no path within its folder: "):
+    with pytest.raises(UserError, match=r"names '.*\.\./a.png', which is not a path within its folder: "):
         load(root)
 
 
@@ -323,7 +323,7 @@ def test_names_in_captions_lead_to_no_other_folder(write, tmp_path):
 def test_absolute_and_empty_names_are_refused(name, tmp_path):
     draw(tmp_path / 'train', ['a.png'])
     (tmp_path / 'train' / 'metadata.jsonl').write_text(json.dumps({'file_name': name, 'text': 'a dog'}))
-    with pytest.raises(UserError, match=r'metadata.jsonl, line 1 names .*, which is no path within its folder'):
+    with pytest.raises(UserError, match=r'metadata.jsonl, line 1 names .*, which is not a path within its folder'):
         load(tmp_path)
 
 

@@ -104,7 +104,7 @@ def test_photos_are_checked_once(prepare, monkeypatch):
 
 def test_damaged_photos_are_named(prepare):
     root = prepare(damaged=True)
-    with pytest.raises(UserError, match=r'1\.1\.0, record 0 of test is no image'):
+    with pytest.raises(UserError, match=r'1\.1\.0, record 0 of test is not an image'):
         tfds.load('test', root=root, **SMALL)
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_written(tmp_path):
 
 def test_what_is_no_data_set(tmp_path, prepare):
     with pytest.raises(
-        UserError, match='is no prepared data set of images with captions: give the folder of a version'
+        UserError, match='is not a prepared data set of images with captions: give the folder of a version'
     ):
         tfds.load('train', root=str(tmp_path))
     with pytest.raises(UserError, match=r"has no split 'testall': its splits are .*restval"):

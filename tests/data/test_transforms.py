@@ -187,11 +187,11 @@ def encoded(image, kind='JPEG'):
     ('data', 'message'),
     [
         (b'', 'is empty: replace the file'),
-        (b'<html>404</html>', 'is no image that Pillow can read'),
-        (encoded(picture())[:200], 'is no image that Pillow can read'),
+        (b'<html>404</html>', 'is not an image that Pillow can read'),
+        (encoded(picture())[:200], 'is not an image that Pillow can read'),
         (encoded(picture())[:-300], 'is damaged or cut off'),
         (encoded(picture(), 'PNG')[:-300], 'is damaged or cut off'),
-        (encoded(picture(), 'PNG').replace(b'IDAT', b'IDAX', 1), 'is no image that Pillow can read'),
+        (encoded(picture(), 'PNG').replace(b'IDAT', b'IDAX', 1), 'is not an image that Pillow can read'),
         (encoded(picture(300, 4)), 'no side may be 50 times the other'),
         (encoded(Image.fromarray(np.ones((9, 9), np.float32)), 'TIFF'), 'has pixels of more than 16 bits'),
     ],
@@ -243,8 +243,8 @@ def make_sparse(path):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (make_fifo, 'cannot be read .it is no regular file'),
-        (make_socket, 'cannot be read .it is no regular file'),
+        (make_fifo, 'cannot be read .it is not a regular file'),
+        (make_socket, 'cannot be read .it is not a regular file'),
         (lambda path: path.mkdir(), 'cannot be read .Is a directory'),
         (lambda path: path.symlink_to(path.name), 'cannot be read .Too many levels of symbolic links'),
         (lambda path: path.symlink_to('nothing'), 'cannot be read .No such file'),

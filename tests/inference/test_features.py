@@ -425,9 +425,9 @@ def test_names_of_features_are_one_for_each_image(tmp_path):
     [
         ('notes.txt', b'x', 'has no image files'),
         ('a.jpg', b'', 'a.jpg is empty'),
-        ('a.jpg', b'x', 'a.jpg is no image that Pillow can read'),
-        (' a.png', None, "a photo with the name ' a.png', which is no line of plain text: rename it"),
-        ('a\nb.png', None, 'which is no line of plain text: rename it'),
+        ('a.jpg', b'x', 'a.jpg is not an image that Pillow can read'),
+        (' a.png', None, "a photo with the name ' a.png', which is not a line of plain text: rename it"),
+        ('a\nb.png', None, 'which is not a line of plain text: rename it'),
     ],
 )
 def test_folders_with_odd_photos_are_one_sentence(root, tmp_path, monkeypatch, name, content, sentence):

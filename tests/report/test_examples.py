@@ -94,7 +94,7 @@ def test_missing_and_damaged_photographs_are_refused(split, tmp_path):
     with pytest.raises(UserError, match=r'has no file dog.jpg; give the --photos'):
         pictures_of(split, [0], tmp_path)
     (tmp_path / 'dog.jpg').write_text('no image')
-    with pytest.raises(UserError, match=r'dog.jpg is no image that Pillow can read'):
+    with pytest.raises(UserError, match=r'dog.jpg is not an image that Pillow can read'):
         pictures_of(split, [0], tmp_path)
 
 

@@ -104,13 +104,13 @@ def make_odd_files(folder):
     (folder / 'deep' / 'again').symlink_to(folder)  # it leads to photos that are listed
     (folder / 'deep' / 'inside.png').symlink_to('c.png')
     return {
-        'IMG_1.HEIC': 'is no image that Pillow can read: convert it to JPEG',
+        'IMG_1.HEIC': 'is not an image that Pillow can read: convert it to JPEG',
         'album': 'is a link that leads out of',
         'cut.jpg': 'is damaged or cut off',
         'dangling.jpg': 'cannot be read (No such file or directory)',
         'deep/IMG_2.CR2': 'is a RAW file of a camera: convert it to JPEG',
         'empty.jpg': 'is empty',
-        'fifo.jpg': 'cannot be read (it is no regular file)',
+        'fifo.jpg': 'cannot be read (it is not a regular file)',
         'link.png': 'is a link that leads out of',
         'loop.jpg': 'cannot be read (Too many levels of symbolic links)',
     }

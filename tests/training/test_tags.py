@@ -170,7 +170,7 @@ def test_terms_of_unsuitable_rankings_are_refused(tags_dc):
     for wrong in ('generated', ()):
         with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .* a tuple of names"):
             loop.set_up(with_synthetic(rankings=wrong))
-    with pytest.raises(UserError, match=r"rankings' names 'generatd', which is no ranking, did you mean 'gen"):
+    with pytest.raises(UserError, match=r"rankings' names 'generatd', which is not a ranking, did you mean 'gen"):
         loop.set_up(with_synthetic(rankings=('generatd',)))
 
 

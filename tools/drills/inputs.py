@@ -222,7 +222,7 @@ def config_file_rows() -> Iterator[Row]:
         yield Row(f'config file: {name}', NEW, lambda folder, t=text: (folder / 'config.py').write_text(t), sentence)
     for name, value in {'absent.py': 'absent.py', 'a folder': 'data', 'empty': '', 'words': 'config.py:word'}.items():
         yield Row(f'--config: {name}', ('train', '--config', value, '--workdir', 'new'))
-    yield Row('config file: a pipe', NEW, make_pipe('config.py'), 'config.py is no regular file')
+    yield Row('config file: a pipe', NEW, make_pipe('config.py'), 'config.py is not a regular file')
 
 
 def _array(change: Callable[[np.ndarray], object], split: str) -> Callable[[Path], None]:
@@ -321,7 +321,7 @@ def data_rows() -> Iterator[Row]:
                 if split == 'dev' and change is not None:
                     yield Row(f'{file}: {name}, evaluated', runs.EVALUATE, edit(file, change), sentence)
     for suffix in PIPES:
-        yield Row(f'data/train_{suffix}: a pipe', NEW, make_pipe(f'data/train_{suffix}'), 'it is no regular file')
+        yield Row(f'data/train_{suffix}: a pipe', NEW, make_pipe(f'data/train_{suffix}'), 'it is not a regular file')
     deep = 'data/dev_tags.jsonl', '[]\n' * 7 + '[' * 10**5
     yield Row('tags nested too deeply', NEW, lambda folder: (folder / deep[0]).write_text(deep[1]), 'line 8 is not')
 
@@ -388,7 +388,7 @@ def untrusted_rows() -> Iterator[Row]:
         yield Row(f'an exported model: {name}', ('eval', '--workdir', 'exported'), spoil, sentence)
     for name in VOCABULARIES:
         argv = *NEW, f'--config.vocabulary.path={name}'
-        yield Row(f'{name} is a pipe', argv, make_pipe(name), 'it is no regular file')
+        yield Row(f'{name} is a pipe', argv, make_pipe(name), 'it is not a regular file')
 
 
 def other_data_rows() -> Iterator[Row]:

@@ -59,18 +59,18 @@ BLACK = functools.partial(Image.new, 'RGB')
 FILES = {
     'missing': (None, '3.jpg cannot be read .No such file'),
     'empty': (lambda data: b'', 'is empty: replace the file'),
-    'a page': (lambda data: b'<html>404</html>', 'is no image'),
-    'zeros': (lambda data: bytes(len(data)), 'is no image'),
-    'a header': (lambda data: data[:100], 'is no image'),
+    'a page': (lambda data: b'<html>404</html>', 'is not an image'),
+    'zeros': (lambda data: bytes(len(data)), 'is not an image'),
+    'a header': (lambda data: data[:100], 'is not an image'),
     'cut off': (lambda data: data[: len(data) // 2], 'is damaged or cut off'),
     'the last bytes missing': (lambda data: data[:-40], 'is damaged or cut off'),
     'a PNG cut off': (lambda data: _image(lambda: BLACK((64, 64)))(data)[:-30], 'is damaged or cut off'),
-    'a video': (lambda data: b'\0\0\0\x18ftypmp42' + bytes(100), 'is no image'),
-    'a drawing': (lambda data: b'<svg xmlns="http://www.w3.org/2000/svg"/>', 'is no image'),
+    'a video': (lambda data: b'\0\0\0\x18ftypmp42' + bytes(100), 'is not an image'),
+    'a drawing': (lambda data: b'<svg xmlns="http://www.w3.org/2000/svg"/>', 'is not an image'),
     'narrow': (_image(lambda: BLACK((400, 2))), 'no side may be 50 times the other'),
     'huge': (_image(lambda: Image.new('1', (9500, 9500))), '9500 x 9500 pixels: shrink it'),
     'a bomb': (_image_of(30000, 30000), 'has too many pixels for Pillow: shrink it'),
-    'HEIC': (lambda data: b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100), 'is no image'),
+    'HEIC': (lambda data: b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100), 'is not an image'),
     'of floats': (_image(lambda: Image.new('F', (9, 9)), 'TIFF'), 'more than 16 bits'),
 }
 
@@ -90,9 +90,9 @@ CAPTIONS = {
     'missing': (None, "has no captions of the split 'train'"),
     'empty': (lambda data: b'', 'has no images'),
     'blank': (lambda data: b'\n \n', 'has no images'),
-    'no JSON': (lambda data: data.replace(b'}', b'', 1), 'line 1 is no JSON'),
-    'deep': (lambda data: b'[' * 100000, 'line 1 is no JSON'),
-    'a list': (lambda data: b'[1]\n' + data, 'line 1 is no JSON object'),
+    'no JSON': (lambda data: data.replace(b'}', b'', 1), 'line 1 is not valid JSON'),
+    'deep': (lambda data: b'[' * 100000, 'line 1 is not valid JSON'),
+    'a list': (lambda data: b'[1]\n' + data, 'line 1 is not a JSON object'),
     'Latin-1': (lambda data: data.replace(b'dog', b'd\xf6g', 1), 'is not UTF-8'),
     'no file_name': (_rows_of(lambda rows: rows[2].pop('file_name')), "line 3 has no valid 'file_name'"),
     'no captions': (_rows_of(lambda rows: rows[2].pop('captions')), 'line 3 has no captions'),
@@ -103,7 +103,7 @@ CAPTIONS = {
     'all unknown': (lambda data: data.replace(b'.jpg', b'.gif'), 'names 0.gif, which is not in'),
     'a long name': (_rows_of(lambda rows: rows[0].update(file_name='x' * 300)), 'x, which is not in .*: add the file'),
     'a long name later': (_rows_of(lambda rows: rows[2].update(file_name='x' * 300)), 'cannot be read .File name too'),
-    'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'is no path within its folder'),
+    'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'is not a path within its folder'),
     'half a surrogate': (_rows_of(lambda rows: rows[2].update(file_name='\ud800.jpg')), 'is not UTF-8: rename'),
     'a line break': (_rows_of(lambda rows: rows[2].update(file_name='a\n.jpg')), 'has control characters'),
     'its folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'no path within its folder'),
@@ -132,9 +132,9 @@ def _make_socket(path: Path) -> None:
 
 
 ODD_FILES = {
-    'a FIFO': (_replace(os.mkfifo), 'it is no regular file'),
-    'a socket': (_replace(_make_socket), 'it is no regular file'),
-    'a device': (_replace(lambda path: path.symlink_to('/dev/zero')), 'it is no regular file'),
+    'a FIFO': (_replace(os.mkfifo), 'it is not a regular file'),
+    'a socket': (_replace(_make_socket), 'it is not a regular file'),
+    'a device': (_replace(lambda path: path.symlink_to('/dev/zero')), 'it is not a regular file'),
     'a folder': (_replace(Path.mkdir), 'cannot be read .Is a directory'),
     'a link to itself': (_replace(lambda path: path.symlink_to(path.name)), 'Too many levels of symbolic links'),
     'a link to nothing': (_replace(lambda path: path.symlink_to('nothing')), 'cannot be read .No such file'),
@@ -177,7 +177,7 @@ def _move_dev(*names: str) -> Callable[[Path], None]:
 LIST = 'train.txt', '0.jpg\n'
 OTHER_FILES = {
     'CSV without captions': (_instead('train/metadata.csv', 'file_name\n0.jpg\n'), 'line 2 has no captions'),
-    'CSV with an open quote': (_instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'), 'is no CSV'),
+    'CSV with an open quote': (_instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'), 'is not valid CSV'),
     'CSV with a comma': (
         _instead('train/metadata.csv', 'file_name,text\n0.jpg,a dog\n1.jpg,a dog, running\n'),
         'metadata.csv, line 3 has more fields than the header: put quotes around a caption with a comma',
@@ -191,7 +191,7 @@ OTHER_FILES = {
     'karpathy: other split': (_instead('dataset_x.json', _karpathy(split='tarin')), "no images of the split 'train'"),
     'karpathy: no raw': (_instead('dataset_x.json', _karpathy(sentences=[{}])), "no valid 'raw'"),
     'karpathy: two files': (_instead('dataset_x.json', '{}', ('dataset_y.json', '{}')), 'leave one of them'),
-    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'is no JSON'),
+    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'is not valid JSON'),
     'coco: no annotations': (_instead('captions_train2017.json', '{"images": []}'), "has no list 'annotations'"),
     'coco: another image': (_instead('captions_train2017.json', _coco(image_id=2)), 'image_id 2'),
     'coco: no caption': (_instead('captions_train2017.json', _coco(caption=None)), "no valid 'caption'"),
@@ -243,5 +243,5 @@ def rows() -> Iterator[Row]:
         yield Row(name, NEW, spoil, sentence)
     for key, sentence in KEYS.items():
         yield Row(f'data.{key}', (*NEW, f'--config.data.{key}'), None, sentence)
-    yield Row(f'{METADATA}: a pipe', NEW, make_pipe(METADATA), 'it is no regular file')
+    yield Row(f'{METADATA}: a pipe', NEW, make_pipe(METADATA), 'it is not a regular file')
     yield Row('a model of regions', NEW, None, 'has pixels and no region features')

@@ -69,7 +69,7 @@ def spacy(split: Split, *, model: str) -> tuple[CaptionGraph, ...]:
       T scene graphs.
 
     Raises:
-      UserError: if spaCy or the model is not installed.
+      UserError: If spaCy or the model is not installed.
     """
     try:
         nlp = importlib.import_module('spacy').load(model, exclude=('parser', 'ner', 'lemmatizer'))
@@ -90,7 +90,7 @@ def gold(split: Split) -> tuple[CaptionGraph, ...]:
     """Returns the gold scene graphs of a split of `scenes`.
 
     Raises:
-      UserError: if the split has none.
+      UserError: If the split has none.
     """
     graphs = getattr(split, 'caption_graphs', None)
     if graphs is None:
@@ -115,7 +115,7 @@ def from_file(split: Split, *, path: str) -> tuple[CaptionGraph, ...]:
       T scene graphs.
 
     Raises:
-      UserError: if the file is missing or damaged, or lacks a valid record of a caption.
+      UserError: If the file is missing or damaged, or lacks a valid record of a caption.
     """
     try:
         with open_file(path, 'r', encoding='utf-8') as file:

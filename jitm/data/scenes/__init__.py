@@ -63,7 +63,7 @@ def load(
       tags are the shapes without size and color.
 
     Raises:
-      UserError: if the split is unknown, or a number is out of range.
+      UserError: If the split is unknown, or a number is out of range.
     """
     sizes = {'train': train_images, 'dev': dev_images, 'test': test_images}
     if split not in sizes:
