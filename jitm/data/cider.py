@@ -78,14 +78,14 @@ def from_captions(split: Split) -> Relevance:
     entries = np.ones(split.num_texts), (split.image_of_text, np.arange(split.num_texts))
     captions_of = sparse.csr_array(entries, shape=(split.num_images, split.num_texts))
     vectors = [_unit_tfidf(texts, grams, captions_of) for texts, grams in _ngrams(split.captions)]
-    of_text = sparse.hstack(vectors, format='csr', dtype=np.float32)
-    of_image = captions_of.astype(np.float32) @ of_text  # a sum of cosines is the product with the sum
-    with_itself = of_text.power(2).sum(axis=1)
+    text_vectors = sparse.hstack(vectors, format='csr', dtype=np.float32)
+    image_vectors = captions_of.astype(np.float32) @ text_vectors  # a sum of cosines is the product with the sum
+    with_itself = text_vectors.power(2).sum(axis=1)
 
     def phi(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-        own = images[:, None] == split.image_of_text[texts]
-        cosines = (of_image[images] @ of_text[texts].T).toarray() - own * with_itself[texts]
-        return (SCALE / MAX_N * cosines / (references[images][:, None] - own)).astype(np.float32)
+        is_own = images[:, None] == split.image_of_text[texts]
+        cosines = (image_vectors[images] @ text_vectors[texts].T).toarray() - is_own * with_itself[texts]
+        return (SCALE / MAX_N * cosines / (references[images][:, None] - is_own)).astype(np.float32)
 
     return Relevance(phi)
 

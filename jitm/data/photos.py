@@ -58,14 +58,7 @@ def load(
       UserError: If captions or image files are missing or damaged, or an image lies outside of the folder.
       ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
     """
-    transform = Transform(
-        image_size=image_size,
-        short_side=short_side,
-        interpolation=interpolation,
-        crop=crop,
-        min_area=min_area,
-        flip=flip,
-    )
+    transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
     listing = caption_files.read(Path(root), split, restval)
     captions = caption_files.merge(listing.images)
     if not captions:

@@ -207,9 +207,9 @@ class Pipeline:
                     ids,
                     self.vocabulary.continues,
                     self.vocabulary.mask,
-                    augmentation.change_words,
-                    augmentation.keep_special_tokens,
-                    rng,
+                    rate=augmentation.change_words,
+                    keep_special_tokens=augmentation.keep_special_tokens,
+                    rng=rng,
                 )
             texts.append(ids)
         tokens = join(texts)

@@ -64,7 +64,7 @@ def load(
     for name, number in {'max_captions': max_captions, 'dev_images': dev_images}.items():
         if number is not None:
             check_at_least(number, 1, name)
-    transform = Transform(image_size, short_side, interpolation, crop, min_area, flip)
+    transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
     builder = _open(root)
     info = builder.info
     parts = [name for name in (split, *(DEV if split in DEV else ())) if name in info.splits][:1]

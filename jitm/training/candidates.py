@@ -38,6 +38,7 @@ def _rank_in_batch(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, same_image: str
 ) -> tuple[Rankings, TokenLosses]:
     del chosen
+    # Score this device's images with all texts, and gather the matrix.
     rows = _score(matcher.similarity, matcher, images, parallel.all_gather(texts), train)
     scores, image_index = parallel.all_gather((rows, batch.image_index))
     positives, negatives = _batch_masks(image_index, len(scores) // len(image_index), same_image)
@@ -45,17 +46,20 @@ def _rank_in_batch(
         'i2t': Ranking(scores, positives, negatives, temperature=matcher.temperature),
         't2i': Ranking(scores.T, positives, negatives, temperature=matcher.temperature),
     }
+    # Add margins of the relevance.
     if batch.relevance is not None:
         views = len(scores) // len(image_index)
         relevance = parallel.all_gather(batch.relevance).repeat(views, axis=0).repeat(views, axis=1)
         for direction, phi in (('i2t', relevance), ('t2i', relevance.T)):
             margins = _relevance_margins(phi)
             rankings[direction] = rankings[direction].replace(margins=margins)
+    # Add the scores of mined negatives.
     if train and batch.offline is not None:
         offline = parallel.all_gather(_score_offline(matcher, images, texts, batch.offline))
-        for direction, (with_query, of_pair) in offline.items():
-            changed = rankings[direction].replace(offline_scores=with_query, offline_pair_scores=of_pair)
-            rankings[direction] = changed
+        for direction, (query_scores, pair_scores) in offline.items():
+            rankings[direction] = rankings[direction].replace(
+                offline_scores=query_scores, offline_pair_scores=pair_scores
+            )
     return rankings, {}
 
 
@@ -68,8 +72,9 @@ def _batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[
       same_image: See `in_batch`.
     """
     pair, image = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
-    of_pair, of_image = pair[:, None] == pair, image[:, None] == image
-    return of_image if same_image == 'positive' else of_pair, ~of_pair if same_image == 'negative' else ~of_image
+    equal_pair, equal_image = pair[:, None] == pair, image[:, None] == image
+    positives = equal_image if same_image == 'positive' else equal_pair
+    return positives, ~equal_pair if same_image == 'negative' else ~equal_image
 
 
 def _relevance_margins(relevance: chex.Array) -> chex.Array:
@@ -105,8 +110,10 @@ def _score_offline(
 
     negatives, partners = map(encode, offline)
     pairs = (images, negatives[1]), negatives, (negatives[0], texts), partners
-    of_image, of_negatives, of_text, of_partners = (matcher.similarity_pairwise(*pair, train=True) for pair in pairs)
-    return {'i2t': (of_image, of_negatives), 't2i': (of_text, of_partners)}
+    image_scores, negative_scores, text_scores, partner_scores = (
+        matcher.similarity_pairwise(*pair, train=True) for pair in pairs
+    )
+    return {'i2t': (image_scores, negative_scores), 't2i': (text_scores, partner_scores)}
 
 
 def shortlist(num_extra: Index, num_hard: Count) -> Source:
@@ -140,6 +147,7 @@ def _choose_hardest(
     model, variables = models[name]
 
     def choose(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
+        # Score all candidates of the step for this device's queries.
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
         all_images, all_texts = _all_candidates(matcher, images, texts, batch, train=False)
         index = parallel.all_gather(batch.image_index)
@@ -147,6 +155,7 @@ def _choose_hardest(
             index = jnp.concatenate([index, parallel.all_gather(batch.extra_index)])
         negatives = batch.image_index[:, None] != index
         scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
+        # Keep the negatives with the highest scores.
         chosen = {}
         for direction, rows in scores.items():
             values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), min(num_hard, rows.shape[1]))
@@ -171,11 +180,13 @@ def _rank_chosen(
         ('i2t', images, texts, all_texts),
         ('t2i', texts, images, all_images),
     ):
+        # List the candidates of each query: its match, then its negatives.
         index, valid = chosen[direction]
         per_query = 1 + index.shape[1]
         negatives = jax.tree.map(lambda x, index=index: x[index], candidates)
         listed = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), positives, negatives)
         listed = jax.tree.map(lambda x: einops.rearrange(x, 'q c ... -> (q c) ...'), listed)
+        # Score each query with its list.
         queries = jax.tree.map(lambda x, count=per_query: jnp.repeat(x, count, axis=0), queries)
         pairs = (queries, listed) if direction == 'i2t' else (listed, queries)
         scores = matcher.similarity_pairwise(*pairs, train).reshape(-1, per_query)

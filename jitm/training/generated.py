@@ -61,7 +61,7 @@ def masked_captions(
     model, variables = matcher.unbind()
 
     def one(key, image, ids, length, masked):
-        logits = read_captions(model, variables, image, masked.ids, length, ('mlm',), key)['mlm']
+        logits = read_captions(model, variables, image, masked.ids, length, heads=('mlm',), key=key)['mlm']
         predictions = _as_one_text(logits, jnp.broadcast_to(ids, masked.ids.shape), masked.labelled)
         return {name: term.per_text(predictions)[0] for name, term in terms.items()}
 
@@ -106,7 +106,7 @@ def generated_captions(
 
     def one(key, image, ids, length, synthetic):
         captions = jnp.concatenate([ids[None], synthetic.ids])
-        outputs = read_captions(model, variables, image, captions, length, ('rank', *heads), key)
+        outputs = read_captions(model, variables, image, captions, length, heads=('rank', *heads), key=key)
         valid = synthetic.valid[:, None] & (jnp.arange(len(ids)) < length)
         labels = {
             'word_discrimination': ((synthetic.ids == ids).astype(jnp.int32), valid),

@@ -56,11 +56,11 @@ def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> A
       UserError: If it would change captions that a term predicts, or examples that have to stay as they are.
     """
     augmentation = bind(Augmentation, config['augmentation'], where='augmentation')()
-    for reason, given in (
+    for reason, is_set in (
         ('masked captions', config['masking']['num_views']),
         ('pairs with mined negatives', config['offline']['path']),
     ):
-        if given and augmentation.changes:
+        if is_set and augmentation.changes:
             raise UserError(f"config keys 'augmentation' must leave examples as they are: {reason} are not augmented")
     captioning = [name for name, term in token_terms(terms).items() if term.predictions == 'captioning']
     if augmentation.change_words > 0 and captioning:
@@ -100,7 +100,9 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     # The tokens of the captions.
     splits = train, validation
     tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in splits]
-    warnings = [check_words(split.name, of_split, vocabulary) for split, of_split in zip(splits, tokens, strict=True)]
+    warnings = [
+        check_words(split.name, split_tokens, vocabulary) for split, split_tokens in zip(splits, tokens, strict=True)
+    ]
     return Data(
         train=train,
         validation=validation,

@@ -140,13 +140,16 @@ class Logs:
           monitor: A new monitor; it is updated with the lines of earlier steps.
         """
         workdir.mkdir(parents=True, exist_ok=True)
+        # The files, without lines after the restored step.
         step, last = restored or 0, -1 if restored is None else restored
         self._metrics = MetricsFile(workdir / log.NAME, last)
         self._timing = MetricsFile(workdir / 'timing.jsonl', last)
         self._board = Board(workdir / 'tensorboard', last + 1)
+        # The progress.
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
         self.pace, self._lines = Pace(step, total_steps), contextlib.ExitStack()
         self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=disable, dynamic_ncols=True)
+        # The monitor, with the lines of earlier starts.
         self._monitor = monitor
         for line in read_metrics(workdir):
             monitor.update(line)
@@ -180,6 +183,7 @@ class Logs:
     def validation(self, step: int, epoch: float, split: str, metrics: Mapping[str, float], seconds: float) -> None:
         """Logs the metrics of a validation, and the throughput since the last one."""
         self._write(step, split, metrics, epoch)
+        # The times since the last validation.
         start, since = self._mark
         trained = time.perf_counter() - since - seconds
         timing = {
@@ -191,6 +195,7 @@ class Logs:
         }
         self._timing.write(timing)
         self._board.flush()
+        # The line on the terminal.
         recall = f'i2t R@1 {metrics["i2t/recall@1"]:.1f} t2i R@1 {metrics["t2i/recall@1"]:.1f}'
         line = f'step {step} epoch {epoch:.2f} {split} rsum {metrics["rsum"]:.1f} {recall}'
         if step > start:

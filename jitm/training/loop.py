@@ -99,6 +99,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     if restored is None:
         return parallel.put_state(setup.initial_state()), run, None
     state, saved = restored
+    # The data must be those of the first start.
     compared = ('vocabulary_hash', 'data')
     now = {**run, 'data': as_recorded(run['data'], saved['data'])}
     changed = config_lib.differences({key: saved[key] for key in compared}, {key: now[key] for key in compared})
@@ -107,6 +108,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
             f'the run in {workdir} was started with other data ({"; ".join(changed)}); '
             'restore its data, or choose a new workdir'
         )
+    # So must the length of an epoch, which depends on the number of devices.
     before, now = saved.get('steps_per_epoch'), setup.pipeline.steps_per_epoch
     if before not in (None, now):
         raise UserError(
@@ -168,16 +170,19 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         started = (workdir / 'config.json').exists()
         if not started:
             _write_config(config, workdir)
+        # Restore or initialize the state, and bring the files of the run in line with it.
         state, run, restored = _start(setup, checkpoints, workdir)
         if started and restored is None and parallel.is_primary():
             logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
         if restored is not None and parallel.is_primary():
             repair_metrics(workdir, _saved_validations(setup, checkpoints))
         _write_config(config, workdir)  # keys that cannot change a number may differ
+        # Train.
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
         monitor = CollapseMonitor(config['evaluation']['member'], changes, advise(config['terms']))
         with Logs(folder, restored, setup.total_steps, config['batch_size'], monitor) as logs:
-            _Loop(setup, checkpoints, run, logs, stop, folder).train(state, resumed=restored is not None)
+            loop = _Loop(setup=setup, checkpoints=checkpoints, run=run, logs=logs, stop=stop, folder=folder)
+            loop.train(state, resumed=restored is not None)
         return {'first': _first_validation(folder), 'best': _best_validation(checkpoints)}
 
 
@@ -229,6 +234,7 @@ class _Loop:
         periods = setup.config['run']
         batches = parallel.prefetch(setup.make_batch, range(start, total), periods['prefetch'])
         for step in range(start, total + 1):
+            # Evaluate and save.
             stopping = self._is_stopping(step)
             validating = self._is_validating(step)
             saving = validating or stopping or step % periods['checkpoint_every'] == 0
@@ -241,6 +247,7 @@ class _Loop:
                 return
             if stopping:
                 raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command resumes it')
+            # Take the next batch and a step.
             start_of_wait = time.perf_counter()
             batch = next(batches)
             self._logs.waited(time.perf_counter() - start_of_wait)

@@ -215,8 +215,8 @@ def _make_member(
 ) -> Member:
     where, keywords = f'members.{name}', dict(section)
     own_model, rule_name = keywords.pop('model', None), keywords.pop('rule', 'gradient')
-    given = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
-    make = bind(Member, given, where=where, later=('model', 'rule', 'optimizer', 'frozen'))
+    options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
+    make = bind(Member, options, where=where, later=('model', 'rule', 'optimizer', 'frozen'))
     if rule_name not in RULES:
         raise UserError(f"config key '{where}.rule' is '{rule_name}'; take one of {', '.join(RULES)}")
     rule = bind(RULES[rule_name], keywords, where=where)()
@@ -236,8 +236,8 @@ def _make_member(
 
 def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> None:
     """Raises a UserError if a member learns from or copies one that does not exist or does not allow it."""
-    for key, others in (('learn_from', member.learn_from), ('of', (member.copy_of,) if member.copy_of else ())):
-        for other in others:
+    for key, named in (('learn_from', member.learn_from), ('of', (member.copy_of,) if member.copy_of else ())):
+        for other in named:
             if other not in members or other == name:
                 known = [n for n in members if n != name]
                 raise UserError(

@@ -198,18 +198,19 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
     for name, section in configs.items():
         where = f'terms.{name}'
         loss_name, keywords = config_lib.choose(section, 'loss', where=where)
-        of_tokens = loss_name.startswith('tokens.')
-        loss = names.resolve('jitm.losses', loss_name, where=f'{where}.loss', own=None if of_tokens else callable)
+        takes_tokens = loss_name.startswith('tokens.')
+        loss = names.resolve('jitm.losses', loss_name, where=f'{where}.loss', own=None if takes_tokens else callable)
         common = {key: keywords.pop(key) for key in TERM_KEYS if key in keywords}
-        if of_tokens:
-            kind, given, inputs = TokenTerm, {'predictions': loss_name.partition('.')[2]}, ('logits', 'labels', 'mask')
+        if takes_tokens:
+            kind, inputs = TokenTerm, ('logits', 'labels', 'mask')
+            extra = {'predictions': loss_name.partition('.')[2]}
         else:
             _check_arguments(where, loss)
             optional = [key for key in INPUTS if key != 'temperature' or key not in keywords]  # set or learned
-            kind, given, inputs = RankingTerm, {}, ('scores', 'positives', 'negatives', *optional)
+            kind, inputs, extra = RankingTerm, ('scores', 'positives', 'negatives', *optional), {}
         bound = config_lib.bind(loss, keywords, where=where, later=inputs)
-        make = config_lib.bind(kind, common, where=where, later=('name', 'loss', 'arguments', *given))
-        terms[name] = make(name=name, loss=bound, arguments=keywords, **given)
+        make = config_lib.bind(kind, common, where=where, later=('name', 'loss', 'arguments', *extra))
+        terms[name] = make(name=name, loss=bound, arguments=keywords, **extra)
     return terms
 
 

@@ -109,7 +109,9 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     with own_models(config):
         # The models, the batches that they read, and how they train.
         models = make_models(config, data)
-        pipeline = make_pipeline(config, data, models, sources, augmentation, mined_later)
+        pipeline = make_pipeline(
+            config, data, models=models, sources=sources, augmentation=augmentation, mined_later=mined_later
+        )
         optimizer, schedule = make_optimizer(config['optimizer'], pipeline.steps_per_epoch, config['epochs'])
         members = make_members(config['members'], models, optimizer, frozen_modules(config['optimizer']['factors']))
         check_members(config, members, terms)
@@ -157,9 +159,9 @@ def own_models(config: Mapping[str, Any]) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if not (own := _own_names(config)):
+        if not (model_names := _own_names(config)):
             raise
-        raise UserError(f"the model '{own[0]}' fails: {names.describe(error)}") from error
+        raise UserError(f"the model '{model_names[0]}' fails: {names.describe(error)}") from error
 
 
 def _own_names(config: Mapping[str, Any]) -> list[str]:
@@ -201,11 +203,11 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
 
 def check_vocabulary(vocabulary: Tokenizer, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
     """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
-    given, wanted = kind_of(vocabulary), model.text_format.kind
-    if wanted not in (given, None):
+    kind, wanted = kind_of(vocabulary), model.text_format.kind
+    if wanted not in (kind, None):
         key = 'text.name' if 'text' in section else 'name'
         raise UserError(
-            f"config key 'vocabulary.path' is '{path}', which gives {given}, but 'model.{key}' is "
+            f"config key 'vocabulary.path' is '{path}', which gives {kind}, but 'model.{key}' is "
             f"'{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or change the "
             'model'
         )
@@ -222,8 +224,8 @@ def make_optimizer(
     name, keywords = choose(section, 'name', where='optimizer')
     make = names.resolve('jitm.training.optimizer', name, where='optimizer.name')
     lengths = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
-    asked = {key: steps for key, steps in lengths.items() if key in inspect.signature(make).parameters}
-    return bind(make, keywords, where='optimizer', later=asked)(**asked)
+    lengths = {key: steps for key, steps in lengths.items() if key in inspect.signature(make).parameters}
+    return bind(make, keywords, where='optimizer', later=lengths)(**lengths)
 
 
 def check_members(config: Mapping[str, Any], members: Mapping[str, Member], terms: Mapping[str, Term]) -> None:

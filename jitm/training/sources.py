@@ -49,17 +49,18 @@ def make_sources(
       synthesis: The synthesis of captions; None for none.
     """
 
-    def of(*predictions: str) -> dict[str, TokenTerm]:
+    def terms_with(*predictions: str) -> dict[str, TokenTerm]:
         return {name: term for name, term in token_terms(terms).items() if term.predictions in predictions}
 
-    sources, own = [retrieval], {term.predictions for term in token_terms(terms).values()} - {MASKED, *HEADS}
+    sources = [retrieval]
+    from_matcher = {term.predictions for term in token_terms(terms).values()} - {MASKED, *HEADS}
     if masked:
-        sources.append(Source(functools.partial(masked_captions, terms=of(MASKED))))
+        sources.append(Source(functools.partial(masked_captions, terms=terms_with(MASKED))))
     if synthesis:
-        rank = functools.partial(generated_captions, terms=of(*HEADS))
+        rank = functools.partial(generated_captions, terms=terms_with(*HEADS))
         sources.append(Source(rank, functools.partial(generate, synthesis=synthesis)))
-    if own:
-        sources.insert(0, Source(functools.partial(matcher_predictions, terms=of(*own))))
+    if from_matcher:
+        sources.insert(0, Source(functools.partial(matcher_predictions, terms=terms_with(*from_matcher))))
     return tuple(sources)
 
 
@@ -136,12 +137,12 @@ def check_used(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
     """Raises a UserError if a config names data that no term reads; what a term lacks is found in its first step."""
     inputs = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
     predictions = {term.predictions for term in token_terms(terms).values()}
-    generator, of_generated = config['synthesis']['generator'], not predictions.isdisjoint(HEADS)
+    generator, reads_generated = config['synthesis']['generator'], not predictions.isdisjoint(HEADS)
     readers = {
         'relevance.source': ('margins' in inputs, 'a term with margins'),
         'offline.path': (any(name.startswith('offline') for name in inputs), 'a term of mined negatives'),
-        'synthesis.generator': (of_generated or GENERATED in inputs, 'a term of these captions'),
-        'masking.num_views': (generator or of_generated or MASKED in predictions, 'a term of masked words'),
+        'synthesis.generator': (reads_generated or GENERATED in inputs, 'a term of these captions'),
+        'masking.num_views': (generator or reads_generated or MASKED in predictions, 'a term of masked words'),
         'scene_graphs.source': (config['masking']['num_views'], 'masked captions (masking.num_views)'),
     }
     for key, (is_read, reader) in readers.items():

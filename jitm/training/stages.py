@@ -112,7 +112,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
     for name, config, checked in (('stage1', stages.first, stages.first), ('stage2', stages.second, second)):
         check_workdir(workdir / name, config)
         resuming = bool(Checkpoints(workdir / name).whole_steps())
-        with _of_stage(name):
+        with _name_stage(name):
             setups.append(set_up(checked, resuming=resuming, mined_later=stages.mines and name == 'stage2'))
     if stages.mines:
         check_top_h(setups[0].data.train, **stages.top_h)
@@ -124,7 +124,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
 
 
 @contextlib.contextmanager
-def _of_stage(name: str) -> Iterator[None]:
+def _name_stage(name: str) -> Iterator[None]:
     """Names the stage in errors within the block: the keys of the first one are in `stages.first`."""
     try:
         yield

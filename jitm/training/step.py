@@ -106,18 +106,20 @@ def train_step(
             variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
             scored = score(member.model, variables, sources=sources, batch=batch, chosen=chosen[name], key=keys[name])
             rankings[name], token_losses[name], batch_stats[name] = scored
-        others = anchors | jax.lax.stop_gradient(rankings)
+        constants = anchors | jax.lax.stop_gradient(rankings)
         rankings = {
-            name: with_anchors(rankings[name], [others[other] for other in member.learn_from])
+            name: with_anchors(rankings[name], [constants[anchor] for anchor in member.learn_from])
             for name, member in trained.items()
         }
 
         # Sum the objectives.
         total, values = 0.0, {}
         for name, member in trained.items():
-            own, of_terms = objective(terms_of(member, terms), rankings[name], epoch, token_losses[name])
-            total += own
-            values |= {f'{name}/loss': own} | {f'{name}/terms/{term}': value for term, value in of_terms.items()}
+            objective_terms = terms_of(member, terms)
+            value, term_values = objective(objective_terms, rankings[name], epoch, token_losses[name])
+            total += value
+            values[f'{name}/loss'] = value
+            values |= {f'{name}/terms/{term}': term_value for term, term_value in term_values.items()}
         return total, (values, rankings, batch_stats)
 
     params = {name: state.members[name].params for name in trained}
@@ -135,7 +137,9 @@ def train_step(
         for name, member in members.items()
         if name not in trained
     }
-    metrics = values | diagnose(members, terms, rankings, anchors, gradients, epoch)
+    metrics = values | diagnose(
+        members=members, terms=terms, rankings=rankings, anchors=anchors, gradients=gradients, epoch=epoch
+    )
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
     # A state that was not updated no longer stands at the batch's step, so it stays unchanged from then on.
     proceed = finite & (batch.step == state.step)
@@ -199,7 +203,7 @@ def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
     if not anchors:
         return rankings
     scores = {direction: jnp.stack([anchor[direction].scores for anchor in anchors]) for direction in DIRECTIONS}
-    return rankings | {name: rankings[name].replace(anchor_scores=of_anchors) for name, of_anchors in scores.items()}
+    return rankings | {name: rankings[name].replace(anchor_scores=stacked) for name, stacked in scores.items()}
 
 
 def terms_of(member: Member, terms: Mapping[str, Term]) -> dict[str, Term]:
@@ -230,9 +234,9 @@ def diagnose(
       epoch: The epoch, int [].
     """
     metrics = {}
-    for name, of_model in rankings.items():
-        metrics[name] = diagnostics.ranking_metrics(of_model, terms_of(members[name], terms), epoch)
+    for name, model_rankings in rankings.items():
+        metrics[name] = diagnostics.ranking_metrics(model_rankings, terms_of(members[name], terms), epoch)
         metrics[name] |= diagnostics.gradient_norms(gradients[name])
-    for name, of_anchor in anchors.items():
-        metrics[name] = diagnostics.gap_metrics(of_anchor, diagnostics.hard_epsilon(terms))
-    return {f'{name}/{key}': value for name, of_model in metrics.items() for key, value in of_model.items()}
+    for name, anchor_rankings in anchors.items():
+        metrics[name] = diagnostics.gap_metrics(anchor_rankings, diagnostics.hard_epsilon(terms))
+    return {f'{name}/{key}': value for name, model_metrics in metrics.items() for key, value in model_metrics.items()}
