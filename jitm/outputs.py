@@ -30,7 +30,7 @@ class OutputFolder:
 
         Args:
           path: The folder, which need not exist.
-          kind: What it holds, with its article, such as 'an index'.
+          kind: The name of its content, with its article, such as 'an index'.
 
         Raises:
           UserError: If it has files of somebody else, or output of another kind.

@@ -36,9 +36,9 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
     The processes end together from then on, see `jitm.processes`.
 
     Args:
-      coordinator: `host:port` of process 0.
-      num_processes: Total number of processes.
-      process_id: Number of this process, from 0.
+      coordinator: The `host:port` of process 0.
+      num_processes: The total number of processes.
+      process_id: The number of this process, from 0.
 
     Raises:
       UserError: If the processes do not join in time, or have other versions or numbers.
@@ -107,7 +107,7 @@ def share(items: Sequence[T], function: Callable[[T], chex.ArrayTree]) -> Iterat
 
     Args:
       items: The items, which the processes take in turns.
-      function: Returns numpy arrays, whose shapes are the same for all items.
+      function: A function that returns numpy arrays, whose shapes are the same for all items.
 
     Yields:
       The result of each item in order, in every process.
@@ -247,7 +247,7 @@ def memory_of(mapped: Callable, rows: chex.ArrayTree, *shared: chex.ArrayTree) -
 
     Args:
       mapped: A function returned by `map_rows`.
-      rows: Shapes, leaves [N, ...].
+      rows: The shapes, leaves [N, ...].
       *shared: Arrays or shapes.
     """
     sharding = jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS))
@@ -262,7 +262,7 @@ def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], 
     Args:
       make_batch: A pure function of the step.
       steps: The steps, in order.
-      depth: Number of batches made in advance.
+      depth: The number of batches made in advance.
 
     Yields:
       The batch of each step, on the devices.

@@ -12,12 +12,12 @@ class Augmentation:
     """Augmentation of training examples (VSE-infinity's size augmentation, ESA's self-expanding).
 
     Attributes:
-      drop_regions: Probability that a region is dropped; 0.2 as published.
-      change_words: Probability that a word is changed: half of these are masked, a tenth replaced by a random word, the
-        others dropped; 0.2 as published. `<mask>` is then added to the vocabulary.
+      drop_regions: The probability that a region is dropped; 0.2 as published.
+      change_words: The probability that a word is changed: half of these are masked, a tenth replaced by a random word,
+        the others dropped; 0.2 as published. `<mask>` is then added to the vocabulary.
       keep_special_tokens: Whether the first and the last token are kept; the published GRU encoders change `<start>`
         and `<end>`.
-      num_views: Number of independently augmented views of each pair in a batch; 2 in ESA.
+      num_views: The number of independently augmented views of each pair in a batch; 2 in ESA.
     """
 
     drop_regions: Rate
@@ -40,10 +40,10 @@ def keep_regions(count: int, regions: int, rate: float, rng: np.random.Generator
     """Samples the regions to keep.
 
     Args:
-      count: Number of valid regions.
-      regions: R.
-      rate: Probability that a region is dropped.
-      rng: Generator of the example.
+      count: The number of valid regions.
+      regions: The number R of regions.
+      rate: The probability that a region is dropped.
+      rng: The generator of the example.
 
     Returns:
       bool [R], False beyond `count`; the first region is kept if all others are dropped.
@@ -57,7 +57,7 @@ def drop_regions(images: Images, kept: np.ndarray) -> Images:
     """Drops regions.
 
     Args:
-      images: Regions [I, R, D].
+      images: The regions [I, R, D].
       kept: bool [I, E, R], the regions to keep in each of E views of an image.
 
     Returns:
@@ -86,10 +86,10 @@ def change_words(
     Args:
       ids: int32 [L].
       continues: bool [V], whether an id continues the previous word.
-      mask: Id of the mask.
-      rate: Probability that a word is changed.
+      mask: The id of the mask.
+      rate: The probability that a word is changed.
       keep_special_tokens: Whether the first and the last token are kept.
-      rng: Generator of the example.
+      rng: The generator of the example.
 
     Returns:
       int32 [L'], 1 <= L' <= L; the first token is kept if all others are dropped.

@@ -20,7 +20,7 @@ class Relevance(NamedTuple):
     """A caption metric phi of the texts of a split for its images.
 
     Attributes:
-      phi: Maps rows of images [M] and of texts [N] to float32 [M, N].
+      phi: A function from rows of images [M] and of texts [N] to float32 [M, N].
       hash: The SHA-256 of the file that phi is read from, in hexadecimal; '' if phi depends on the split alone.
     """
 

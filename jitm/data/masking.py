@@ -67,7 +67,7 @@ def phrase_probabilities(phrases: np.ndarray, rate: float) -> np.ndarray:
 
     Args:
       phrases: bool [P, L], each with at least one position.
-      rate: 0.15 as published.
+      rate: The probability of masking a phrase that shares no position with others; 0.15 as published.
 
     Returns:
       float64 [P].
@@ -82,9 +82,10 @@ class Masking:
 
     Attributes:
       num_views: K, masked variants of each caption; 20 as published.
-      rate: Probability of masking a phrase that shares no position with others; at least one phrase is always masked.
-      mask_prob: Probability that a position of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
-      random_prob: Probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
+      rate: The probability of masking a phrase that shares no position with others; at least one phrase is always
+        masked.
+      mask_prob: The probability that a position of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
+      random_prob: The probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
 
     Raises:
       ArgumentError: If mask_prob and random_prob add up to more than 1.
@@ -111,7 +112,7 @@ class Masking:
           ids: int32 [L], padded.
           phrases: bool [P, L'], L' being the length without padding.
           vocabulary: The vocabulary of the ids; its special tokens are not sampled as random words.
-          rng: Generator of the example.
+          rng: The generator of the example.
 
         Returns:
           ids and labels, [K, L]; without phrases there are no labels.

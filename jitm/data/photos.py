@@ -232,7 +232,7 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
 
     Args:
       files: The paths of the files.
-      check: Reads the files and returns a text.
+      check: A function that reads the files and returns a text.
       what: A name of what is checked, for several checks of the same files.
 
     Raises:

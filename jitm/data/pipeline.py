@@ -35,7 +35,7 @@ class Pipeline:
     texts that an epoch leaves out differ between epochs.
 
     Attributes:
-      split: Images and captions.
+      split: The images and captions.
       tokens: The captions as ids.
       vocabulary: The vocabulary of these ids.
       batch_size: The size B of the global batch.
@@ -43,15 +43,15 @@ class Pipeline:
       length_multiple: Texts are padded to a multiple of this, at least to the longest text of the batch before
         augmentation.
       augmentation: The augmentation of the examples.
-      relevance: Caption metric of any texts for any images of the split, added to the batches; optional.
-      max_length: Maximum length of the padded texts; None for any length.
-      offline: Samples mined negatives, added to the batches; optional.
+      relevance: The caption metric of any texts for any images of the split, added to the batches; optional.
+      max_length: The maximum length of the padded texts; None for any length.
+      offline: The mined negatives to sample from, added to the batches; optional.
       reads: The fields of `Images` in the batches.
-      num_extra: P, number of candidate pairs besides those of the batch.
-      mismatched: Adds a mismatched pair for each pair to the batches.
-      masked: Masks the captions; optional.
-      drop_last: Leaves out the last, smaller batch of an epoch, so that all batches have one size.
-      num_devices: Devices over which a batch is split; the last batch is cut to a multiple of this.
+      num_extra: P, the number of candidate pairs besides those of the batch.
+      mismatched: Whether the batches have a mismatched pair for each pair.
+      masked: The masking of the captions; optional.
+      drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
+      num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
     """
 
     split: Split
@@ -107,8 +107,8 @@ class Pipeline:
 
         Args:
           step: The step, from 0.
-          shard: Number of the part, from 0.
-          num_shards: Number of equal parts of the batch.
+          shard: The number of the part, from 0.
+          num_shards: The number of equal parts of the batch.
 
         Returns:
           Numpy arrays with B / num_shards rows (fewer in the last batch of an epoch), padded to the same length in

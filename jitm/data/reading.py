@@ -41,8 +41,8 @@ def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
 
     Args:
       tokens: The captions of the split.
-      index: Rows of the texts, int [N].
-      length: L, at least their maximum length.
+      index: The rows of the texts, int [N].
+      length: The length L, at least their maximum length.
 
     Returns:
       Texts with ids [N, L] and lengths [N].
@@ -91,8 +91,8 @@ def take_images(
     """Reads some images into memory: the fields of `Images` that a model reads.
 
     Args:
-      split: I images.
-      index: Rows of the images, int [N].
+      split: The split with the I images.
+      index: The rows of the images, int [N].
       reads: See `Matcher.reads`.
       tags: `Tokens.tags` of the split, for models that read them; they are padded to the longest of the split.
 

@@ -32,13 +32,13 @@ class Split:
     """Images, captions, and their correspondence.
 
     Attributes:
-      name: For messages and protocols, such as `f8k_precomp/dev`.
+      name: The name in messages and protocols, such as `f8k_precomp/dev`.
       regions: float16 or float32 [I, R, D]; may be memory-mapped. A global feature vector is one region. None without
         features.
       counts: int32 [I], number of valid regions of each image; None without features.
-      captions: T captions, not preprocessed.
+      captions: The T captions, not preprocessed.
       image_of_text: int32 [T], the image of each caption.
-      image_ids: I names.
+      image_ids: The names of the I images.
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
       pixels: uint8 [I, H, W, 3] or `jitm.data.pixels.Photos`, which decodes them when indexed; None for features only.
       dataset: The name of the data set, such as `f30k`; '' if unknown.

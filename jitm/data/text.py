@@ -95,7 +95,7 @@ class Vocabulary:
     """The words of a model.
 
     Attributes:
-      words: V distinct words; the id of a word is its index, and the first four are `SPECIAL_WORDS`.
+      words: The V distinct words; the id of a word is its index, and the first four are `SPECIAL_WORDS`.
     """
 
     words: tuple[str, ...]
@@ -141,7 +141,7 @@ class Vocabulary:
         """Parses the field's layout: `{"word2idx": {word: id}, "idx2word": {"id": word}, "idx": V}`.
 
         Args:
-          text: JSON; additional words at the end, such as `<mask>`, are kept.
+          text: The JSON text; additional words at the end, such as `<mask>`, are kept.
           name: The source, for messages.
 
         Returns:

@@ -162,7 +162,7 @@ class Regions:
     Attributes:
       records: The records, with `regions`.
       rows: int [I], the records of the images.
-      size: R and D.
+      size: The numbers R and D.
       dtype: The type of the features.
     """
 

@@ -262,9 +262,9 @@ class Transform:
     """How a photo becomes a square of pixels.
 
     Attributes:
-      image_size: H and W of the pixels.
+      image_size: The height and width of the pixels.
       short_side: The number of pixels to which the shorter side is resized before the square is cut.
-      interpolation: 'bilinear' (VSE++) or 'bicubic' (CLIP).
+      interpolation: The filter for resizing, 'bilinear' (VSE++) or 'bicubic' (CLIP).
       crop: The crop of training examples: 'centre', as in evaluation, or 'random', see `sample_box`.
       min_area: The smallest share of the photo in a random crop.
       flip: Whether each training example is mirrored with probability 1/2.

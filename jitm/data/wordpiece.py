@@ -23,7 +23,7 @@ class WordPiece:
     """The word pieces of a BERT, with the interface of `Vocabulary`.
 
     Attributes:
-      words: V distinct pieces; the id of a piece is its index. `[PAD]` is the first, the other `SPECIAL_PIECES` are
+      words: The V distinct pieces; the id of a piece is its index. `[PAD]` is the first, the other `SPECIAL_PIECES` are
         among them, and pieces that continue a word start with `##`.
     """
 

@@ -201,7 +201,7 @@ def make_pipeline(
 
     Args:
       config: The whole config.
-      data: Splits, vocabulary and tokens.
+      data: The splits, vocabulary and tokens.
       models: All models that read the batches.
       sources: All sources that read the batches.
       augmentation: The augmentation of the examples.

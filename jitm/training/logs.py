@@ -88,7 +88,7 @@ class CollapseMonitor:
 
         Args:
           member: The model whose loss is read.
-          changes: `term_changes` of the run.
+          changes: The `term_changes` of the run.
           advice: The end of a warning, see `advise`.
         """
         self.member = member

@@ -159,8 +159,8 @@ def init_members(members: Mapping[str, Member], seed: int, images: Images, texts
     Args:
       members: The members by name.
       seed: The seed of the run.
-      images: Images of any content.
-      texts: Texts of any content.
+      images: The images; only their shapes count.
+      texts: The texts; only their shapes count.
 
     Returns:
       Name -> MemberState.

@@ -52,7 +52,7 @@ class Term:
       weight: The factor of the reduced loss.
       start_epoch: The first epoch in which the term is active.
       end_epoch: The first epoch in which it is no longer active; None for no end.
-      reduction: 'sum' or 'mean', over queries or captions.
+      reduction: The reduction over queries or captions, 'sum' or 'mean'.
       arguments: The loss' own arguments from the config, which `loss` has bound.
       name: The key of the term in `terms`, for messages.
 
@@ -183,8 +183,9 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
     """Makes the terms of a config.
 
     Args:
-      configs: Name -> dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=, reduction=, optionally
-        rankings=, and the loss' own arguments); a loss in `tokens` takes the predictions of its name.
+      configs: The section of each term by name: dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=,
+        reduction=, optionally rankings=, and the loss' own arguments); a loss in `tokens` takes the predictions of its
+        name.
 
     Returns:
       Name -> RankingTerm or TokenTerm.

@@ -40,8 +40,8 @@ class Setup:
       data: The splits, vocabulary and tokens.
       pipeline: The training batches.
       members: The models that train together.
-      init_members: `(images, texts) -> states of the members`, compiled.
-      train_step: `(state, batch) -> (state, metrics)`, compiled for all devices.
+      init_members: The compiled function `(images, texts) -> states of the members`.
+      train_step: The function `(state, batch) -> (state, metrics)`, compiled for all devices.
       schedule: The learning rate by step, compiled.
       weights: The values of each member that replace randomly initialized ones.
       warnings: The settings that are allowed but suspicious.

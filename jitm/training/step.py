@@ -163,7 +163,7 @@ def score(
       variables: The parameters and batch statistics of the matcher.
       sources: The sources of rankings and token losses.
       batch: The part of the batch on this device.
-      chosen: What each source chose.
+      chosen: The choices of each source, None for a source that chooses nothing.
       key: The random key for dropout.
 
     Returns:

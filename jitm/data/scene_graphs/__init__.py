@@ -63,7 +63,7 @@ def spacy(split: Split, *, model: str) -> tuple[CaptionGraph, ...]:
 
     Args:
       split: The split whose captions are parsed.
-      model: Name or folder of an installed English pipeline with a tagger, such as `en_core_web_sm`.
+      model: The name or folder of an installed English pipeline with a tagger, such as `en_core_web_sm`.
 
     Returns:
       T scene graphs.

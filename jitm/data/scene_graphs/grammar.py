@@ -15,10 +15,10 @@ class CaptionGraph(NamedTuple):
     """The objects, attributes and relations of a caption, as spans of characters.
 
     Attributes:
-      objects: Mentions with their compound nouns, without attributes; the head is the last word.
-      attributes: Adjectives, numbers, participles, and verbs without an object.
-      relations: Verbs and prepositions between two mentions.
-      described: Pairs (object, attribute) of indices, if known.
+      objects: The mentions with their compound nouns, without attributes; the head is the last word.
+      attributes: The adjectives, numbers, participles, and verbs without an object.
+      relations: The verbs and prepositions between two mentions.
+      described: The pairs (object, attribute) of indices, if known.
     """
 
     objects: tuple[Span, ...] = ()

@@ -30,7 +30,7 @@ class SceneSplit(Split):
       graphs: I scene graphs; object r is region r.
       caption_graphs: T scene graphs of the captions, without the picture itself.
       statements: T statements, the meaning of each caption.
-      swaps: Perturbed captions for each of the T captions, which differ from it by one exchange; may be empty.
+      swaps: The perturbed captions for each of the T captions, which differ from it by one exchange; may be empty.
     """
 
     graphs: tuple[SceneGraph, ...]
@@ -54,9 +54,9 @@ def load(
     Args:
       split: `train`, `dev` or `test`.
       seed: The seed of the data set.
-      train_images: Number of images of `train`; a smaller number gives the first of them.
-      dev_images: Number of images of `dev`.
-      test_images: Number of images of `test`.
+      train_images: The number of images of `train`; a smaller number gives the first of them.
+      dev_images: The number of images of `dev`.
+      test_images: The number of images of `test`.
 
     Returns:
       The split, with float32 regions [I, 5, 200] (an 8x8x3 patch, then x1 y1 x2 y2, centre x y, width, height); object

@@ -34,7 +34,7 @@ def place(objects: Sequence[Object], rng: np.random.Generator) -> np.ndarray:
 
     Args:
       objects: N objects, at most nine.
-      rng: Random generator.
+      rng: The random generator.
 
     Returns:
       int [N, 4], square boxes as x1 y1 x2 y2 in pixels.
@@ -53,7 +53,7 @@ def paint(objects: Sequence[Object], boxes: np.ndarray, rng: np.random.Generator
     Args:
       objects: N objects.
       boxes: int [N, 4], square boxes in pixels; each is filled to its edges.
-      rng: Random generator.
+      rng: The random generator.
 
     Returns:
       uint8 [64, 64, 3].

@@ -83,7 +83,7 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
 
     Args:
       graph: A scene with at least one relation.
-      rng: Random generator.
+      rng: The random generator.
     """
     captions = []
     mentions = np.zeros(len(graph.objects))
@@ -103,7 +103,7 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
 
     Args:
       template: One of `TEMPLATES`, with slots for the statement.
-      statement: Phrases in the order of the slots a, b, c, g of the template.
+      statement: The phrases in the order of the slots a, b, c, g of the template.
       words: The synonym to use for each key of `SYNONYMS`.
 
     Returns:

@@ -65,8 +65,8 @@ class Statement(NamedTuple):
 
     Attributes:
       phrases: The mentioned objects.
-      relations: Relations between phrases with a count of 1, by their indices.
-      total: Number of objects in the picture, or None if not mentioned.
+      relations: The relations between phrases with a count of 1, by their indices.
+      total: The number of objects in the picture, or None if not mentioned.
     """
 
     phrases: tuple[Phrase, ...]
