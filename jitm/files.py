@@ -23,7 +23,7 @@ RESUMES = 'make room and repeat the command, which resumes the run'
 
 
 def _reason(error: Exception) -> str | None:
-    """Returns why the file system refused to write; None for an error of another kind."""
+    """Returns why the file system could not write; None for an error of another kind."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     found = re.search(r"os_error_code='(\d+)'", str(error))  # in the ValueError of tensorstore, which Orbax uses

@@ -54,7 +54,7 @@ def check_value(key: str, value: Any, hint: Any) -> None:
         of annotated_types. A value with another hint is not checked.
 
     Raises:
-      UserError: if the value does not fit the hint.
+      UserError: If the value does not fit the hint.
     """
     if remedy := _remedy(value, hint):
         raise UserError(f"config key '{key}' is {reprlib.repr(value)}; {remedy}")
@@ -68,8 +68,8 @@ def check_value(key: str, value: Any, hint: Any) -> None:
         inner = {name: (one, arguments[1]) for name, one in value.items() if len(arguments) == 2}
     elif isinstance(value, tuple | list):
         inner = {str(n): (one, arguments[0]) for n, one in enumerate(value) if arguments}
-    for name, (one, of_one) in inner.items():
-        check_value(f'{key}.{name}' if key else name, one, of_one)
+    for name, (inner_value, inner_hint) in inner.items():
+        check_value(f'{key}.{name}' if key else name, inner_value, inner_hint)
 
 
 def _remedy(value: Any, hint: Any) -> str | None:

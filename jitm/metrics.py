@@ -20,7 +20,7 @@ def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.n
       t2i int [T]: number of other images that score at least as high as the image of the text.
 
     Raises:
-      ValueError: if a similarity is NaN, if the shapes disagree, or if an image has no text.
+      ValueError: If a similarity is NaN, if the shapes disagree, or if an image has no text.
     """
     images, texts = sims.shape
     if image_of_text.shape != (texts,):
@@ -52,7 +52,7 @@ def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.nda
       int [T]: rank of each text with its image, from 1 to T - C + 1.
 
     Raises:
-      ValueError: as `ranks`, or if some images have more texts than others.
+      ValueError: As `ranks`, or if some images have more texts than others.
     """
     _, images_above = ranks(sims, image_of_text)
     counts = np.bincount(image_of_text)
@@ -95,7 +95,7 @@ def split_into_folds(images: int, image_of_text: np.ndarray, folds: int) -> list
     """Splits images into consecutive folds; returns the slice of the images and the rows of the texts of each.
 
     Raises:
-      ValueError: if the images cannot be split evenly.
+      ValueError: If the images cannot be split evenly.
     """
     if images % folds:
         raise ValueError(f'{images} images cannot be split into {folds} folds of equal size')
@@ -130,7 +130,7 @@ def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 
       Values by name; recalls and rsum in percent, the mean distance in the unit of the similarities.
 
     Raises:
-      ValueError: as `ranks`, or if the images cannot be split evenly.
+      ValueError: As `ranks`, or if the images cannot be split evenly.
     """
     parts = []
     for fold, texts in split_into_folds(len(sims), image_of_text, folds):

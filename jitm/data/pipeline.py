@@ -141,8 +141,8 @@ class Pipeline:
             extra_index = self.split.image_of_text[extra_rows]
             batch = batch.replace(extra=self._pairs(step, extra_index, extra_rows, length), extra_index=extra_index)
         if self.mismatched:
-            of_images, of_texts, replaced = (np.split(index, num_shards)[shard] for index in mismatched)
-            batch = batch.replace(mismatched=self._pairs(step, of_images, of_texts, length), text_replaced=replaced)
+            image_rows, text_rows, replaced = (np.split(index, num_shards)[shard] for index in mismatched)
+            batch = batch.replace(mismatched=self._pairs(step, image_rows, text_rows, length), text_replaced=replaced)
         if self.masked:
             masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
             variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)

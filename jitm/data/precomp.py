@@ -218,7 +218,7 @@ def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) ->
     if boxes.shape != shape:
         raise UserError(f'{path} has shape {boxes.shape}, but these features need boxes of shape {shape}')
     if not are_boxes(boxes):
-        raise UserError(f'{path} has other numbers than {BOXES}: write them anew')
+        raise UserError(f'{path}: boxes must be {BOXES}; write the file again')
     return np.broadcast_to(boxes.astype(np.float32, copy=False), (rows, regions, 4))[::repeats]
 
 

@@ -73,7 +73,7 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
     same = jax.tree.structure(encoding) == jax.tree.structure(expected[side])
     if not same or not all(map(fits, jax.tree.leaves(encoding), jax.tree.leaves(expected[side]))):
         method = 'encode_image' if side == 'images' else 'encode_text'
-        raise UserError(f'{side} are no encodings of this run; make them with run.{method}')
+        raise UserError(f'{side} are not encodings of this run; make them with run.{method}')
     if not num_items(encoding):
         raise UserError(f'there are no {side}; give at least one')
 

@@ -32,8 +32,8 @@ def warm_up_then_decay(learning_rate: float, warm_up: float, total_steps: int) -
 
     def schedule(step: chex.Numeric) -> chex.Numeric:
         t = step + 1
-        share = jnp.minimum(t / max(warm_up_steps, 1), (total_steps - t) / (total_steps - warm_up_steps))
-        return jnp.maximum(learning_rate * share, MIN_RATE)
+        factor = jnp.minimum(t / max(warm_up_steps, 1), (total_steps - t) / (total_steps - warm_up_steps))
+        return jnp.maximum(learning_rate * factor, MIN_RATE)
 
     return schedule
 

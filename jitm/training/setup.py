@@ -171,7 +171,7 @@ def _own_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def trace(setup: Setup) -> TrainState:
-    """Traces initialization and the first step without computing them, in which a part may refuse its arguments.
+    """Traces initialization and the first step without computing them, which checks the arguments of all parts.
 
     The first call of the step reuses this trace.
 

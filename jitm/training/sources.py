@@ -81,6 +81,7 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
     section, augmentation = config['candidates'], config['augmentation']
     retrieval = make_retrieval(section)
     source = f"'candidates.source' '{section['source']}'"
+    # The augmentation.
     if section['source'] != 'in_batch' and augmentation['num_views'] != 1:
         raise UserError(f"config key 'augmentation.num_views' must be 1: {source} has each pair once")
     if retrieval.num_extra or retrieval.mismatched:
@@ -88,6 +89,7 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
         for key in ('drop_regions', 'change_words'):
             if augmentation[key]:
                 raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
+    # The anchors and the numbers of candidates of a shortlist.
     if retrieval.choose is None:
         return
     for name, member in config['members'].items():
@@ -119,7 +121,8 @@ def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
         return None
     if generator not in config['members']:
         raise UserError(
-            f"config key 'synthesis.generator' is '{generator}', no member{did_you_mean(generator, config['members'])}"
+            f"config key 'synthesis.generator' is '{generator}', which is not a member"
+            f'{did_you_mean(generator, config["members"])}'
         )
     if not num_views:
         raise UserError(

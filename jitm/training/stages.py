@@ -77,7 +77,9 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
     if stages['fine_tune']:
         name, members = config['evaluation']['member'], config['members']
         if name not in members:
-            raise UserError(f"config key 'evaluation.member' is '{name}', no member{did_you_mean(name, members)}")
+            raise UserError(
+                f"config key 'evaluation.member' is '{name}', which is not a member{did_you_mean(name, members)}"
+            )
         trained = 'the model that the first stage trains'
         _check_empty(f'members.{name}.init_from', members[name].get('init_from'), trained)
         second = _initialized_from(second, str(workdir / 'stage1'))
@@ -187,7 +189,7 @@ def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
 
 
 def check(config: Mapping[str, Any], workdir: Path) -> None:
-    """Raises the UserError with which `train` would refuse to start; writes nothing."""
+    """Raises the UserError that `train` would raise at its start; writes nothing."""
     config = config_lib.check(config)
     if config['stages']:
         check_stages(split_stages(config, workdir), workdir)

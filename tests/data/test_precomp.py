@@ -420,7 +420,7 @@ def test_wrong_boxes(root, corner, value):
     boxes = np.zeros((3, 4), np.float32)
     boxes[1, corner] = value
     write(root, boxes=boxes)
-    assert message(root).startswith(f'{root / "boxes.npy"} has other numbers than x1 y1 x2 y2 as fractions')
+    assert message(root).startswith(f'{root / "boxes.npy"}: boxes must be x1 y1 x2 y2 as fractions')
 
 
 def test_dev_cut_to_nothing(root):

@@ -163,7 +163,7 @@ def put_a_pipe(path):
         (lambda folder: write_words(folder, '{"kind": "songs", "words": ["a"]}'), 'is damaged'),
         (lambda folder: write_words(folder, '{"kind": "words", "words": 7}'), 'is damaged'),
         (lambda folder: write_words(folder, '{"kind": "words", "words": [[]]}'), 'is damaged'),
-        (lambda folder: put_a_pipe(folder / 'vocabulary.json'), 'is damaged .*no regular file'),
+        (lambda folder: put_a_pipe(folder / 'vocabulary.json'), 'is damaged .*not a regular file'),
         (lambda folder: (folder / 'config.json').write_text('[' * 10**5), 'is damaged'),
         (lambda folder: change(folder, data={'hash': '', 'regions': 7}), 'has a damaged config'),
         (lambda folder: change(folder, config={}), 'config.json is damaged'),

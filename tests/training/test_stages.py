@@ -292,7 +292,7 @@ FINE_TUNED = {'fine_tune': True, 'top_h_texts': 0, 'top_h_images': 0}
         ('stages.first.run', {'log_every': 3}, {}, "both stages have 'run' of the config"),
         ('stages.first.stages', {}, {}, "both stages have 'stages' of the config"),
         ('initialize.image', 'vgg.pth', FINE_TUNED, "'members.target' is initialized from .*/stage1; set it to ''"),
-        ('evaluation.member', 'targte', FINE_TUNED, "is 'targte', no member, did you mean 'target'"),
+        ('evaluation.member', 'targte', FINE_TUNED, "is 'targte', which is not a member, did you mean 'target'"),
     ],
 )
 def test_what_a_stage_replaces_is_refused(two_stages, tmp_path, key, value, options, sentence):

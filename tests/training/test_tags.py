@@ -92,7 +92,7 @@ def set_up_with(config, **changes):
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'synthesis__generator': 'x'}, "'synthesis.generator' is 'x', no member"),
+        ({'synthesis__generator': 'x'}, "'synthesis.generator' is 'x', which is not a member"),
         (
             {'masking__num_views': 0},
             "'masking.num_views' is 0, but config key 'synthesis' refills masked captions: set it",

@@ -106,10 +106,10 @@ CAPTIONS = {
     'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'is not a path within its folder'),
     'half a surrogate': (_rows_of(lambda rows: rows[2].update(file_name='\ud800.jpg')), 'is not UTF-8: rename'),
     'a line break': (_rows_of(lambda rows: rows[2].update(file_name='a\n.jpg')), 'has control characters'),
-    'its folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'no path within its folder'),
-    'a file above': (_rows_of(lambda rows: rows[2].update(file_name='../dev/0.jpg')), 'no path within its folder'),
-    'an absolute path': (_rows_of(lambda rows: rows[2].update(file_name='/etc/x.jpg')), 'no path within its folder'),
-    'an empty name': (_rows_of(lambda rows: rows[2].update(file_name='')), 'no path within its folder'),
+    'its folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'not a path within its folder'),
+    'a file above': (_rows_of(lambda rows: rows[2].update(file_name='../dev/0.jpg')), 'not a path within its folder'),
+    'an absolute path': (_rows_of(lambda rows: rows[2].update(file_name='/etc/x.jpg')), 'not a path within its folder'),
+    'an empty name': (_rows_of(lambda rows: rows[2].update(file_name='')), 'not a path within its folder'),
     'few captions': (_rows_of(lambda rows: rows.__delitem__(slice(3, None))), 'fewer than batch_size'),
 }
 
