@@ -756,7 +756,7 @@ def test_too_long_text_is_refused(bert_config, precomp_folder, tmp_path, split):
 def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, monkeypatch):
     bert_config |= {'batch_size': 40, 'length_multiple': 100}  # the batch holds every text
     bert_config['data'] = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
-    monkeypatch.setattr(engine, 'LENGTH_MULTIPLE', 100)
+    monkeypatch.setattr(engine, 'LONG_MULTIPLE', 100)
     for split in ('train', 'dev'):
         with_long_caption(precomp_folder, split, 510)
     setup = set_up(bert_config)

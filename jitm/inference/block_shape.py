@@ -57,7 +57,8 @@ class BlockMemory:
         self._engine, self._split, self._only_selected = engine, split, only_selected
         devices, longest = parallel.num_local_devices(), tokens.lengths.argmax()[None]
         self._read = _shapes(take_images(split, np.array([0]), engine.model.reads, tokens.tags), devices)
-        self._padded = _shapes(pad_texts(tokens, longest, engine.padded_length(tokens.lengths)), devices)
+        length = engine.own_length(tokens.lengths.max()) if engine.is_dual else engine.padded_length(tokens.lengths)
+        self._padded = _shapes(pad_texts(tokens, longest, length), devices)
         self._image = jax.eval_shape(engine.encoder('encode_image'), self._read, engine.variables)
         self._text = jax.eval_shape(engine.encoder('encode_text'), self._padded, engine.variables)
 

@@ -24,6 +24,7 @@ from jitm.types import DTYPES
 
 IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
 SHORT_CALL = 16  # texts of a call on a CPU, where products have a row for each word of each text
+SHORTEST, FREQUENT, LONG_MULTIPLE = 8, 24, 12  # lengths, see `Engine.own_length`
 SCORED_PER_CALL = 256  # images, and texts, of a call that scores given encodings
 TILE = (256, 64)  # vectors on each side
 
@@ -129,6 +130,15 @@ class Engine:
         """Returns the length to which texts are padded that are encoded together."""
         return bucket(lengths.max(), LENGTH_MULTIPLE, self.model.text_format.max_length)
 
+    def own_length(self, length: int) -> int:
+        """Returns the length to which a dual encoder's text is padded whatever others are encoded with it.
+
+        Few captions are very short or long. They share lengths, since each length takes a compilation and has a call
+        that is not full.
+        """
+        multiple = LENGTH_MULTIPLE if length <= FREQUENT else LONG_MULTIPLE
+        return bucket(max(length, SHORTEST), multiple, self.model.text_format.max_length)
+
     def encode(self, method: str, items: chex.ArrayTree) -> Encoding:
         """Encodes images or texts in one call, whose shape is that of the items.
 
@@ -152,7 +162,7 @@ class Engine:
           Leaves [N, ...] in host memory.
         """
         # The texts of one padded length are encoded together.
-        lengths = np.array([self.padded_length(length) for length in tokens.lengths[index]])
+        lengths = np.array([self.own_length(length) for length in tokens.lengths[index]])
         order, calls = np.argsort(lengths, kind='stable'), []
         encoder, size = self.encoder('encode_text'), self.texts_per_call
         for length in np.unique(lengths):

@@ -34,6 +34,13 @@ def test_encoding_of_a_text_does_not_depend_on_the_others():
         np.testing.assert_allclose(engine.encode_any('encode_text', texts), together[some], atol=1e-6)
 
 
+def test_texts_of_a_dual_encoder_have_few_lengths():
+    model, variables, *_ = make_problem('vsepp')
+    engine = Engine(model, variables, 'float32')
+    lengths = {engine.own_length(length) for length in range(1, 49)}
+    assert lengths == {8, 12, 16, 20, 24, 36, 48}
+
+
 def test_any_number_of_encodings_is_scored():
     model, variables, *_ = make_problem('vsepp')
     engine, rng = Engine(model, variables, 'float32'), np.random.default_rng(0)
