@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import jitm.inference.engine
 from jitm.data.reading import pad_texts
 from jitm.inference.engine import Engine
 from jitm.inference.padding import batches, first, pad, padded_count
@@ -24,7 +25,8 @@ def test_padding_repeats_the_first_item_and_is_cut_off():
     assert [part['x'].tolist() for part in batches(items, 2)] == [[0, 1], [2, 3], [4]]
 
 
-def test_encoding_of_a_text_does_not_depend_on_the_others():
+def test_encoding_of_a_text_does_not_depend_on_the_others(monkeypatch):
+    monkeypatch.setattr(jitm.inference.engine, 'SHORTEST', 4)  # two padded lengths
     model, variables, _, tokens = make_problem('vsepp')
     engine, index = Engine(model, variables, 'float32'), np.arange(len(tokens.lengths))
     together = engine.encode_each_alike(tokens, index)
