@@ -99,9 +99,9 @@ def test_default_options_are_those_of_the_config(run, dev, monkeypatch):
     used = []
 
     class Recorder(scoring.Scorer):
-        def __init__(self, *arguments):
-            used.append(arguments[4:])
-            super().__init__(*arguments)
+        def __init__(self, *arguments, pairs):
+            used.append((*arguments[4:], pairs))
+            super().__init__(*arguments, pairs=pairs)
 
     monkeypatch.setattr(scoring, 'Scorer', Recorder)
     report, exact = evaluate_runs([run], dev)
