@@ -66,7 +66,7 @@ SYSTEMS = {  # name -> --from, modules, options, regions, score
         theirs.encoders(RNG),
         SCAN,
         REGIONS,
-        functools.partial(theirs.score_scan, direction='i2t', softmax_temperature=4.0),
+        functools.partial(theirs.score_scan, direction='i2t', softmax_temperature=4.0, lse_temperature=5.0),
     ),
     'bfan': (
         'bfan',

@@ -21,9 +21,6 @@ DBL's network reads local_alignment and score. Dropout is left out everywhere.
 
 import numpy as np
 
-SCAN_TEMPERATURES = {'t2i': 9.0, 'i2t': 4.0}
-SCAN_LSE_TEMPERATURES = {'t2i': 6.0, 'i2t': 5.0}  # i2t has 5 on Flickr30K, 20 on COCO
-
 
 def leaky_relu(x):
     return x if x > 0 else 0.1 * x
@@ -61,43 +58,31 @@ def average(vectors):
     return weighted_sum([1 / len(vectors)] * len(vectors), vectors)
 
 
-def normalize_raw(row):
-    """Step 2 of SCAN's attention for one context vector: its dot products with all queries [Lq] -> [Lq]."""
-    return l2norm(np.array([leaky_relu(x) for x in row]))
-
-
 def attention(queries, contexts, *, softmax_temperature):
-    """Steps 1 to 3 of SCAN's attention: queries [Lq, D], contexts [Lc, D] -> weights [Lq, Lc], rows of sum 1."""
-    normalized = [normalize_raw([np.dot(context, query) for query in queries]) for context in contexts]
-    weights = []
-    for q in range(len(queries)):
-        weights.append(softmax(softmax_temperature * np.array([row[q] for row in normalized])))
-    return np.array(weights)
+    """SCAN's attention: queries [Lq, D], contexts [Lc, D] -> weights [Lq, Lc], rows of sum 1."""
+    normalized = [l2norm(np.array([leaky_relu(np.dot(context, query)) for query in queries])) for context in contexts]
+    return np.array([softmax(softmax_temperature * column) for column in np.array(normalized).T])
 
 
 # SCAN
 
 
-def scan_attention(V, W, *, direction='t2i', softmax_temperature=None):
+def scan_attention(V, W, *, direction='t2i', softmax_temperature=9.0):
     """Weights [n, R]: t2i: of the regions for each word, rows of sum 1; i2t: of the words for each region, columns."""
-    options = {'softmax_temperature': softmax_temperature or SCAN_TEMPERATURES[direction]}
+    options = {'softmax_temperature': softmax_temperature}
     return attention(W, V, **options) if direction == 't2i' else attention(V, W, **options).T
 
 
-def scan_score(V, W, *, direction='t2i', softmax_temperature=None, aggregation='LogSumExp', lse_temperature=None):
-    """SCAN. Temperatures that are None are the published ones: 9 and 6 in t2i, 4 and 5 (Flickr30K) in i2t."""
-    if lse_temperature is None:
-        lse_temperature = SCAN_LSE_TEMPERATURES[direction]
+def scan_score(V, W, *, direction, softmax_temperature, lse_temperature=None):
+    """SCAN, with LogSumExp, or with the mean where `lse_temperature` is None."""
     weights = scan_attention(V, W, direction=direction, softmax_temperature=softmax_temperature)
     if direction == 't2i':
         relevance = [cosine(W[k], weighted_sum(weights[k], V)) for k in range(len(W))]
     else:
         relevance = [cosine(V[r], weighted_sum(weights[:, r], W)) for r in range(len(V))]
-    if aggregation == 'LogSumExp':
-        return np.log(sum(np.exp(lse_temperature * r) for r in relevance)) / lse_temperature
-    if aggregation == 'Mean':
-        return sum(relevance) / len(relevance)
-    return {'Max': max, 'Sum': sum}[aggregation](relevance)
+    if lse_temperature is None:
+        return np.mean(relevance)
+    return np.log(sum(np.exp(lse_temperature * r) for r in relevance)) / lse_temperature
 
 
 # BFAN
@@ -119,16 +104,16 @@ def focal_weights(x, focal):
     return kept / np.sum(kept) if np.any(kept) else kept
 
 
-def bfan_attention(V, W, *, focal='equal', softmax_temperature=20.0):
+def bfan_attention(V, W, *, focal, softmax_temperature=20.0):
     """Weights after focusing, t2i [n, R] (rows of sum 1 or 0) and i2t [n, R] (columns of sum 1 or 0)."""
     t2i = attention(W, V, softmax_temperature=softmax_temperature)
     i2t = attention(V, W, softmax_temperature=softmax_temperature)
     return np.array([focal_weights(x, focal) for x in t2i]), np.array([focal_weights(x, focal) for x in i2t]).T
 
 
-def bfan_score(V, W, *, focal='equal', softmax_temperature=20.0):
+def bfan_score(V, W, *, focal):
     """BFAN, in [-2, 2]. A vector with nothing to attend to attends to the zero vector, and adds 0 to the mean."""
-    t2i, i2t = bfan_attention(V, W, focal=focal, softmax_temperature=softmax_temperature)
+    t2i, i2t = bfan_attention(V, W, focal=focal)
     words = [cosine(W[k], weighted_sum(t2i[k], V)) for k in range(len(W))]
     regions = [cosine(V[r], weighted_sum(i2t[:, r], W)) for r in range(len(V))]
     return sum(words) / len(words) + sum(regions) / len(regions)
@@ -144,10 +129,6 @@ def linear(params, name, x):
 def batch_norm(params, name, x, mean, variance, channel=...):
     scaled = (x - mean) / np.sqrt(variance + 1e-5)
     return scaled * params[f'{name}/scale'][channel] + params[f'{name}/bias'][channel]
-
-
-def updated(running, batch, momentum=0.1):
-    return (1 - momentum) * running + momentum * batch
 
 
 def self_attention(features, local, guide, params, name):
@@ -171,36 +152,17 @@ def image_global(V, params):
 
 
 def image_globals_in_training(images, params):
-    """The global vectors [I, D] of a batch with its own statistics, and the four running statistics after it.
-
-    The statistics of a region slot are over the images that have it times D; a slot that no image has keeps its own.
-    The variance is biased where it normalises and unbiased where it is stored.
-    """
-    projected = [[linear(params, 'image_local', v) for v in V] for V in images]
-    guides = np.array([linear(params, 'image_global', average(V)) for V in images])
-    local = [[] for _ in images]
-    running = {
-        f'{name}/{key}': params[f'{name}/{key}'].copy()
-        for name in ('image_local_norm', 'image_global_norm')
-        for key in ('mean', 'variance')
+    """The global vectors of a batch, with its own statistics; those of a slot are over the images that have it."""
+    guides = [linear(params, 'image_global', average(V)) for V in images]
+    slots = range(max(len(V) for V in images))
+    having = [np.concatenate([linear(params, 'image_local', V[r]) for V in images if r < len(V)]) for r in slots]
+    statistics = {
+        'image_local_norm/mean': [np.mean(x) for x in having],
+        'image_local_norm/variance': [np.var(x) for x in having],
+        'image_global_norm/mean': np.mean(guides, axis=0),
+        'image_global_norm/variance': np.var(guides, axis=0),
     }
-    for r in range(max(len(V) for V in images)):
-        having = [i for i in range(len(images)) if r < len(images[i])]
-        values = np.concatenate([projected[i][r] for i in having])
-        for i in having:
-            x = batch_norm(params, 'image_local_norm', projected[i][r], np.mean(values), np.var(values), r)
-            local[i].append(np.tanh(x))
-        for key, statistic in (('mean', np.mean(values)), ('variance', np.var(values, ddof=1))):
-            name = f'image_local_norm/{key}'
-            running[name][r] = updated(running[name][r], statistic)
-    for key, statistic in (('mean', np.mean(guides, axis=0)), ('variance', np.var(guides, axis=0, ddof=1))):
-        name = f'image_global_norm/{key}'
-        running[name] = updated(running[name], statistic)
-    vectors = []
-    for i in range(len(images)):
-        guide = batch_norm(params, 'image_global_norm', guides[i], np.mean(guides, axis=0), np.var(guides, axis=0))
-        vectors.append(self_attention(images[i], local[i], np.tanh(guide), params, 'image_common'))
-    return np.array(vectors), running
+    return [image_global(V, params | statistics) for V in images]
 
 
 def text_global(W, params):
@@ -210,31 +172,21 @@ def text_global(W, params):
     return self_attention(W, local, guide, params, 'text_common')
 
 
-def local_alignments(V, W, params, *, softmax_temperature=9.0):
-    """Alignment of each word with what it attends to: l2norm(Linear((ctx_k - word_k)^2)), [n, M].
-
-    Its weights, those of SGR, SAF and DBL, are `scan_attention(V, W)` with the same temperature.
-    """
-    weights = attention(W, V, softmax_temperature=softmax_temperature)
-    alignments = []
-    for k in range(len(W)):
-        attended = l2norm(weighted_sum(weights[k], V))
-        alignments.append(l2norm(linear(params, 'local_alignment', (attended - W[k]) ** 2)))
-    return np.array(alignments)
+def local_alignments(V, W, params):
+    """Alignment of each word with what it attends to: l2norm(Linear((ctx_k - word_k)^2)), [n, M]."""
+    attended = [l2norm(weighted_sum(row, V)) for row in scan_attention(V, W)]
+    return np.array([l2norm(linear(params, 'local_alignment', (attended[k] - W[k]) ** 2)) for k in range(len(W))])
 
 
-def global_alignment(image_vector, text_vector, params):
-    """Alignment of two global vectors [D]: l2norm(Linear((v - t)^2)), [M]."""
-    return l2norm(linear(params, 'global_alignment', (image_vector - text_vector) ** 2))
+def alignments(V, W, image_vector, text_vector, params):
+    """The nodes of SGR and SAF [1 + n, M]: the alignment of the global vectors [D], then the local ones."""
+    whole = l2norm(linear(params, 'global_alignment', (image_vector - text_vector) ** 2))
+    return np.array([whole, *local_alignments(V, W, params)])
 
 
-def alignments(V, W, image_vector, text_vector, params, **options):
-    """The nodes of SGR and SAF [1 + n, M]: the global alignment, then the local ones."""
-    return np.array([global_alignment(image_vector, text_vector, params), *local_alignments(V, W, params, **options)])
-
-
-def sgr_readout(nodes, params):
-    """SGR's score of the alignments [1 + n, M]: three steps of reasoning, then the global node."""
+def sgr_score(V, W, params):
+    """SGR in evaluation, in (0, 1): three steps of reasoning on the alignments, then the global node."""
+    nodes = alignments(V, W, image_global(V, params), text_global(W, params), params)
     for step in range(3):
         queries = [linear(params, f'graph_{step}_query', node) for node in nodes]
         keys = [linear(params, f'graph_{step}_key', node) for node in nodes]
@@ -246,53 +198,35 @@ def sgr_readout(nodes, params):
     return sigmoid(linear(params, 'score', nodes[0])[0])
 
 
-def saf_weights(nodes, params, mean, variance):
-    """SAF's weights of the alignments [1 + n, M] -> [1 + n], given the statistics of the normalisation."""
+def saf_readout(nodes, params, mean, variance):
+    """SAF's score of the alignments [1 + n, M], given the statistics of the normalisation."""
     logits = [linear(params, 'filter', node)[0] for node in nodes]
     gates = [sigmoid(batch_norm(params, 'filter_norm', x, mean, variance, 0)) for x in logits]
-    return l1norm(np.array(gates))
-
-
-def saf_readout(nodes, params, mean, variance):
-    """SAF's score of the alignments [1 + n, M]."""
-    filtered = l2norm(weighted_sum(saf_weights(nodes, params, mean, variance), nodes))
+    filtered = l2norm(weighted_sum(l1norm(np.array(gates)), nodes))
     return sigmoid(linear(params, 'score', filtered)[0])
 
 
-def sgr_score(V, W, params, *, softmax_temperature=9.0):
-    """SGR in evaluation, in (0, 1)."""
-    options = {'softmax_temperature': softmax_temperature}
-    return sgr_readout(alignments(V, W, image_global(V, params), text_global(W, params), params, **options), params)
-
-
-def saf_score(V, W, params, *, softmax_temperature=9.0):
+def saf_score(V, W, params):
     """SAF in evaluation, in (0, 1)."""
-    options = {'softmax_temperature': softmax_temperature}
-    nodes = alignments(V, W, image_global(V, params), text_global(W, params), params, **options)
+    nodes = alignments(V, W, image_global(V, params), text_global(W, params), params)
     return saf_readout(nodes, params, params['filter_norm/mean'][0], params['filter_norm/variance'][0])
 
 
-def saf_batch(images, captions, params, *, image_vectors=None, softmax_temperature=9.0):
+def saf_batch(images, captions, params):
     """SAF in training: scores [I, T], and filter_norm's running mean [1] and variance [1] after the last caption.
 
-    Caption j is normalised with the statistics of its logits, over I x (1 + n_j). The global vectors of the images are
-    `image_vectors` [I, D], or by default those of training, normalised with the statistics of the batch.
+    Caption j is normalised with the statistics of its logits, over I x (1 + n_j).
     """
-    options = {'softmax_temperature': softmax_temperature}
-    if image_vectors is None:
-        image_vectors, _ = image_globals_in_training(images, params)
+    image_vectors = image_globals_in_training(images, params)
     scores = np.zeros((len(images), len(captions)))
     running_mean, running_variance = params['filter_norm/mean'], params['filter_norm/variance']
     for j, W in enumerate(captions):
         text_vector = text_global(W, params)
-        nodes = [
-            alignments(V, W, v, text_vector, params, **options) for V, v in zip(images, image_vectors, strict=True)
-        ]
-        logits = [linear(params, 'filter', node)[0] for image_nodes in nodes for node in image_nodes]
-        for i in range(len(images)):
-            scores[i, j] = saf_readout(nodes[i], params, np.mean(logits), np.var(logits))
-        running_mean = updated(running_mean, np.mean(logits))
-        running_variance = updated(running_variance, np.var(logits, ddof=1))
+        nodes = [alignments(V, W, v, text_vector, params) for V, v in zip(images, image_vectors, strict=True)]
+        logits = linear(params, 'filter', np.concatenate(nodes))
+        scores[:, j] = [saf_readout(x, params, np.mean(logits), np.var(logits)) for x in nodes]
+        running_mean = 0.9 * running_mean + 0.1 * np.mean(logits)
+        running_variance = 0.9 * running_variance + 0.1 * np.var(logits, ddof=1)
     return scores, running_mean, running_variance
 
 
@@ -329,8 +263,8 @@ def naaf_score(V, W, *, threshold, smooth, softmax_temperature=20.0):
     return total / len(W)
 
 
-def naaf_boundary(positives, negatives, threshold, safe_threshold, alpha=2.0):
-    """Thresholds from the best similarities of matched and mismatched words, before the moving average.
+def naaf_boundary(positives, negatives, threshold, safe_threshold):
+    """Thresholds from the best similarities of matched and mismatched words, before the moving average; alpha is 2.
 
     Where the discriminant is not positive, the ones given stay. Both become 0 outside [0, 1]. Undefined for a standard
     deviation of 0.
@@ -339,14 +273,14 @@ def naaf_boundary(positives, negatives, threshold, safe_threshold, alpha=2.0):
     sd_p, sd_n = np.std(positives, ddof=1), np.std(negatives, ddof=1)
     a = sd_p**2 - sd_n**2
     b = 2 * (mu_p * sd_n**2 - mu_n * sd_p**2)
-    c = (mu_n * sd_p) ** 2 - (mu_p * sd_n) ** 2 + 2 * (sd_p * sd_n) ** 2 * np.log(sd_n / (alpha * sd_p) + 1e-8)
+    c = (mu_n * sd_p) ** 2 - (mu_p * sd_n) ** 2 + 2 * (sd_p * sd_n) ** 2 * np.log(sd_n / (2 * sd_p) + 1e-8)
     if b**2 - 4 * a * c > 0:
         threshold = (-b + np.sqrt(b**2 - 4 * a * c)) / (2 * a + 1e-10)
         safe_threshold = mu_p - 3 * sd_p
     return tuple(t if 0 <= t <= 1 else 0.0 for t in (threshold, safe_threshold))
 
 
-def naaf_thresholds(images, captions, *, alpha=2.0, minimum=200, softmax_temperature=20.0):
+def naaf_thresholds(images, captions, *, minimum):
     """The thresholds over a batch, caption i of image i: used for each caption [T], and left at the end (two numbers).
 
     Choices where the released rule is not fully described: both thresholds start a batch at 0, which is what a count
@@ -357,17 +291,16 @@ def naaf_thresholds(images, captions, *, alpha=2.0, minimum=200, softmax_tempera
     """
     positives, negatives, used = [], [], []
     threshold = safe_threshold = 0.0
-    options = {'softmax_temperature': softmax_temperature}
     for i, W in enumerate(captions):
         used.append(threshold)
-        scores = [naaf_score(V, W, threshold=threshold, smooth=False, **options) for V in images]
+        scores = [naaf_score(V, W, threshold=threshold, smooth=False) for V in images]
         if np.argmax(scores) == i:
             easiest = np.argmin(scores)
             for w in W:
                 positives.append(max(np.dot(w, v) for v in images[i]))
                 negatives.append(max(np.dot(w, v) for v in images[easiest]))
         if len(positives) > minimum:
-            new, new_safe = naaf_boundary(positives, negatives, threshold, safe_threshold, alpha)
+            new, new_safe = naaf_boundary(positives, negatives, threshold, safe_threshold)
             threshold = 0.7 * new + 0.3 * threshold
             safe_threshold = 0.7 * new_safe + 0.3 * safe_threshold
     return np.array(used), threshold, safe_threshold
@@ -376,10 +309,9 @@ def naaf_thresholds(images, captions, *, alpha=2.0, minimum=200, softmax_tempera
 # DBL's baseline network
 
 
-def dbl_score(V, W, params, *, softmax_temperature=9.0):
+def dbl_score(V, W, params):
     """The baseline of DBL, in (-1, 1). The paper has neither the norm of the mean nor that of the attended vectors."""
-    options = {'softmax_temperature': softmax_temperature}
-    mean = l2norm(average(local_alignments(V, W, params, **options)))
+    mean = l2norm(average(local_alignments(V, W, params)))
     return np.tanh(linear(params, 'score', mean)[0])
 
 
@@ -413,28 +345,19 @@ def score_matrix(score, images, captions, *args, **options):
 
 
 def numerical_gradient(f, arrays, step=1e-6):
-    """Central differences of the number f(*arrays): a list like `arrays`, whose items are arrays or dicts of arrays.
+    """Central differences of the number f(*arrays): a list like `arrays`.
 
     f may use hard decisions (BFAN's mask, NAAF's signs): they are constants as long as no step crosses one.
     """
-
-    def copied(item):
-        return {k: copied(x) for k, x in item.items()} if isinstance(item, dict) else np.array(item, np.float64)
-
-    moved = [copied(item) for item in arrays]
-
-    def gradient(item):
-        if isinstance(item, dict):
-            return {k: gradient(x) for k, x in item.items()}
-        slopes = np.zeros_like(item)
-        for index in np.ndindex(item.shape):
-            kept = item[index]
-            item[index] = kept + step
+    moved = [np.array(x, np.float64) for x in arrays]
+    gradients = [np.zeros_like(x) for x in moved]
+    for x, slopes in zip(moved, gradients, strict=True):
+        for index in np.ndindex(x.shape):
+            kept = x[index]
+            x[index] = kept + step
             above = f(*moved)
-            item[index] = kept - step
+            x[index] = kept - step
             below = f(*moved)
-            item[index] = kept
+            x[index] = kept
             slopes[index] = (above - below) / (2 * step)
-        return slopes
-
-    return [gradient(item) for item in moved]
+    return gradients

@@ -1,4 +1,4 @@
-"""NAAF against loops in float64: scores, mined thresholds, gradients."""
+"""NAAF against numbers worked out by hand and loops in float64: scores, mined thresholds, gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,58 @@ def train(images, texts, model=MODEL):
 def trained_scores(images, captions, used):
     texts = zip(captions, used, strict=True)
     return np.array([[oracle.naaf_score(V, W, threshold=t, smooth=False) for V in images] for W, t in texts]).T
+
+
+def scores_by_hand(regions, words, threshold):
+    """The attention and the score of evaluation, and the score of training, of one pair at a threshold."""
+    images, texts = (Elements(jnp.float32(x)[None], jnp.ones((1, len(x)), bool)) for x in (regions, words))
+    attention, score = (
+        MODEL.apply(state(0.0, threshold), images, texts, method=method)
+        for method in ('attention_block', 'score_block')
+    )
+    texts = naaf.MinedTexts(**vars(texts), threshold=jnp.float32([threshold]))
+    return attention['t2i'][0, 0], score[0, 0], MODEL.apply(state(), images, texts, method='score_at_threshold')[0, 0]
+
+
+def logistic(x):
+    return 1 / (1 + np.exp(-x))
+
+
+# Words (0.8, 0.6) and (0.6, -0.8) on the regions e1 and e2. Of the second region, the second word's similarity is
+# clipped to -0.08. REGION_0 is each word's weight of the first region.
+WORDS = np.array([[0.8, 0.6], [0.6, -0.8]])
+REGION_0 = logistic(20 * (np.array([0.8, 0.6]) - np.array([0.6, -0.08]) / np.hypot(0.6, 0.08)))
+RELEVANCE = 0.8 * REGION_0[0] + 0.6 * (1 - REGION_0[0]) + 0.6 * REGION_0[1] - 0.8 * (1 - REGION_0[1])
+BOTH = logistic(20 * 0.2)  # the weight of the region that is 0.2 more similar
+
+
+@pytest.mark.parametrize(
+    ('threshold', 'weights', 'features', 'missing'),
+    [
+        (0.5, [[BOTH, 1 - BOTH], [1, 0]], (0.8 * BOTH + 0.6 * (1 - BOTH)) / np.hypot(BOTH, 1 - BOTH) + 0.6, 0),
+        (0.7, [[1, 0], [0, 0]], 0.8, -0.1),
+        (1.0, [[0, 0], [0, 0]], 0, -0.2 - 0.4),
+    ],
+)
+def test_scores_of_two_words(threshold, weights, features, missing):
+    attention, score, trained = scores_by_hand(np.eye(2), WORDS, threshold)
+    np.testing.assert_allclose(attention, weights, atol=1e-5)
+    # The words are orthogonal: the smoothing weighs a word e^5 times as much as the other, and no sign changes.
+    np.testing.assert_allclose([score, trained], [(features + missing + RELEVANCE) / 2] * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('threshold', 'trained', 'smoothed'),
+    [
+        (0.83, -0.03, 0.0),  # M = 0.17, -0.03; smoothed by 0.731 and 0.269 word 1 is positive
+        (0.88, -0.08, -0.08),  # M = 0.12, -0.08; still negative
+        (0.97, -0.17, 0.03 - 0.17),  # M = 0.03, -0.17; word 0 turns negative and adds its own +0.03
+    ],
+)
+def test_smoothing_decides_which_words_are_negative(threshold, trained, smoothed):
+    """Words (1, 0) and (0.8, 0.6) with one region e1: only the first one matches, and the relevance is 1 and 0.8."""
+    _, *got = scores_by_hand(np.eye(2)[:1], [[1, 0], [0.8, 0.6]], threshold)
+    np.testing.assert_allclose(got, (np.array([smoothed, trained]) + 1 + 1.8) / 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize('threshold', [0.0, 0.5, 0.9])
@@ -159,15 +211,39 @@ def test_devices_rank_the_images_of_all(monkeypatch):
         np.testing.assert_allclose(thresholds[name], [value] * 2, atol=1e-6)
 
 
-def test_the_boundary_is_the_root_of_the_released_equation():
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        alpha = rng.uniform(0.5, 4)
-        positives, negatives = rng.normal(0.5, 0.2, 5), rng.normal(rng.uniform(0, 0.7), 0.2, 5)
-        want, _ = oracle.naaf_boundary(positives, negatives, -1, -1, alpha)
-        samples = np.stack([positives, negatives]).astype(np.float32)
-        got = naaf.decision_boundary(np.mean(samples, 1), np.std(samples, 1, ddof=1), alpha)
-        np.testing.assert_allclose(got if 0 <= got <= 1 else 0, want, atol=1e-4)
+def density(x, values):
+    return np.exp(-0.5 * ((x - np.mean(values)) / np.std(values, ddof=1)) ** 2) / np.std(values, ddof=1)
+
+
+@pytest.mark.parametrize('alpha', [1.0, 2.0, 3.0])
+@pytest.mark.parametrize('ratio', [0.5, 1.0, 2.0])
+def test_the_boundary_is_where_one_density_is_alpha_times_the_other(alpha, ratio):
+    """Matches spread less than mismatches do, as much, or more."""
+    deviations = np.array([-1.5, -0.5, 0.5, 1.5])
+    samples = np.stack([0.7 + 0.05 * ratio * deviations, 0.3 + 0.05 * deviations])
+    boundary = naaf.decision_boundary(samples.mean(1), samples.std(1, ddof=1), alpha)
+    assert 0.3 < boundary < 0.7
+    np.testing.assert_allclose(density(boundary, samples[0]), alpha * density(boundary, samples[1]), rtol=1e-4)
+
+
+def test_a_caption_that_finds_its_image_adds_its_words():
+    """Three captions of image 0; the second finds another image. Each has two words, and padding."""
+    first = jnp.float32([[0.8, 0.6, 9], [0.5, 0.4, 9], [0.1, 0.3, 9]])  # with three images; the last scores lowest
+    scores, mask = jnp.float32([0.9, 0.5, 0.1]), jnp.array([True, True, False])
+    statistics, thresholds = naaf.initial_statistics(), []
+    for row, best in ((0, first), (1, first + 0.05), (0, first + 0.1)):
+        statistics = naaf.update_statistics(statistics, row, scores, best, mask, 2.0, 3)
+        thresholds.append(statistics.threshold)
+    samples = np.array([[0.8, 0.6, 0.9, 0.7], [0.1, 0.3, 0.2, 0.4]])
+    np.testing.assert_allclose(statistics.mean, samples.mean(1), rtol=1e-6)
+    np.testing.assert_allclose(statistics.squares, 4 * samples.var(1), rtol=1e-5)
+    assert statistics.count == 4
+    # The thresholds move from 0 once more than 3 words are collected.
+    boundary = naaf.decision_boundary(samples.mean(1), samples.std(1, ddof=1), 2.0)
+    np.testing.assert_allclose(thresholds, [0, 0, 0.7 * boundary], rtol=1e-5)
+    # A caption that finds another image moves them too, and adds nothing.
+    statistics = naaf.update_statistics(statistics, 1, scores, best, mask, 2.0, 3)
+    np.testing.assert_allclose([statistics.threshold, statistics.count], [0.91 * boundary, 4], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
