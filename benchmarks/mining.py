@@ -22,6 +22,7 @@ from benchmarks.results import Row
 from benchmarks.scoring import SETTINGS, make_elements, make_model
 from jitm.data.reading import LENGTH_MULTIPLE, bucket
 from jitm.data.splits import Split
+from jitm.inference.block_shape import BlockShape
 from jitm.mining.job import search_all
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
@@ -61,7 +62,7 @@ class RandomScorer:
 
     def __init__(self, name: str, split: Split, dim: int, dtype: str, images: int = 1000, texts: int = 128):
         """Makes a model and its encoded images."""
-        self.images_per_block, self.texts_per_block, self._split = images, texts, split
+        self.shape, self._split = BlockShape(images, texts), split
         self._model, self._dim, self._dtype = make_model(name, dim), dim, dtype
         self._lengths = np.sort(random_lengths(split.num_texts) + 2)
         self._regions = make_elements(images, np.full(images, 36), 36, dim, dtype)
@@ -71,17 +72,15 @@ class RandomScorer:
 
     def blocks(self):
         """See `Scorer.blocks`; the shortest texts first."""
-        for start in range(0, self._split.num_images, self.images_per_block):
-            rows = np.arange(start, min(start + self.images_per_block, self._split.num_images))
-            for first in range(0, self._split.num_texts, self.texts_per_block):
-                yield rows, np.arange(first, min(first + self.texts_per_block, self._split.num_texts))
+        for start in range(0, self._split.num_images, self.shape.images):
+            rows = np.arange(start, min(start + self.shape.images, self._split.num_images))
+            for first in range(0, self._split.num_texts, self.shape.texts):
+                yield rows, np.arange(first, min(first + self.shape.texts, self._split.num_texts))
 
     def score_block(self, rows: np.ndarray, columns: np.ndarray) -> jax.Array:
         """Scores random words."""
-        lengths = np.pad(self._lengths[columns], (0, self.texts_per_block - len(columns)), mode='edge')
-        words = make_elements(
-            self.texts_per_block, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), self._dim, self._dtype
-        )
+        lengths = np.pad(self._lengths[columns], (0, self.shape.texts - len(columns)), mode='edge')
+        words = make_elements(self.shape.texts, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), self._dim, self._dtype)
         return self._score(self._variables, self._regions, words)
 
 

@@ -281,7 +281,7 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
 
     def shapes(*sources):
         def run(v, k):
-            return score(model, v, sources, batch, [None] * len(sources), k)
+            return score(model, v, sources=sources, batch=batch, chosen=[None] * len(sources), key=k)
 
         return jax.eval_shape(on_one_device(run), variables, jax.random.key(0))
 
@@ -309,7 +309,7 @@ def test_a_caption_term_needs_a_model_that_writes_captions(model):
 
     def run(key):
         variables = model.init(key, images, texts)
-        return score(model, variables, [source], batch, [None], key)
+        return score(model, variables, sources=[source], batch=batch, chosen=[None], key=key)
 
     with pytest.raises(UserError, match=r"'terms.caption' needs predictions for 'captioning', which \w+ as configured"):
         jax.eval_shape(on_one_device(run), jax.random.key(0))
