@@ -920,7 +920,7 @@ def test_correct_input_trains_and_evaluates(precomp_flags, tmp_path):
 
 CHANGED = 'from jitm.configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
 CONFIG_FILES = {
-    'absent': (None, 'does not exist; jitm settings lists the published settings'),
+    'absent': (None, 'does not exist; jitm settings lists the published presets'),
     'no syntax': ('def get_config(:', 'cannot be run: SyntaxError'),
     'import fails': ('import no_such_module', "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
     'no function': ('x = 1', 'has no get_config function'),

@@ -47,7 +47,7 @@ COMMANDS = (
     'settings',
 )
 HELP = ('--help', '-h', '-help')
-NO_CONFIG = '--config is missing; jitm settings lists the published settings'
+NO_CONFIG = '--config is missing; jitm settings lists the published presets'
 
 
 def _one_line(error: Exception) -> str:
@@ -95,7 +95,7 @@ def _find_config(name: str) -> Path:
     if path.stem in configs.FILES and path == Path('configs', f'{path.stem}.py'):
         return configs.FILES[path.stem]
     nearest = difflib.get_close_matches(path.stem, configs.FILES, n=1)
-    hint = f", did you mean '{nearest[0]}'?" if nearest else '; jitm settings lists the published settings'
+    hint = f", did you mean '{nearest[0]}'?" if nearest else '; jitm settings lists the published presets'
     problem = 'is not a regular file' if path.exists() else 'does not exist'
     raise UserError(f'config file {name} {problem}{hint}')
 

@@ -4,7 +4,7 @@
     jitm train --config vse:rvse,selhn,f30k --workdir runs/rvse --config.epochs=10
 
 A stopped or killed run resumes with the same command, and ends with the same parameters as if it had
-never stopped. `jitm settings` lists the published settings.
+never stopped. `jitm settings` lists the published presets.
 """
 
 from collections.abc import Mapping

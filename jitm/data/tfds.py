@@ -22,8 +22,9 @@ from jitm.data.photos import remember
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, decode
-from jitm.errors import UserError, check_at_least
+from jitm.errors import UserError
 from jitm.outputs import OutputFolder
+from jitm.types import Count, Share
 
 KIND = 'a TensorFlow data set'
 DATASETS = {'coco_captions': 'coco'}  # names by which published results are known
@@ -33,15 +34,15 @@ def load(
     split: str,
     *,
     root: str,
-    image_size: int = 224,
-    short_side: int = 256,
+    image_size: Count = 224,
+    short_side: Count = 256,
     interpolation: str = 'bilinear',
     crop: str = 'random',
-    min_area: float = 0.08,
+    min_area: Share = 0.08,
     flip: bool = True,
     restval: bool = True,
-    max_captions: int | None = None,
-    dev_images: int | None = 1000,
+    max_captions: Count | None = None,
+    dev_images: Count | None = 1000,
 ) -> Split:
     """Opens one split of a prepared data set, and checks all of it.
 
@@ -59,11 +60,8 @@ def load(
 
     Raises:
       UserError: If the folder is not such a data set, or a record is damaged.
-      ValueError: If an argument is out of its range.
+      ValueError: If `short_side` is below `image_size`, or `crop` or `interpolation` is unknown.
     """
-    for name, number in {'max_captions': max_captions, 'dev_images': dev_images}.items():
-        if number is not None:
-            check_at_least(number, 1, name)
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
     builder = _open(root)
     info = builder.info

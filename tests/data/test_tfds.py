@@ -146,8 +146,9 @@ def test_what_is_no_data_set(tmp_path, prepare):
         tfds.load('train', root=str(tmp_path))
     with pytest.raises(UserError, match=r"has no split 'testall': its splits are .*restval"):
         tfds.load('testall', root=prepare(), **SMALL)
-    with pytest.raises(ValueError, match='dev_images is 0'):
-        tfds.load('dev', root=str(tmp_path), dev_images=0)
+    for key, value in (('dev_images', 0), ('image_size', -1), ('min_area', 5.0)):
+        with pytest.raises(UserError, match=f"config key 'data.{key}' is {value}; it must be"):
+            load_split({'source': 'tfds.load', 'root': str(tmp_path), key: value}, 'dev')
 
 
 def test_a_preset_reads_the_data_set(prepare):
