@@ -19,7 +19,7 @@ from jitm.errors import UserError
 
 NAMES = (
     *('train_step', 'scoring', 'torch_loops', 'members', 'bert_step', 'tags_step', 'mining'),
-    *('loader', 'memory', 'start_up', 'scene_graphs', 'flickr8k', 'tables'),
+    *('loader', 'memory', 'accelerators', 'start_up', 'scene_graphs', 'flickr8k', 'tables'),
 )
 DEFAULT_JSON = Path('runs/benchmarks.jsonl')
 

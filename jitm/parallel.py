@@ -29,6 +29,8 @@ HEARTBEAT_SECONDS = (
 CPU_TILE_FLOATS = 2**20
 TILE_FLOATS = 2**26
 
+_target: tuple[jax.Device, ...] = ()  # see `compiling_for`
+
 
 def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
     """Joins a multi-process run (`jax.distributed`); must come before any other use of jax.
@@ -84,9 +86,31 @@ def is_primary() -> bool:
     return jax.process_index() == 0
 
 
+@contextlib.contextmanager
+def compiling_for(devices: Sequence[jax.Device]) -> Iterator[None]:
+    """Traces and compiles within the block for other devices than this process', such as those of a topology."""
+    global _target
+    before, _target = _target, tuple(devices)
+    map_rows.cache_clear()
+    try:
+        yield
+    finally:
+        _target = before
+        map_rows.cache_clear()
+
+
+def _local_devices() -> Sequence[jax.Device]:
+    return _target or jax.local_devices()
+
+
+def platform() -> str:
+    """Returns the platform for which programs are traced: 'cpu', 'gpu' or 'tpu'."""
+    return _local_devices()[0].platform
+
+
 def tile_floats() -> int:
     """Returns the maximum size of the largest array while a tile of pairs is scored, in floats."""
-    return CPU_TILE_FLOATS if jax.default_backend() == 'cpu' else TILE_FLOATS
+    return CPU_TILE_FLOATS if platform() == 'cpu' else TILE_FLOATS
 
 
 def any_process(flag: bool) -> bool:
@@ -176,7 +200,7 @@ def data_parallel(step: Callable) -> Callable:
 
 
 def _local_mesh() -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(jax.local_devices(), (AXIS,))
+    return jax.sharding.Mesh(_local_devices(), (AXIS,))
 
 
 def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
@@ -190,7 +214,7 @@ def split_rows(batch: chex.ArrayTree) -> chex.ArrayTree:
     Args:
       batch: A tree of numpy arrays; scalars are repeated, axis 0 of the others is split evenly.
     """
-    devices = jax.local_device_count()
+    devices = num_local_devices()
 
     def split(x):
         return np.full(devices, x) if np.ndim(x) == 0 else x.reshape(devices, -1, *x.shape[1:])
@@ -205,7 +229,7 @@ def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
 
 def num_local_devices() -> int:
     """Returns the number of devices of this process."""
-    return jax.local_device_count()
+    return len(_local_devices())
 
 
 @functools.lru_cache(maxsize=128)

@@ -114,7 +114,7 @@ class Engine:
         A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
         """
         recurrent = self.model.text_format.max_length is None
-        per_device = TEXTS_PER_CALL if recurrent or jax.default_backend() != 'cpu' else SHORT_CALL
+        per_device = TEXTS_PER_CALL if recurrent or parallel.platform() != 'cpu' else SHORT_CALL
         return per_device * parallel.num_local_devices()
 
     def encoder(self, method: str) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:

@@ -97,12 +97,12 @@ class ProductSearch:
         padded_count = bucket(len(candidates), group)
         candidates = np.pad(candidates, [(0, padded_count - len(candidates)), (0, 0)])
         candidates = parallel.put_everywhere(candidates)
-        rank = parallel.map_rows(_rank, top_h, group, self._tile)
+        ranked = parallel.map_rows(rank, top_h, group, self._tile)
 
         def best(start: int) -> Lists:
             queries = np.minimum(np.arange(start, start + self._queries), len(vectors) - 1)
             rows = vectors[queries], self._excluded(direction, queries, padded_count)
-            return jax.device_get(rank(parallel.put_rows(rows), candidates))
+            return jax.device_get(ranked(parallel.put_rows(rows), candidates))
 
         with concurrent.futures.ThreadPoolExecutor(BLOCKS_IN_FLIGHT) as pool:
             first = map(best, starts[:1])  # compiles before the threads start
@@ -117,6 +117,6 @@ def _reverse(direction: str) -> str:
     return {'i2t': 't2i', 't2i': 'i2t'}[direction]
 
 
-def _rank(top_h: int, group: int, tile: int, rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> Lists:
+def rank(top_h: int, group: int, tile: int, rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> Lists:
     """Ranks the candidates for each query, `tile` queries at a time; the rows are those of `rank_products`."""
     return map_tiles(lambda tile_rows: rank_products(*tile_rows, candidates, top_h, group), rows, tile)

@@ -1,0 +1,320 @@
+"""What the text of a compiled program tells: bytes through memory, the compiler's cycles, collectives, padding.
+
+A loop's body counts as often as it runs, and of a conditional the most expensive branch counts. The instructions of a
+fusion are one pass through memory. Arrays that a TPU keeps on the chip, memory space 1 and above, move no bytes.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+
+BYTES = {'pred': 1, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 'bf16': 2, 'f16': 2, 's32': 4, 'u32': 4, 'f32': 4}
+BYTES |= {'s64': 8, 'u64': 8, 'f64': 8, 's4': 0.5, 'u4': 0.5}
+ARRAY = re.compile(r'(\w+)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?')
+INSTRUCTION = re.compile(r'\s*(?:ROOT )?%?([\w.-]+) = (.*)')
+COMPUTATION = re.compile(r'(ENTRY )?%?([\w.-]+) (?:\(.*\) -> .*)?\{')
+FREE = {'parameter', 'constant', 'get-tuple-element', 'tuple', 'bitcast', 'after-all', 'iota', 'partition-id'}
+COLLECTIVES = ('all-gather', 'all-reduce', 'reduce-scatter', 'collective-permute', 'all-to-all')
+SLICES = {'dynamic-slice', 'gather', 'slice'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An array of a program.
+
+    Attributes:
+      dtype: The element type, as in HLO.
+      shape: The dimensions.
+      layout: The dimensions from the minor one to the major one.
+      tiling: What follows the layout, such as 'T(8,128)S(1)'.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: tuple[int, ...]
+    tiling: str
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it lies in the memory of the device, not on the chip."""
+        return not re.search(r'S\([1-9]', self.tiling)
+
+    @property
+    def num_bytes(self) -> float:
+        """Bytes of its elements."""
+        return BYTES.get(self.dtype, 4) * math.prod(self.shape)
+
+    @property
+    def padded_bytes(self) -> float:
+        """Bytes with the padding of its minor dimensions to tiles."""
+        tile = re.match(r'T\(([\d,]+)\)', self.tiling)
+        if not tile or not self.shape:
+            return self.num_bytes
+        sizes = [self.shape[dim] for dim in self.layout]
+        for n, step in enumerate(reversed([int(step) for step in tile[1].split(',')])):
+            if n < len(sizes):
+                sizes[n] = -(-sizes[n] // step) * step
+        return BYTES.get(self.dtype, 4) * math.prod(sizes)
+
+    def __str__(self) -> str:
+        return f'{self.dtype}[{",".join(map(str, self.shape))}]'
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """An instruction of a computation; `attributes` is the text after its operands."""
+
+    name: str
+    arrays: tuple[Array, ...]
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+
+    @property
+    def source(self) -> str:
+        """The operation of the traced function that it comes from."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1] if found else self.name
+
+    @property
+    def cycles(self) -> int:
+        """The compiler's estimate."""
+        found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
+        return int(found[1]) if found else 0
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The computations of a fusion or call."""
+        return tuple(re.findall(r'(?:calls|to_apply)=%?([\w.-]+)', self.attributes))
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """The computations of which a conditional runs one."""
+        listed = re.search(r'branch_computations=\{([^}]*)\}', self.attributes)
+        if listed:
+            return tuple(name.strip().lstrip('%') for name in listed[1].split(','))
+        return tuple(re.findall(r'(?:true|false)_computation=%?([\w.-]+)', self.attributes))
+
+
+def _until_closed(text: str) -> int:
+    """Returns the index after the parenthesis that closes the first one."""
+    depth = 0
+    for index, letter in enumerate(text):
+        depth += (letter == '(') - (letter == ')')
+        if not depth:
+            return index + 1
+    return len(text)
+
+
+def _parse_arrays(text: str) -> tuple[Array, ...]:
+    def numbers(listed: str | None) -> tuple[int, ...]:
+        return tuple(int(number) for number in listed.split(',')) if listed else ()
+
+    return tuple(
+        Array(dtype, numbers(shape), numbers(layout), tiling or '')
+        for dtype, shape, layout, tiling in ARRAY.findall(text)
+    )
+
+
+def _parse_instruction(line: str) -> Instruction | None:
+    if not (found := INSTRUCTION.match(line)):
+        return None
+    name, rest = found.groups()
+    end = _until_closed(rest) if rest.startswith('(') else rest.index(' ')
+    arrays, rest = rest[:end], rest[end:].lstrip()
+    opcode, _, _ = rest.partition('(')
+    rest = rest[len(opcode) :]
+    end = _until_closed(rest)
+    values = opcode in ('constant', 'parameter')  # in place of operands, a value or a number
+    operands = (rest[1 : end - 1],) if values else tuple(re.findall(r'%([\w.-]+)', rest[:end]))
+    return Instruction(name, _parse_arrays(arrays), opcode, operands, rest[end:])
+
+
+@dataclasses.dataclass
+class Cost:
+    """The cost of a computation.
+
+    Attributes:
+      num_bytes: Bytes that go through the memory of a device.
+      cycles: The compiler's cycles.
+      collectives: Kind -> number and bytes received by a device.
+      hot: (operation, arrays) -> cycles.
+      dynamic_loops: The number of loops whose length is only known when they run; their bodies count once.
+    """
+
+    num_bytes: float = 0
+    cycles: float = 0
+    collectives: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    hot: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    dynamic_loops: int = 0
+
+    def add(self, other: 'Cost', times: int = 1) -> None:
+        """Adds another cost several times."""
+        self.num_bytes += times * other.num_bytes
+        self.cycles += times * other.cycles
+        self.dynamic_loops += other.dynamic_loops
+        for mine, theirs in ((self.collectives, other.collectives), (self.hot, other.hot)):
+            for key, value in theirs.items():
+                mine[key] += times * value
+
+
+class Program:
+    """A compiled program."""
+
+    def __init__(self, text: str):
+        """Reads what `compiled.as_text()` returns."""
+        self._computations: dict[str, dict[str, Instruction]] = {}
+        self._entry, current = '', {}
+        for line in text.splitlines():
+            if line and not line[0].isspace() and (found := COMPUTATION.match(line)):
+                current = self._computations[found[2]] = {}
+                self._entry = found[2] if found[1] else self._entry
+            elif instruction := _parse_instruction(line):
+                current[instruction.name] = instruction
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """The cost of the whole program."""
+        return self._cost(self._entry)
+
+    def padded_arrays(self, least_bytes: float = 2**20) -> list[tuple[float, Array]]:
+        """Returns the factor of padding of each large array that an instruction writes, the highest first."""
+        arrays = {
+            array
+            for computation in self._reached(self._entry)
+            for instruction in self._computations[computation].values()
+            if instruction.opcode not in FREE
+            for array in instruction.arrays
+            if array.padded_bytes >= least_bytes
+        }
+        return sorted(
+            ((array.padded_bytes / array.num_bytes, array) for array in arrays if array.num_bytes), key=lambda x: -x[0]
+        )
+
+    def products_of(self, dtype: str) -> Iterator[Instruction]:
+        """Yields the matrix products with an operand of a dtype."""
+        for computation in self._computations.values():
+            for instruction in computation.values():
+                operands = [computation.get(name) for name in instruction.operands]
+                types = {array.dtype for operand in operands if operand for array in operand.arrays}
+                if instruction.opcode in ('convolution', 'dot') and dtype in types:
+                    yield instruction
+
+    def opcodes(self) -> collections.Counter:
+        """Counts the instructions by opcode and, for custom calls, by target."""
+        counts = collections.Counter()
+        for computation in self._computations.values():
+            for instruction in computation.values():
+                target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
+                counts[target[1] if target else instruction.opcode] += 1
+        return counts
+
+    def _reached(self, name: str) -> set[str]:
+        """Returns the computations that run by themselves, not within fusions."""
+        reached, waiting = set(), [name]
+        while waiting:
+            reached.add(name := waiting.pop())
+            for instruction in self._computations[name].values():
+                if instruction.opcode == 'while':
+                    waiting.append(self._body(instruction)[0])
+                elif instruction.opcode in ('call', 'conditional', 'async-start'):
+                    waiting += [*instruction.called, *instruction.branches]
+        return reached
+
+    @functools.cache  # noqa: B019 (a program lives as long as its process needs it)
+    def _cost(self, name: str) -> Cost:
+        total, computation = Cost(), self._computations[name]
+        for instruction in computation.values():
+            if instruction.opcode in FREE:
+                continue
+            if instruction.opcode == 'while':
+                body, trips = self._body(instruction)
+                total.dynamic_loops += trips is None
+                total.add(self._cost(body), 1 if trips is None else trips)
+            elif instruction.opcode == 'conditional':
+                total.add(max(map(self._cost, instruction.branches), key=lambda c: (c.cycles, c.num_bytes)))
+            elif instruction.opcode in ('call', 'async-start'):
+                for called in instruction.called:
+                    total.add(self._cost(called))
+            else:
+                total.num_bytes += self._moved(instruction, computation)
+                total.cycles += instruction.cycles
+                label = instruction.source, ' '.join(map(str, instruction.arrays[:2]))
+                total.hot[label] += instruction.cycles
+                self._count_collectives(instruction, total)
+        return total
+
+    def _body(self, loop: Instruction) -> tuple[str, int | None]:
+        """Returns the body of a loop and how often it runs, None if this is not constant."""
+        body = re.search(r'body=%?([\w.-]+)', loop.attributes)[1]
+        known = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
+        if known:
+            return body, int(known[1])
+        condition = self._computations[re.search(r'condition=%?([\w.-]+)', loop.attributes)[1]]
+        constants = [i for i in condition.values() if i.opcode == 'constant' and i.arrays[0].dtype == 's32']
+        compared = [i for i in condition.values() if i.opcode == 'compare' or 'calls=' in i.attributes]
+        if len(constants) == 1 and any(constants[0].name in i.operands for i in compared):
+            return body, int(constants[0].operands[0])
+        return body, None
+
+    def _count_collectives(self, instruction: Instruction, total: Cost) -> None:
+        inner = [self._computations[name] for name in instruction.called if instruction.opcode == 'fusion']
+        for found in (instruction, *(i for computation in inner for i in computation.values())):
+            kind = found.opcode.removesuffix('-start')
+            # A collective that is overlapped stands in several fusions; the first of them starts it.
+            overlapped = inner and not any('AsyncCollectiveStart' in i.attributes for c in inner for i in c.values())
+            if kind in COLLECTIVES and not overlapped:
+                total.collectives[kind, 'number'] += 1
+                size = sum(a.num_bytes for a in found.arrays)
+                if found.opcode == 'all-gather-start':
+                    size = found.arrays[-1].num_bytes
+                total.collectives[kind, 'bytes'] += size
+
+    def _moved(self, instruction: Instruction, computation: dict[str, Instruction]) -> float:
+        """Returns the bytes that an instruction reads from memory and writes to it."""
+        if instruction.opcode == 'custom-call' and 'AllocateBuffer' in instruction.attributes:
+            return 0
+        fused = self._computations[instruction.called[0]] if instruction.opcode == 'fusion' else {}
+        inputs = sorted((i for i in fused.values() if i.opcode == 'parameter'), key=lambda i: int(i.operands[0]))
+        read = 0.0
+        for number, name in enumerate(instruction.operands if not instruction.opcode.endswith('-done') else ()):
+            if not (operand := computation.get(name)):
+                continue
+            arrays = [array for array in operand.arrays if array.in_memory]
+            whole = sum(array.num_bytes for array in arrays)
+            parameter = inputs[number] if number < len(inputs) else None
+            read += min(whole, _read_of(parameter, fused)) if parameter else whole
+        if instruction.opcode in SLICES:
+            read = min(read, sum(a.num_bytes for a in instruction.arrays))
+        if instruction.opcode == 'dynamic-update-slice':
+            update = computation[instruction.operands[1]]
+            return 2 * sum(array.num_bytes for array in update.arrays)
+        written = 0.0
+        if not instruction.opcode.endswith('-start'):
+            updates = {
+                str(i.arrays[0]): fused[i.operands[1]].arrays[0].num_bytes
+                for i in fused.values()
+                if i.opcode == 'dynamic-update-slice' and i.operands[1] in fused
+            }
+            written = sum(updates.get(str(array), array.num_bytes) for array in instruction.arrays if array.in_memory)
+        return read + written
+
+
+def _read_of(parameter: Instruction, fused: dict[str, Instruction]) -> float:
+    """Returns the bytes that a fusion reads of a parameter: of one that is only sliced, the slices."""
+    read, waiting = 0.0, [parameter.name]
+    while waiting:
+        name = waiting.pop()
+        for user in (i for i in fused.values() if name in i.operands):
+            if user.opcode == 'bitcast':
+                waiting.append(user.name)
+            elif user.opcode in SLICES:
+                read += user.arrays[0].num_bytes
+            elif user.opcode == 'dynamic-update-slice' and user.operands[0] == name:
+                continue
+            else:
+                return math.inf
+    return read

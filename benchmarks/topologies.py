@@ -1,0 +1,83 @@
+"""Accelerators: topologies for which their own compilers compile without a device, and their published rates."""
+
+import dataclasses
+import os
+from typing import Any
+
+from jax.experimental import topologies
+
+from jitm.errors import UserError, check_choice
+
+INSTALL = "pip install -e '.[aot]'"
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84942979072
+  shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 minor: 0 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """Public figures of a device.
+
+    Attributes:
+      tflops: Peak rate of one pass of bfloat16 products, TFLOP/s.
+      memory_gb: Memory, GB.
+      memory_gbps: Bandwidth of this memory, GB/s.
+      link_gbps: Bandwidth into a device over all its links to the others of its slice or node, GB/s.
+      network_gbps: Bandwidth into a device from other nodes, GB/s; 0 if a slice has no nodes.
+      passes: Passes of bfloat16 products that a float32 product takes by its precision.
+      gigahertz: The clock of the compiler's cycles, 0 without: those of a large product over its time at the peak rate.
+    """
+
+    tflops: float
+    memory_gb: float
+    memory_gbps: float
+    link_gbps: float
+    network_gbps: float
+    passes: dict[str, float]
+    gigahertz: float
+
+
+TPU_PASSES = {'default': 1, 'high': 3, 'highest': 6}
+CHIPS = {
+    'v5e': Chip(197, 16, 819, 200, 0, TPU_PASSES, 1.5),
+    'v5p': Chip(459, 95, 2765, 600, 0, TPU_PASSES, 1.75),
+    'v6e': Chip(918, 32, 1640, 400, 0, TPU_PASSES, 1.75),
+    'h100': Chip(989, 80, 3350, 450, 50, {'default': 2, 'high': 2, 'highest': 989 / 67}, 0),  # TF32 by default
+}
+TARGETS = (
+    *('v5e:1x1', 'v5e:2x2', 'v5e:4x4', 'v5e:16x16', 'v5p:2x2x1', 'v6e:2x2'),
+    *('h100:1', 'h100:8', 'h100:2x8'),
+)
+
+
+def chip_of(target: str) -> Chip:
+    """Returns the chip of a target, such as 'v5e:2x2' or 'h100:8'."""
+    return CHIPS[target.partition(':')[0]]
+
+
+def devices(target: str) -> list[Any]:
+    """Returns the devices of a target, which compile but do not run.
+
+    Raises:
+      UserError: if the target is unknown, or its compiler is not installed.
+    """
+    check_choice(target, TARGETS, 'target')
+    kind, _, shape = target.partition(':')
+    os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no cloud is asked what this machine is
+    try:
+        if kind != 'h100':
+            return topologies.get_topology_desc(target, platform='tpu').devices
+        gpus = f'1x{shape}' if 'x' in shape else f'1x1x{shape}'  # partitions x processes x devices
+        return topologies.get_topology_desc(kind, platform='cuda', topology=gpus, target_config=H100).devices
+    except (ImportError, RuntimeError, NotImplementedError, FileNotFoundError, ValueError) as error:
+        raise UserError(f"the compiler of '{target}' cannot be loaded: {error}; install it by `{INSTALL}`") from None
