@@ -106,7 +106,7 @@ def measure(program: Compiled, target: str) -> Row:
     passes = {**chip.passes, 'bfloat16': 1}
     products = sum(passes[kind] * value for kind, value in program.flops.items()) / chip.tflops / 1e9
     moved = cost.num_bytes / chip.memory_gbps / 1e6
-    estimate = cost.cycles / chip.gigahertz / 1e6 if chip.gigahertz else None
+    estimate = cost.cycles / chip.gigahertz / 1e6 + cost.uncounted / chip.memory_gbps / 1e6 if chip.gigahertz else None
     received = sum(cost.collectives[kind, 'bytes'] for kind in COLLECTIVES)
     padded = read.padded_arrays()[:3]
     return {
@@ -129,6 +129,7 @@ def measure(program: Compiled, target: str) -> Row:
         'bound ms': max(products, moved),
         'estimated ms': estimate,
         'estimated / bound': estimate and estimate / max(products, moved, 1e-9),
+        'without estimate ms': cost.uncounted / chip.memory_gbps / 1e6,
         'dynamic loops': cost.dynamic_loops,
         'padded': ', '.join(f'{array} {factor:.1f}x' for factor, array in padded if factor > 1.5),
         'hot': [[round(cycles / max(cost.cycles, 1), 3), *label] for label, cycles in cost.hot.most_common(12)],

@@ -19,6 +19,7 @@ COMPUTATION = re.compile(r'(ENTRY )?%?([\w.-]+) (?:\(.*\) -> .*)?\{')
 FREE = {'parameter', 'constant', 'get-tuple-element', 'tuple', 'bitcast', 'after-all', 'iota', 'partition-id'}
 COLLECTIVES = ('all-gather', 'all-reduce', 'reduce-scatter', 'collective-permute', 'all-to-all')
 SLICES = {'dynamic-slice', 'gather', 'slice'}
+UPDATES = {'dynamic-update-slice': 1, 'scatter': 2}  # in place; the operand that is written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +141,7 @@ class Cost:
     Attributes:
       num_bytes: Bytes that go through the memory of a device.
       cycles: The compiler's cycles.
+      uncounted: Bytes of the instructions without an estimate, such as sorts.
       collectives: Kind -> number and bytes received by a device.
       hot: (operation, arrays) -> cycles.
       dynamic_loops: The number of loops whose length is only known when they run; their bodies count once.
@@ -147,6 +149,7 @@ class Cost:
 
     num_bytes: float = 0
     cycles: float = 0
+    uncounted: float = 0
     collectives: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     hot: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     dynamic_loops: int = 0
@@ -155,6 +158,7 @@ class Cost:
         """Adds another cost several times."""
         self.num_bytes += times * other.num_bytes
         self.cycles += times * other.cycles
+        self.uncounted += times * other.uncounted
         self.dynamic_loops += other.dynamic_loops
         for mine, theirs in ((self.collectives, other.collectives), (self.hot, other.hot)):
             for key, value in theirs.items():
@@ -240,8 +244,11 @@ class Program:
                 for called in instruction.called:
                     total.add(self._cost(called))
             else:
-                total.num_bytes += self._moved(instruction, computation)
+                moved = self._moved(instruction, computation)
+                overlapped = instruction.opcode.endswith(('-start', '-done')) or instruction.opcode in COLLECTIVES
+                total.num_bytes += moved
                 total.cycles += instruction.cycles
+                total.uncounted += 0 if instruction.cycles or overlapped else moved
                 label = instruction.source, ' '.join(map(str, instruction.arrays[:2]))
                 total.hot[label] += instruction.cycles
                 self._count_collectives(instruction, total)
@@ -278,43 +285,40 @@ class Program:
         if instruction.opcode == 'custom-call' and 'AllocateBuffer' in instruction.attributes:
             return 0
         fused = self._computations[instruction.called[0]] if instruction.opcode == 'fusion' else {}
-        inputs = sorted((i for i in fused.values() if i.opcode == 'parameter'), key=lambda i: int(i.operands[0]))
         read = 0.0
         for number, name in enumerate(instruction.operands if not instruction.opcode.endswith('-done') else ()):
-            if not (operand := computation.get(name)):
-                continue
-            arrays = [array for array in operand.arrays if array.in_memory]
-            whole = sum(array.num_bytes for array in arrays)
-            parameter = inputs[number] if number < len(inputs) else None
-            read += min(whole, _read_of(parameter, fused)) if parameter else whole
+            if operand := computation.get(name):
+                whole = sum(array.num_bytes for array in operand.arrays if array.in_memory)
+                read += min(whole, self._read_of(number, instruction.called[0])) if fused and whole else whole
         if instruction.opcode in SLICES:
             read = min(read, sum(a.num_bytes for a in instruction.arrays))
-        if instruction.opcode == 'dynamic-update-slice':
-            update = computation[instruction.operands[1]]
+        if instruction.opcode in UPDATES:
+            update = computation[instruction.operands[UPDATES[instruction.opcode]]]
             return 2 * sum(array.num_bytes for array in update.arrays)
         written = 0.0
         if not instruction.opcode.endswith('-start'):
             updates = {
-                str(i.arrays[0]): fused[i.operands[1]].arrays[0].num_bytes
+                str(i.arrays[0]): fused[i.operands[UPDATES[i.opcode]]].arrays[0].num_bytes
                 for i in fused.values()
-                if i.opcode == 'dynamic-update-slice' and i.operands[1] in fused
+                if i.opcode in UPDATES
             }
             written = sum(updates.get(str(array), array.num_bytes) for array in instruction.arrays if array.in_memory)
         return read + written
 
-
-def _read_of(parameter: Instruction, fused: dict[str, Instruction]) -> float:
-    """Returns the bytes that a fusion reads of a parameter: of one that is only sliced, the slices."""
-    read, waiting = 0.0, [parameter.name]
-    while waiting:
-        name = waiting.pop()
-        for user in (i for i in fused.values() if name in i.operands):
-            if user.opcode == 'bitcast':
-                waiting.append(user.name)
-            elif user.opcode in SLICES:
-                read += user.arrays[0].num_bytes
-            elif user.opcode == 'dynamic-update-slice' and user.operands[0] == name:
-                continue
-            else:
-                return math.inf
-    return read
+    def _read_of(self, number: int, name: str) -> float:
+        """Returns the bytes that a fused computation reads of a parameter: of one that is only sliced, the slices."""
+        fused = self._computations[name]
+        waiting = [i.name for i in fused.values() if i.opcode == 'parameter' and int(i.operands[0]) == number]
+        read = 0.0
+        while waiting:
+            name = waiting.pop()
+            for user in (i for i in fused.values() if i.opcode != 'parameter' and name in i.operands):
+                if user.opcode == 'bitcast':
+                    waiting.append(user.name)
+                elif user.opcode in SLICES:
+                    read += user.arrays[0].num_bytes
+                elif user.opcode == 'fusion':
+                    read += self._read_of(user.operands.index(name), user.called[0])
+                elif user.opcode not in UPDATES or user.operands[0] != name:
+                    return math.inf
+        return read
