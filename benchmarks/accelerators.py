@@ -264,7 +264,7 @@ def make_setup(setting: str, folder: Path, batch_size: int | None) -> Setup:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('--target', nargs='+', default=topologies.TARGETS, help='chip:topology')
+    parser.add_argument('--target', nargs='+', default=topologies.TARGETS, choices=topologies.TARGETS)
     parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
     parser.add_argument('--programs', nargs='+', default=PROGRAMS, choices=PROGRAMS)
     parser.add_argument('--rows', type=Path, help='a file to which each row is added when it is known')

@@ -4,9 +4,10 @@ import dataclasses
 import os
 from typing import Any
 
+import jax
 from jax.experimental import topologies
 
-from jitm.errors import UserError, check_choice
+from jitm.errors import UserError
 
 INSTALL = "pip install -e '.[aot]'"
 H100 = """
@@ -66,14 +67,15 @@ def chip_of(target: str) -> Chip:
 
 
 def devices(target: str) -> list[Any]:
-    """Returns the devices of a target, which compile but do not run.
+    """Returns the devices of one of `TARGETS`, which compile but do not run.
 
     Raises:
-      UserError: if the target is unknown, or its compiler is not installed.
+      UserError: if its compiler is not installed.
     """
-    check_choice(target, TARGETS, 'target')
     kind, _, shape = target.partition(':')
-    os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no cloud is asked what this machine is
+    jax.config.update('jax_platforms', 'cpu')  # else the plugins look for devices
+    # No cloud is asked what this machine is, and several processes may compile at once.
+    os.environ |= {'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1'}
     try:
         if kind != 'h100':
             return topologies.get_topology_desc(target, platform='tpu').devices

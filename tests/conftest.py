@@ -20,6 +20,8 @@ os.environ['XLA_FLAGS'] = ' '.join(
     )
 )
 
+os.environ['JAX_PLATFORMS'] = 'cpu'
+
 import jax
 import numpy as np
 import pytest
@@ -41,10 +43,9 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of a subprocess: CPU, and compilations shared with the other tests."""
+    """The environment of a subprocess: one device, and compilations shared with the other tests."""
     return os.environ | {
         'PYTHONPATH': str(ROOT),
-        'JAX_PLATFORMS': 'cpu',
         'JAX_NUM_CPU_DEVICES': '1',
         'JAX_COMPILATION_CACHE_DIR': CACHE,
         'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
