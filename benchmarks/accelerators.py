@@ -10,7 +10,6 @@ written when it is known, and a row that the file has is not compiled again. The
 
 import argparse
 import collections
-import contextlib
 import json
 import resource
 import tempfile
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-from benchmarks import memory, topologies
+from benchmarks import memory, results, topologies
 from benchmarks.hlo import COLLECTIVES, Program
 from benchmarks.results import Row
 from jitm import parallel
@@ -44,7 +43,9 @@ PROGRAMS = ('step', 'images', 'texts', 'scores', 'mining')
 PAIRS_PER_CHIP = 8  # of a batch on more than 16 chips
 IMAGES, TEXTS, DUAL_TEXTS = 1000, 128, 4096  # of a block of scores
 CANDIDATES, TOP_H = 145_000, 300  # of mining: captions of Flickr30K, and kept for each image
+HOT = 6  # operations of a row
 GIGA, MEGA = 1e9, 1e6
+UNKNOWN = '-'
 
 
 class Compiled(NamedTuple):
@@ -123,7 +124,7 @@ def measure(program: Compiled, target: str) -> Row:
             for kind in COLLECTIVES
             if cost.collectives[kind, 'number']
         ),
-        'links ms': received / chip.link_gbps / 1e6,
+        'links ms': received / topologies.link_gbps(target) / 1e6,
         'products ms': products,
         'memory ms': moved,
         'bound ms': max(products, moved),
@@ -132,7 +133,7 @@ def measure(program: Compiled, target: str) -> Row:
         'without estimate ms': cost.uncounted / chip.memory_gbps / 1e6,
         'dynamic loops': cost.dynamic_loops,
         'padded': ', '.join(f'{array} {factor:.1f}x' for factor, array in padded if factor > 1.5),
-        'hot': [[round(cycles / max(cost.cycles, 1), 3), *label] for label, cycles in cost.hot.most_common(12)],
+        'hot': [[round(cycles / max(cost.cycles, 1), 3), *label] for label, cycles in cost.hot.most_common(HOT)],
     }
 
 
@@ -262,6 +263,63 @@ def make_setup(setting: str, folder: Path, batch_size: int | None) -> Setup:
     return set_up(config, resuming=True, mined_later=mines)
 
 
+def read_rows(path: Path) -> dict[tuple[str, str, str, str], Row]:
+    """Returns the rows of a file by label, setting, program and target."""
+    rows = map(json.loads, path.read_text(encoding='utf-8').splitlines())
+    return {(row['label'], row['setting'], row['program'], row['target']): row for row in rows}
+
+
+def tables(path: Path) -> dict[str, list[Row]]:
+    """Makes the tables of docs/accelerators.md from a file of rows: name in the comment above a table -> rows."""
+    rows = read_rows(path)
+    after = {key[1:]: row for key, row in rows.items() if key[0] == 'after'}
+
+    def changed(setting: str, program: str, target: str) -> Row:
+        old, new = (rows.get((label, setting, program, target)) for label in ('before', 'after'))
+        columns = ('CPU s', 'peak GB', 'GB moved', 'estimated ms')
+        cells = {name: f'{_cell(old, name)} → {_cell(new, name)}' for name in columns}
+        return {
+            'setting': setting,
+            **cells,
+            'bound ms': _cell(new, 'bound ms'),
+            'ratio': _cell(new, 'estimated / bound'),
+            'collectives before': old['collectives'] if old else UNKNOWN,
+            'after': new['collectives'],
+        }
+
+    def by_target(program: str, column: str, targets: Sequence[str]) -> list[Row]:
+        settings = {setting: None for setting, known, target in after if known == program and target in targets}
+        return [
+            {'setting': setting} | {target: _cell(after.get((setting, program, target)), column) for target in targets}
+            for setting in settings
+        ]
+
+    gpus = [target for target in topologies.TARGETS if target.startswith('h100')]
+    tpus = [target for target in topologies.TARGETS if target not in gpus]
+    return {
+        'accelerators changes': [changed(*key) for key in after if key[1:] == ('step', 'v5e:2x2')],
+        'accelerators memory': by_target('step', 'peak GB', topologies.TARGETS),
+        'accelerators time': by_target('step', 'estimated ms', tpus),
+        'accelerators inference': [
+            {'setting': setting, 'program': program}
+            | {name: _cell(row, name) for name in ('CPU s', 'peak GB', 'estimated ms', 'bound ms', 'estimated / bound')}
+            for (setting, program, target), row in after.items()
+            if target == 'v5e:2x2' and program != 'step'
+        ],
+        'accelerators gpus': [
+            {'setting': setting, 'target': target}
+            | {name: _cell(row, name) for name in ('CPU s', 'temporary GB', 'peak GB', 'collectives')}
+            for (setting, program, target), row in after.items()
+            if target in gpus and program == 'step'
+        ],
+    }
+
+
+def _cell(row: Row | None, column: str) -> str:
+    """Returns a number of a row; what was not compiled, or not estimated, has a dash."""
+    return results.format_cell(row[column]) if row and row[column] is not None else UNKNOWN
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     parser.add_argument('--target', nargs='+', default=topologies.TARGETS, choices=topologies.TARGETS)
@@ -302,7 +360,8 @@ def _run_setting(
         for target in targets
         for program in args.programs
     }
-    names = {key: name for key, name in names.items() if not _known(args.rows, name)}
+    known = read_rows(args.rows) if args.rows and args.rows.exists() else {}
+    names = {key: name for key, name in names.items() if tuple(name.values()) not in known}
     if not names:
         return
     setup = make_setup(setting, folder, batch_size)
@@ -317,9 +376,3 @@ def _run_setting(
             with args.rows.open('a') as file:
                 file.write(json.dumps(row) + '\n')
         yield {key: value for key, value in row.items() if key not in ('label', 'hot')}
-
-
-def _known(path: Path | None, name: Row) -> bool:
-    with contextlib.suppress(FileNotFoundError, TypeError):
-        return any(name.items() <= json.loads(line).items() for line in path.read_text().splitlines())
-    return False

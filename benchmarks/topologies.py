@@ -34,9 +34,9 @@ class Chip:
       memory_gb: Memory, GB.
       memory_gbps: Bandwidth of this memory, GB/s.
       link_gbps: Bandwidth into a device over all its links to the others of its slice or node, GB/s.
-      network_gbps: Bandwidth into a device from other nodes, GB/s; 0 if a slice has no nodes.
+      network_gbps: Bandwidth into a device from other nodes, GB/s; 0 for TPUs, whose slices have no nodes.
       passes: Passes of bfloat16 products that a float32 product takes by its precision.
-      gigahertz: The clock of the compiler's cycles, 0 without: those of a large product over its time at the peak rate.
+      gigahertz: The clock: the peak rate over the products of the matrix units in a cycle; 0 without an estimate.
     """
 
     tflops: float
@@ -64,6 +64,12 @@ TARGETS = (
 def chip_of(target: str) -> Chip:
     """Returns the chip of a target, such as 'v5e:2x2' or 'h100:8'."""
     return CHIPS[target.partition(':')[0]]
+
+
+def link_gbps(target: str) -> float:
+    """Returns the bandwidth into a device of a target, in GB/s: over the network where it has several nodes."""
+    chip = chip_of(target)
+    return chip.network_gbps if target == 'h100:2x8' else chip.link_gbps
 
 
 def devices(target: str) -> list[Any]:

@@ -80,8 +80,8 @@ def rank_products(
 ) -> tuple[chex.Array, chex.Array]:
     """Finds the candidates with the highest inner products: lists [N, h].
 
-    Only the `top_h` groups of consecutive candidates with the highest maxima can contain one of the `top_h` highest
-    scores, so few candidates are sorted.
+    Only the groups of consecutive candidates with the highest maxima can contain the highest scores, so few candidates
+    are sorted. The excluded ones are ranked too and then left out: they are few, and the scores are many.
 
     Args:
       queries: [N, D].
@@ -90,12 +90,13 @@ def rank_products(
       top_h: h, at most K.
       group: The size of the groups, a divisor of K.
     """
-    rows = jnp.arange(len(queries))[:, None]
-    scores = product('nd,kd->nk', queries, candidates).at[rows, excluded].set(-jnp.inf, mode='drop')
+    scores = product('nd,kd->nk', queries, candidates)
     groups = scores.reshape(len(queries), -1, group)
-    _, best_groups = lax.top_k(jnp.max(groups, axis=2), min(top_h, groups.shape[1]))
+    with_excluded = min(top_h + excluded.shape[1], scores.shape[1])
+    _, best_groups = lax.top_k(jnp.max(groups, axis=2), min(with_excluded, groups.shape[1]))
     best_groups = jnp.sort(best_groups, axis=1)  # keeps ids ascending, so that top_k breaks ties by id
     remaining = jnp.take_along_axis(groups, best_groups[:, :, None], axis=1).reshape(len(queries), -1)
-    best, positions = lax.top_k(remaining, top_h)
+    best, positions = lax.top_k(remaining, with_excluded)
     ids = jnp.take_along_axis(best_groups, positions // group, axis=1) * group + positions % group
-    return best, ids.astype(jnp.int32)
+    best, positions = lax.top_k(jnp.where((ids[:, :, None] == excluded[:, None]).any(axis=2), -jnp.inf, best), top_h)
+    return best, jnp.take_along_axis(ids, positions, axis=1).astype(jnp.int32)
