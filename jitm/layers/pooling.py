@@ -35,11 +35,52 @@ def last(features: chex.Array, mask: chex.Array) -> chex.Array:
     return jnp.take_along_axis(features, index[:, None, None], axis=1)[:, 0]
 
 
-def descending_ranks(features: chex.Array) -> chex.Array:
-    """Returns the rank of each value among the K of its dimension, 0 for the largest; ties rank by position.
+def weigh_ranks(features: chex.Array, weights: chex.Array) -> chex.Array:
+    """Returns the sum of the K values of each dimension, in descending order, with a weight for each rank.
 
-    Counting the larger values is vectorized, unlike a sort: 9 times faster than `jnp.sort` for GPO on a CPU.
+    Ties rank by position. A CPU counts the larger values: 9 times faster there than a sort. Other devices sort, since a
+    weight looked up for each value, and its gradient, would be a gather and a scatter of single elements.
+
+    Args:
+      features: [N, K, D]; -inf where there is no value, which ranks last.
+      weights: [N, K], the weight of each rank, 0 for ranks without a value.
+
+    Returns:
+      [N, D].
     """
+    return jax.lax.platform_dependent(features, weights, cpu=_weigh_by_counting, default=_weigh_by_sorting)
+
+
+def _weigh_by_counting(features: chex.Array, weights: chex.Array) -> chex.Array:
+    weights = jax.vmap(lambda row, rank: row[rank])(weights, descending_ranks(features))
+    return jnp.sum(weights * jnp.where(jnp.isneginf(features), 0, features), axis=1)
+
+
+@jax.custom_vjp
+def _weigh_by_sorting(features: chex.Array, weights: chex.Array) -> chex.Array:
+    return _sort_and_weigh(features, weights)[0]
+
+
+def _sort_and_weigh(features: chex.Array, weights: chex.Array) -> tuple[chex.Array, tuple[chex.Array, ...]]:
+    positions = jax.lax.broadcasted_iota(jnp.int32, features.shape, 1)
+    negative, positions = jax.lax.sort((-features, positions), dimension=1, num_keys=2, is_stable=False)
+    ordered = jnp.where(jnp.isinf(negative), 0, -negative)
+    return jnp.sum(weights[..., None] * ordered, axis=1), (ordered, positions, weights)
+
+
+def _spread_weights(residuals: tuple[chex.Array, ...], gradient: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """Returns the gradients; a second sort takes the weights back to the positions of the values."""
+    ordered, positions, weights = residuals
+    weights = jnp.broadcast_to(weights[..., None], ordered.shape)
+    _, weights = jax.lax.sort((positions, weights), dimension=1, num_keys=1, is_stable=False)
+    return weights * gradient[:, None], jnp.sum(ordered * gradient[:, None], axis=2)
+
+
+_weigh_by_sorting.defvjp(_sort_and_weigh, _spread_weights)
+
+
+def descending_ranks(features: chex.Array) -> chex.Array:
+    """Returns the rank of each value among the K of its dimension, 0 for the largest; ties rank by position."""
     features = jax.lax.stop_gradient(features)
     ranks, position = 0, jnp.arange(features.shape[1])[:, None]
     for k in range(features.shape[1]):
@@ -79,9 +120,7 @@ class GPO(nn.Module):
     def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
         """Pools [N, K, D] with mask [N, K] to [N, D]."""
         weights = self.weights(features.shape[1])[jnp.sum(mask, axis=1) - 1]
-        ranks = descending_ranks(jnp.where(mask[..., None], features, -jnp.inf))
-        weights = jax.vmap(lambda row, rank: row[rank])(weights, ranks)
-        return jnp.sum(weights * jnp.where(mask[..., None], features, 0), axis=1)
+        return weigh_ranks(jnp.where(mask[..., None], features, -jnp.inf), weights)
 
     def weights(self, size: int) -> chex.Array:
         """Returns the weights of the ranks [K, K]; row k - 1 is for k vectors, with 0 after the k-th."""

@@ -78,6 +78,23 @@ def test_ranks_are_those_of_a_stable_sort_with_ties():
     np.testing.assert_array_equal(jax.jit(pooling.descending_ranks)(x), want)
 
 
+@pytest.mark.parametrize('weigh', [pooling._weigh_by_counting, pooling._weigh_by_sorting])
+def test_values_are_weighed_by_their_ranks_on_every_device(weigh):
+    x, weights = RNG.integers(0, 4, (3, 9, 7)).astype(np.float32), RNG.normal(size=(3, 9)).astype(np.float32)
+    x[1, [2, 5]], weights[1, 7:] = -np.inf, 0
+    order = np.argsort(-x, axis=1, kind='stable')
+    valid = np.isfinite(np.take_along_axis(x, order, axis=1))
+    ordered = np.where(valid, np.take_along_axis(x, order, axis=1), 0)
+    pooled, pull = jax.vjp(weigh, x, weights)
+    np.testing.assert_allclose(pooled, np.einsum('nkd,nk->nd', ordered, weights), rtol=1e-6, atol=1e-6)
+    cotangent = RNG.normal(size=(3, 7)).astype(np.float32)
+    to_features, to_weights = pull(cotangent)
+    want = np.zeros_like(x)
+    np.put_along_axis(want, order, weights[..., None] * cotangent[:, None], axis=1)
+    np.testing.assert_array_equal(to_features, want)
+    np.testing.assert_allclose(to_weights, np.einsum('nkd,nd->nk', ordered, cotangent), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_the_gradient_of_gpo_is_the_numerical_one():
     with jax.enable_x64(True):
