@@ -73,7 +73,7 @@ class TiledMatcher(Matcher):
         scores = tiling.with_sparse_gradient(
             self.tiles(block, images, texts, cut),
             tiling.at_own_length(pairs) if cut else pairs,
-            tiling.pair_tile(self.floats_per_pair(images, texts), images, texts),
+            *tiling.sparse_plan(self.floats_per_pair(images, texts), images, texts),
             known and (lambda variables, images, texts: known(texts)),
         )
         return scores(variables, images, texts)
@@ -100,7 +100,7 @@ class TiledMatcher(Matcher):
           all_images: Passes all images at once, with few texts.
         """
         floats = self.floats_per_pair(images, texts)
-        if cut:
+        if cut and tiling.cuts_lengths():
             block, floats = tiling.at_own_length(block), floats / 2  # half of the positions are padding
         edge = tiling.tile_edge(floats)
         image_tile = len(jax.tree.leaves(images)[0]) if all_images else edge
@@ -146,6 +146,8 @@ class CrossAttentionMatcher(TiledMatcher):
         self, method: str, images: Elements, texts: Elements, known: Callable[[Elements], chex.Array] | None = None
     ) -> chex.Array:
         """Scores every image with every text as `score_in_tiles` does, each tile of texts cut to its length: [I, T]."""
+        if not tiling.cuts_lengths():
+            return self.score_in_tiles(method, images, texts, known=known)
         texts, order = tiling.longest_first(texts)
         return self.score_in_tiles(method, images, texts, cut=True, known=known)[:, order]
 

@@ -21,6 +21,7 @@ Block = Callable[[Any, chex.ArrayTree, chex.ArrayTree], chex.ArrayTree]
 CUT_LENGTHS = (3 / 8, 4 / 8, 5 / 8, 1)  # lengths that texts of a tile are cut to, as fractions of the padded length
 LENGTH_MULTIPLE = 4  # cut lengths are rounded up to a multiple of this
 SPARSE = 1 / 8  # if at most this share of the pairs has a gradient, only these are scored again
+PAIRS = 128  # scored again at once by accelerators; a published batch has as many hardest negatives in a direction
 
 
 def tile_edge(floats_per_pair: float) -> int:
@@ -30,8 +31,23 @@ def tile_edge(floats_per_pair: float) -> int:
 
 def pair_tile(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
     """Returns the number of pairs to score at once if each has its own image and text: the nearest power of two."""
-    floats = floats_per_pair + sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves((images, texts)))
-    return 2 ** max(0, round(math.log2(parallel.tile_floats() / floats)))
+    return 2 ** max(0, round(math.log2(parallel.tile_floats() / (floats_per_pair + _floats_of_pair(images, texts)))))
+
+
+def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> tuple[int, float]:
+    """Returns `tile` and `share` of `with_sparse_gradient`.
+
+    For an accelerator only one of the two gradients is compiled: that of all pairs where they are cheap, as in SCAN,
+    so that copying the images and texts of a few takes longer.
+    """
+    tile = pair_tile(floats_per_pair, images, texts)
+    if parallel.platform() == 'cpu':
+        return tile, SPARSE
+    return min(tile, PAIRS), float(SPARSE * _floats_of_pair(images, texts) < floats_per_pair)
+
+
+def _floats_of_pair(images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
+    return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves((images, texts)))
 
 
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
@@ -82,12 +98,19 @@ def over_pairs(block: Block) -> Block:
     return pairs
 
 
+def cuts_lengths() -> bool:
+    """Whether `at_own_length` cuts texts: not for accelerators, whose compilers take minutes for several lengths."""
+    return parallel.platform() == 'cpu'
+
+
 def at_own_length(block: Block) -> Block:
     """Returns a block that cuts the padding of its texts, to the smallest of a few lengths that holds all words.
 
     The gradient is computed at this length too, from the arguments alone. Results that have an axis of words are padded
-    with 0 to the full length.
+    with 0 to the full length. See `cuts_lengths`.
     """
+    if not cuts_lengths():
+        return block
     # All lengths are compiled and `lax.switch` takes one of them at run time, so that shapes stay static. The custom
     # gradient switches as well: JAX would keep the residuals for every length.
 
@@ -123,7 +146,7 @@ def at_own_length(block: Block) -> Block:
     return call
 
 
-def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | None = None) -> Block:
+def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, known: Block | None = None) -> Block:
     """Returns a function of all scores whose gradient scores again only the pairs that the loss depends on.
 
     A hardest negative is one pair of its row. No score may depend on another pair, as through statistics of the batch.
@@ -132,24 +155,27 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
       scores: A function of variables, images and texts that returns the scores [I, T].
       pairs: A function of variables, N images and N texts that returns the scores [N] of image n with text n.
       tile: The number of pairs to score at once.
+      share: The maximum share of pairs that are scored again by themselves; if more have a gradient, all scores are
+        computed again. 0 and 1 compile only one of the two.
       known: A function that returns the same scores without computing them; None if they are not known.
     """
 
     # If many pairs have a gradient, all are scored again.
-    def pull_all(count: chex.Array, cotangents: chex.Array, *args: Any) -> tuple:
-        del count
+    def pull_all(cotangents: chex.Array, *args: Any) -> tuple:
         return _without_integers(jax.vjp(scores, *args)[1](cotangents))
 
     # If few have one, these are collected and scored in tiles, whose gradients are added to their images and texts.
-    def pull_pairs(count: chex.Array, cotangents: chex.Array, *args: Any) -> tuple:
+    def pull_pairs(cotangents: chex.Array, *args: Any) -> tuple:
         variables, images, texts = args
-        size = min(tile, _max_sparse(cotangents))
-        columns, rows = jnp.nonzero(cotangents.T, size=_max_sparse(cotangents))  # sorted texts stay sorted
+        size = min(tile, math.ceil(share * cotangents.size))
+        flat = cotangents.T.ravel()  # sorted texts stay sorted
+        counts = jnp.cumsum(flat != 0)
 
         def add_tile(n: chex.Array, sums: tuple) -> tuple:
-            index = n * size + jnp.arange(size)
-            row, column = rows[index], columns[index]
-            weights = jnp.where(index < count, cotangents[row, column], 0)
+            numbers = 1 + n * size + jnp.arange(size)
+            index = jnp.searchsorted(counts, numbers, method='compare_all')  # of the pairs with these numbers
+            column, row = jnp.divmod(jnp.minimum(index, flat.size - 1), len(cotangents))
+            weights = jnp.where(numbers <= counts[-1], cotangents[row, column], 0)
             sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
             added = _without_integers(jax.vjp(pairs, variables, *sides)[1](weights))
             return (
@@ -158,7 +184,7 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
                 jax.tree.map(lambda total, x: total.at[column].add(x), sums[2], added[2]),
             )
 
-        sums = lax.fori_loop(0, -(-count // size), add_tile, jax.tree.map(_zeros_to_sum, args))
+        sums = lax.fori_loop(0, -(-counts[-1] // size), add_tile, jax.tree.map(_zeros_to_sum, args))
         return jax.tree.map(lambda x, total: None if total is None else total.astype(x.dtype), args, sums)
 
     # Which of the two it is, is decided when the cotangents are known.
@@ -167,8 +193,10 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, known: Block | 
         return (known or scores)(*args)
 
     def backward(args: tuple, cotangents: chex.Array) -> tuple:
-        count = jnp.count_nonzero(cotangents)
-        return lax.cond(count <= _max_sparse(cotangents), pull_pairs, pull_all, count, cotangents, *args)
+        if share in (0, 1):
+            return (pull_pairs if share else pull_all)(cotangents, *args)
+        few = jnp.count_nonzero(cotangents) <= math.ceil(share * cotangents.size)
+        return lax.cond(few, pull_pairs, pull_all, cotangents, *args)
 
     call.defvjp(lambda *args: (call(*args), args), backward)
     return call
@@ -179,10 +207,6 @@ def _zeros_to_sum(x: chex.Array) -> chex.Array | None:
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return None
     return jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32))
-
-
-def _max_sparse(cotangents: chex.Array) -> int:
-    return math.ceil(SPARSE * cotangents.size)
 
 
 def _without_integers(cotangents: chex.ArrayTree) -> chex.ArrayTree:

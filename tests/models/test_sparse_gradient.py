@@ -16,7 +16,7 @@ from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
 
 BATCH = 8
 MARGIN = {'margin': 0.2}
-ALL_PAIRS, NO_PAIRS = 1.0, 1e-9  # values of `tiling.SPARSE`
+ALL_PAIRS, SOME_PAIRS, NO_PAIRS = 1.0, tiling.SPARSE, 1e-9  # values of `tiling.SPARSE`
 SPARSE = [name for name, model in MATCHERS.items() if isinstance(model, TiledMatcher) and name != 'saf']
 FAST = ('scan_t2i', 'naaf')
 
@@ -55,13 +55,14 @@ def check_gradients(monkeypatch, name):
 
         return model.apply(variables | {'params': params}, method=similarity, mutable=['batch_stats'])[0]
 
-    def pull(share):
+    def pull(share, platform='cpu'):
         monkeypatch.setattr(tiling, 'SPARSE', share)
+        monkeypatch.setattr(parallel, 'platform', lambda: platform)
         compiled = jax.jit(lambda params, cotangents: jax.vjp(score, params)[1](cotangents)[0])
         return functools.partial(compiled.lower(variables['params'], scores).compile(), variables['params'])
 
     scores = jax.jit(score)(variables['params'])
-    sparse, dense = pull(ALL_PAIRS), pull(NO_PAIRS)
+    sparse, dense, on_accelerators = pull(ALL_PAIRS), pull(NO_PAIRS), pull(SOME_PAIRS, 'tpu')
     assert scores.dtype == jnp.float64
     positives = jnp.eye(BATCH, dtype=bool)
     for key, loss in losses(jnp.asarray(np.random.default_rng(0).normal(size=scores.shape))).items():
@@ -70,3 +71,4 @@ def check_gradients(monkeypatch, name):
         got, want = sparse(cotangents), dense(cotangents)
         assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(want)) > 1e-3, key
         chex.assert_trees_all_close(got, want, atol=1e-10, rtol=1e-10)
+        chex.assert_trees_all_close(on_accelerators(cotangents), want, atol=1e-10, rtol=1e-10)

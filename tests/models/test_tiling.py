@@ -67,8 +67,7 @@ def test_texts_are_cut_to_the_least_length_that_holds_them(rows, cut):
 
 
 @pytest.mark.parametrize(('nonzero', 'sparse'), [(0, True), (1, True), (5, True), (6, True), (7, False), (30, False)])
-def test_few_pairs_with_a_gradient_are_scored_again_and_many_are_not(monkeypatch, nonzero, sparse):
-    monkeypatch.setattr(tiling, 'SPARSE', 6 / 30)
+def test_few_pairs_with_a_gradient_are_scored_again_and_many_are_not(nonzero, sparse):
     rng = np.random.default_rng(0)
     images, texts, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 4), (10, 4), (4,)))
     cotangents = np.zeros(30, np.float32)
@@ -87,7 +86,7 @@ def test_few_pairs_with_a_gradient_are_scored_again_and_many_are_not(monkeypatch
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(weights, images, texts)
 
-    value, got = gradients(tiling.with_sparse_gradient(scores, twice, tile=4))
+    value, got = gradients(tiling.with_sparse_gradient(scores, twice, tile=4, share=6 / 30))
     want_value, want = gradients(scores)
     np.testing.assert_array_equal(value, want_value)
     factor = 2 if sparse else 1
@@ -97,7 +96,10 @@ def test_few_pairs_with_a_gradient_are_scored_again_and_many_are_not(monkeypatch
 def test_a_score_that_is_nan_is_not_overlooked():
     images, texts = np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)
     scores = tiling.with_sparse_gradient(
-        lambda _, images, texts: images @ texts.T, lambda _, images, texts: jnp.sum(images * texts, 1), tile=2
+        lambda _, images, texts: images @ texts.T,
+        lambda _, images, texts: jnp.sum(images * texts, 1),
+        tile=2,
+        share=0.5,
     )
     gradient = jax.grad(lambda images: scores({}, images, texts)[1, 2] * jnp.nan)(images)
     np.testing.assert_array_equal(np.isnan(gradient).any(1), [False, True, False])
