@@ -184,7 +184,7 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
         )
         for side in items
     }
-    dual = isinstance(model, DualEncoder)
+    dual, precision = isinstance(model, DualEncoder), setup.config['evaluation']['precision']
     with parallel.compiling_for(devices):
         rows, whole = (
             jax.sharding.NamedSharding(jax.sharding.Mesh(devices, (parallel.AXIS,)), spec)
@@ -198,12 +198,12 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
         if program in items:
             per_call = {'images': IMAGES_PER_CALL, 'texts': TEXTS_PER_CALL}[program]
             shapes = sharded(_rows_of(items[program], per_call * count), rows)
-            mapped = parallel.map_rows(encode, model, f'encode_{program[:-1]}', 'float32')
+            mapped = parallel.map_rows(encode, model, f'encode_{program[:-1]}', 'float32', precision=precision)
             return compile_program(mapped, shapes, variables)
         texts = sharded(_rows_of(encoded['texts'], DUAL_TEXTS if dual else TEXTS), whole)
         images = sharded(_rows_of(encoded['images'], -(-IMAGES // count) * count), rows)
         if program == 'scores':
-            return compile_program(parallel.map_rows(score, model), images, variables, texts)
+            return compile_program(parallel.map_rows(score, model, precision=precision), images, variables, texts)
         if dual:
             dim = model.vectors(encoded['images']).shape[-1]
             queries = TILES * MAX_QUERIES * count
@@ -211,9 +211,8 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
             excluded = jax.ShapeDtypeStruct((queries, 5), np.int32, sharding=rows)
             padded = -(-CANDIDATES // MAX_GROUP) * MAX_GROUP
             candidates = jax.ShapeDtypeStruct((padded, dim), np.float32, sharding=whole)
-            return compile_program(
-                parallel.map_rows(rank, TOP_H, MAX_GROUP, MAX_QUERIES), (vectors, excluded), candidates
-            )
+            ranked = parallel.map_rows(rank, TOP_H, MAX_GROUP, MAX_QUERIES, precision=precision)
+            return compile_program(ranked, (vectors, excluded), candidates)
         one = jax.sharding.SingleDeviceSharding(devices[0])
 
         def shape(dtype: type, *sizes: int) -> jax.ShapeDtypeStruct:

@@ -57,7 +57,7 @@ def measure(dtype: str, batch: Batch, steps: int) -> Row:
     parameters = jax.tree.leaves(state.members['target'].params)
     start = time.perf_counter()
     batch = parallel.put_batch(batch)
-    compiled = parallel.data_parallel(step).lower(state, batch).compile()
+    compiled = parallel.data_parallel(step, config['precision']).lower(state, batch).compile()
     compile_seconds = time.perf_counter() - start
     times = []
     for n in range(steps + 1):

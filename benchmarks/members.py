@@ -61,7 +61,7 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
     pairs = jax.tree.map(lambda x: x[0], batch)
     states = jax.jit(lambda: init_members(members, 0, pairs.images, pairs.texts))()
     state = parallel.put_state(TrainState(jnp.int32(0), states))
-    compiled = parallel.data_parallel(step).lower(state, batch).compile()
+    compiled = parallel.data_parallel(step, config['precision']).lower(state, batch).compile()
     return compiled, state, num_bytes((state, batch)) + compiled.memory_analysis().temp_size_in_bytes
 
 

@@ -63,7 +63,7 @@ def matmul_gflops(size: int = 2048, products: int = 5) -> float:
     """Measures the rate of float32 products of two square matrices on all devices."""
     a = np.ones((bucket(size, parallel.num_local_devices()), size), np.float32)
     rows, shared = parallel.put_rows(a), parallel.put_everywhere(a[:size])
-    product = parallel.map_rows(jnp.matmul)
+    product = parallel.map_rows(jnp.matmul, precision='highest')
     jax.block_until_ready(product(rows, shared))
     times = []
     for _ in range(products):
@@ -98,7 +98,7 @@ def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     pair = jax.tree.map(lambda x: x[:2], images)
     variables = jax.device_get(model.init(jax.random.key(0), pair, pair, method='similarity'))
     images = parallel.put_rows(jax.device_get(images))
-    scorer = parallel.map_rows(score, model)
+    scorer = parallel.map_rows(score, model, precision='highest')
     # The golden ratio samples all lengths evenly at any time limit.
     order = [int(n * 0.618033988749895 * len(blocks)) % len(blocks) for n in range(4 * len(blocks))]
     spent, pairs, words = 0.0, 0, 0

@@ -15,6 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.epochs = 30
     config.batch_size = 128  # pairs, summed over all devices; hard negatives are mined within the global batch
     config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
+    config.precision = 'high'  # of products of float32 arrays: 'default', 'high' or 'highest', see docs/precision.md
     config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
 
     # The data set: a `load` function in jitm.data and its arguments.
@@ -146,6 +147,7 @@ def get_config() -> ml_collections.ConfigDict:
         member='target',  # the member whose rsum selects the best checkpoint
         every_steps=ml_collections.config_dict.placeholder(int),  # also evaluates every this many steps
         dtype='float32',  # of the encodings that are scored, or 'bfloat16': less exact, faster, half the memory
+        precision='highest',  # of products of float32 arrays in evaluation and mining; others change rankings
     )
 
     # Settings without influence on any number; a run can be resumed with other values.

@@ -14,7 +14,7 @@ from annotated_types import Ge, Interval
 
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.hints import check_value
-from jitm.types import DTYPES, Count, Index
+from jitm.types import DTYPES, Count, Index, Precision
 
 OLD_KEYS = {'rounds', 'rankings'}  # of configs before checkpoint format 4
 _ATTENTION = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1}
@@ -33,6 +33,10 @@ REMOVED = {  # a section, or the function or class that it names -> keys that it
     'offline.adaptive_offline_quintuplet': {'detach': False, 'clamp': False},
     'distillation.rank_distillation': {'length': 4},
 }
+ADDED = {  # a section -> keys that earlier versions lacked, and their defaults
+    **{section: {'precision': 'high'} for section in ('', 'stages.first')},
+    **{section: {'precision': 'highest'} for section in ('evaluation', 'stages.first.evaluation')},
+}
 
 
 class VocabularyKeys(TypedDict):
@@ -49,6 +53,7 @@ class EvaluationKeys(TypedDict):
     member: str
     every_steps: Count | None
     dtype: Literal[*DTYPES]
+    precision: Precision
 
 
 class RunKeys(TypedDict):
@@ -76,6 +81,7 @@ class StageConfig(TypedDict):
     epochs: Count
     batch_size: Annotated[int, Ge(2)]  # one pair has no negatives
     drop_last: bool
+    precision: Precision
     length_multiple: Count
     vocabulary: VocabularyKeys
     augmentation: dict
@@ -233,7 +239,7 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_current(config: Any, workdir: Any) -> dict[str, Any]:
-    """Returns the saved config of a run without the keys of earlier versions whose value is fixed now.
+    """Returns the saved config of a run of this or an earlier version with the keys of this version.
 
     Args:
       config: The content of `config.json`.
@@ -246,13 +252,13 @@ def as_current(config: Any, workdir: Any) -> dict[str, Any]:
         raise UserError(f'{workdir} holds a run of an older format; train it again with this version in a new workdir')
     if not isinstance(config, Mapping) or not config:
         raise UserError(f'{workdir / "config.json"} is damaged; restore it, or choose a new workdir')
-    return _without_removed(config, workdir)
+    return _with_current_keys(config, workdir)
 
 
-def _without_removed(section: Mapping[str, Any], workdir: Any, where: str = '') -> dict[str, Any]:
+def _with_current_keys(section: Mapping[str, Any], workdir: Any, where: str = '') -> dict[str, Any]:
     names = (where.rpartition('.')[2], section.get('name'), section.get('loss'))
     fixed = {key: value for name in names if isinstance(name, str) for key, value in REMOVED.get(name, {}).items()}
-    current = {}
+    current = dict(ADDED.get(where, {}))
     for key, value in section.items():
         path = f'{where}.{key}'.lstrip('.')
         if key in fixed and value != fixed[key]:
@@ -261,7 +267,7 @@ def _without_removed(section: Mapping[str, Any], workdir: Any, where: str = '') 
                 'use the version that trained it'
             )
         if isinstance(value, Mapping):
-            current[key] = _without_removed(value, workdir, path)
+            current[key] = _with_current_keys(value, workdir, path)
         elif key not in fixed:
             current[key] = value
     return current

@@ -18,6 +18,7 @@ import jitm
 from jitm import processes
 from jitm.errors import UserError
 from jitm.place import JOINING, Place
+from jitm.types import Precision
 
 T = TypeVar('T')
 AXIS = 'batch'
@@ -191,11 +192,16 @@ def gather_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
     return all_gather(tree) if _in_data_parallel() else tree
 
 
-def data_parallel(step: Callable) -> Callable:
+def data_parallel(step: Callable, precision: Precision) -> Callable:
     """Compiles `step(state, batch)` for all devices of all processes by `pmap`, donating the state.
 
     The state is not stacked: input and output are one copy on each device. The batch has the layout of `put_batch`.
+
+    Args:
+      step: The function.
+      precision: That of its products of float32 arrays which do not state one, see `jax.default_matmul_precision`.
     """
+    step = jax.default_matmul_precision(precision)(step)  # while it is traced
     return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
@@ -233,7 +239,7 @@ def num_local_devices() -> int:
 
 
 @functools.lru_cache(maxsize=128)
-def map_rows(function: Callable, *static: Hashable) -> Callable:
+def map_rows(function: Callable, *static: Hashable, precision: Precision) -> Callable:
     """Compiles `function(*static, rows, *shared)` for the devices of this process, with the rows split evenly.
 
     Calls with equal arguments return the same function, so that it is compiled once for each shape in a process.
@@ -241,12 +247,14 @@ def map_rows(function: Callable, *static: Hashable) -> Callable:
     Args:
       function: A function of a module. It maps rows, leaves [N, ...], and shared arguments to results, leaves [N, ...].
       *static: Its first arguments, such as a model.
+      precision: That of its products, see `data_parallel`.
 
     Returns:
       A function of rows in the layout of `put_rows`, and of shared arguments in that of `put_everywhere`.
     """
     split, whole = jax.P(AXIS), jax.P()
 
+    @jax.default_matmul_precision(precision)
     def mapped(rows: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
         specs = {'in_specs': (split, *[whole] * len(shared)), 'out_specs': split, 'check_vma': False}
         return jax.shard_map(functools.partial(function, *static), mesh=_local_mesh(), **specs)(rows, *shared)

@@ -5,7 +5,7 @@ Q queries, C candidates of a ranking, A anchors; N pairs of an image with a text
 of the vocabulary.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import chex
 import jax.numpy as jnp
@@ -43,6 +43,9 @@ PerText = chex.Array
 """float [N], a number for each text."""
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
+PRECISIONS = ('default', 'high', 'highest')  # of products of float32 arrays, see docs/precision.md
+Precision = Literal[*PRECISIONS]
+UNNAMED_PRECISION = {'precision': 'highest'}  # of results of earlier versions, which do not name it
 
 
 class Images(struct.PyTreeNode):

@@ -107,7 +107,8 @@ def main() -> None:
             sources = (shortlist_source(8, 5),)
             pipeline = dataclasses.replace(pipeline, relevance=None, num_extra=8)
         parts = {'members': members, 'terms': terms, 'sources': sources}
-        step = parallel.data_parallel(functools.partial(train_step, **parts, seed=0, steps_per_epoch=2, epochs=2))
+        step = functools.partial(train_step, **parts, seed=0, steps_per_epoch=2, epochs=2)
+        step = parallel.data_parallel(step, 'highest')
         if name not in states_of:
             whole = pipeline.batch(0)
             states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)

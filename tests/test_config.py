@@ -62,6 +62,13 @@ def test_differences_ignore_run_and_paths():
     ]
 
 
+def test_keys_that_earlier_versions_lacked_have_their_defaults():
+    config, earlier = (config_lib.to_json(load('aoq:vsepp,offtri,f30k')) for _ in range(2))
+    for stage in (earlier, earlier['stages']['first']):
+        del stage['precision'], stage['evaluation']['precision']
+    assert config_lib.as_current(earlier, 'run') == config
+
+
 def test_keys_that_have_one_value_now_are_left_out_of_a_saved_config():
     scan = {
         'name': 'scan.SCAN',

@@ -763,7 +763,7 @@ def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, 
     assert setup.make_batch(0).texts.ids.shape[1] == 512
     model, state = setup.members['target'].model, setup.initial_state().members['target']
     variables = {'params': state.params, 'batch_stats': state.batch_stats}
-    options = ScoringOptions('float32', 4096)
+    options = ScoringOptions('float32', 4096, 'highest')
     scorer = scoring.Scorer(model, variables, setup.data.validation, setup.data.validation_tokens, options)
     read = []
     encoded = np.zeros((scorer._engine.texts_per_call, 4))

@@ -87,6 +87,8 @@ BAD = [
     ('members.target.learn_from', 'target', "is 'target'; it must be a tuple of names"),
     ('candidates.same_image', 'negativ', 'take one of negative, positive, ignored'),
     ('evaluation.dtype', 'float16', "is 'float16'; take one of float32, bfloat16"),
+    ('evaluation.precision', 'fast', "is 'fast'; take one of default, high, highest"),
+    ('precision', None, 'is None; take one of default, high, highest'),
     ('evaluation.split', '../tiny/dev', "the split is '../tiny/dev'; give the name of one"),
     ('run.log_every', None, 'is None; it must be an integer'),
     ('stages', [], 'is []; it must be a dict'),

@@ -42,8 +42,8 @@ FLAGS = {
     'images': shared.text('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
     'crops': shared.number('1 for the centre of each photo, 10 for ten crops.', 1),
-    'precision': shared.choice(('float32', 'float16'), 'Of the features.', 'float32'),
-    **shared.common('workdir', 'step', 'member', 'data_root', 'compilation_cache'),
+    'dtype': shared.choice(('float32', 'float16'), 'Of the features.', 'float32'),
+    **shared.common('workdir', 'step', 'member', 'data_root', 'precision', 'compilation_cache'),
 }
 
 
@@ -68,14 +68,14 @@ def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagVal
 
 
 def _make_network(
-    config: Mapping[str, Any], member: str, splits: Iterable[Split], values: flags.FlagValues
+    config: Mapping[str, Any], member: str, splits: Iterable[Split], *computed: int | str
 ) -> networks.FeatureNetwork:
-    """Returns the network with which a config starts to train."""
+    """Returns the network with which a config starts to train; the last arguments are those of `networks.of_config`."""
     reads = networks.model_of_pixels(config, member, imports=True).reads
     for split in splits:
         check_images(split, reads)
     image_size = next(iter(splits)).pixels.shape[1:3]
-    network = networks.of_config(config, member, image_size, values.crops, values.precision)
+    network = networks.of_config(config, member, image_size, *computed)
     if not config['initialize']['image'] and not config['members'][member].get('init_from'):
         logging.warning('the network has random parameters: set initialize.image, or give --workdir')
     return network
@@ -110,13 +110,15 @@ def main(values: flags.FlagValues) -> None:
     folder, run = Path(values.out), None
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
-        network = networks.of_run(run, values.crops, values.precision)
     config = config_lib.check(values.config.to_dict()) if run is None else run.config
+    computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
         splits = _read_splits(config['data'], run, values)
         if run is None:
             member = values.member or config['evaluation']['member']
-            network = _make_network(config, member, splits.values(), values)
+            network = _make_network(config, member, splits.values(), *computed)
+        else:
+            network = networks.of_run(run, *computed)
         warnings = [warning for split in splits.values() for warning in features.check(network, split)]
         features.output_folder(folder, splits)  # before the first one is encoded
         for warning in dict.fromkeys(warnings):  # each of them once

@@ -43,7 +43,7 @@ FLAGS = {
     'compare_systems': shared.words('Print the published results of these systems only, e.g. vse,selhn.', []),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
-    **shared.common('output', 'dtype', 'memory_mb', 'compilation_cache'),
+    **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
 
 
@@ -103,7 +103,7 @@ def main(values: flags.FlagValues) -> None:
     """Prints the metrics and writes the report."""
     parallel.use_all_cores()
     folder = shared.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
-    options, finished = ScoringOptions(values.dtype, values.memory_mb), FinishedBlocks(folder)
+    options, finished = ScoringOptions(values.dtype, values.memory_mb, values.precision), FinishedBlocks(folder)
     busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
     explained = explanation = compared = None
     with interruptible(finished.path), contextlib.ExitStack() as stack:

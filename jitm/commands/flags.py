@@ -18,7 +18,7 @@ from jitm.outputs import OutputFolder
 from jitm.place import slurm_place, tpu_place
 
 WIDTH = 100
-DTYPES = ('float32', 'bfloat16')
+DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # of `jitm.types`, which imports jax
 PROCESS_FLAGS = ('coordinator', 'num_processes', 'process_id')
 
 Flag = Callable[..., Any]  # defines a flag, given its name and `flag_values`
@@ -67,7 +67,8 @@ SHARED = {
     'member': text('The model of `members` to load; the validated one if not given.'),
     'data_root': text('The data folder, if it has moved since training.'),
     'output': text('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
-    'dtype': choice(DTYPES, 'Precision of the encodings; as in the validation if not given.'),
+    'dtype': choice(DTYPES, 'The dtype of the encodings; as in the validation if not given.'),
+    'precision': choice(PRECISIONS, 'Of products of float32 arrays; as in the validation if not given.'),
     'memory_mb': count('Memory budget for scoring in MiB; run.memory_mb of the config if not given.'),
     'compilation_cache': switch(
         'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm/compiled, for the next start.',
@@ -122,7 +123,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     Raises:
       UserError: if it holds something else.
     """
-    names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'data_root')
+    names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'precision', 'data_root')
     given = {name: values[name].value for name in names if name in values}
     path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given, **further)
     return OutputFolder(path, saved.EVALUATION)

@@ -27,7 +27,7 @@ FLAGS = {
     'top_h_texts': shared.count('Captions mined for each image.', 300),
     'top_h_images': shared.count('Images mined for each caption.', 60),
     'split': shared.text('The split to mine.', 'train'),
-    **shared.common('step', 'data_root', 'dtype', 'memory_mb', 'compilation_cache', *shared.PROCESS_FLAGS),
+    **shared.common('step', 'data_root', 'dtype', 'precision', 'memory_mb', 'compilation_cache', *shared.PROCESS_FLAGS),
 }
 
 
@@ -46,7 +46,7 @@ def main(values: flags.FlagValues) -> None:
             folder,
             top_h_texts=values.top_h_texts,
             top_h_images=values.top_h_images,
-            options=ScoringOptions(values.dtype, values.memory_mb),
+            options=ScoringOptions(values.dtype, values.memory_mb, values.precision),
             report=ProgressPrinter(),
         )
     if parallel.is_primary():

@@ -23,7 +23,7 @@ from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_CO
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
 from jitm.evaluation.retrieval import evenly_spaced
-from jitm.inference.options import ScoringOptions
+from jitm.inference.options import ScoringOptions, precision_of
 from jitm.inference.pair_scorer import PairScorer
 from jitm.outputs import OutputFolder
 from jitm.report import explanations
@@ -45,7 +45,7 @@ FLAGS = {
     'scene_graphs': shared.text('JSON of the scene graphs; parsed by rules if not given.', ''),
     'perplexity': shared.switch('Also compute pseudo-perplexities with the head mlm.'),
     'show': shared.count('Show the words of this many captions of each kind.'),
-    **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'memory_mb', 'compilation_cache'),
+    **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
 
 
@@ -85,7 +85,12 @@ def _load_run(values: flags.FlagValues) -> Run:
 
 
 def _describe_protocol(
-    run: Run, generator: TrainedGenerator | None, split: Split, count: int, values: flags.FlagValues, dtype: str
+    run: Run,
+    generator: TrainedGenerator | None,
+    split: Split,
+    count: int,
+    values: flags.FlagValues,
+    options: ScoringOptions,
 ) -> dict[str, Any]:
     """Returns what the metrics depend on, as JSON."""
     return {
@@ -101,7 +106,7 @@ def _describe_protocol(
         'ties': 'count against the caption',
         'token_positions': 'special tokens left out',
         'perplexity': "pseudo-perplexity by the model's own head mlm; one perturbed caption of each caption",
-        'dtype': dtype,
+        **precision_of(run, options),
         'runs': describe_runs([run]),
         'generated_by': describe_runs([generator.run])[0] if generator else None,
         'generator': describe_runs([generator.generator])[0] if generator else None,
@@ -138,10 +143,10 @@ def main(values: flags.FlagValues) -> None:
         min_count=values.min_count,
         concreteness=values.concreteness,
     )
-    dtype = values.dtype or run.config['evaluation']['dtype']
-    scorer = PairScorer(run, split, ScoringOptions(dtype, values.memory_mb), report=ProgressPrinter())
+    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
+    scorer = PairScorer(run, split, options, report=ProgressPrinter())
     report = evaluate(scorer, split, texts, sets, perplexity=values.perplexity)
-    report['protocol'] = _describe_protocol(run, generator, split, count, values, dtype)
+    report['protocol'] = _describe_protocol(run, generator, split, count, values, options)
     with folder.replacing('words.json') as file:
         file.write((json.dumps(report, indent=2) + '\n').encode())
     if values.show:

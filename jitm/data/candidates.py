@@ -12,7 +12,7 @@ from jitm.data.splits import Split, as_recorded
 from jitm.errors import ArgumentError, UserError
 from jitm.files import hash_arrays, open_file, parse_json
 from jitm.outputs import OutputFolder
-from jitm.types import Count
+from jitm.types import UNNAMED_PRECISION, Count
 
 KIND = 'a set of mined negatives'
 MANIFEST = 'manifest.json'
@@ -78,7 +78,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = None
     if not isinstance(manifest, dict) or not isinstance(manifest.get('data'), dict):
         raise UserError(f'{folder / MANIFEST} is damaged; mine again')
-    return manifest
+    return UNNAMED_PRECISION | manifest
 
 
 def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> np.ndarray:

@@ -17,11 +17,21 @@ from jitm.data.arrays import INTEGERS, check_finite, count_repeats, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
-from jitm.types import Count, NotNegative
+from jitm.types import UNNAMED_PRECISION, Count, NotNegative
 
 FEATURES = '_ims.npy'
 MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
-ENCODED_BY = {'network', 'parameters', 'crops', 'dtype', 'image_size', 'short_side', 'interpolation', 'origin'}
+ENCODED_BY = {
+    'network',
+    'parameters',
+    'crops',
+    'dtype',
+    'precision',
+    'image_size',
+    'short_side',
+    'interpolation',
+    'origin',
+}
 SHARED = 'boxes.npy', 'dataset.txt'  # by all splits of a folder
 _OTHERS = '_caps.txt', '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
 
@@ -110,7 +120,7 @@ def _read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
     """Returns what encoded a split; None if that is not known."""
     try:
         with open_file(os.path.join(root, MANIFEST)) as file:
-            entry = parse_json(file.read())[split]
+            entry = UNNAMED_PRECISION | parse_json(file.read())[split]
         return {key: entry[key] for key in sorted(ENCODED_BY)}
     except (OSError, ValueError, TypeError, KeyError):
         return None

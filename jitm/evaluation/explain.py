@@ -17,24 +17,25 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
 from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
-from jitm.types import Images, Texts
+from jitm.types import Images, Precision, Texts
 
 TOP_IMAGES = 4  # per caption; the word-level outputs are those of the first
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _attention(
-    model: CrossAttentionMatcher, variables: chex.ArrayTree, images: Images, texts: Texts
+    model: CrossAttentionMatcher, precision: Precision, variables: chex.ArrayTree, images: Images, texts: Texts
 ) -> dict[str, chex.Array]:
     def attend(model: CrossAttentionMatcher) -> dict[str, chex.Array]:
         return model.attention_pairwise(model.encode_image(images), model.encode_text(texts))
 
-    return model.apply(variables, method=attend)
+    with jax.default_matmul_precision(precision):
+        return model.apply(variables, method=attend)
 
 
 def has_word_outputs(run: Run) -> bool:
@@ -91,7 +92,7 @@ class WordOutputs:
           split: The images.
           options: Precision and memory.
         """
-        self._run, self._split = run, split
+        self._run, self._split, self._precision = run, split, resolve_options(run, options).precision
         self._scorer = PairScorer(run, split, options) if has_heads(run.model, WORD_HEADS) else None
         self._variables = jax.device_put(run.variables) if self._scorer is None else None
 
@@ -109,7 +110,7 @@ class WordOutputs:
         length, regions = len(ids), int(self._split.counts[image])
         texts = Texts(np.pad(ids, (0, padded_length - length))[None], np.array([length], np.int32))
         features = take_images(self._split, np.array([image]), self._run.model.reads)
-        attention = _attention(self._run.model, self._variables, features, texts)
+        attention = _attention(self._run.model, self._precision, self._variables, features, texts)
         return {
             'words': [self._run.vocabulary.words[word] for word in ids],
             'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},

@@ -12,7 +12,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import reranking
 from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, precision_of, share_precision
 from jitm.inference.scoring import Scorer, make_scorer
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
@@ -32,11 +32,6 @@ class Shortlist:
 
     runs: Sequence[Run]
     top_m: int
-
-
-def _ensemble_options(runs: Sequence[Run], options: ScoringOptions) -> ScoringOptions:
-    """Sets the default dtype of all runs to that of the first."""
-    return dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
 
 
 def check_vectors(runs: Sequence[Run]) -> None:
@@ -77,8 +72,8 @@ def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split)
 def vectors_of(
     runs: Sequence[Run], split: Split, options: ScoringOptions = DEFAULT_OPTIONS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns `encode_vectors` of some runs as float32; the default dtype of the encodings is that of the first run."""
-    options = _ensemble_options(runs, options)
+    """Returns `encode_vectors` of some runs as float32; the default precision is that of the first run."""
+    options = share_precision(runs, options)
     images, texts = encode_vectors(runs, [make_scorer(run, split, options) for run in runs], split)
     return np.asarray(images, np.float32), np.asarray(texts, np.float32)
 
@@ -97,7 +92,7 @@ def mean_scores(
     Args:
       runs: Runs that can read the split.
       split: Images and texts.
-      options: Precision and memory; the default dtype of all runs is that of the first.
+      options: Precision and memory; the default precision of all runs is that of the first.
       pairs: bool [I, T], the pairs to score, the others get -inf; None for all.
       finished: Finished blocks, from which an interrupted command resumes; None to keep none.
       report: Called after each block.
@@ -105,7 +100,7 @@ def mean_scores(
     Raises:
       UserError: see `make_scorer`, or if a score is not finite.
     """
-    options = _ensemble_options(runs, options)
+    options = share_precision(runs, options)
     scorers = [make_scorer(run, split, options, pairs) for run in runs]
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
     for scorer in scorers:
@@ -141,7 +136,7 @@ def describe_protocol(
         'texts': split.num_texts // folds,
         'folds': folds,
         'ties': TIES,
-        'dtype': resolve_options(runs[0], options).dtype,
+        **precision_of(runs[0], options),
         'runs': describe_runs(runs),
         'inputs': [describe_inputs(run) for run in runs],
     }
@@ -164,7 +159,7 @@ def evaluate_runs(
       split: Images and texts of this data set, see `runs.run.read_split`.
       folds: The images are split into this many consecutive parts, whose metrics are averaged.
       shortlist: Selects the pairs to score; None to score all.
-      options: Precision and memory; the default dtype is that of the first run.
+      options: Precision and memory; the default precision is that of the first run.
       finished: Finished blocks, from which an interrupted command resumes; None to keep none.
       report: Called after each block.
 
@@ -186,7 +181,7 @@ def evaluate_runs(
     sims = score(runs, pairs=candidates.pairs)
     protocol['shortlist'] = {
         'runs': describe_runs(shortlist.runs),
-        'dtype': resolve_options(shortlist.runs[0], options).dtype,
+        **precision_of(shortlist.runs[0], options),
         'top_m': shortlist.top_m,
         'pairs': int(np.count_nonzero(candidates.pairs)),
         'total_pairs': sims.size,

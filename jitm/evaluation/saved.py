@@ -51,6 +51,7 @@ def folder_of(
     top_m: int | None = None,
     step: int | None = None,
     dtype: str | None = None,
+    precision: str | None = None,
     data_root: str | None = None,
 ) -> Path:
     """Returns the default output folder of an evaluation, whose name has what differs from the defaults.
@@ -63,11 +64,12 @@ def folder_of(
       member: The model, None for the validated one.
       top_m: Candidates of a query in the shortlist, None without one.
       step: The checkpoint, None for the best.
-      dtype: The precision, None for that of the validation.
+      dtype: The dtype of the encodings, None for that of the validation.
+      precision: The precision of products, None for that of the validation.
       data_root: The data folder, None for that of training.
     """
     words = [split, f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
-    words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '']
+    words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '', precision or '']
     if data_root:
         root = Path(data_root).resolve()
         words.append(f'{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:6]}')

@@ -11,7 +11,7 @@ from jitm.data.reading import bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.errors import UserError
-from jitm.inference.engine import Engine, SelectedPairs, score_selected
+from jitm.inference.engine import Engine, SelectedPairs
 
 MAX_TEXTS = 128  # of a block
 MAX_VECTORS = 4096  # texts of a block of a dual encoder, so that most calls of the encoder are full
@@ -112,7 +112,7 @@ class BlockMemory:
         # The scores.
         if self._only_selected:
             index = jax.ShapeDtypeStruct((shape.pairs_per_call * devices,), np.int32)
-            compiled, rows = parallel.map_rows(score_selected, engine.model), SelectedPairs(images, index, index)
+            compiled, rows = engine.selected_scorer, SelectedPairs(images, index, index)
         else:
             compiled, rows = engine.scorer, images
         score = parallel.memory_of(compiled, rows, engine.variables, texts)

@@ -20,7 +20,7 @@ from jitm.inference.padding import batches, concatenate, fill, first, num_items,
 from jitm.layers.linear import product
 from jitm.models import tiling
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
-from jitm.types import DTYPES
+from jitm.types import DTYPES, Precision
 
 IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
 SHORT_CALL = 16  # texts of a call on a CPU, where products have a row for each word of each text
@@ -91,11 +91,13 @@ class Engine:
       model: The model.
       variables: Its parameters and statistics, on every device.
       dtype: The dtype of the encodings, a key of `DTYPES`; scores are float32.
+      precision: The precision of products of float32 arrays.
     """
 
-    def __init__(self, model: Matcher, variables: chex.ArrayTree, dtype: str):
+    def __init__(self, model: Matcher, variables: chex.ArrayTree, dtype: str, precision: Precision):
         """Moves the parameters to the devices."""
-        self.model, self.variables, self.dtype = model, parallel.put_state(variables), dtype
+        self.model, self.variables = model, parallel.put_state(variables)
+        self.dtype, self.precision = dtype, precision
 
     @property
     def is_dual(self) -> bool:
@@ -119,12 +121,17 @@ class Engine:
 
     def encoder(self, method: str) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:
         """Returns the compiled `encode` of 'encode_image' or 'encode_text': `(items, variables) -> encodings`."""
-        return parallel.map_rows(encode, self.model, method, self.dtype)
+        return parallel.map_rows(encode, self.model, method, self.dtype, precision=self.precision)
 
     @property
     def scorer(self) -> Callable[[Encoding, chex.ArrayTree, Encoding], chex.Array]:
         """The compiled `score`: `(images, variables, texts) -> scores [I, T]`."""
-        return parallel.map_rows(score, self.model)
+        return parallel.map_rows(score, self.model, precision=self.precision)
+
+    @property
+    def selected_scorer(self) -> Callable[[SelectedPairs, chex.ArrayTree, Encoding], chex.Array]:
+        """The compiled `score_selected`: `(pairs, variables, texts) -> scores [N]`."""
+        return parallel.map_rows(score_selected, self.model, precision=self.precision)
 
     def padded_length(self, lengths: np.ndarray) -> int:
         """Returns the length to which texts are padded that are encoded together."""
@@ -213,7 +220,7 @@ class Engine:
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding) -> np.ndarray:
         """Scores image n with text n, in calls of few sizes: float32 [N]."""
-        compiled = parallel.map_rows(score_pairs, self.model)
+        compiled = parallel.map_rows(score_pairs, self.model, precision=self.precision)
         return concatenate([self._padded(compiled, batch) for batch in batches((images, texts), SCORED_PER_CALL)])
 
     def _padded(self, compiled: Callable, items: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:

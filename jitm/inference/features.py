@@ -21,7 +21,7 @@ from jitm.files import locked, parse_json
 from jitm.inference.networks import CROPS, FeatureNetwork, check_model
 from jitm.models.matcher import Matcher
 from jitm.outputs import OutputFolder
-from jitm.types import Images
+from jitm.types import UNNAMED_PRECISION, Images
 
 KIND = 'a set of encoded features'
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
@@ -109,7 +109,7 @@ def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str
     """
     if known is None:
         raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
-    wanted, known = config_lib.flatten(wanted), config_lib.flatten(known)
+    wanted, known = config_lib.flatten(wanted), config_lib.flatten(UNNAMED_PRECISION | known)
     if wanted.keys() - known.keys():
         raise UserError(
             f'{path} was encoded by an earlier version, which did not record all that the features depend on: choose '
@@ -202,7 +202,7 @@ def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter
             if not finite.all():
                 name = f'{split.image_ids[written + int(np.argmin(finite))]} of {split.name}'
                 half = features.dtype == np.float16
-                remedy = 'take --precision float32' if half else 'check the weights of the network'
+                remedy = 'take --dtype float32' if half else 'check the weights of the network'
                 raise UserError(f'{name} has features that are not finite in {features.dtype}: {remedy}')
             append(features[:, 0] if regions == 1 else features)
             written += len(features)

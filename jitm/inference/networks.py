@@ -22,7 +22,7 @@ from jitm.layers.normalization import l2_normalize
 from jitm.models.make import make_model, member_model, model_keys
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
-from jitm.types import Images
+from jitm.types import UNNAMED_PRECISION, Images, Precision
 
 CROPS = (1, 10)
 IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
@@ -39,6 +39,7 @@ class FeatureNetwork:
       variables: The parameters and statistics of `image`.
       crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
       dtype: The dtype of the features, 'float32' or 'float16'.
+      precision: The precision of the products that compute them.
       origin: Where the parameters are from, as JSON: `workdir`, `step` and `member` of a run, or a `config` and its
         `member`.
     """
@@ -47,13 +48,20 @@ class FeatureNetwork:
     variables: chex.ArrayTree
     crops: int
     dtype: str
+    precision: Precision
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """Everything besides the images that the features depend on, as JSON."""
         parameters = hash_arrays(jax.tree.leaves(jax.device_get(self.variables)))
-        return {'network': repr(self.model.image), 'parameters': parameters, 'crops': self.crops, 'dtype': self.dtype}
+        return {
+            'network': repr(self.model.image),
+            'parameters': parameters,
+            'crops': self.crops,
+            'dtype': self.dtype,
+            'precision': self.precision,
+        }
 
     @property
     def images_per_call(self) -> int:
@@ -70,7 +78,7 @@ class FeatureNetwork:
           The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
           `normalize_features` is set.
         """
-        compiled = parallel.map_rows(_features, self.model)
+        compiled = parallel.map_rows(_features, self.model, precision=self.precision)
         waiting: list[tuple[int, chex.Array]] = []
         for pixels in batches:
             padded = parallel.put_rows(pad(pixels, self.images_per_call))
@@ -116,7 +124,7 @@ def _image_part(variables: Mapping[str, chex.ArrayTree]) -> dict[str, chex.Array
     return {part: {'image': variables[part]['image']} for part in PARTS if 'image' in variables.get(part, {})}
 
 
-def of_run(run: Run, crops: int, dtype: str) -> FeatureNetwork:
+def of_run(run: Run, crops: int, dtype: str, precision: Precision) -> FeatureNetwork:
     """Returns the network of a trained run; for the arguments see `FeatureNetwork`.
 
     Raises:
@@ -124,7 +132,7 @@ def of_run(run: Run, crops: int, dtype: str) -> FeatureNetwork:
     """
     check_model(run.model)
     origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
-    return FeatureNetwork(run.model, _image_part(run.variables), crops, dtype, origin)
+    return FeatureNetwork(run.model, _image_part(run.variables), crops, dtype, precision, origin)
 
 
 def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = False) -> Matcher:
@@ -147,7 +155,12 @@ def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = Fals
 
 
 def of_config(
-    config: Mapping[str, Any], member: str, image_size: tuple[int, int], crops: int, dtype: str
+    config: Mapping[str, Any],
+    member: str,
+    image_size: tuple[int, int],
+    crops: int,
+    dtype: str,
+    precision: Precision,
 ) -> FeatureNetwork:
     """Returns the network with which a config starts to train.
 
@@ -157,6 +170,7 @@ def of_config(
       image_size: H and W of the pixels.
       crops: See `FeatureNetwork`.
       dtype: See `FeatureNetwork`.
+      precision: See `FeatureNetwork`.
 
     Raises:
       UserError: if the model has no network that reads pixels, or its weights cannot be read.
@@ -184,7 +198,8 @@ def of_config(
         'members': {**config['members'], member: section},
         'initialize': {**config['initialize'], 'image': weights},
     }
-    return FeatureNetwork(model, variables, crops, dtype, {'config': config_lib.to_json(described), 'member': member})
+    origin = {'config': config_lib.to_json(described), 'member': member}
+    return FeatureNetwork(model, variables, crops, dtype, precision, origin)
 
 
 def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> FeatureNetwork:
@@ -198,6 +213,7 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
     Raises:
       UserError: if it cannot be read, or is another network.
     """
+    encoded_by = UNNAMED_PRECISION | encoded_by
     features = f'{workdir} was trained on features of a network'
     remedy = 'name its run directory, or its file of weights, with --encoder (jitm.load: encoder)'
     try:
@@ -214,13 +230,13 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
 
 
 def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None) -> FeatureNetwork:
-    origin, crops, dtype = (encoded_by[key] for key in ('origin', 'crops', 'dtype'))
+    origin, *computed = (encoded_by[key] for key in ('origin', 'crops', 'dtype', 'precision'))
     if 'workdir' in origin:
-        return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), crops, dtype)
+        return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), *computed)
     config, member = config_lib.check(config_lib.as_current(origin['config'], workdir)), origin['member']
     if moved and config['members'][member].get('init_from'):
         section = {**config['members'][member], 'init_from': str(moved)}
         config = {**config, 'members': {**config['members'], member: section}}
     elif moved:
         config = {**config, 'initialize': {**config['initialize'], 'image': str(moved)}}
-    return of_config(config, member, tuple(encoded_by['image_size']), crops, dtype)
+    return of_config(config, member, tuple(encoded_by['image_size']), *computed)

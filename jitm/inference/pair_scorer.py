@@ -14,7 +14,7 @@ from jitm import parallel
 from jitm.data.reading import pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.inference.padding import batches, fill, first
 from jitm.inference.scoring import make_scorer
 from jitm.models import tiling
@@ -132,6 +132,7 @@ class PairScorer:
         """
         self.run = run
         self._scorer = make_scorer(run, split, options)
+        self._precision = resolve_options(run, options).precision
         self._variables = parallel.put_everywhere(run.variables)
         self._report = report
 
@@ -198,7 +199,7 @@ class PairScorer:
         """Yields the rows int [M] of some pairs of similar length, and the outputs for them, leaves [M, ...]."""
         scorer, run = self._scorer, self.run
         shape, padded_length = scorer.shape, scorer.padded_length
-        compiled = parallel.map_rows(_read_pairs, output, run.model, len(run.vocabulary))
+        compiled = parallel.map_rows(_read_pairs, output, run.model, len(run.vocabulary), precision=self._precision)
         start_time, done = time.perf_counter(), 0
         # The images that occur are encoded block by block.
         for block_images in batches(np.unique(images), shape.images):

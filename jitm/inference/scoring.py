@@ -19,8 +19,8 @@ from jitm.data.text import Tokens
 from jitm.files import hash_arrays
 from jitm.inference.block_shape import BlockMemory
 from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.engine import Engine, SelectedPairs, score_selected
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, check_dtype, resolve_options
+from jitm.inference.engine import Engine, SelectedPairs
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, check_options, resolve_options
 from jitm.inference.padding import concatenate, fill, first, pad
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
@@ -51,14 +51,14 @@ class Scorer:
           variables: Its parameters and statistics.
           split: The images.
           tokens: The texts of the split.
-          options: Dtype and memory budget; neither may be None.
+          options: Precision and memory budget; none of them may be None.
           pairs: The pairs to score, bool [I, T]; None for all.
 
         Raises:
-          UserError: if the smallest block does not fit, or the dtype is unknown.
+          UserError: if the smallest block does not fit, or the dtype or the precision is unknown.
         """
-        check_dtype(options.dtype)
-        self._engine, self._options = Engine(model, variables, options.dtype), options
+        check_options(options)
+        self._engine = Engine(model, variables, options.dtype, options.precision)
         self._split, self._tokens = split, tokens
         self._pairs = None if pairs is None or pairs.all() else pairs
         self._by_length = np.argsort(tokens.lengths, kind='stable')
@@ -109,7 +109,7 @@ class Scorer:
         return self._engine.padded_length(lengths)
 
     def cache_key(self) -> dict[str, Any]:
-        """Returns everything that the blocks depend on, as JSON: model, parameters, data, shapes and dtype."""
+        """Returns everything that the blocks depend on, as JSON: model, parameters, data, shapes and precision."""
         arrays = jax.tree.leaves(jax.device_get(self._engine.variables))
         arrays += [self._split.counts] if 'regions' in self._engine.model.reads else []
         arrays += [self._tokens.ids, self._tokens.starts]
@@ -120,7 +120,8 @@ class Scorer:
             'arrays': hash_arrays(arrays),
             'split': self._split.identity,
             'block': list(self.shape),
-            'dtype': self._options.dtype,
+            'dtype': self._engine.dtype,
+            'precision': self._engine.precision,
         } | ({} if self._pairs is None else {'pairs': hash_arrays([self._pairs])})
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -157,7 +158,7 @@ class Scorer:
         """Scores the selected pairs of a block, bool [N, M]: float32 [N, M], -inf elsewhere."""
         images, texts = self._encode_block(rows, columns)
         texts = parallel.put_everywhere(texts)
-        compiled = parallel.map_rows(score_selected, self._engine.model)
+        compiled = self._engine.selected_scorer
         # Device d scores the pairs starts[d] to starts[d + 1], those of the images that it holds.
         devices, size = parallel.num_local_devices(), self.shape.pairs_per_call
         images_per_device = self.shape.images // devices
@@ -271,6 +272,6 @@ def similarity_matrix(
       float32 [I, T].
 
     Raises:
-      UserError: if the memory is too little, or the dtype is unknown.
+      UserError: if the memory is too little, or the dtype or the precision is unknown.
     """
     return Scorer(model, variables, split, tokens, options).score_together()

@@ -16,10 +16,10 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
 
 
 def product(equation: str, x: chex.Array, y: chex.Array) -> chex.Array:
-    """Returns the `einsum` of two arrays, computed in the precision of the second one, as float32 or wider."""
+    """Returns the `einsum` of two arrays, computed in the dtype of the second one, as float32 or wider."""
     y = jnp.asarray(y)  # without x64 an array of NumPy becomes float32
     wide = jnp.promote_types(y.dtype, jnp.float32)
-    return jnp.einsum(equation, x.astype(y.dtype), y, precision=jax.lax.Precision.HIGHEST, preferred_element_type=wide)
+    return jnp.einsum(equation, x.astype(y.dtype), y, preferred_element_type=wide)
 
 
 class Linear(nn.Module):

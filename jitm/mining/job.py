@@ -1,6 +1,5 @@
 """A mining job: scores a split with trained runs, block by block, and resumes after an interruption."""
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -18,7 +17,13 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
+from jitm.inference.options import (
+    DEFAULT_OPTIONS,
+    ScoringOptions,
+    precision_of,
+    resolve_options,
+    share_precision,
+)
 from jitm.inference.scoring import make_scorer
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
@@ -46,7 +51,8 @@ def make_search(runs: Sequence[Run], split: Split, options: ScoringOptions) -> t
     if not all(isinstance(run.model, DualEncoder) for run in runs):
         return PairSearch(scorers, split), keys
     images, texts = encode_vectors(runs, scorers, split)
-    return ProductSearch(images, texts, split, memory_mb=resolve_options(runs[0], options).memory_mb), keys
+    options = resolve_options(runs[0], options)
+    return ProductSearch(images, texts, split, memory_mb=options.memory_mb, precision=options.precision), keys
 
 
 def check_top_h(split: Split, top_h_texts: int, top_h_images: int) -> None:
@@ -100,7 +106,7 @@ def describe(
         'data': split.identity,
         'top_h_texts': top_h_texts,
         'top_h_images': top_h_images,
-        'dtype': resolve_options(runs[0], options).dtype,
+        **precision_of(runs[0], options),
     }
 
 
@@ -185,7 +191,7 @@ def mine(
     check_top_h(split, top_h_texts, top_h_images)
     output = candidates_lib.output_folder(folder, split_name)
     output.check(_parts())
-    options = dataclasses.replace(options, dtype=resolve_options(runs[0], options).dtype)
+    options = share_precision(runs, options)
     manifest = describe(runs, split, top_h_texts, top_h_images, options)
     agreement.check_same(manifest | {'memory_mb': options.memory_mb, 'devices': parallel.num_local_devices()})
     search, keys = make_search(runs, split, options)

@@ -15,6 +15,7 @@ from jitm.errors import UserError
 from jitm.mining.search import group_size, rank_products
 from jitm.mining.state import Lists, MiningState
 from jitm.models.tiling import map_tiles
+from jitm.types import Precision
 
 MAX_QUERIES = 512  # per matrix product on each device
 TILES = 8  # matrix products per block
@@ -24,7 +25,7 @@ BLOCKS_IN_FLIGHT = 2  # while one core ranks the scores of one block, the other 
 class ProductSearch:
     """Searches both directions by inner products; each block multiplies a few queries with all candidates."""
 
-    def __init__(self, images: np.ndarray, texts: np.ndarray, split: Split, *, memory_mb: int):
+    def __init__(self, images: np.ndarray, texts: np.ndarray, split: Split, *, memory_mb: int, precision: Precision):
         """Chooses the number of queries per block.
 
         Args:
@@ -32,11 +33,12 @@ class ProductSearch:
           texts: [T, D].
           split: Images and texts.
           memory_mb: The MiB for the scores of blocks; the vectors need memory on top.
+          precision: The precision of the products of float32 vectors.
 
         Raises:
           UserError: if the memory does not hold the scores of one query per device.
         """
-        self._vectors, self._split = {'i2t': images, 't2i': texts}, split
+        self._vectors, self._split, self._precision = {'i2t': images, 't2i': texts}, split, precision
         max_queries = memory_mb * 2**20 // (BLOCKS_IN_FLIGHT * 4 * max(split.num_images, split.num_texts))
         devices = parallel.num_local_devices()
         self._tile = min(max_queries // devices, MAX_QUERIES)
@@ -97,7 +99,7 @@ class ProductSearch:
         padded_count = bucket(len(candidates), group)
         candidates = np.pad(candidates, [(0, padded_count - len(candidates)), (0, 0)])
         candidates = parallel.put_everywhere(candidates)
-        ranked = parallel.map_rows(rank, top_h, group, self._tile)
+        ranked = parallel.map_rows(rank, top_h, group, self._tile, precision=self._precision)
 
         def best(start: int) -> Lists:
             queries = np.minimum(np.arange(start, start + self._queries), len(vectors) - 1)

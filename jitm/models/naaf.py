@@ -192,7 +192,7 @@ class NAAF(CrossAttentionMatcher):
         best = best_similarities(scores, context_mask) - threshold
         decision = best
         if smoothing is not None:
-            decision = jnp.einsum('qmn,cqn->cqm', smoothing, best, precision=jax.lax.Precision.HIGHEST)
+            decision = jnp.einsum('qmn,cqn->cqm', smoothing, best)
         missing = jnp.where(decision < 0, best, 0)
         matched = attention.attended_cosine(scores, self._matching(scores, context_mask, threshold), gram)
         normalized = attention.normalize_over_queries(scores, query_mask)

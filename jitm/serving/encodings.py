@@ -80,7 +80,8 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
 
 def vector_key(run: Run) -> str:
     """Returns a hash of the model, its parameters, the precision, and the transform of photos if it reads pixels."""
-    described = f'{run.model!r} {run.config["evaluation"]["dtype"]} {hash_arrays(jax.tree.leaves(run.variables))}'
+    evaluation, arrays = run.config['evaluation'], hash_arrays(jax.tree.leaves(run.variables))
+    described = f'{run.model!r} {evaluation["dtype"]} {evaluation["precision"]} {arrays}'
     if 'pixels' in run.model.reads:
         described += f' {transform_of(run)}'
     return hashlib.sha256(described.encode()).hexdigest()

@@ -47,7 +47,8 @@ class LoadedRun:
             has moved.
         """
         self.run, self._moved = run, encoder
-        self._engine = Engine(run.model, run.variables, run.config['evaluation']['dtype'])
+        evaluation = run.config['evaluation']
+        self._engine = Engine(run.model, run.variables, evaluation['dtype'], evaluation['precision'])
 
     def __repr__(self) -> str:
         run = self.run

@@ -21,6 +21,7 @@ from jitm.layers.linear import product
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates
 MARGIN = 64  # candidates of a shortlist beyond those that are asked for
 PADDING = -1
+PRECISION = 'highest'  # few queries read all vectors, which takes longer than their products
 
 
 class Hit(NamedTuple):
@@ -124,7 +125,7 @@ class VectorSearch:
         Of equal products those of lower numbers are taken.
         """
         devices = parallel.num_local_devices()
-        best = parallel.map_rows(_best, min(count, len(self._rows.ids) // devices))
+        best = parallel.map_rows(_best, min(count, len(self._rows.ids) // devices), precision=PRECISION)
         found = jax.device_get(best(self._rows, parallel.put_everywhere(queries)))
         # [devices Q, k] -> [Q, devices k]
         scores, ids = (np.concatenate(np.split(part, devices), axis=1) for part in found)
@@ -138,4 +139,4 @@ class VectorSearch:
 
 def _scores(vectors: chex.Array, queries: np.ndarray) -> np.ndarray:
     """Scores vectors on the devices with queries: float32 [C, Q] in host memory."""
-    return jax.device_get(parallel.map_rows(_score)(vectors, parallel.put_everywhere(queries)))
+    return jax.device_get(parallel.map_rows(_score, precision=PRECISION)(vectors, parallel.put_everywhere(queries)))

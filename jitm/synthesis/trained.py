@@ -118,7 +118,8 @@ def generate_captions(
     # What is computed for each batch, on all devices of this process.
     length = bucket(tokens.lengths.max(), LENGTH_MULTIPLE, model.text_format.max_length)
     shared = parallel.put_everywhere((run.variables, generator.generator.variables, jax.random.key(seed)))
-    choose = parallel.map_rows(_choose, model, generator.generator.model, generator.synthesis)
+    static = model, generator.generator.model, generator.synthesis
+    choose = parallel.map_rows(_choose, *static, precision=run.config['precision'])
     size = CAPTIONS_PER_CALL * parallel.num_local_devices()
     captions: list[tuple[str, ...]] = [()] * split.num_texts
     for start in range(0, len(texts), size):

@@ -35,7 +35,7 @@ def validate(setup: Setup, state: TrainState) -> dict[str, float]:
     evaluation = setup.config['evaluation']
     member, data = evaluation['member'], setup.data
     variables = jax.device_get(state.members[member].variables)
-    options = ScoringOptions(evaluation['dtype'], setup.config['run']['memory_mb'])
+    options = ScoringOptions(evaluation['dtype'], setup.config['run']['memory_mb'], evaluation['precision'])
     model = setup.members[member].model
     sims = similarity_matrix(model, variables, data.validation, data.validation_tokens, options)
     return metrics.retrieval_metrics(sims, data.validation.image_of_text)

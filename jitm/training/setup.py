@@ -148,7 +148,8 @@ def compile_step(
     """Returns `init_members` and `train_step` of `Setup`."""
     clock = {'seed': config['seed'], 'steps_per_epoch': steps_per_epoch, 'epochs': config['epochs']}
     step = functools.partial(train_step, members=members, terms=terms, sources=sources, **clock)
-    return jax.jit(functools.partial(init_members, members, config['seed'])), parallel.data_parallel(step)
+    init = jax.jit(functools.partial(init_members, members, config['seed']))
+    return init, parallel.data_parallel(step, config['precision'])
 
 
 @contextlib.contextmanager

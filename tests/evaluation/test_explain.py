@@ -118,13 +118,16 @@ def test_evenly_spaced_by_hand():
         evenly_spaced(-1, 2)
 
 
+CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
+
+
 def make_run(split, make=make_scan, **changes):
     vocabulary = Vocabulary.build(split.captions[1:], min_count=1)
     model = make(text=text.GRUEncoder(len(vocabulary), DIM, 5, bidirectional=True, dropout=0.0), **changes)
     feature_size = split.regions.shape[2]
     images, texts = Images(split.regions[:1], split.counts[:1]), Texts(np.ones((1, 3), np.int32), np.array([3]))
     variables = jax.jit(model.init)(jax.random.key(0), images, texts)
-    return Run('a_run', 7, 'target', model, variables, vocabulary, {}, feature_size, 'hash')
+    return Run('a_run', 7, 'target', model, variables, vocabulary, CONFIG, feature_size, 'hash')
 
 
 @pytest.fixture(scope='module')

@@ -106,7 +106,10 @@ def test_default_options_are_those_of_the_config(run, dev, monkeypatch):
     monkeypatch.setattr(scoring, 'Scorer', Recorder)
     report, exact = evaluate_runs([run], dev)
     half_report, half = evaluate_runs([run], dev, options=ScoringOptions('bfloat16', 77))
-    assert used == [(ScoringOptions('float32', 1024), None), (ScoringOptions('bfloat16', 77), None)]
+    assert used == [
+        (ScoringOptions('float32', 1024, 'highest'), None),
+        (ScoringOptions('bfloat16', 77, 'highest'), None),
+    ]
     assert [r['protocol']['dtype'] for r in (report, half_report)] == ['float32', 'bfloat16']
     assert half.dtype == np.float32
     assert 0 < np.abs(exact - half).max() < 0.02

@@ -43,7 +43,7 @@ class Cells(nn.Module):
 def make_network(edge=2, normalize=False, crops=1, dtype='float32', factor=2.0):
     model = make_vse().clone(image=Cells(edge, normalize))
     variables = {'params': {'image': {'factor': np.float32(factor)}}}
-    return networks.FeatureNetwork(model, variables, crops, dtype)
+    return networks.FeatureNetwork(model, variables, crops, dtype, 'highest')
 
 
 @pytest.fixture(scope='module')
@@ -354,7 +354,7 @@ def run_command(monkeypatch, root, out, network, splits=('train', 'dev'), argume
     bars = []
     monkeypatch.setattr(encode.tqdm, 'tqdm', lambda *args, **keywords: bars.append(Bar(*args, **keywords)) or bars[-1])
     data = {'source': 'photos.load', 'root': str(root), 'image_size': 16, 'short_side': 20} | data
-    run = types.SimpleNamespace(config={'data': data}, image_size=(16, 16))
+    run = types.SimpleNamespace(config={'data': data, 'evaluation': {'precision': 'highest'}}, image_size=(16, 16))
     monkeypatch.setattr(encode, 'load_run', lambda *_: run)
     monkeypatch.setattr(networks, 'of_run', lambda *_: network)
     values = cli._define_flags(encode)

@@ -68,7 +68,7 @@ def score_at_once(*arguments):
 def make_scorer(problem, images=3, texts=4, dtype='float32', pairs=None):
     """A scorer with a given block shape, without measuring memory: by default 12 blocks for 7 x 13 pairs."""
     with mock.patch.object(parallel, 'memory_of', return_value=0):
-        scorer = Scorer(*problem, ScoringOptions(dtype, 64), pairs)
+        scorer = Scorer(*problem, ScoringOptions(dtype, 64, 'highest'), pairs)
     scorer.shape = BlockShape(images, texts)
     return scorer
 
@@ -166,11 +166,11 @@ def test_pair_calls_are_within_the_memory_budget(monkeypatch):
     pairs = np.ones((40, 20), bool)
     pairs[0, 0] = False
     with mock.patch.object(parallel, 'memory_of', wraps=parallel.memory_of) as measured:
-        Scorer(*make_problem(*LARGE), ScoringOptions('float32', 64), pairs)
+        Scorer(*make_problem(*LARGE), ScoringOptions('float32', 64, 'highest'), pairs)
     assert measured.call_args.args[1].rows.shape == (256,)
     monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
     with pytest.raises(UserError, match=r"'run.memory_mb' is 5, but scoring 1 x 5 pairs of random at a time takes"):
-        Scorer(*make_problem(*LARGE), ScoringOptions('float32', 5), pairs)
+        Scorer(*make_problem(*LARGE), ScoringOptions('float32', 5, 'highest'), pairs)
 
 
 def test_cache_key_depends_on_boxes_if_they_are_read():
@@ -189,7 +189,7 @@ LARGE = ('vsepp', 40, 20, (36, 512))
 def test_memory_budget_does_not_change_scores():
     shapes = []
     for memory_mb in (1, 4, 64):
-        scorer = Scorer(*make_problem(*LARGE), ScoringOptions('float32', memory_mb))
+        scorer = Scorer(*make_problem(*LARGE), ScoringOptions('float32', memory_mb, 'highest'))
         memory = BlockMemory(scorer._engine, *make_problem(*LARGE)[2:], only_selected=False)
         assert sum(memory.required_bytes(scorer.shape)) <= memory_mb * 2**20
         np.testing.assert_allclose(scorer.score(), score_at_once(*LARGE), atol=1e-6)
@@ -212,7 +212,7 @@ def test_larger_side_of_the_block_is_halved(vsepp, monkeypatch, sides, shapes):
         return [2**18 * side for side in sides[len(tried) - 1]]
 
     monkeypatch.setattr(BlockMemory, 'required_bytes', required_bytes)
-    Scorer(*vsepp, ScoringOptions('float32', 1))
+    Scorer(*vsepp, ScoringOptions('float32', 1, 'highest'))
     assert tried == shapes
 
 
@@ -220,7 +220,7 @@ def test_too_small_memory_budget_is_refused(vsepp, monkeypatch):
     monkeypatch.setattr(parallel, 'memory_of', lambda *_: 3 * 2**20)
     message = r"'run.memory_mb' is 5, but scoring 1 x 6 pairs of random at a time takes 7 MiB; allow that much"
     with pytest.raises(UserError, match=message):
-        Scorer(*vsepp, ScoringOptions('float32', 5))
+        Scorer(*vsepp, ScoringOptions('float32', 5, 'highest'))
 
 
 def test_memory_does_not_grow_with_the_data_set():
@@ -235,7 +235,7 @@ def test_memory_does_not_grow_with_the_data_set():
             captions=split.captions * times,
         )
         texts = join(np.split(tokens.ids, tokens.starts[1:-1]) * times)
-        scorer = Scorer(model, variables, more, texts, ScoringOptions('float32', 4))
+        scorer = Scorer(model, variables, more, texts, ScoringOptions('float32', 4, 'highest'))
         scorer.shape = scorer.shape._replace(texts=20)  # a longer split would get larger blocks
         scorer.score()
         tracemalloc.start()
@@ -259,9 +259,11 @@ def test_bfloat16_encodings_give_float32_scores(name):
     assert np.mean(got == rounded) < 0.1  # sums are not rounded to bfloat16
 
 
-def test_unknown_dtype_is_refused(vsepp):
-    with pytest.raises(UserError, match=r"dtype is 'float16'; take 'float32' or 'bfloat16'"):
-        Scorer(*vsepp, ScoringOptions('float16', 64))
+def test_unknown_precision_is_refused(vsepp):
+    with pytest.raises(UserError, match=r"dtype is 'float16'; take one of float32, bfloat16"):
+        Scorer(*vsepp, ScoringOptions('float16', 64, 'highest'))
+    with pytest.raises(UserError, match=r"precision is 'fast'; take one of default, high, highest"):
+        Scorer(*vsepp, ScoringOptions('float32', 64, 'fast'))
 
 
 # Resuming after an interruption.
@@ -447,7 +449,7 @@ def test_measured_functions_are_not_compiled_again(vsepp, monkeypatch):
     parallel.map_rows.cache_clear()
 
     def score():
-        scoring.similarity_matrix(*vsepp, ScoringOptions('float32', 64))
+        scoring.similarity_matrix(*vsepp, ScoringOptions('float32', 64, 'highest'))
 
     assert count_compilations(score) == 4  # images, texts of two padded lengths, and pairs
     assert count_compilations(score) == 0

@@ -107,7 +107,8 @@ def assert_state(state, split, scores, tolerance=0.0):
 def products(images=7, texts=33):
     """A search with many ties, and its scores."""
     vectors = integer_vectors(images, 4), integer_vectors(texts, 4, seed=1)
-    return ProductSearch(*vectors, make_split(images, texts), memory_mb=1), vectors[0] @ vectors[1].T
+    search = ProductSearch(*vectors, make_split(images, texts), memory_mb=1, precision='highest')
+    return search, vectors[0] @ vectors[1].T
 
 
 @pytest.mark.parametrize(('top_h_texts', 'top_h_images'), [(1, 1), (5, 2), (20, 6)])
@@ -387,6 +388,7 @@ def test_lists_of_an_earlier_version_are_read(tmp_path):
     data = {key: value for key, value in split.identity.items() if key != 'content'}
     save_lists(tmp_path, split, *make_lists(split), data)
     assert candidates.load(tmp_path, split).i2t.shape == (4, 2)
+    assert candidates.read_manifest(tmp_path)['precision'] == 'highest'
 
 
 def test_lists_without_a_manifest_are_read(tmp_path):

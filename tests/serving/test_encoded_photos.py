@@ -149,7 +149,7 @@ def test_the_network_is_found_again(root, clip, name, tmp_path, capsys):
 
 def test_a_config_gives_the_network_of_its_first_step(root, clip):
     config = config_lib.check(make_clip(root))
-    network = networks.of_config(config, 'target', (32, 32), 1, 'float32')
+    network = networks.of_config(config, 'target', (32, 32), 1, 'float32', 'highest')
     member = set_up(config).initial_state().members['target']
     chex.assert_trees_all_equal(network.variables['params']['image'], jax.device_get(member.params['image']))
 
@@ -198,12 +198,13 @@ def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     np.save('others.npy', np.float32(4))
     config = config_lib.check(make_clip(root))
     config['initialize']['image'] = 'weights.npy'
-    network = networks.of_config(config, 'target', (SIZE, SIZE), 1, 'float32')
+    network = networks.of_config(config, 'target', (SIZE, SIZE), 1, 'float32', 'highest')
     encoded_by = {**network.identity, 'image_size': [SIZE, SIZE], 'origin': network.origin}
     monkeypatch.chdir(root)
     assert networks.restore(encoded_by, Path('run')).identity == network.identity
     earlier = network.identity['network'].replace('\n', '\n    weight_norm = False\n', 1)  # an attribute that is gone
-    assert networks.restore(encoded_by | {'network': earlier}, Path('run')).identity == network.identity
+    unnamed = {key: value for key, value in encoded_by.items() if key != 'precision'} | {'network': earlier}
+    assert networks.restore(unnamed, Path('run')).identity == network.identity
     (tmp_path / 'weights.npy').rename(tmp_path / 'moved.npy')
     assert networks.restore(encoded_by, Path('run'), tmp_path / 'moved.npy').identity == network.identity
     for moved, sentence in (

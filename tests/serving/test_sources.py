@@ -200,7 +200,7 @@ def test_an_index_is_of_one_transform():
 
     def key_of(reads=('pixels',), **data):
         model = types.SimpleNamespace(reads=reads)
-        config = {'data': CONFIG['data'] | data, 'evaluation': {'dtype': 'float32'}}
+        config = {'data': CONFIG['data'] | data, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
         run = types.SimpleNamespace(model=model, variables={}, image_size=(8, 8), config=config)
         return LoadedRun.model_key.func(types.SimpleNamespace(run=run))
 

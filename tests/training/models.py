@@ -17,7 +17,7 @@ from tests.models.test_matchers import DIM, VOCABULARY, make_vse
 
 def compile_step(**parts):
     """The training step `(state, batch) -> (state, metrics)` of some parts, for batches without an axis of devices."""
-    step = parallel.data_parallel(functools.partial(train_step, **parts))
+    step = parallel.data_parallel(functools.partial(train_step, **parts), 'highest')
 
     def take(state, batch):
         return step(parallel.put_state(state), parallel.put_batch(batch))

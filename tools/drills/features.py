@@ -43,10 +43,10 @@ ENCODED = [
     ((*ENCODE, '--member', 'x'), "has no member 'x'"),
     ((*ENCODE, '--crops', '3'), 'crops is 3: take 1 or 10'),
     ((*ENCODE, '--crops', '10'), 'take --crops 1'),
-    ((*ENCODE, '--precision', 'float64'), 'precision'),
+    ((*ENCODE, '--dtype', 'float64'), 'dtype'),
     ((*ENCODE[:-1], 'config.py'), 'config.py'),
     ((*ENCODE[:-1], 'photos'), 'photos is not empty and is not a set of encoded features'),
-    ((*AGAIN, '--precision', 'float16'), r'has other features than these \(dtype\)'),
+    ((*AGAIN, '--dtype', 'float16'), r'has other features than these \(dtype\)'),
 ]
 SEARCHED = [
     ((*SEARCH, '--encoder', 'absent'), 'absent'),

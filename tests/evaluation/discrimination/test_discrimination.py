@@ -44,7 +44,7 @@ from tests.models.test_matchers import DIM, make_vse, perturb
 from tests.models.test_uniter import uniter_config  # noqa: F401
 
 CAPTIONS = ('a red ring', 'a disc', 'two red discs , a ring', 'a blue box', 'a ring', 'a red box')
-CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32'}}
+CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
 HEADS = ('mlm', 'discriminate', 'correct')
 ALL = np.arange(len(CAPTIONS))
 MASKING = Masking(num_views=3, rate=0.3, mask_prob=1.0, random_prob=0.0)
@@ -297,7 +297,7 @@ def test_unavailable_perturbations_are_refused(split):
 
 @pytest.fixture(scope='module')
 def generator(uniter):
-    run = dataclasses.replace(uniter, config=CONFIG | {'scene_graphs': {'source': ''}})
+    run = dataclasses.replace(uniter, config=CONFIG | {'precision': 'high', 'scene_graphs': {'source': ''}})
     other = dataclasses.replace(run, variables=jax.tree.map(lambda x: -x, run.variables))
     return TrainedGenerator(run, other, MASKING, SYNTHESIS)
 
