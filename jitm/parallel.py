@@ -5,12 +5,14 @@ import collections
 import concurrent.futures
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -29,6 +31,8 @@ HEARTBEAT_SECONDS = (
 # Size of the largest array while a tile of pairs is scored, in floats; on a CPU it should fit into the cache.
 CPU_TILE_FLOATS = 2**20
 TILE_FLOATS = 2**26
+
+PACKED_ROW_BYTES = 1024  # arrays with smaller rows are gathered together
 
 _target: tuple[jax.Device, ...] = ()  # see `compiling_for`
 
@@ -160,8 +164,56 @@ def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:
 
 
 def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Concatenates the rows of all devices along axis 0 in `data_parallel`; gradients flow back to a row's device."""
-    return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), tree)
+    """Concatenates the rows of all devices along axis 0 in `data_parallel`; gradients flow back to a row's device.
+
+    Every operation waits for all devices, so small arrays of a dtype are packed into one; large ones are not, which
+    would copy them and keep a TPU from gathering them in the type of the product that reads them.
+    """
+    if jax.lax.axis_size(AXIS) == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    groups = collections.defaultdict(list)
+    for number, leaf in enumerate(leaves):
+        packed = leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
+        groups[(leaf.dtype, len(leaf)) if packed else number].append(number)
+    for numbers in groups.values():
+        for number, gathered in zip(numbers, _gather_as_one([leaves[n] for n in numbers]), strict=True):
+            leaves[number] = gathered
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
+    if len(arrays) == 1:
+        return [jax.lax.all_gather(arrays[0], AXIS, tiled=True)]
+    rows = [x.reshape(len(x), math.prod(x.shape[1:])) for x in arrays]
+    together = jax.lax.all_gather(jnp.concatenate(rows, axis=1), AXIS, tiled=True)
+    parts = jnp.split(together, np.cumsum([x.shape[1] for x in rows])[:-1], axis=1)
+    return [part.reshape(-1, *x.shape[1:]) for part, x in zip(parts, arrays, strict=True)]
+
+
+@jax.custom_vjp
+def gather_results(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Concatenates the rows of all devices as `all_gather` does, for what every device computes alike from them.
+
+    The gradient of the same loss is the same on all devices, so each of them takes that of its own rows, and their sum
+    over the devices is a multiple of it.
+    """
+    return all_gather(tree)
+
+
+def _gradient_of_own_rows(_: None, cotangents: chex.ArrayTree) -> tuple[chex.ArrayTree]:
+    devices, device = jax.lax.axis_size(AXIS), jax.lax.axis_index(AXIS)
+
+    def own(x: chex.Array) -> chex.Array | None:
+        if x.dtype == jax.dtypes.float0:
+            return None
+        rows = len(x) // devices
+        return devices * jax.lax.dynamic_slice_in_dim(x, device * rows, rows)
+
+    return (jax.tree.map(own, cotangents),)
+
+
+gather_results.defvjp(lambda tree: (all_gather(tree), None), _gradient_of_own_rows)
 
 
 def mean(tree: chex.ArrayTree) -> chex.ArrayTree:

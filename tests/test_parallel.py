@@ -171,3 +171,35 @@ def test_prefetch_keeps_the_order_and_raises_errors():
     assert [next(batches) for _ in range(3)]
     with pytest.raises(UserError, match='row 3'):
         next(batches)
+
+
+def on_devices(function):
+    """Maps a function over 3 virtual devices."""
+    return jax.vmap(function, axis_name=parallel.AXIS, axis_size=3, in_axes=0)
+
+
+@pytest.mark.parametrize('gather', [parallel.all_gather, parallel.gather_results])
+def test_gathered_arrays_are_those_of_all_devices_and_gradients_flow_back_to_their_rows(gather):
+    rng = np.random.default_rng(0)
+    tree = {
+        'packed': (rng.normal(size=(3, 2, 5)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2, 3))),
+        'large': rng.normal(size=(3, 2, parallel.PACKED_ROW_BYTES)),
+        'integers': (np.arange(6, dtype=np.int32).reshape(3, 2), rng.normal(size=(3, 2, 4)) > 0),
+    }
+    tree = jax.tree.map(lambda x: np.float32(x) if x.dtype == np.float64 else x, tree)
+
+    def loss(floats, integers):
+        gathered = gather(floats | {'integers': integers})
+        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(gathered)), gathered
+
+    floats = {name: tree[name] for name in ('packed', 'large')}
+    gradients, gathered = on_devices(jax.grad(loss, has_aux=True))(floats, tree['integers'])
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, [y.reshape(6, *y.shape[2:])] * 3), gathered, tree)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, 3 * np.cos(y), rtol=1e-5), gradients, floats)
+
+
+def test_small_arrays_of_a_dtype_are_gathered_as_one():
+    tree = jnp.zeros((2, 5)), jnp.zeros(2), jnp.zeros((2, 5), bool), jnp.zeros((4, 5)), jnp.zeros((2, 1000))
+    traced = jax.make_jaxpr(parallel.all_gather, axis_env=[(parallel.AXIS, 3)])(tree)
+    assert str(traced).count('all_gather[') == 4
+    assert 'gather' not in str(jax.make_jaxpr(parallel.all_gather, axis_env=[(parallel.AXIS, 1)])(tree))

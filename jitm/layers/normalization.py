@@ -40,12 +40,13 @@ def masked_moments(
     axes = tuple(range(x.ndim - 1)) if axes is None else tuple(axes)
     mask, x = jnp.broadcast_to(mask, x.shape), x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
-    def total(values):
-        return parallel.sum_over_devices(jnp.sum(values, axes, keepdims=True))
+    def totals(*values):
+        sums = [jnp.sum(value, axes, keepdims=True).astype(x.dtype) for value in values]
+        return parallel.sum_over_devices(jnp.stack(sums))
 
-    count = total(mask)
-    mean = total(jnp.where(mask, x, 0)) / jnp.maximum(count, 1)
-    variance = total(jnp.where(mask, jnp.square(x - mean), 0)) / jnp.maximum(count, 1)
+    count, total = totals(mask, jnp.where(mask, x, 0))
+    mean = total / jnp.maximum(count, 1)
+    variance = totals(jnp.where(mask, jnp.square(x - mean), 0))[0] / jnp.maximum(count, 1)
     return jnp.squeeze(mean, axes), jnp.squeeze(variance, axes), jnp.squeeze(count, axes)
 
 

@@ -38,28 +38,25 @@ def _rank_in_batch(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, same_image: str
 ) -> tuple[Rankings, TokenLosses]:
     del chosen
-    # Score this device's images with all texts, and gather the matrix.
+    # Score this device's images with all texts and its mined negatives, and gather the scores.
     rows = _score(matcher.similarity, matcher, images, parallel.all_gather(texts), train)
-    scores, image_index = parallel.all_gather((rows, batch.image_index))
-    positives, negatives = _batch_masks(image_index, len(scores) // len(image_index), same_image)
+    mined = _score_offline(matcher, images, texts, batch.offline) if train and batch.offline is not None else {}
+    scores, image_index, relevance, offline = parallel.gather_results((rows, batch.image_index, batch.relevance, mined))
+    views = len(scores) // len(image_index)
+    positives, negatives = _batch_masks(image_index, views, same_image)
     rankings = {
         'i2t': Ranking(scores, positives, negatives, temperature=matcher.temperature),
         't2i': Ranking(scores.T, positives, negatives, temperature=matcher.temperature),
     }
     # Add margins of the relevance.
-    if batch.relevance is not None:
-        views = len(scores) // len(image_index)
-        relevance = parallel.all_gather(batch.relevance).repeat(views, axis=0).repeat(views, axis=1)
+    if relevance is not None:
+        relevance = relevance.repeat(views, axis=0).repeat(views, axis=1)
         for direction, phi in (('i2t', relevance), ('t2i', relevance.T)):
             margins = _relevance_margins(phi)
             rankings[direction] = rankings[direction].replace(margins=margins)
     # Add the scores of mined negatives.
-    if train and batch.offline is not None:
-        offline = parallel.all_gather(_score_offline(matcher, images, texts, batch.offline))
-        for direction, (query_scores, pair_scores) in offline.items():
-            rankings[direction] = rankings[direction].replace(
-                offline_scores=query_scores, offline_pair_scores=pair_scores
-            )
+    for direction, (query_scores, pair_scores) in offline.items():
+        rankings[direction] = rankings[direction].replace(offline_scores=query_scores, offline_pair_scores=pair_scores)
     return rankings, {}
 
 
@@ -149,10 +146,7 @@ def _choose_hardest(
     def choose(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
         # Score all candidates of the step for this device's queries.
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        all_images, all_texts = _all_candidates(matcher, images, texts, batch, train=False)
-        index = parallel.all_gather(batch.image_index)
-        if batch.extra is not None:
-            index = jnp.concatenate([index, parallel.all_gather(batch.extra_index)])
+        (all_images, all_texts), index = _all_candidates(matcher, images, texts, batch, train=False)
         negatives = batch.image_index[:, None] != index
         scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
         # Keep the negatives with the highest scores.
@@ -174,8 +168,8 @@ def _rank_chosen(
     train: bool,
 ) -> tuple[Rankings, TokenLosses]:
     """Scores the matching pairs and what `_choose_hardest` returned."""
-    all_images, all_texts = _all_candidates(matcher, images, texts, batch, train)
-    rankings = {}
+    (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)
+    scored = {}
     for direction, queries, positives, candidates in (
         ('i2t', images, texts, all_texts),
         ('t2i', texts, images, all_images),
@@ -190,8 +184,8 @@ def _rank_chosen(
         queries = jax.tree.map(lambda x, count=per_query: jnp.repeat(x, count, axis=0), queries)
         pairs = (queries, listed) if direction == 'i2t' else (listed, queries)
         scores = matcher.similarity_pairwise(*pairs, train).reshape(-1, per_query)
-        rankings[direction] = Ranking.from_list(*parallel.all_gather((scores, valid)))
-    return rankings, {}
+        scored[direction] = scores, valid
+    return {direction: Ranking.from_list(*both) for direction, both in parallel.gather_results(scored).items()}, {}
 
 
 def sampled() -> Source:
@@ -211,19 +205,22 @@ def _rank_sampled(
     negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
     both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
     scores = _score(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
-    scores, text_replaced = parallel.all_gather((scores, text_replaced))
+    scores, text_replaced = parallel.gather_results((scores, text_replaced))
     return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
 
 
 def _all_candidates(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, train: bool
-) -> tuple[Encoding, Encoding]:
-    """Returns all images and all texts of a step, encoded: those of the global batch, then its extra pairs."""
-    candidates = parallel.all_gather((images, texts))
-    if batch.extra is None:
-        return candidates
-    extra = matcher.encode_image(batch.extra.images, train), matcher.encode_text(batch.extra.texts, train)
-    return jax.tree.map(lambda *x: jnp.concatenate(x), candidates, parallel.all_gather(extra))
+) -> tuple[tuple[Encoding, Encoding], chex.Array]:
+    """Returns all images and texts of a step, encoded, and the rows of the images in their split.
+
+    Each device has its part of the global batch and of the extra pairs.
+    """
+    candidates = (images, texts), batch.image_index
+    if batch.extra is not None:
+        encoded = matcher.encode_image(batch.extra.images, train), matcher.encode_text(batch.extra.texts, train)
+        candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, (encoded, batch.extra_index))
+    return parallel.all_gather(candidates)
 
 
 def _score(score: Callable, matcher: Matcher, images: Encoding, texts: Encoding, train: bool) -> chex.Array:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jitm import parallel
 from jitm.errors import UserError
 from jitm.losses.anchored import relative_max
 from jitm.losses.ranking import matching_cross_entropy
@@ -44,6 +45,18 @@ def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), learned=None
 
     rankings = on_one_device(rank)(scores)
     return with_anchors(rankings, [on_one_device(rank)(rows) for rows in anchors])
+
+
+def test_only_the_gradient_of_texts_is_summed_over_devices():
+    batch = Batch(np.int32(0), None, None, np.arange(5))
+
+    def loss(images, texts):
+        rankings, _ = in_batch('negative').rank(Scores(), images, texts, batch, None, True)
+        return sum(jnp.sum(ranking.scores) for ranking in rankings.values())
+
+    traced = str(jax.make_jaxpr(jax.grad(loss, (0, 1)), axis_env=[(parallel.AXIS, 4)])(SCORES, SCORES))
+    assert traced.count('all_gather[') == 3  # texts, scores and image_index
+    assert traced.count('reduce_scatter[') == 1
 
 
 @pytest.mark.parametrize('same_image', SAME_IMAGE)
