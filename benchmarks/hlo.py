@@ -92,6 +92,12 @@ class Instruction:
         return tuple(re.findall(r'(?:calls|to_apply)=%?([\w.-]+)', self.attributes))
 
     @property
+    def collective(self) -> str:
+        """The kind of a collective, else the opcode; a TPU fuses the parts of some reduce-scatters."""
+        fused = any(name.startswith('all-reduce-scatter') for name in self.called)
+        return 'reduce-scatter' if fused else self.opcode.removesuffix('-start')
+
+    @property
     def branches(self) -> tuple[str, ...]:
         """The computations of which a conditional runs one."""
         listed = re.search(r'branch_computations=\{([^}]*)\}', self.attributes)
@@ -142,7 +148,7 @@ class Cost:
       num_bytes: Bytes that go through the memory of a device.
       cycles: The compiler's cycles.
       uncounted: Bytes of the instructions without an estimate, such as sorts.
-      collectives: Kind -> number and bytes received by a device.
+      collectives: Kind -> number and bytes that a device receives; of an all-reduce twice its size.
       hot: (operation, arrays) -> cycles.
       dynamic_loops: The number of loops whose length is only known when they run; their bodies count once.
     """
@@ -251,7 +257,7 @@ class Program:
                 total.uncounted += 0 if instruction.cycles or overlapped else moved
                 label = instruction.source, ' '.join(map(str, instruction.arrays[:2]))
                 total.hot[label] += instruction.cycles
-                self._count_collectives(instruction, total)
+                self._count_collectives(instruction, computation, total)
         return total
 
     def _body(self, loop: Instruction) -> tuple[str, int | None]:
@@ -267,18 +273,23 @@ class Program:
             return body, int(constants[0].operands[0])
         return body, None
 
-    def _count_collectives(self, instruction: Instruction, total: Cost) -> None:
-        inner = [self._computations[name] for name in instruction.called if instruction.opcode == 'fusion']
-        for found in (instruction, *(i for computation in inner for i in computation.values())):
-            kind = found.opcode.removesuffix('-start')
+    def _count_collectives(self, instruction: Instruction, computation: dict[str, Instruction], total: Cost) -> None:
+        found = [(instruction, computation)]
+        if instruction.opcode == 'fusion':
             # A collective that is overlapped stands in several fusions; the first of them starts it.
-            overlapped = inner and not any('AsyncCollectiveStart' in i.attributes for c in inner for i in c.values())
-            if kind in COLLECTIVES and not overlapped:
+            fused = [self._computations[name] for name in instruction.called]
+            started = [c for c in fused if any('AsyncCollectiveStart' in i.attributes for i in c.values())]
+            found += [(i, c) for c in started for i in c.values()]
+        for collective, around in found:
+            if (kind := collective.collective) in COLLECTIVES:
+                given = sum(array.num_bytes for name in collective.operands for array in around[name].arrays)
+                result = sum(array.num_bytes for array in collective.arrays)
+                if kind == 'all-gather':  # an all-gather-start returns its operands too
+                    received = result - given * collective.opcode.endswith('-start')
+                else:
+                    received = 2 * given if kind == 'all-reduce' else given
                 total.collectives[kind, 'number'] += 1
-                size = sum(a.num_bytes for a in found.arrays)
-                if found.opcode == 'all-gather-start':
-                    size = found.arrays[-1].num_bytes
-                total.collectives[kind, 'bytes'] += size
+                total.collectives[kind, 'bytes'] += received
 
     def _moved(self, instruction: Instruction, computation: dict[str, Instruction]) -> float:
         """Returns the bytes that an instruction reads from memory and writes to it."""

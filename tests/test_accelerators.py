@@ -83,6 +83,12 @@ def test_cost_of_a_program():
     assert [i.name for i in program.products_of('bf16')] == ['d']
 
 
+@pytest.mark.parametrize(('kind', 'times'), [('all-reduce', 2), ('reduce-scatter', 1), ('all-to-all', 1)])
+def test_bytes_that_a_collective_receives(kind, times):
+    cost = hlo.Program(PROGRAM.replace('all-gather(%d)', f'{kind}-start(%d)')).cost
+    assert cost.collectives == {(kind, 'number'): 1, (kind, 'bytes'): times * 4 * 64 * 128}
+
+
 def test_loop_of_unknown_length_is_counted():
     cost = hlo.Program(PROGRAM.replace('constant(5)', 'add(%i, %i)')).cost
     assert (cost.dynamic_loops, cost.cycles) == (1, 107)
