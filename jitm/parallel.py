@@ -195,8 +195,8 @@ def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
 def gather_results(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Concatenates the rows of all devices as `all_gather` does, for what every device computes alike from them.
 
-    The gradient of the same loss is the same on all devices, so each of them takes that of its own rows, and their sum
-    over the devices is a multiple of it.
+    If all devices compute the same loss from the result, its gradient is the same on all of them. Each takes that of
+    its own rows, times the number of devices, which equals the sum over the devices without a transfer.
     """
     return all_gather(tree)
 
