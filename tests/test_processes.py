@@ -12,7 +12,7 @@ import threading
 import pytest
 from jax._src.clusters import cloud_tpu_cluster
 
-from jitm import processes
+from jitm import place, processes
 from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.place import Place, slurm_place, tpu_place
 from jitm.processes import Job
@@ -48,17 +48,76 @@ def test_other_processes_of_slurm_are_alone(variables):
     assert slurm_place(variables) is None
 
 
-@pytest.mark.parametrize(('hosts', 'place'), [('a,b,c', Place('a:8482', 3, 1)), ('a', None)])
-def test_hosts_of_a_pod_form_a_job(monkeypatch, hosts, place):
-    monkeypatch.setenv('TPU_WORKER_HOSTNAMES', hosts)
-    monkeypatch.setenv('TPU_WORKER_ID', '1')
-    for name in ('NUM_SLICES', 'SLICE_ID', 'COORDINATOR_ADDRESS'):  # otherwise asked from a server
-        monkeypatch.setenv(f'MEGASCALE_{name}', '')
-    monkeypatch.setenv('TPU_SKIP_MDS_QUERY', '1')
-    monkeypatch.setattr(cloud_tpu_cluster.socket, 'gethostbyname', lambda host: host)
-    assert tpu_place() is None
+def test_first_task_of_slurm_that_is_not_on_the_first_node_says_so():
+    """As in a job whose first component has a later node; the variables are those of SLURM 22.05."""
+    step = STEP | {'SLURM_STEP_NODELIST': 'a[01-02],b7', 'SLURMD_NODENAME': 'b7'}
+    assert slurm_place(step) == Place('a01:61441', 4, 2)
+    with pytest.raises(UserError, match=r'is on b7, not on the first node of a\[01-02\],b7; give all .*=b7:61441'):
+        slurm_place(step | {'SLURM_PROCID': '0'})
+
+
+@pytest.fixture
+def pod(monkeypatch):
+    """Makes this machine a host with TPUs, of a Google cloud whose names all have addresses.
+
+    Returns:
+      A function that sets the variables of a host, and what the server of the cloud knows of it.
+    """
     monkeypatch.setattr(cloud_tpu_cluster, 'running_in_cloud_tpu_vm', True)
+    monkeypatch.setattr(cloud_tpu_cluster.socket, 'gethostbyname', lambda host: host)
+    monkeypatch.delenv('TPU_SKIP_MDS_QUERY', raising=False)
+
+    def be(variables, known):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(cloud_tpu_cluster, 'get_metadata', lambda key: known.get(key, ('', 404)))
+
+    return be
+
+
+@pytest.mark.parametrize(
+    ('variables', 'place'),
+    [
+        ({'TPU_WORKER_HOSTNAMES': 'a,b,c'}, Place('a:8482', 3, 1)),
+        ({'TPU_PROCESS_ADDRESSES': 'a:8471,b:8471', 'JAX_COORDINATOR_PORT': '6400'}, Place('a:6400', 2, 1)),
+        ({'TPU_WORKER_HOSTNAMES': 'a'}, None),
+        (  # the second of two slices
+            {
+                'TPU_WORKER_HOSTNAMES': 'c,d',
+                'MEGASCALE_NUM_SLICES': '2',
+                'MEGASCALE_SLICE_ID': '1',
+                'MEGASCALE_COORDINATOR_ADDRESS': 'a:8080',
+            },
+            Place('a:8482', 4, 3),
+        ),
+    ],
+)
+def test_hosts_of_a_pod_of_kubernetes_form_a_job(pod, monkeypatch, variables, place):
+    pod(variables | {'TPU_WORKER_ID': '1'}, {})
     assert tpu_place() == place
+    monkeypatch.setattr(cloud_tpu_cluster, 'running_in_cloud_tpu_vm', False)
+    assert tpu_place() is None
+
+
+@pytest.mark.parametrize(
+    ('endpoints', 'place'),
+    [('x:y:10.0.0.2,x:y:10.0.0.3', Place('10.0.0.2:8482', 2, 1)), ('a,b,c,d', Place('a:8482', 4, 1)), ('a', None)],
+)
+def test_hosts_of_a_pod_of_virtual_machines_form_a_job(pod, endpoints, place):
+    pod({}, {'agent-worker-number': ('1', 200), 'worker-network-endpoints': (endpoints, 200)})
+    assert tpu_place() == place
+
+
+def test_pod_without_the_address_of_its_first_host_is_refused(pod, monkeypatch):
+    def unknown(host):
+        raise socket.gaierror
+
+    pod({'TPU_WORKER_HOSTNAMES': 'a,b', 'TPU_WORKER_ID': '1'}, {})
+    monkeypatch.setattr(cloud_tpu_cluster.socket, 'gethostbyname', unknown)
+    monkeypatch.setattr(cloud_tpu_cluster.time, 'sleep', lambda seconds: None)
+    monkeypatch.setattr(place, 'JOINING', 0.1)
+    with pytest.raises(UserError, match=r'address a of host 0 of the TPU pod within 0.1 s; start the hosts'):
+        tpu_place()
 
 
 def test_machine_with_tpus_in_no_cloud_is_alone(monkeypatch):
@@ -215,7 +274,7 @@ def test_late_process_is_refused_alone(start):
 
 PROCESS = """
 import sys, threading
-from jitm import processes
+from jitm import place, processes
 from jitm.place import Place
 
 processes.GRACE = 0.2
