@@ -83,7 +83,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
     """Measures each setting."""
-    parallel.CPU_TILE_FLOATS = parallel.TILE_FLOATS  # those of accelerators
+    parallel.CPU_TILE_FLOATS = parallel.TILE_FLOATS['gpu']
     with tempfile.TemporaryDirectory() as name:
         write_files(Path(name))
         for setting in args.settings:
