@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import chex
 import einops
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm import parallel
 from jitm.errors import UserError
 from jitm.types import Texts
 
@@ -158,7 +160,10 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of `layers` blocks, see `TransformerBlock`; the tokens may be words, regions or both."""
+    """A stack of `layers` blocks, see `TransformerBlock`; the tokens may be words, regions or both.
+
+    On accelerators the blocks share one compiled loop, and only their inputs are kept for the gradient.
+    """
 
     layers: int
     heads: int
@@ -171,18 +176,31 @@ class Transformer(nn.Module):
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
         """Maps tokens [N, L, H] with a mask, see `TransformerBlock`, to [N, L, H]."""
-        for n in range(self.layers):
-            block = TransformerBlock(
-                heads=self.heads,
-                mlp_dim=self.mlp_dim,
-                dropout=self.dropout,
-                dtype=self.dtype,
-                kernel_init=self.kernel_init,
-                style=self.style,
-                name=f'block_{n}',
-            )
-            tokens = block(tokens, mask, train)
-        return tokens
+        block = functools.partial(
+            TransformerBlock,
+            heads=self.heads,
+            mlp_dim=self.mlp_dim,
+            dropout=self.dropout,
+            dtype=self.dtype,
+            kernel_init=self.kernel_init,
+            style=self.style,
+        )
+        names = [f'block_{n}' for n in range(self.layers)]
+        if self.is_initializing() or parallel.platform() == 'cpu':
+            for name in names:
+                tokens = block(name=name)(tokens, mask, train)
+            return tokens
+        # Compilers of accelerators take minutes for 12 blocks outside of a loop. 'rbg' is the generator of the device.
+        layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
+        drops = train and self.dropout > 0
+        bits = jax.random.bits(self.make_rng('dropout'), (self.layers, 4)) if drops else None
+
+        def apply(tokens: chex.Array, layer: tuple[chex.ArrayTree, chex.Array | None]) -> tuple[chex.Array, None]:
+            params, bits = layer
+            rngs = {'dropout': jax.random.wrap_key_data(bits, impl='rbg')} if drops else {}
+            return block(parent=None).apply({'params': params}, tokens, mask, train, rngs=rngs), None
+
+        return jax.lax.scan(jax.checkpoint(apply), tokens, (layers, bits))[0]
 
 
 class BERTEmbeddings(nn.Module):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from jitm import parallel
 from jitm.errors import UserError
 from jitm.layers.transformer import BASE, BERT, LARGE, BERTEmbeddings, BERTSize, Transformer, TransformerBlock
 from jitm.types import Texts
@@ -150,6 +151,26 @@ def test_masked_tokens_are_not_looked_at_wherever_they_stand(variables):
     np.testing.assert_allclose(squeezed[0], states[0, mask[0]], atol=1e-5)
     tokens[1, 4] += 1
     assert np.abs(encode(params, tokens, mask) - states)[1].max(-1).min() > 1e-4
+
+
+def test_accelerators_loop_over_the_layers(variables, monkeypatch):
+    model = Transformer(layers=2, heads=3, mlp_dim=20, dropout=0.1)
+    tokens = np.random.default_rng(3).normal(size=(2, 6, 12)).astype(np.float32)
+    mask = np.array([[1, 0, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1]], bool)
+
+    def states(params, train=False, key=0):
+        return model.apply({'params': params}, tokens, mask, train, rngs={'dropout': jax.random.key(key)})
+
+    gradients = jax.jit(jax.value_and_grad(lambda params: jnp.sum(states(params) ** 2)))
+    params = variables['params']['encoder']
+    expected = gradients(params)
+    monkeypatch.setattr(parallel, 'platform', lambda: 'tpu')
+    jax.clear_caches()
+    assert str(jax.make_jaxpr(states)(params)).count('= dot_general') == 8
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-4), gradients(params), expected)
+    first, again, other = (states(params, True, key) for key in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).min(-1).max() > 1e-4
 
 
 @pytest.mark.slow
