@@ -171,12 +171,10 @@ def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
     Every operation waits for all devices, so small arrays of a dtype are packed into one; large ones are not, which
     would copy them and keep a TPU from gathering them in the type of the product that reads them.
     """
-    if jax.lax.axis_size(AXIS) == 1:
-        return tree
     leaves, structure = jax.tree.flatten(tree)
-    groups = collections.defaultdict(list)
+    groups, alone = collections.defaultdict(list), jax.lax.axis_size(AXIS) == 1
     for number, leaf in enumerate(leaves):
-        packed = leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
+        packed = not alone and leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
         groups[(leaf.dtype, len(leaf)) if packed else number].append(number)
     for numbers in groups.values():
         for number, gathered in zip(numbers, _gather_as_one([leaves[n] for n in numbers]), strict=True):
