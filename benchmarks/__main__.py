@@ -18,7 +18,7 @@ from benchmarks import results
 from jitm.errors import UserError
 
 NAMES = (
-    *('train_step', 'scoring', 'torch_loops', 'members', 'bert_step', 'tags_step', 'mining'),
+    *('train_step', 'scoring', 'torch_loops', 'members', 'bert_step', 'tags_step', 'mining', 'precision'),
     *('loader', 'memory', 'accelerators', 'start_up', 'scene_graphs', 'flickr8k', 'tables'),
 )
 DEFAULT_JSON = Path('runs/benchmarks.jsonl')
