@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jitm.layers.normalization import BatchNorm, l2_normalize, safe_sqrt
-from jitm.layers.recurrent import GRUCell
+from jitm.layers.recurrent import GRU, GRUCell
 from jitm.layers.text import BERTEncoder, GRUEncoder
 from jitm.layers.vision import MLP
 from jitm.types import Texts
@@ -47,6 +47,29 @@ def test_gru_follows_the_equations_of_pytorch_up_to_each_length(bidirectional):
         if bidirectional:
             want = (want + torch_gru(params['gru']['backward'], words[n], length, backward=True)) / 2
         np.testing.assert_allclose(states[n], want, atol=1e-6)
+
+
+def test_gradient_of_a_bidirectional_gru_is_that_of_its_cells():
+    rng = np.random.default_rng(0)
+    x, weights, lengths = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 5)), np.array([4, 2])
+    gru, cell = GRU(5, bidirectional=True), GRUCell(5)
+    params = gru.init(jax.random.key(0), x, lengths)['params']
+
+    def by_cells(params, x):
+        total = 0
+        for n, length in enumerate(lengths):
+            for name, order in (('forward', range(length)), ('backward', reversed(range(length)))):
+                state = jnp.zeros(5)
+                for t in order:
+                    state, _ = cell.apply({'params': params[name]}, state, x[n, t])
+                    total += jnp.sum(weights[n, t] * state) / 2
+        return total
+
+    def by_gru(params, x):
+        return jnp.sum(weights * gru.apply({'params': params}, x, lengths))
+
+    got, want = (jax.jit(jax.grad(value, (0, 1)))(params, x) for value in (by_gru, by_cells))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
 def test_gru_is_initialised_like_pytorch():
