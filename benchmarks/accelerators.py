@@ -252,6 +252,8 @@ def write_merges(path: Path, count: int = 48894) -> None:
 def make_setup(setting: str, folder: Path, batch_size: int | None) -> Setup:
     """Sets up a setting with random data; of two stages the second."""
     config = memory.with_files(setting, folder, batch_size)
+    if batch_size and 'num_extra' in config['candidates']:
+        config['candidates']['num_extra'] = 0  # such a batch has more candidates than are published
     if config['data']['source'] == 'photos.load':
         config['data']['root'] = str(folder / 'photos')
     if setting.startswith('clip'):
