@@ -36,14 +36,12 @@ from jitm.training.loop import train_and_evaluate
 from jitm.types import PRECISIONS
 
 LOWERED = ('default', 'high')
-FEW = 64  # texts of a call
-VARIANTS = (  # the precision of encoders and of similarities, the dtype of encodings, and the texts of a call
-    ('highest', 'highest', 'float32', SCORED_PER_CALL),
-    ('highest', 'highest', 'float32', FEW),  # other shapes round otherwise
-    *((one, 'highest', 'float32', SCORED_PER_CALL) for one in LOWERED),
-    *(('highest', one, 'float32', SCORED_PER_CALL) for one in LOWERED),
-    *((one, one, 'float32', SCORED_PER_CALL) for one in LOWERED),
-    ('highest', 'highest', 'bfloat16', SCORED_PER_CALL),
+VARIANTS = (  # the precision of encoders and of similarities, and the dtype of encodings
+    ('highest', 'highest', 'float32'),
+    *((one, 'highest', 'float32') for one in LOWERED),
+    *(('highest', one, 'float32') for one in LOWERED),
+    *((one, one, 'float32') for one in LOWERED),
+    ('highest', 'highest', 'bfloat16'),
 )
 TOP, MINED = 10, 60  # candidates of a list, and mined negatives of a query
 
@@ -92,13 +90,13 @@ def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 class Encoded:
     """The encodings of a split at one precision."""
 
-    def __init__(self, engine: Engine, split: Split, tokens: Tokens, size: int):
-        """Encodes the images, and the texts in calls of `size` texts of similar lengths."""
+    def __init__(self, engine: Engine, split: Split, tokens: Tokens):
+        """Encodes the images, and the texts in calls of similar lengths."""
         reads = engine.model.reads
         images = take_images(split, np.arange(split.num_images), reads, tokens.tags)
         self.images = engine.encode_any('encode_image', images)
         self.texts: list[tuple[np.ndarray, Encoding]] = []
-        for rows in batches(np.argsort(tokens.lengths, kind='stable'), size):
+        for rows in batches(np.argsort(tokens.lengths, kind='stable'), SCORED_PER_CALL):
             texts = pad_texts(tokens, rows, engine.padded_length(tokens.lengths[rows]))
             self.texts.append((rows, engine.encode_any('encode_text', texts)))
 
@@ -139,13 +137,13 @@ def evaluate(run: Run, split_name: str) -> Iterator[Row]:
     """Yields a row for each variant."""
     split = read_split([run], split_name)
     tokens, encoded, engines, exact = read_tokens(run, split), {}, {}, None
-    for encoders, similarities, dtype, size in VARIANTS:
+    for encoders, similarities, dtype in VARIANTS:
         for precision in (encoders, similarities):
             if (precision, dtype) not in engines:
                 engines[precision, dtype] = Engine(run.model, run.variables, dtype, precision)
-        if (encoders, dtype, size) not in encoded:
-            encoded[encoders, dtype, size] = Encoded(engines[encoders, dtype], split, tokens, size)
-        sims = encoded[encoders, dtype, size].score(engines[similarities, dtype])
+        if (encoders, dtype) not in encoded:
+            encoded[encoders, dtype] = Encoded(engines[encoders, dtype], split, tokens)
+        sims = encoded[encoders, dtype].score(engines[similarities, dtype])
         found = rankings(sims, split)
         exact = exact or found
         yield {
@@ -153,7 +151,6 @@ def evaluate(run: Run, split_name: str) -> Iterator[Row]:
             'encoders': encoders,
             'similarities': similarities,
             'dtype': dtype,
-            'texts a call': size,
             'rsum': f'{metrics.retrieval_metrics(sims, split.image_of_text)["rsum"]:.2f}',
             **{f'{name}, % changed': changed(exact[name], found[name]) for name in found},
         }
