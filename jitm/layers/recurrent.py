@@ -66,7 +66,7 @@ def _read(
         return taken.after, (taken.after, taken)
 
     kernel, _ = parameters.state[0]
-    zero = jnp.zeros((x.shape[1], len(kernel)), kernel.dtype)
+    zero = jnp.zeros((x.shape[1], len(kernel)), jnp.result_type(x, kernel))
     _, (states, steps) = jax.lax.scan(step, zero, (x, mask), reverse=reverse)
     return states, (x, parameters, steps)
 
