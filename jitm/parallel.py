@@ -165,6 +165,40 @@ def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:
         )
 
 
+def _across_cpus() -> bool:
+    """Whether the devices are CPUs of several processes, where XLA adds in another order than in one process."""
+    return jax.process_count() > 1 and platform() == 'cpu'
+
+
+def _sum_of_rows(x: chex.Array) -> chex.Array:
+    """Adds the arrays [N * B, ...] of the N devices, and returns the rows of this device, [B, ...]."""
+    if not _across_cpus():
+        return jax.lax.psum_scatter(x, AXIS, tiled=True)
+    rows = x.reshape(jax.lax.axis_size(AXIS), -1, *x.shape[1:])
+    return jax.lax.all_to_all(rows, AXIS, 0, 0).sum(0)
+
+
+@jax.custom_vjp
+def _all_gather(x: chex.Array) -> chex.Array:
+    return jax.lax.all_gather(x, AXIS, tiled=True)
+
+
+def _gradient_of_rows(_: None, cotangent: chex.Array) -> tuple[chex.Array | None]:
+    return (None if cotangent.dtype == jax.dtypes.float0 else _sum_of_rows(cotangent),)
+
+
+_all_gather.defvjp(lambda x: (_all_gather(x), None), _gradient_of_rows)
+
+
+def _sum_in_order(x: chex.Array) -> chex.Array:
+    rows = jnp.pad(x.ravel(), (0, -x.size % jax.lax.axis_size(AXIS)))
+    return _all_gather(_sum_of_rows(rows))[: x.size].reshape(x.shape)
+
+
+def _sum(tree: chex.ArrayTree) -> chex.ArrayTree:
+    return jax.tree.map(_sum_in_order, tree) if _across_cpus() else jax.lax.psum(tree, AXIS)
+
+
 def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Concatenates the rows of all devices along axis 0 in `data_parallel`; gradients flow back to a row's device.
 
@@ -184,9 +218,9 @@ def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
 
 def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
     if len(arrays) == 1:
-        return [jax.lax.all_gather(arrays[0], AXIS, tiled=True)]
+        return [_all_gather(arrays[0])]
     rows = [x.reshape(len(x), math.prod(x.shape[1:])) for x in arrays]
-    together = jax.lax.all_gather(jnp.concatenate(rows, axis=1), AXIS, tiled=True)
+    together = _all_gather(jnp.concatenate(rows, axis=1))
     parts = jnp.split(together, np.cumsum([x.shape[1] for x in rows])[:-1], axis=1)
     return [part.reshape(-1, *x.shape[1:]) for part, x in zip(parts, arrays, strict=True)]
 
@@ -222,7 +256,7 @@ def mean(tree: chex.ArrayTree) -> chex.ArrayTree:
     A gradient there is that of the sum of all devices' losses. If each of them is the loss of the global batch, the
     mean is the gradient of this loss.
     """
-    return jax.lax.pmean(tree, AXIS)
+    return jax.tree.map(lambda x: x / jax.lax.axis_size(AXIS), _sum(tree))
 
 
 def device_key(key: chex.PRNGKey) -> chex.PRNGKey:
@@ -236,7 +270,7 @@ def _in_data_parallel() -> bool:
 
 def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Sums the arrays of all devices in `data_parallel`, and returns them elsewhere: for layers and models."""
-    return jax.lax.psum(tree, AXIS) if _in_data_parallel() else tree
+    return _sum(tree) if _in_data_parallel() else tree
 
 
 def gather_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:

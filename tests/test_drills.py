@@ -8,7 +8,7 @@ from absl import flags
 
 from jitm.commands import cli
 from tests.conftest import shared_folder
-from tools.drills import disks, features, flips, foreign, inputs, kills, runs
+from tools.drills import disks, features, flips, foreign, inputs, kills, processes, runs
 
 STRINGS = 'string', 'multi string', 'comma separated list of strings'  # types of flags
 FAST = 4  # one of so many wrong inputs is tried by `make test`
@@ -82,3 +82,11 @@ def test_full_disk_is_one_sentence_and_resumes(base, tmp_path):
         for room, argv in ((0, runs.TRAIN), (300, runs.TRAIN), (0, runs.EVALUATE), (0, runs.MINE)):
             assert disks.check(base, tmp_path / 'disk', room, argv) is None
             shutil.rmtree(tmp_path / 'disk' / 'work')
+
+
+@pytest.mark.slow
+def test_processes_train_to_the_bytes_of_one(tmp_path):
+    """By 2, 3 and 4 processes of 1 and 2 devices; `python -m tools.drills --only processes` tries each with each."""
+    drill = processes.Drill(tmp_path / 'processes')
+    for case in processes.PAIRS:
+        drill.check(*case)

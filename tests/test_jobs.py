@@ -1,4 +1,4 @@
-"""`jitm train` and `jitm mine` as two processes: signals, ends, and what they refuse to start with."""
+"""`jitm train` as several processes: signals, ends, and what they refuse to start with."""
 
 import signal
 import time
@@ -12,7 +12,7 @@ from tests.conftest import TINY, TINY_FILE
 from tests.test_parallel import ends, started
 
 pytestmark = pytest.mark.slow
-LOST = 'of 2 is lost: it printed why it ended, was killed or is out of reach; so this process ends too, and the same'
+LOST = 'is lost: it printed why it ended, was killed or is out of reach; so this process ends too, and the same'
 SCRIPT = """
 import sys
 from jitm.__main__ import main
@@ -36,22 +36,22 @@ def wait_for_steps(job, workdir, count):
 
 
 def test_processes_stop_together_and_resume(train, tmp_path):
-    """SIGTERM to one process is a stop of both; SIGKILL of either ends the other in one line. Each time they resume."""
+    """SIGTERM to one process is a stop of all; SIGKILL of any ends the others in one line. Each time they resume."""
     workdir = tmp_path / 'run'
     for count, number, target, message in (
         (5, signal.SIGTERM, 1, 'stopped and saved at step'),
-        (10, signal.SIGKILL, 0, f'process 0 {LOST}'),
-        (15, signal.SIGKILL, 1, f'process 1 {LOST}'),
+        (10, signal.SIGKILL, 0, f'process 0 of 4 {LOST}'),
+        (15, signal.SIGKILL, 2, f'process 2 of 4 {LOST}'),
     ):
-        with started(train, train) as job:
+        with started(*[train] * 4) as job:
             wait_for_steps(job, workdir, count)
             job[target].send_signal(number)
             codes, _, errors = ends(job)
-        other = 1 - target
-        assert codes[other] == EXIT_INTERRUPTED, errors
-        assert errors[other].startswith(message)
-        assert len(errors[other].splitlines()) == 1
-        assert codes[target] == (EXIT_INTERRUPTED if number == signal.SIGTERM else -signal.SIGKILL)
+        assert codes.pop(target) == (EXIT_INTERRUPTED if number == signal.SIGTERM else -signal.SIGKILL)
+        del errors[target]
+        assert codes == [EXIT_INTERRUPTED] * 3, errors
+        assert all(error.startswith(message) for error in errors)
+        assert [len(error.splitlines()) for error in errors] == [1] * 3
     steps = [line['step'] for line in read_metrics(workdir) if line['part'] == 'train']
     assert steps == list(range(1, len(steps) + 1))
 
@@ -68,7 +68,7 @@ def test_second_signal_ends_all_processes(train, tmp_path):
         codes, _, errors = ends(job)
     assert codes == [EXIT_INTERRUPTED] * 2
     assert errors[0] == 'stopped at once; the same command resumes from the last checkpoint\n'
-    assert errors[1].startswith(f'process 0 {LOST}')
+    assert errors[1].startswith(f'process 0 of 2 {LOST}')
     assert len(errors[1].splitlines()) == 1
 
 
@@ -121,6 +121,6 @@ checkpoint.write_manifest = fail
         codes, _, errors = ends(job)
     assert codes == [code, EXIT_INTERRUPTED]
     assert errors[0].endswith(message)
-    assert errors[1].startswith(f'process 0 {LOST}')
+    assert errors[1].startswith(f'process 0 of 2 {LOST}')
     assert len(errors[1].splitlines()) == 1
     assert not Checkpoints(tmp_path / 'run').whole_steps()

@@ -1,6 +1,7 @@
 """Losses and gradients do not depend on the number of devices and processes."""
 
 import contextlib
+import functools
 import os
 import socket
 import subprocess
@@ -149,6 +150,21 @@ def test_evaluation_uses_all_cores_unless_a_number_is_given(given, want):
 def test_each_device_has_its_own_random_key():
     keys = jax.vmap(parallel.device_key, axis_name=parallel.AXIS)(jnp.stack([jax.random.key(0)] * 3))
     assert len(np.unique(jax.random.key_data(keys), axis=0)) == 3
+
+
+def test_processes_of_cpus_add_in_the_order_of_the_devices(monkeypatch):
+    monkeypatch.setattr(parallel, '_across_cpus', lambda: True)
+    rng = np.random.default_rng(0)
+    arrays, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 5, 7), (4, 20, 7)))  # of 4 devices
+    on_devices = functools.partial(jax.vmap, axis_name=parallel.AXIS)
+    mean = on_devices(parallel.mean)(arrays)
+    np.testing.assert_array_equal(mean, [sum(arrays) / 4] * 4)
+
+    def loss(rows, weight):
+        return (parallel.all_gather(rows) * weight).sum()
+
+    gradient = on_devices(jax.grad(loss))(arrays, weights)
+    np.testing.assert_array_equal(gradient, sum(weights).reshape(4, 5, 7))
 
 
 def test_indivisible_batch_is_refused(monkeypatch):

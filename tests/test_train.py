@@ -43,12 +43,16 @@ from jitm.training.setup import set_up
 from jitm.types import Texts
 from tests.conftest import ROOT, environment, run_script
 from tests.models.test_matchers import VSRN
-from tests.test_parallel import run_processes
 
 
 def assert_same_run(workdir: Path, other: Path) -> None:
     """Parameters, optimizer, best checkpoint and metrics file agree to the last bit."""
     assert (workdir / 'metrics.jsonl').read_bytes() == (other / 'metrics.jsonl').read_bytes()
+    assert_same_states(workdir, other)
+
+
+def assert_same_states(workdir: Path, other: Path) -> None:
+    """Parameters, optimizer and best checkpoint agree to the last bit."""
     with Checkpoints(workdir) as a, Checkpoints(other) as b:
         assert a.best_step() == b.best_step()
         assert a.steps()[-1] == b.steps()[-1]
@@ -445,16 +449,6 @@ def test_non_finite_loss_saves_state_and_batch(tiny_config, tmp_path, monkeypatc
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
     monkeypatch.setattr(loop.Setup, 'make_batch', make_batch)
     loop.train_and_evaluate(tiny_config, workdir)
-
-
-@pytest.mark.slow
-def test_two_processes_train_one_run(finished, tiny_config_file, tmp_path):
-    workdir = tmp_path / 'run'
-    command = 'train.py', '--config', tiny_config_file, '--workdir', workdir
-    outputs = run_processes(2, *command, JAX_NUM_CPU_DEVICES='2')
-    assert ['rsum' in output for output in outputs] == [True, False]
-    assert_about_the_same_metrics(workdir, finished)
-    assert run_script('eval.py', '--workdir', workdir).returncode == 0
 
 
 def check_refused(config, workdir, match):

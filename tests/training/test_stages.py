@@ -25,8 +25,6 @@ from tests.configs.settings import load
 from tests.conftest import ROOT
 from tests.importers.test_cnn import published
 from tests.mining.test_mining import make_lists, make_split, save_lists
-from tests.test_parallel import run_processes
-from tests.test_train import assert_about_the_same_metrics
 
 OFF = Augmentation(0.0, 0.0, False, 1)
 QUINTUPLET = {
@@ -183,29 +181,6 @@ def test_two_stages_train_and_resume(two_stages, tmp_path, capsys):
     assert {p: p.read_bytes() for p in files} == files
     assert cli.main(['train', f'--config={path}', f'--workdir={workdir}/stage1']) == EXIT_USER_ERROR
     assert 'does not hold two stages' in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_two_processes_train_two_stages(two_stages, tmp_path):
-    for config in (two_stages, two_stages['stages']['first']):
-        config |= {'batch_size': 80, 'epochs': 2}  # all texts, so that all batches have one shape
-    path, workdir = write_config(tmp_path / 'two_stages.py', two_stages), tmp_path / 'run'
-    outputs = run_processes(2, 'train.py', f'--config={path}', f'--workdir={workdir}')
-    assert ['rsum' in output for output in outputs] == [True, False]
-    stages.train_stages(two_stages, tmp_path / 'alone')
-    for name in ('stage1', 'stage2'):
-        assert_about_the_same_metrics(workdir / name, tmp_path / 'alone' / name)
-    got, want = (read_arrays(folder / 'candidates') for folder in (workdir, tmp_path / 'alone'))
-    assert set(got) == set(want) == {'i2t_train', 't2i_train', 'scores_i2t_train', 'scores_t2i_train'}
-    for direction in ('i2t', 't2i'):
-        name = f'{direction}_train'
-        np.testing.assert_allclose(got[f'scores_{name}'], want[f'scores_{name}'], atol=1e-3)
-        assert np.mean(got[name] == want[name]) > 0.9
-    assert not list((workdir / 'candidates').glob('unfinished_*'))
-
-
-def read_arrays(folder):
-    return {path.stem: np.load(path) for path in folder.glob('*.npy')}
 
 
 @pytest.mark.slow

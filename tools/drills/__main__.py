@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.drills import disks, features, flips, inputs, kills, photos, runs
+from tools.drills import disks, features, flips, inputs, kills, photos, processes, runs
 
-SHARES = {'inputs': 0.2, 'disks': 0.1, 'flips': 0.25, 'kills': 0.45}  # of the time
+SHARES = {'inputs': 0.2, 'disks': 0.1, 'flips': 0.2, 'kills': 0.35, 'processes': 0.15}  # of the time
 Counts = collections.Counter
 
 
@@ -96,11 +96,26 @@ def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> C
     return counts
 
 
+def try_processes(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+    """Trains each system by several processes, by each number of them and of devices at least once."""
+    drill, counts = processes.Drill(folder), Counts()
+    for number in _until(seconds, len(processes.CASES)):
+        system, *numbers = case = processes.CASES[number % len(processes.CASES)]
+        counts['tried'] += 1
+        try:
+            drill.check(*case)
+            counts[f'the same bytes of {system}'] += 1
+        except AssertionError:
+            counts[_fail(f'{system} by {numbers}: {traceback.format_exc()[-600:]}')] += 1
+    return counts
+
+
 DRILLS: dict[str, Callable[[Path, Path, random.Random, float], Counts]] = {
     'inputs': try_inputs,
     'disks': try_disks,
     'flips': try_flips,
     'kills': try_kills,
+    'processes': try_processes,
 }
 
 

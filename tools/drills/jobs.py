@@ -27,9 +27,10 @@ def result_of(folder: Path, number: int = 0) -> Path:
     return folder.with_name(f'{folder.name}_result{number}')
 
 
-def _work(argv: Sequence[str], folder: Path, number: int, joining: float) -> None:
+def _work(argv: Sequence[str], folder: Path, number: int, devices: int, joining: float) -> None:
     """Runs a command and writes how it ended."""
     cache = folder.parent / 'cache'
+    jax.config.update('jax_num_cpu_devices', devices)
     jax.config.update('jax_compilation_cache_dir', str(cache))
     os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache)  # a killed process may leave part of a file there
     processes.JOINING = joining
@@ -52,13 +53,15 @@ def process(argv: Sequence[str], number: int, count: int) -> tuple[str, ...]:
     return (*argv, f'--coordinator=localhost:{PORT}', f'--num_processes={count}', f'--process_id={number}')
 
 
-def start(commands: Sequence[Sequence[str]], folder: Path, joining: float = processes.JOINING) -> list[BaseProcess]:
-    """Starts a process for each command in a folder; they wait so many seconds for each other."""
+def start(
+    commands: Sequence[Sequence[str]], folder: Path, devices: int = 1, joining: float = processes.JOINING
+) -> list[BaseProcess]:
+    """Starts a process with so many devices for each command in a folder; they wait so many seconds for each other."""
     port, started = str(free_port()), []
     for number, argv in enumerate(commands):
         result_of(folder, number).unlink(missing_ok=True)  # of one that had ended when another one was killed
         words = [word.replace(PORT, port) for word in argv]
-        started.append(_context().Process(target=_work, args=(words, folder, number, joining)))
+        started.append(_context().Process(target=_work, args=(words, folder, number, devices, joining)))
         started[-1].start()
     return started
 
@@ -90,7 +93,7 @@ def results(folder: Path, count: int) -> list[runs.Result]:
     return found
 
 
-def call(commands: Sequence[Sequence[str]], folder: Path) -> list[runs.Result]:
+def call(commands: Sequence[Sequence[str]], folder: Path, devices: int = 1) -> list[runs.Result]:
     """Runs the processes of a job in a folder to their end; a single one never joins its job."""
-    wait(start(commands, folder, processes.JOINING if len(commands) > 1 else ALONE))
+    wait(start(commands, folder, devices, processes.JOINING if len(commands) > 1 else ALONE))
     return results(folder, len(commands))

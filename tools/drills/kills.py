@@ -1,7 +1,7 @@
 """SIGKILL at random moments: the restarted command ends with the same bytes as an uninterrupted one.
 
-No command takes for whole what a killed one has left. Of two processes of one job, one or both are killed, and the
-other one must end by itself.
+No command takes for whole what a killed one has left. Of the processes of one job, one or more are killed, and the
+others must end by themselves.
 """
 
 import multiprocessing.connection
@@ -116,7 +116,7 @@ SCENARIOS = {
         ('eval', '--workdir', 'imported', '--data_root', 'data', *READ),
         'is a converted run already',
     ),
-    'two processes': Scenario(TRAIN, plain, processes=2),
+    'four processes': Scenario(TRAIN, plain, processes=4),
 }
 
 
