@@ -58,7 +58,7 @@ class Compiled(NamedTuple):
 
 
 def count_flops(jaxpr: Jaxpr) -> collections.Counter:
-    """Counts the FLOP of matrix products and convolutions by precision; of conditionals the most expensive branch."""
+    """Counts the FLOP of matrix products and convolutions by precision; of a conditional the most expensive case."""
     total = collections.Counter()
     for equation in jaxpr.eqns:
         name, parameters = equation.primitive.name, equation.params
@@ -226,18 +226,19 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
         return compile_program(rank_block, lists(IMAGES, TOP_H), lists(TEXTS, 60), block, *sides)
 
 
-def write_photos(folder: Path, count: int = 400) -> None:
-    """Writes small random photos with captions in Karpathy's format."""
+def write_photos(folder: Path) -> None:
+    """Writes small random photos with captions, as an imagefolder of Hugging Face."""
     from PIL import Image
 
-    rng, images = np.random.default_rng(0), []
-    (folder / 'images').mkdir()
-    for n in range(count):
-        Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(folder / 'images' / f'{n}.png')
-        words = [f'w{word}' for word in rng.integers(0, 8000, (5, 12)).ravel()]
-        sentences = [{'raw': ' '.join(words[first : first + 12])} for first in range(0, 60, 12)]
-        images.append({'filename': f'{n}.png', 'split': 'train' if n < 390 else 'val', 'sentences': sentences})
-    (folder / 'dataset.json').write_text(json.dumps({'images': images}))
+    rng = np.random.default_rng(0)
+    for split, count in (('train', 390), ('dev', 10)):
+        (folder / split).mkdir(parents=True)
+        lines = []
+        for n in range(count):
+            Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(folder / split / f'{n}.png')
+            captions = [' '.join(f'w{word}' for word in row) for row in rng.integers(0, 8000, (5, 12))]
+            lines.append(json.dumps({'file_name': f'{n}.png', 'captions': captions}))
+        (folder / split / 'metadata.jsonl').write_text('\n'.join(lines) + '\n')
 
 
 def write_merges(path: Path, count: int = 48894) -> None:
@@ -336,7 +337,6 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         memory.write_files(folder)
-        (folder / 'photos').mkdir()
         write_photos(folder / 'photos')
         write_merges(folder / 'merges.txt')
         for setting in args.settings:

@@ -1,6 +1,6 @@
 """What the text of a compiled program tells: bytes through memory, the compiler's cycles, collectives, padding.
 
-A loop's body counts as often as it runs, and of a conditional the most expensive branch counts. The instructions of a
+A loop's body counts as often as it runs, and of a conditional the most expensive case counts. The instructions of a
 fusion are one pass through memory. Arrays that a TPU keeps on the chip, memory space 1 and above, move no bytes.
 """
 

@@ -94,7 +94,7 @@ def test_loop_of_unknown_length_is_counted():
     assert (cost.dynamic_loops, cost.cycles) == (1, 107)
 
 
-def test_flops_count_loops_and_the_longest_branch():
+def test_flops_count_loops_and_the_largest_case():
     def function(x):
         x, _ = jax.lax.scan(lambda x, _: (jnp.dot(x, x, precision='highest'), None), x, length=3)
         return jax.lax.cond(x[0, 0] > 0, lambda x: x @ x @ x, lambda x: x, x)

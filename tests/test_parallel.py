@@ -195,7 +195,7 @@ def on_devices(function):
 
 
 @pytest.mark.parametrize('gather', [parallel.all_gather, parallel.gather_results])
-def test_gathered_arrays_are_those_of_all_devices_and_gradients_flow_back_to_their_rows(gather):
+def test_gathered_arrays_are_of_all_devices_and_gradients_of_own_rows(gather):
     rng = np.random.default_rng(0)
     tree = {
         'packed': (rng.normal(size=(3, 2, 5)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2, 3))),
