@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.interpreters import partial_eval
 
 from benchmarks import memory, results, topologies
 from benchmarks.hlo import COLLECTIVES, Program
@@ -90,7 +91,8 @@ def _flops(equation: JaxprEqn) -> float:
 
 def compile_program(function: Callable, *arguments: chex.ArrayTree) -> Compiled:
     """Traces and compiles a function that `jit` or `pmap` returned, and measures how long the compiler takes."""
-    flops = count_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    flops = count_flops(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])  # without unused products
     lowered = function.lower(*arguments)
     start, cpu = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
     compiled = lowered.compile()

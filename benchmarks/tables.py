@@ -1,4 +1,4 @@
-"""Rewrites the tables of docs/timings.md from docs/timings.jsonl.
+"""Rewrites the tables of docs/timings.md and docs/accelerators.md from the files of rows beside them.
 
     python -m benchmarks members --json docs/timings.jsonl
     python -m benchmarks tables
@@ -8,15 +8,16 @@ A table of the page follows a comment that names its command: `<!-- benchmarks m
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import results
+from benchmarks import accelerators, results
 from benchmarks.settings import ROOT
 from jitm.errors import UserError
 from jitm.files import replacing
 
-PAGE = ROOT / 'docs' / 'timings.md'
-RESULTS = ROOT / 'docs' / 'timings.jsonl'
+DOCS = ROOT / 'docs'
+RESULTS = DOCS / 'timings.jsonl'
 MARK = re.compile(r'(<!-- benchmarks (.*?) -->\n)((?:\|.*\n)*)')
 
 
@@ -35,14 +36,21 @@ def rewritten(page: str, tables: dict[str, list[results.Row]]) -> str:
     return MARK.sub(table, page)
 
 
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yields each page and its text with new tables."""
+    known = results.read(RESULTS) | accelerators.tables(DOCS / 'accelerators.jsonl')
+    for page in (DOCS / 'timings.md', DOCS / 'accelerators.md'):
+        yield page, rewritten(page.read_text(encoding='utf-8'), known)
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags."""
-    parser.add_argument('--page', type=Path, default=PAGE)
+    """Adds no flags."""
 
 
 def run(args: argparse.Namespace) -> list[results.Row]:
-    """Rewrites the page."""
-    text = rewritten(args.page.read_text(encoding='utf-8'), results.read(RESULTS))
-    with replacing(args.page) as file:
-        file.write(text.encode())
+    """Rewrites the pages."""
+    del args
+    for page, text in pages():
+        with replacing(page) as file:
+            file.write(text.encode())
     return []
