@@ -1,4 +1,4 @@
-"""Rewrites the tables of docs/timings.md and docs/accelerators.md from the files of rows beside them.
+"""Rewrites the tables of docs/timings.md, precision.md and accelerators.md from the files of rows beside them.
 
     python -m benchmarks members --json docs/timings.jsonl
     python -m benchmarks tables
@@ -17,6 +17,7 @@ from jitm.errors import UserError
 from jitm.files import replacing
 
 DOCS = ROOT / 'docs'
+PAGES = 'timings', 'precision', 'accelerators'
 RESULTS = DOCS / 'timings.jsonl'
 MARK = re.compile(r'(<!-- benchmarks (.*?) -->\n)((?:\|.*\n)*)')
 
@@ -36,11 +37,19 @@ def rewritten(page: str, tables: dict[str, list[results.Row]]) -> str:
     return MARK.sub(table, page)
 
 
+def tables() -> dict[str, list[results.Row]]:
+    """Returns the rows of every table by the command, or the name, in the comment above it."""
+    return (
+        results.read(RESULTS)
+        | results.read(DOCS / 'precision.jsonl')
+        | accelerators.tables(DOCS / 'accelerators.jsonl')
+    )
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
-    known = results.read(RESULTS) | accelerators.tables(DOCS / 'accelerators.jsonl')
-    for page in (DOCS / 'timings.md', DOCS / 'accelerators.md'):
-        yield page, rewritten(page.read_text(encoding='utf-8'), known)
+    for page in (DOCS / f'{name}.md' for name in PAGES):
+        yield page, rewritten(page.read_text(encoding='utf-8'), tables())
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
