@@ -1,5 +1,6 @@
 """Commands in processes of their own: one that is killed, or several processes of one job."""
 
+import atexit
 import functools
 import json
 import multiprocessing
@@ -38,6 +39,7 @@ def _work(argv: Sequence[str], folder: Path, number: int, devices: int, joining:
         result = runs.call(argv)
     result_of(folder, number).write_text(json.dumps(result))
     processes.leave(result.code)
+    atexit._run_exitfuncs()  # which `multiprocessing` leaves out: a process waits for the others of its job
 
 
 @functools.cache
