@@ -165,14 +165,17 @@ def check_batch_size(batch_size: int, name: str = 'batch_size') -> None:
         )
 
 
-def _across_cpus() -> bool:
-    """Whether the devices are CPUs of several processes, where XLA adds in another order than in one process."""
-    return jax.process_count() > 1 and platform() == 'cpu'
+def _on_cpus() -> bool:
+    """Whether the devices are several CPUs, where XLA adds in another order across processes than within one.
+
+    There arrays are exchanged and then added in the order of the devices, by one program for any number of processes.
+    """
+    return platform() == 'cpu' and jax.device_count() > 1
 
 
 def _sum_of_rows(x: chex.Array) -> chex.Array:
     """Adds the arrays [N * B, ...] of the N devices, and returns the rows of this device, [B, ...]."""
-    if not _across_cpus():
+    if not _on_cpus():
         return jax.lax.psum_scatter(x, AXIS, tiled=True)
     rows = x.reshape(jax.lax.axis_size(AXIS), -1, *x.shape[1:])
     return jax.lax.all_to_all(rows, AXIS, 0, 0).sum(0)
@@ -196,7 +199,7 @@ def _sum_in_order(x: chex.Array) -> chex.Array:
 
 
 def _sum(tree: chex.ArrayTree) -> chex.ArrayTree:
-    return jax.tree.map(_sum_in_order, tree) if _across_cpus() else jax.lax.psum(tree, AXIS)
+    return jax.tree.map(_sum_in_order, tree) if _on_cpus() else jax.lax.psum(tree, AXIS)
 
 
 def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:

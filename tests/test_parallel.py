@@ -152,8 +152,8 @@ def test_each_device_has_its_own_random_key():
     assert len(np.unique(jax.random.key_data(keys), axis=0)) == 3
 
 
-def test_processes_of_cpus_add_in_the_order_of_the_devices(monkeypatch):
-    monkeypatch.setattr(parallel, '_across_cpus', lambda: True)
+def test_cpus_add_in_the_order_of_the_devices(monkeypatch):
+    monkeypatch.setattr(parallel, '_on_cpus', lambda: True)
     rng = np.random.default_rng(0)
     arrays, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 5, 7), (4, 20, 7)))  # of 4 devices
     on_devices = functools.partial(jax.vmap, axis_name=parallel.AXIS)
