@@ -87,5 +87,5 @@ def devices(target: str) -> list[Any]:
             return topologies.get_topology_desc(target, platform='tpu').devices
         gpus = f'1x{shape}' if 'x' in shape else f'1x1x{shape}'  # partitions x processes x devices
         return topologies.get_topology_desc(kind, platform='cuda', topology=gpus, target_config=H100).devices
-    except (ImportError, RuntimeError, NotImplementedError, FileNotFoundError, ValueError) as error:
+    except (ImportError, RuntimeError) as error:
         raise UserError(f"the compiler of '{target}' cannot be loaded: {error}; install it by `{INSTALL}`") from None

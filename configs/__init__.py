@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from jitm.errors import UserError, did_you_mean
+
 FILES = {module.name: Path(__file__).with_name(f'{module.name}.py') for module in pkgutil.iter_modules(__path__)}
 
 
@@ -17,7 +19,12 @@ def load(preset: str) -> ConfigDict:
 
     Args:
       preset: The name of a file of this folder, and after a colon words of its tables.
+
+    Raises:
+      UserError: If there is no such file.
     """
     name, colon, words = preset.partition(':')
+    if name not in FILES:
+        raise UserError(f"preset '{preset}' names no system{did_you_mean(name, FILES)}")
     get_config = importlib.import_module(f'{__name__}.{name}').get_config
     return get_config(words) if colon else get_config()
