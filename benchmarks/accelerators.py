@@ -45,39 +45,62 @@ PAIRS_PER_CHIP = 8  # of a batch on more than 16 chips
 IMAGES, TEXTS, DUAL_TEXTS = 1000, 128, 4096  # of a block of scores
 CANDIDATES, TOP_H = 145_000, 300  # of mining: captions of Flickr30K, and kept for each image
 HOT = 6  # operations of a row
+OPTIONS = {'gpu': {'xla_gpu_enable_triton_gemm': False}}  # sizes of its products are chosen by timing them
+TRACED = {'psum': 'all-reduce', 'psum_invariant': 'all-reduce', 'pmax': 'all-reduce', 'pmin': 'all-reduce'}
+TRACED |= {name: name.replace('_', '-') for name in ('all_gather', 'reduce_scatter', 'all_to_all')}
 GIGA, MEGA = 1e9, 1e6
 UNKNOWN = '-'
 
 
 class Compiled(NamedTuple):
-    """A compiled program with the products of its trace: TFLOP by precision."""
+    """A compiled program, FLOP by precision and collectives of its trace, and how long the compiler took."""
 
     compiled: Any
     flops: collections.Counter
+    collectives: collections.Counter
     seconds: float
     cpu_seconds: float
 
 
-def count_flops(jaxpr: Jaxpr) -> collections.Counter:
-    """Counts the FLOP of matrix products and convolutions by precision; of a conditional the most expensive case."""
+def _count(jaxpr: Jaxpr, cost: Callable[[JaxprEqn], dict]) -> collections.Counter:
+    """Adds the costs of all equations: loops count as often as they run, of a conditional the most expensive case."""
     total = collections.Counter()
     for equation in jaxpr.eqns:
-        name, parameters = equation.primitive.name, equation.params
-        if name in ('dot_general', 'conv_general_dilated'):
-            precision = parameters['precision'] or (jax.lax.Precision.DEFAULT,)
-            kind = 'bfloat16' if equation.invars[0].aval.dtype == jnp.bfloat16 else precision[0].name.lower()
-            total[kind] += _flops(equation)
-            continue
-        values = [leaf for value in parameters.values() for leaf in (value if isinstance(value, tuple) else [value])]
+        total.update(cost(equation))
+        values = [x for value in equation.params.values() for x in (value if isinstance(value, tuple) else [value])]
         jaxprs = [value.jaxpr if isinstance(value, ClosedJaxpr) else value for value in values]
-        inner = [count_flops(value) for value in jaxprs if isinstance(value, Jaxpr)]
-        if name == 'cond':
+        inner = [_count(value, cost) for value in jaxprs if isinstance(value, Jaxpr)]
+        if equation.primitive.name == 'cond':
             inner = [max(inner, key=lambda counts: sum(counts.values()))]
-        times = parameters['length'] if name == 'scan' else 1
+        times = equation.params['length'] if equation.primitive.name == 'scan' else 1
         for counts in inner:
-            for kind, value in counts.items():
-                total[kind] += times * value
+            total.update({kind: times * value for kind, value in counts.items()})
     return total
+
+
+def count_flops(jaxpr: Jaxpr) -> collections.Counter:
+    """Counts the FLOP of matrix products and convolutions by precision."""
+
+    def cost(equation: JaxprEqn) -> dict[str, float]:
+        if equation.primitive.name not in ('dot_general', 'conv_general_dilated'):
+            return {}
+        precision = equation.params['precision'] or (jax.lax.Precision.DEFAULT,)
+        bfloat16 = equation.invars[0].aval.dtype == jnp.bfloat16
+        return {'bfloat16' if bfloat16 else precision[0].name.lower(): _flops(equation)}
+
+    return _count(jaxpr, cost)
+
+
+def count_collectives(jaxpr: Jaxpr) -> collections.Counter:
+    """Counts collectives by kind, and the bytes that a device holds after them, as `hlo` does."""
+
+    def cost(equation: JaxprEqn) -> dict[tuple[str, str], float]:
+        kind = TRACED.get(equation.primitive.name)
+        arrays = equation.outvars if kind == 'all-gather' else equation.invars
+        size = sum(array.aval.size * array.aval.dtype.itemsize for array in arrays)
+        return {(kind, 'number'): 1, (kind, 'bytes'): size * (1 + (kind == 'all-reduce'))} if kind else {}
+
+    return _count(jaxpr, cost)
 
 
 def _flops(equation: JaxprEqn) -> float:
@@ -90,14 +113,14 @@ def _flops(equation: JaxprEqn) -> float:
 
 
 def compile_program(function: Callable, *arguments: chex.ArrayTree) -> Compiled:
-    """Traces and compiles a function that `jit` or `pmap` returned, and measures how long the compiler takes."""
+    """Traces and compiles a function that `jit` or `pmap` returned, in `compiling_for`, and measures the compiler."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
-    flops = count_flops(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])  # without unused products
+    jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     lowered = function.lower(*arguments)
     start, cpu = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    compiled = lowered.compile()
+    compiled = lowered.compile(compiler_options=OPTIONS.get(parallel.platform()))
     seconds = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_utime - cpu
-    return Compiled(compiled, flops, *seconds)
+    return Compiled(compiled, count_flops(jaxpr), count_collectives(jaxpr), *seconds)
 
 
 def measure(program: Compiled, target: str) -> Row:
@@ -121,11 +144,8 @@ def measure(program: Compiled, target: str) -> Row:
         'of GB': chip.memory_gb,
         'GFLOP': sum(program.flops.values()) / GIGA,
         'GB moved': cost.num_bytes / GIGA,
-        'collectives': ', '.join(
-            f'{cost.collectives[kind, "number"]} {kind} {cost.collectives[kind, "bytes"] / MEGA:.3g} MB'
-            for kind in COLLECTIVES
-            if cost.collectives[kind, 'number']
-        ),
+        'traced collectives': _list_collectives(program.collectives),
+        'collectives': _list_collectives(cost.collectives),
         'links ms': received / topologies.link_gbps(target) / 1e6,
         'products ms': products,
         'memory ms': moved,
@@ -137,6 +157,14 @@ def measure(program: Compiled, target: str) -> Row:
         'padded': ', '.join(f'{array} {factor:.1f}x' for factor, array in padded if factor > 1.5),
         'hot': [[round(cycles / max(cost.cycles, 1), 3), *label] for label, cycles in cost.hot.most_common(HOT)],
     }
+
+
+def _list_collectives(counts: collections.Counter) -> str:
+    return ', '.join(
+        f'{counts[kind, "number"]} {kind} {counts[kind, "bytes"] / MEGA:.3g} MB'
+        for kind in COLLECTIVES
+        if counts[kind, 'number']
+    )
 
 
 def _rows_of(tree: chex.ArrayTree, count: int, dtype: Any = None) -> chex.ArrayTree:

@@ -103,6 +103,22 @@ def test_flops_count_loops_and_the_largest_case():
     assert flops == {'highest': 3 * 2 * 4**3, 'default': 2 * 2 * 4**3}
 
 
+def test_collectives_count_loops_and_the_bytes_that_move():
+    def device(x):
+        x, _ = jax.lax.scan(lambda x, _: (jax.lax.psum(x, 'batch'), None), x, length=3)
+        return jax.lax.psum_scatter(jax.lax.all_gather(x, 'batch', tiled=True), 'batch', tiled=True)
+
+    traced = jax.make_jaxpr(device, axis_env=[('batch', 2)])(jnp.zeros(4)).jaxpr
+    assert accelerators.count_collectives(traced) == {
+        ('all-reduce', 'number'): 3,
+        ('all-reduce', 'bytes'): 3 * 2 * 16,
+        ('all-gather', 'number'): 1,
+        ('all-gather', 'bytes'): 32,
+        ('reduce-scatter', 'number'): 1,
+        ('reduce-scatter', 'bytes'): 32,
+    }
+
+
 @pytest.mark.parametrize('target', [pytest.param('v5e:2x2', marks=tpu), pytest.param('h100:1', marks=gpu)])
 @pytest.mark.usefixtures('without_cache')
 def test_small_step_compiles_without_the_host(tiny_config, target):
