@@ -15,7 +15,7 @@ LEVELS = [
     {'processes'},
     {'losses'},
     {'files', 'parallel', 'agreement'},
-    {'outputs'},
+    {'collectives', 'outputs'},
     {'names'},
     {'hints'},
     {'config'},

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import parallel
+from jitm import collectives, parallel
 from jitm.errors import UserError
 from tests.conftest import ROOT, environment, shared_folder
 from tests.models.test_matchers import WITHOUT_GRADIENT
@@ -148,20 +148,20 @@ def test_evaluation_uses_all_cores_unless_a_number_is_given(given, want):
 
 
 def test_each_device_has_its_own_random_key():
-    keys = jax.vmap(parallel.device_key, axis_name=parallel.AXIS)(jnp.stack([jax.random.key(0)] * 3))
+    keys = jax.vmap(collectives.device_key, axis_name=parallel.AXIS)(jnp.stack([jax.random.key(0)] * 3))
     assert len(np.unique(jax.random.key_data(keys), axis=0)) == 3
 
 
 def test_cpus_add_in_the_order_of_the_devices(monkeypatch):
-    monkeypatch.setattr(parallel, '_on_cpus', lambda: True)
+    monkeypatch.setattr(collectives, '_on_cpus', lambda: True)
     rng = np.random.default_rng(0)
     arrays, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 5, 7), (4, 20, 7)))  # of 4 devices
     on_devices = functools.partial(jax.vmap, axis_name=parallel.AXIS)
-    mean = on_devices(parallel.mean)(arrays)
+    mean = on_devices(collectives.mean)(arrays)
     np.testing.assert_array_equal(mean, [sum(arrays) / 4] * 4)
 
     def loss(rows, weight):
-        return (parallel.all_gather(rows) * weight).sum()
+        return (collectives.all_gather(rows) * weight).sum()
 
     gradient = on_devices(jax.grad(loss))(arrays, weights)
     np.testing.assert_array_equal(gradient, sum(weights).reshape(4, 5, 7))
@@ -194,12 +194,12 @@ def on_devices(function):
     return jax.vmap(function, axis_name=parallel.AXIS, axis_size=3, in_axes=0)
 
 
-@pytest.mark.parametrize('gather', [parallel.all_gather, parallel.gather_results])
+@pytest.mark.parametrize('gather', [collectives.all_gather, collectives.gather_results])
 def test_gathered_arrays_are_of_all_devices_and_gradients_of_own_rows(gather):
     rng = np.random.default_rng(0)
     tree = {
         'packed': (rng.normal(size=(3, 2, 5)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2, 3))),
-        'large': rng.normal(size=(3, 2, parallel.PACKED_ROW_BYTES)),
+        'large': rng.normal(size=(3, 2, collectives.PACKED_ROW_BYTES)),
         'integers': (np.arange(6, dtype=np.int32).reshape(3, 2), rng.normal(size=(3, 2, 4)) > 0),
     }
     tree = jax.tree.map(lambda x: np.float32(x) if x.dtype == np.float64 else x, tree)
@@ -217,5 +217,5 @@ def test_gathered_arrays_are_of_all_devices_and_gradients_of_own_rows(gather):
 def test_several_devices_gather_small_arrays_of_a_dtype_as_one():
     tree = jnp.zeros((2, 5)), jnp.zeros(2), jnp.zeros((2, 5), bool), jnp.zeros((4, 5)), jnp.zeros((2, 1000))
     for devices, operations in ((3, 4), (1, 5)):
-        traced = jax.make_jaxpr(parallel.all_gather, axis_env=[(parallel.AXIS, devices)])(tree)
+        traced = jax.make_jaxpr(collectives.all_gather, axis_env=[(parallel.AXIS, devices)])(tree)
         assert str(traced).count('all_gather[') == operations

@@ -6,7 +6,7 @@ import chex
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import parallel
+from jitm import collectives
 
 
 def l2_normalize(x: chex.Array, axis: int = -1) -> chex.Array:
@@ -42,7 +42,7 @@ def masked_moments(
 
     def totals(*values):
         sums = [jnp.sum(value, axes, keepdims=True).astype(x.dtype) for value in values]
-        return parallel.sum_over_devices(jnp.stack(sums))
+        return collectives.sum_over_devices(jnp.stack(sums))
 
     count, total = totals(mask, jnp.where(mask, x, 0))
     mean = total / jnp.maximum(count, 1)

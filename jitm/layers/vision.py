@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import parallel
+from jitm import collectives
 from jitm.errors import ArgumentError, check_choice
 from jitm.layers.linear import Linear, XavierLinear
 from jitm.layers.normalization import BatchNorm
@@ -31,7 +31,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
         """Maps [N, K, inputs] with a mask [N, K] of the valid rows to [N, K, features]."""
-        counted = parallel.sum_over_devices(jnp.sum(mask, axis=0)) > 0 if self.norm_padding and train else mask
+        counted = collectives.sum_over_devices(jnp.sum(mask, axis=0)) > 0 if self.norm_padding and train else mask
         hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), counted[..., None], train)
         return Linear(self.features, name='linear_2')(nn.relu(hidden))
 

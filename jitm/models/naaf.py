@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jitm import parallel
+from jitm import collectives
 from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.models import tiling
@@ -237,7 +237,7 @@ class NAAF(CrossAttentionMatcher):
             row, text = row_and_text
             one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=statistics.threshold))
             column, best = (x[:, 0] for x in block(variables, images, one))
-            scores, best = parallel.gather_over_devices((column, best))
+            scores, best = collectives.gather_over_devices((column, best))
             updated = update_statistics(statistics, row, scores, best, text.mask, self.alpha, self.minimum_words)
             return updated, (statistics.threshold, column)
 

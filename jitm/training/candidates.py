@@ -13,7 +13,7 @@ import einops
 import jax
 import jax.numpy as jnp
 
-from jitm import parallel
+from jitm import collectives
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.step import Models, Rankings, Source, TokenLosses
 from jitm.types import Batch, Count, Index, Pairs, Ranking
@@ -39,9 +39,11 @@ def _rank_in_batch(
 ) -> tuple[Rankings, TokenLosses]:
     del chosen
     # Score this device's images with all texts and its mined negatives, and gather the scores.
-    rows = _score(matcher.similarity, matcher, images, parallel.all_gather(texts), train)
+    rows = _score(matcher.similarity, matcher, images, collectives.all_gather(texts), train)
     mined = _score_offline(matcher, images, texts, batch.offline) if train and batch.offline is not None else {}
-    scores, image_index, relevance, offline = parallel.gather_results((rows, batch.image_index, batch.relevance, mined))
+    scores, image_index, relevance, offline = collectives.gather_results(
+        (rows, batch.image_index, batch.relevance, mined)
+    )
     views = len(scores) // len(image_index)
     positives, negatives = _batch_masks(image_index, views, same_image)
     rankings = {
@@ -185,7 +187,7 @@ def _rank_chosen(
         pairs = (queries, listed) if direction == 'i2t' else (listed, queries)
         scores = matcher.similarity_pairwise(*pairs, train).reshape(-1, per_query)
         scored[direction] = scores, valid
-    return {direction: Ranking.from_list(*both) for direction, both in parallel.gather_results(scored).items()}, {}
+    return {direction: Ranking.from_list(*both) for direction, both in collectives.gather_results(scored).items()}, {}
 
 
 def sampled() -> Source:
@@ -205,7 +207,7 @@ def _rank_sampled(
     negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
     both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
     scores = _score(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
-    scores, text_replaced = parallel.gather_results((scores, text_replaced))
+    scores, text_replaced = collectives.gather_results((scores, text_replaced))
     return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
 
 
@@ -220,7 +222,7 @@ def _all_candidates(
     if batch.extra is not None:
         encoded = matcher.encode_image(batch.extra.images, train), matcher.encode_text(batch.extra.texts, train)
         candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, (encoded, batch.extra_index))
-    return parallel.all_gather(candidates)
+    return collectives.all_gather(candidates)
 
 
 def _score(score: Callable, matcher: Matcher, images: Encoding, texts: Encoding, train: bool) -> chex.Array:

@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm import parallel
+from jitm import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
@@ -43,7 +43,7 @@ def matcher_predictions(
                 "configured does not make: change config key 'model', or leave the term out"
             )
     losses = {name: term.per_text(predictions[term.predictions]) for name, term in terms.items()}
-    return {}, parallel.gather_results(losses)
+    return {}, collectives.gather_results(losses)
 
 
 def masked_captions(
@@ -67,7 +67,7 @@ def masked_captions(
 
     rows = _dropout_keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, batch.masked
     floats = largest_array(model, images, *batch.masked.ids.shape[1:], word_logits=True)
-    return {}, parallel.gather_results(map_images(one, rows, floats))
+    return {}, collectives.gather_results(map_images(one, rows, floats))
 
 
 def generate(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, synthesis: Synthesis) -> Synthetic:
@@ -121,7 +121,7 @@ def generated_captions(
     rows = _dropout_keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, chosen
     _, negatives, length = chosen.ids.shape
     floats = largest_array(model, images, 1 + negatives, length, word_logits='correct' in heads)
-    scores, losses, valid = parallel.gather_results((*map_images(one, rows, floats), chosen.valid))
+    scores, losses, valid = collectives.gather_results((*map_images(one, rows, floats), chosen.valid))
     return {GENERATED: Ranking.from_list(scores, valid)}, losses
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jitm import parallel
+from jitm import collectives
 from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
 from jitm.training.members import Member, MemberState
@@ -86,7 +86,7 @@ def train_step(
     """
     epoch, key = state.step // steps_per_epoch, jax.random.fold_in(jax.random.key(seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}
-    keys = {name: parallel.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
+    keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
     learned_from = {other for member in trained.values() for other in member.learn_from}
 
     # Choose the candidates of each trained model, and score those of its anchors, without gradient.
@@ -124,7 +124,7 @@ def train_step(
 
     params = {name: state.members[name].params for name in trained}
     (total, (values, rankings, batch_stats)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-    gradients = parallel.mean(gradients)
+    gradients = collectives.mean(gradients)
 
     # Update the models: first those with a gradient, then those that follow them.
     progress = state.step / (epochs * steps_per_epoch)

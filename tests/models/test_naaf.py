@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import parallel
+from jitm import collectives, parallel
 from jitm.models import naaf
 from jitm.types import Elements
 from tests.models import cross_attention_oracle as oracle
@@ -202,7 +202,7 @@ def test_devices_rank_the_images_of_all(monkeypatch):
     step = jax.grad(loss, has_aux=True, allow_int=True)
     gradient, (scores, left) = step(images)
     halves = jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), images)
-    monkeypatch.setattr(parallel, '_in_data_parallel', lambda: True)
+    monkeypatch.setattr(collectives, '_in_data_parallel', lambda: True)
     gradients, (rows, thresholds) = jax.vmap(step, axis_name=parallel.AXIS)(halves)
     np.testing.assert_allclose(rows.reshape(8, 8), scores, atol=1e-6)
     np.testing.assert_allclose(gradients.vectors.reshape(gradient.vectors.shape), gradient.vectors, atol=1e-5)
