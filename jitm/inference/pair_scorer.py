@@ -86,7 +86,7 @@ def _read_pairs(
     size = len(pairs.rows)
     if output is not _score:  # similarity_pairwise makes its own tiles
         floats = max(model.floats_per_pair(images, encoded), pairs.texts.ids.shape[1] * vocab_size)
-        size = tiling.tile_edge(floats) ** 2
+        size = tiling.pairs_at_once(floats)
 
     def tile(items: tuple) -> chex.ArrayTree:
         row, *rest = items

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm import parallel
 from jitm.errors import UserError
 from jitm.layers.attention import EPSILON
 from jitm.layers.linear import XavierLinear, product
@@ -98,20 +99,41 @@ class GraphReasoning(nn.Module):
     @nn.compact
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """See `Reasoning`."""
-        size = nodes.shape[-1]
+        *steps, last = map(self._parameters, range(self.steps), [nodes.shape[-1]] * self.steps)
+
+        def step(nodes: chex.Array, parameters: tuple[chex.Array, ...]) -> tuple[chex.Array, None]:
+            return _reason(nodes, nodes, mask, *parameters), None
+
+        if steps:  # an accelerator compiles them as one, since its compiler takes a second for each product
+            stacked = jax.tree.map(lambda *x: jnp.stack(x), *steps)
+            nodes, _ = jax.lax.scan(step, nodes, stacked, unroll=parallel.platform() == 'cpu')
+        return _reason(nodes[:, :, :1], nodes, mask, *last)[:, :, 0]
+
+    def _parameters(self, n: int, size: int) -> tuple[chex.Array, ...]:
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
-        for n in range(self.steps):
-            query = self.param(f'query_{n}', xavier, (size, size))
-            query_bias = self.param(f'query_bias_{n}', zeros, (size,))
-            key = self.param(f'key_{n}', xavier, (size, size))
-            sources = nodes[:, :, :1] if n == self.steps - 1 else nodes
-            queries = product('itnm,mk->itnk', sources, product('mi,ki->mk', query, key))
-            queries += product('i,ki->k', query_bias, key)
-            edges = product('itnm,itom->itno', queries, nodes)
-            edges = nn.softmax(jnp.where(mask[:, None], edges, -jnp.inf))
-            mixed = product('itno,itom->itnm', edges, nodes)
-            nodes = nn.relu(XavierLinear(size, name=f'graph_{n}')(mixed))
-        return nodes[:, :, 0]
+        query = self.param(f'query_{n}', xavier, (size, size))
+        query_bias = self.param(f'query_bias_{n}', zeros, (size,))
+        key = self.param(f'key_{n}', xavier, (size, size))
+        return query, query_bias, key, *XavierLinear(size, name=f'graph_{n}').parameters(size)
+
+
+def _reason(
+    sources: chex.Array,
+    nodes: chex.Array,
+    mask: chex.Array,
+    query: chex.Array,
+    query_bias: chex.Array,
+    key: chex.Array,
+    kernel: chex.Array,
+    bias: chex.Array,
+) -> chex.Array:
+    """Takes a step of SGR: [I, T, S, M] from sources [I, T, S, M] and nodes [I, T, N, M], for a mask [T, N]."""
+    queries = product('itnm,mk->itnk', sources, product('mi,ki->mk', query, key))
+    queries += product('i,ki->k', query_bias, key)
+    edges = product('itnm,itom->itno', queries, nodes)
+    edges = nn.softmax(jnp.where(mask[:, None], edges, -jnp.inf))
+    mixed = product('itno,itom->itnm', edges, nodes)
+    return nn.relu(product('itnm,mk->itnk', mixed, kernel.astype(mixed.dtype)) + bias)
 
 
 class AttentionFiltration(nn.Module):

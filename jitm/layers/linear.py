@@ -52,10 +52,14 @@ class XavierLinear(nn.Module):
     features: int
 
     @nn.compact
+    def parameters(self, size: int) -> tuple[chex.Array, chex.Array]:
+        """Returns the kernel [size, features] and the bias [features]."""
+        kernel = self.param('kernel', nn.initializers.xavier_uniform(), (size, self.features))
+        return kernel, self.param('bias', nn.initializers.zeros, (self.features,))
+
     def __call__(self, x: chex.Array) -> chex.Array:
         """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
-        kernel = self.param('kernel', nn.initializers.xavier_uniform(), (x.shape[-1], self.features))
-        bias = self.param('bias', nn.initializers.zeros, (self.features,))
+        kernel, bias = self.parameters(x.shape[-1])
         return product('...i,io->...o', x, kernel.astype(x.dtype)) + bias
 
 

@@ -67,7 +67,7 @@ class JointEncoder(Matcher):
             sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
             return score(variables, *sides, train, rngs=rngs)
 
-        size = tiling.tile_edge(self.floats_per_pair(images, texts)) ** 2
+        size = tiling.pairs_at_once(self.floats_per_pair(images, texts))
         return tiling.map_tiles(tile, (jnp.arange(len(rows)), rows, columns), size)
 
     def is_head(self, path: Sequence[str]) -> bool:

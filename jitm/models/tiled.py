@@ -102,9 +102,10 @@ class TiledMatcher(Matcher):
         floats = self.floats_per_pair(images, texts)
         if cut and tiling.cuts_lengths():
             block, floats = tiling.at_own_length(block), floats / 2  # half of the positions are padding
-        edge = tiling.tile_edge(floats)
-        image_tile = len(jax.tree.leaves(images)[0]) if all_images else edge
-        return functools.partial(tiling.map_pairs, block, image_tile=image_tile, text_tile=edge)
+        image_tile, text_tile = tiling.tile_edges(floats)
+        if all_images:
+            image_tile = len(jax.tree.leaves(images)[0])
+        return functools.partial(tiling.map_pairs, block, image_tile=image_tile, text_tile=text_tile)
 
 
 class CrossAttentionMatcher(TiledMatcher):

@@ -24,14 +24,21 @@ SPARSE = 1 / 8  # if at most this share of the pairs has a gradient, only these 
 PAIRS = 128  # scored again at once by accelerators; a published batch has as many hardest negatives in a direction
 
 
-def tile_edge(floats_per_pair: float) -> int:
-    """Returns the number of images, and of texts, to score at once: the nearest power of two."""
-    return 2 ** round(math.log2(max(1, parallel.tile_floats() / floats_per_pair)) / 2)
+def pairs_at_once(floats_per_pair: float) -> int:
+    """Returns the number of pairs to score at once: the nearest power of two."""
+    return 2 ** max(0, round(math.log2(parallel.tile_floats() / floats_per_pair)))
+
+
+def tile_edges(floats_per_pair: float) -> tuple[int, int]:
+    """Returns the numbers of images and of texts to score at once: powers of two."""
+    pairs = pairs_at_once(floats_per_pair)
+    num_texts = 2 ** (int(math.log2(pairs)) // 2)
+    return pairs // num_texts, num_texts
 
 
 def pair_tile(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
     """Returns the number of pairs to score at once if each has its own image and text: the nearest power of two."""
-    return 2 ** max(0, round(math.log2(parallel.tile_floats() / (floats_per_pair + _floats_of_pair(images, texts)))))
+    return pairs_at_once(floats_per_pair + _floats_of_pair(images, texts))
 
 
 def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> tuple[int, float]:
@@ -54,10 +61,11 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
     """Applies a function to tiles of items and concatenates the results.
 
     The function maps leaves [size, ...] to leaves [size, ...]; the last tile is filled up with the first items. For the
-    gradient only the items of a tile are kept; everything else is recomputed.
+    gradient of several tiles only the items of a tile are kept; everything else is recomputed.
     """
     count = len(jax.tree.leaves(items)[0])
-    size = min(size, count)
+    if count <= size:
+        return function(items)
     if count % size:
         index = np.arange(-(-count // size) * size) % count
         items = jax.tree.map(lambda x: x[index], items)

@@ -142,4 +142,4 @@ def largest_array(
 
 def map_images(one: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
     """Applies `one(*row)`, whose largest array has `floats` floats, to as many rows at once as memory allows."""
-    return tiling.map_tiles(lambda items: jax.vmap(one)(*items), rows, tiling.tile_edge(floats) ** 2)
+    return tiling.map_tiles(lambda items: jax.vmap(one)(*items), rows, tiling.pairs_at_once(floats))

@@ -171,22 +171,19 @@ def _rank_chosen(
 ) -> tuple[Rankings, TokenLosses]:
     """Scores the matching pairs and what `_choose_hardest` returned."""
     (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)
-    scored = {}
-    for direction, queries, positives, candidates in (
-        ('i2t', images, texts, all_texts),
-        ('t2i', texts, images, all_images),
-    ):
-        # List the candidates of each query: its match, then its negatives.
-        index, valid = chosen[direction]
-        per_query = 1 + index.shape[1]
-        negatives = jax.tree.map(lambda x, index=index: x[index], candidates)
+
+    def pairs(direction: str, queries: Encoding, positives: Encoding, candidates: Encoding) -> tuple[Encoding, ...]:
+        """Returns each query repeated, [Q, 1 + H, ...], with its match and then its negatives."""
+        index, _ = chosen[direction]
+        negatives = jax.tree.map(lambda x: x[index], candidates)
         listed = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), positives, negatives)
-        listed = jax.tree.map(lambda x: einops.rearrange(x, 'q c ... -> (q c) ...'), listed)
-        # Score each query with its list.
-        queries = jax.tree.map(lambda x, count=per_query: jnp.repeat(x, count, axis=0), queries)
-        pairs = (queries, listed) if direction == 'i2t' else (listed, queries)
-        scores = matcher.similarity_pairwise(*pairs, train).reshape(-1, per_query)
-        scored[direction] = scores, valid
+        return jax.tree.map(lambda x: jnp.repeat(x[:, None], 1 + index.shape[1], axis=1), queries), listed
+
+    # Both directions are scored together, which compiles the model once.
+    both = pairs('i2t', images, texts, all_texts), pairs('t2i', texts, images, all_images)[::-1]
+    listed = jax.tree.map(lambda *x: einops.rearrange([*x], 'd q c ... -> (d q c) ...'), *both)
+    scores = matcher.similarity_pairwise(*listed, train).reshape(len(both), len(batch.image_index), -1)
+    scored = {direction: (rows, chosen[direction][1]) for direction, rows in zip(('i2t', 't2i'), scores, strict=True)}
     return {direction: Ranking.from_list(*both) for direction, both in collectives.gather_results(scored).items()}, {}
 
 
