@@ -9,6 +9,7 @@ peak there differs. It is that of the state, which is updated in place, the batc
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,8 +38,12 @@ GIGABYTE, MILLION = 1e9, 1e6
 
 
 def write_files(folder: Path) -> None:
-    """Writes random data with boxes, and a vocabulary of as many word pieces as BERT's."""
+    """Writes random data with boxes and object tags, and a vocabulary of as many word pieces as BERT's."""
     write_random_data(folder)
+    tags = json.dumps([[f'w{n}', 0.9] for n in range(30)])
+    for split in ('train', 'dev'):
+        images = len(np.load(folder / f'{split}_ims.npy', mmap_mode='r'))
+        (folder / f'{split}_tags.jsonl').write_text(f'{tags}\n' * images)
     np.save(folder / 'boxes.npy', np.tile(np.array([[0.1, 0.1, 0.6, 0.7]], np.float32), (36, 1)))
     special = (*SPECIAL_PIECES, MASK)
     words = [*special, *(f'w{n}' for n in range(WORD_PIECES - len(special)))]
