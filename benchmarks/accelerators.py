@@ -304,7 +304,14 @@ def read_rows(path: Path) -> dict[tuple[str, str, str, str], Row]:
 def tables(path: Path) -> dict[str, list[Row]]:
     """Makes the tables of docs/accelerators.md from a file of rows: name in the comment above a table -> rows."""
     rows = read_rows(path)
+    settings = list(dict.fromkeys((*SETTINGS, *(setting for _, setting, _, _ in rows))))
+    places = settings, PROGRAMS, topologies.TARGETS
+
+    def place(key: tuple[str, str, str]) -> tuple[int, ...]:
+        return tuple(known.index(name) for known, name in zip(places, key, strict=True))
+
     after = {key[1:]: row for key, row in rows.items() if key[0] == 'after'}
+    after = {key: after[key] for key in sorted(after, key=place)}
 
     def changed(setting: str, program: str, target: str) -> Row:
         old, new = (rows.get((label, setting, program, target)) for label in ('before', 'after'))
@@ -312,11 +319,10 @@ def tables(path: Path) -> dict[str, list[Row]]:
         cells = {name: f'{_cell(old, name)} → {_cell(new, name)}' for name in columns}
         return {
             'setting': setting,
+            'compile s': _cell(new, 'compile s'),
             **cells,
             'bound ms': _cell(new, 'bound ms'),
             'ratio': _cell(new, 'estimated / bound'),
-            'collectives before': old['collectives'] if old else UNKNOWN,
-            'after': new['collectives'],
         }
 
     def by_target(program: str, column: str, targets: Sequence[str]) -> list[Row]:
@@ -330,6 +336,17 @@ def tables(path: Path) -> dict[str, list[Row]]:
     tpus = [target for target in topologies.TARGETS if target not in gpus]
     return {
         'accelerators changes': [changed(*key) for key in after if key[1:] == ('step', 'v5e:2x2')],
+        'accelerators collectives': [
+            {'setting': setting, 'traced': row.get('traced collectives', UNKNOWN), 'compiled': row['collectives']}
+            for (setting, program, target), row in after.items()
+            if (program, target) == ('step', 'v5e:2x2')
+        ],
+        'accelerators scaling': [
+            {'setting': setting, 'traced': row.get('traced collectives', UNKNOWN), 'compiled': row['collectives']}
+            | {name: _cell(row, name) for name in ('links ms', 'products ms', 'memory ms', 'estimated ms')}
+            for (setting, program, target), row in after.items()
+            if (program, target) == ('step', 'v5e:16x16')
+        ],
         'accelerators memory': by_target('step', 'peak GB', topologies.TARGETS),
         'accelerators time': by_target('step', 'estimated ms', tpus),
         'accelerators inference': [
