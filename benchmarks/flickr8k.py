@@ -34,6 +34,7 @@ LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
 ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', 'saf': 'sgraf:saf'}
 BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
+AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
 
@@ -118,12 +119,9 @@ GROUPS = {
         )
     },
     'attention': {
-        **{
-            f'{name}_{loss}': Experiment(f'{words},{loss}')
-            for name, words in ATTENTION.items()
-            for loss in ('max', 'selhn')
-        },
-        **{f'{name}_selhn_sum': Experiment(f'{words},selhn', SUMMED) for name, words in ATTENTION.items()},
+        **{f'{name}_max': Experiment(f'{words},max') for name, words in ATTENTION.items()},
+        **{f'{name}_selhn': Experiment(f'{words},selhn', AVERAGED) for name, words in ATTENTION.items()},
+        **{f'{name}_selhn_sum': Experiment(f'{words},selhn') for name, words in ATTENTION.items()},
         'scan_rm_oss': Experiment('dbl:scan,rm,oss'),
         'dbl_network': Experiment('dbl:baseline,max,alone'),
     },

@@ -14,7 +14,7 @@ SCHEDULE = {
 }
 
 
-@common.preset(FOCAL, common.HINGES, SCHEDULE)
+@common.preset(FOCAL, common.CROSS_ATTENTION, SCHEDULE)
 def get_config(focal: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     config = default.get_config()
@@ -27,6 +27,6 @@ def get_config(focal: str, loss: str, data: str) -> ConfigDict:
         focal=focal,
         lambda_softmax=20.0,
     )
-    common.rank_with(config, common.LOSS[loss])
+    common.rank_with(config, common.CROSS_ATTENTION[loss])
     common.set_schedule(config, **SCHEDULE[data])
     return config

@@ -135,7 +135,11 @@ LOSS = {
         loss='distillation.self_distillation', reduction='mean', inverse=True, subtract_entropy=True
     ),
 }
-HINGES = ('max', 'selhn', 'softmax')  # words of LOSS that every cross-attention model takes
+CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and words
+    'max': LOSS['max'],
+    'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
+    'softmax': LOSS['softmax'],
+}
 
 
 def term(loss: dict, **changes: object) -> dict:

@@ -19,7 +19,7 @@ SCHEDULE = {
 }
 
 
-@common.preset(DIRECTION, AGGREGATION, common.HINGES, SCHEDULE)
+@common.preset(DIRECTION, AGGREGATION, common.CROSS_ATTENTION, SCHEDULE)
 def get_config(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     config = default.get_config()
@@ -34,6 +34,6 @@ def get_config(direction: str, aggregation: str, loss: str, data: str) -> Config
         aggregation=AGGREGATION[aggregation],
         lambda_lse=LAMBDA_LSE.get((direction, data), 6.0) if aggregation == 'lse' else 6.0,  # no effect on 'Mean'
     )
-    common.rank_with(config, common.LOSS[loss])
+    common.rank_with(config, common.CROSS_ATTENTION[loss])
     common.set_schedule(config, **SCHEDULE[data])
     return config

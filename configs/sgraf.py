@@ -19,7 +19,7 @@ SCHEDULE = {
 }
 
 
-@common.preset(REASONING, common.HINGES, common.DATA)
+@common.preset(REASONING, common.CROSS_ATTENTION, common.DATA)
 def get_config(reasoning: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     config = default.get_config()
@@ -36,6 +36,6 @@ def get_config(reasoning: str, loss: str, data: str) -> ConfigDict:
         lambda_softmax=9.0,
         activation='sigmoid',
     )
-    common.rank_with(config, common.LOSS[loss])
+    common.rank_with(config, common.CROSS_ATTENTION[loss])
     common.set_schedule(config, **SCHEDULE[reasoning, data])
     return config

@@ -2,6 +2,7 @@ import collections
 import dataclasses
 import re
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,6 +274,17 @@ def test_every_experiment_on_flickr8k_is_a_setting():
             other = configs.load(flickr8k.experiments()[experiment.first_stage].config)
             first = configs.load(experiment.config).stages.first.to_dict()
             assert first == (other.stages.first.to_dict() if other.stages else first_stage(other))
+
+
+@pytest.mark.parametrize('size', ['flickr8k', 'flickr8k_small'])
+def test_rows_are_of_the_terms_of_their_experiments(size):
+    rows = read_rows(DOCS / f'{size}.jsonl')
+    for name, experiment in flickr8k.experiments().items():
+        config = config_lib.flatten(configs.load(experiment.config).to_dict()) | experiment.flags
+        folder = str(flickr8k.scored(flickr8k.directory(Path('runs', size), name, 0), name))
+        row = config_lib.flatten(rows[folder]['config']) if folder in rows else {}
+        for key in row.keys() & config.keys():
+            assert not key.startswith('terms.') or row[key] == config[key], (name, key)
 
 
 def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypatch):

@@ -130,6 +130,16 @@ def test_vse(words):
     assert (reduced['terms'], reduced['model']['image']) == (config['terms'], model['image'])
 
 
+@pytest.mark.parametrize('words', ['scan:t2i,avg', 'scan:i2t,avg', 'bfan:equal', 'bfan:prob', 'sgraf:sgr', 'sgraf:saf'])
+@pytest.mark.parametrize('data', ['f30k', 'coco', 'f8k'])
+def test_cross_attention_replaces_only_the_loss_by_summed_selhn(words, data):
+    """Li et al. 2023, section 4.2 and equations 9 to 12."""
+    config, other = load(f'{words},selhn,{data}'), load(f'{words},max,{data}')
+    selhn = {'loss': 'ranking.selective_hard_negative', 'margin': 0.2, 'epsilon': 0.01, 'weight': 1, 'reduction': 'sum'}
+    assert config['terms'] == {'ranking': selhn | ALWAYS}
+    assert {**config, 'terms': other['terms']} == other
+
+
 VSE_INFINITY = {  # image MLP, epochs, pooling, views per pair, whether texts are encoded with BERT
     'vse:rvsepp,selhn': ('residual', 30, 'gpo', 1, True),
     'vse_infinity:vse_infinity,bert': ('residual_on_input', 25, 'gpo', 1, True),
