@@ -46,7 +46,7 @@ NAMED = {  # pattern of a key -> what its value names
 
 
 def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
-    """Adds the given keys that are arguments of what a config names, without their values.
+    """Adds the given keys that are arguments of what a config names, without their values, and gives None a type.
 
     Where another function or class is named, the keys of its section that it does not have are left out.
 
@@ -73,6 +73,8 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
                     del node[other]
             elif leaf not in node and leaf in (parameters := _parameters(config, section)):
                 node[leaf] = _value(parameters[leaf].default, given[key])
+            elif leaf in node and node[leaf] is None:
+                node[leaf] = _value(None, given[key])
         for section in (key.removesuffix('.name') for key in given if _named(key) is MODEL):
             key = f'{section}.embed_dim'
             if _find(config, key) and key not in given and not _has(config, section, 'embed_dim'):

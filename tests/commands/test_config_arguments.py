@@ -77,6 +77,11 @@ def test_arguments_of_optimizers_and_data_are_keys():
     assert config.data.to_dict() == {'source': 'scenes.load', 'dev_images': 1000}
 
 
+def test_a_key_that_is_none_takes_the_type_of_its_text():
+    config = override('evaluation.every_steps=5', 'terms.ranking.end_epoch=3')
+    assert (config.evaluation.every_steps, config.terms.ranking.end_epoch) == (5, 3)
+
+
 def test_arguments_are_swept():
     config = override(LOSS, 'terms.ranking.needed=1')
     configs = sweep.settings(config, ['terms.ranking.gamma=1,2'])
