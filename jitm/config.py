@@ -37,6 +37,7 @@ ADDED = {  # a section -> keys that earlier versions lacked, and their defaults
     **{section: {'precision': 'high'} for section in ('', 'stages.first')},
     **{section: {'precision': 'highest'} for section in ('evaluation', 'stages.first.evaluation')},
 }
+ADDED_TO = {'in_batch': {'num_negatives': None}}  # the source of a section -> the same
 
 
 class VocabularyKeys(TypedDict):
@@ -258,7 +259,7 @@ def as_current(config: Any, workdir: Any) -> dict[str, Any]:
 def _with_current_keys(section: Mapping[str, Any], workdir: Any, where: str = '') -> dict[str, Any]:
     names = (where.rpartition('.')[2], section.get('name'), section.get('loss'))
     fixed = {key: value for name in names if isinstance(name, str) for key, value in REMOVED.get(name, {}).items()}
-    current = dict(ADDED.get(where, {}))
+    current = ADDED.get(where, {}) | ADDED_TO.get(str(section.get('source')), {})
     for key, value in section.items():
         path = f'{where}.{key}'.lstrip('.')
         if key in fixed and value != fixed[key]:

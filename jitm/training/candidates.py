@@ -22,7 +22,7 @@ SAME_IMAGE = ('negative', 'positive', 'ignored')
 MARGIN_TEMPERATURE = 5.0  # tau: differences in CIDEr divided by tau are 0.2 on average
 
 
-def in_batch(same_image: Literal[*SAME_IMAGE]) -> Source:
+def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = None) -> Source:
     """Ranks the captions of the global batch for each image and its images for each caption, [E B, E B].
 
     The E views of a pair match each other. In training, mined negatives of the batch are scored too.
@@ -30,12 +30,23 @@ def in_batch(same_image: Literal[*SAME_IMAGE]) -> Source:
     Args:
       same_image: How another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
         or 'ignored'.
+      num_negatives: The number of pairs of the batch among which a query has its negatives, the negative set of Faghri
+        et al. (2018, section 3.6): those that follow its own in the random order of the batch, the first after the
+        last. None for all.
     """
-    return Source(functools.partial(_rank_in_batch, same_image=same_image))
+    return Source(functools.partial(_rank_in_batch, same_image=same_image, num_negatives=num_negatives))
 
 
 def _rank_in_batch(
-    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, same_image: str
+    matcher: Matcher,
+    images: Encoding,
+    texts: Encoding,
+    batch: Batch,
+    chosen: None,
+    train: bool,
+    *,
+    same_image: str,
+    num_negatives: int | None,
 ) -> tuple[Rankings, TokenLosses]:
     del chosen
     # Score this device's images with all texts and its mined negatives, and gather the scores.
@@ -46,6 +57,8 @@ def _rank_in_batch(
     )
     views = len(scores) // len(image_index)
     positives, negatives = _batch_masks(image_index, views, same_image)
+    if num_negatives is not None:
+        negatives &= _follows(len(image_index), num_negatives).repeat(views, axis=0).repeat(views, axis=1)
     rankings = {
         'i2t': Ranking(scores, positives, negatives, temperature=matcher.temperature),
         't2i': Ranking(scores.T, positives, negatives, temperature=matcher.temperature),
@@ -74,6 +87,13 @@ def _batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[
     equal_pair, equal_image = pair[:, None] == pair, image[:, None] == image
     positives = equal_image if same_image == 'positive' else equal_pair
     return positives, ~equal_pair if same_image == 'negative' else ~equal_image
+
+
+def _follows(pairs: int, count: int) -> chex.Array:
+    """Returns which pairs are among the next `count` of each pair, bool [B, B]; the first follows the last."""
+    position = jnp.arange(pairs)
+    offset = (position - position[:, None]) % pairs
+    return (offset >= 1) & (offset <= count)
 
 
 def _relevance_margins(relevance: chex.Array) -> chex.Array:

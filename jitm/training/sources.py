@@ -89,6 +89,12 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
         for key in ('drop_regions', 'change_words'):
             if augmentation[key]:
                 raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
+    # The numbers of negatives in the batch.
+    if (count := section.get('num_negatives')) is not None and count >= config['batch_size']:
+        raise UserError(
+            f"config key 'candidates.num_negatives' is {count}, but a batch of {config['batch_size']} has "
+            f'{config["batch_size"] - 1} other pairs: lower it, or set it to None for all'
+        )
     # The anchors and the numbers of candidates of a shortlist.
     if retrieval.choose is None:
         return

@@ -81,6 +81,37 @@ def test_views_of_a_pair_match_each_other():
         np.testing.assert_array_equal(ranking.negatives, other_image)
 
 
+@pytest.mark.parametrize('same_image', SAME_IMAGE)
+@pytest.mark.parametrize('views', [1, 2])
+@pytest.mark.parametrize('count', [1, 3, 4])
+def test_negatives_of_a_query_are_the_next_pairs_of_the_batch(same_image, views, count):
+    index, size = [4, 7, 4, 1, 0], 5 * views
+    scores = jnp.arange(size**2, dtype=float).reshape(size, size)
+    everything = rank_in_batch(index, scores, same_image=same_image)
+    both = rank_in_batch(index, scores, same_image=same_image, num_negatives=count)
+    for direction, ranking in both.items():
+        all_negatives, negatives = everything[direction].negatives, np.zeros((size, size), bool)
+        for query in range(size):
+            for step in range(1, count + 1):
+                candidates = slice((query // views + step) % 5 * views, ((query // views + step) % 5 + 1) * views)
+                negatives[query, candidates] = all_negatives[query, candidates]
+        np.testing.assert_array_equal(ranking.negatives, negatives)
+        np.testing.assert_array_equal(ranking.positives, everything[direction].positives)
+        np.testing.assert_array_equal(ranking.scores, everything[direction].scores)
+    assert count < 4 or np.array_equal(both['i2t'].negatives, everything['i2t'].negatives)
+
+
+def test_number_of_negatives_is_below_the_size_of_the_batch():
+    config = load('vsepp:vsepp,f8k')
+    config['candidates']['num_negatives'] = 127
+    check_candidates(config, 30000)
+    config['candidates']['num_negatives'] = 128
+    with pytest.raises(UserError) as error:
+        check_candidates(config, 30000)
+    message = "config key 'candidates.num_negatives' is 128, but a batch of 128 has 127 other pairs: lower it, or "
+    assert str(error.value) == message + 'set it to None for all'
+
+
 def test_a_learned_temperature_is_that_of_the_model():
     both = rank_in_batch(range(5), learned=0.3)
     assert [float(ranking.temperature) for ranking in both.values()] == [np.float32(0.3)] * 2
