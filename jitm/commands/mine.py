@@ -15,7 +15,7 @@ from jitm.commands import flags as shared
 from jitm.data.candidates import MANIFEST
 from jitm.inference.options import ScoringOptions
 from jitm.mining.job import mine
-from jitm.mining.report import summarize
+from jitm.mining.report import compare_with_batch, summarize
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
@@ -52,4 +52,6 @@ def main(values: flags.FlagValues) -> None:
     if parallel.is_primary():
         print(f'{split.name}: {split.num_images} images, {split.num_texts} captions')
         print(summarize(found, split))
+        batch_size = runs[0].config['batch_size']
+        print(compare_with_batch(split, batch_size, values.top_h_texts, values.top_h_images))
         print(f'written to {folder}  (i2t_{values.split}.npy, t2i_{values.split}.npy, {MANIFEST})')

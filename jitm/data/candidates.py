@@ -38,6 +38,19 @@ class Candidates:
         return hash_arrays((self.i2t, self.t2i))
 
 
+def expected_rank(count: int, batch_size: int) -> float:
+    """Returns the expected rank, among all candidates of a query, of the hardest negative in a random batch.
+
+    In Chen et al. (2020, introduction) it is 500,000 / 128 = 4,000. Where h, the number of mined negatives of a query,
+    is far below, mined negatives are harder than those of the batch.
+
+    Args:
+      count: The number of candidates of a query, the negatives of the whole split.
+      batch_size: The number of pairs in a batch.
+    """
+    return count / batch_size
+
+
 def output_folder(folder: Path, name: str) -> OutputFolder:
     """Returns the folder to which lists of a split are written.
 

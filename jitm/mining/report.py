@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jitm.data.candidates import expected_rank
 from jitm.data.splits import Split
 from jitm.evaluation.tables import table
 from jitm.mining.state import MiningState
@@ -33,6 +34,16 @@ def summarize(state: MiningState, split: Split) -> str:
         )
     header = ['similarity of', *(f'{100 * q:g} %' for q in QUANTILES)]
     return '\n'.join([table(header, rows), *shares, *_false_negatives(state, split)])
+
+
+def compare_with_batch(split: Split, batch_size: int, top_h_texts: int, top_h_images: int) -> str:
+    """Compares the number of mined negatives with the rank of the hardest negative in a batch, in one line."""
+    texts, images = (expected_rank(count, batch_size) for count in (split.num_texts, split.num_images))
+    return (
+        f'the hardest negative in a batch of {batch_size} has an expected rank of {texts:.0f} among the captions and '
+        f'{images:.0f} among the images: mined negatives can help where h, here {top_h_texts} and {top_h_images}, is '
+        'far below (Chen et al. 2020)'
+    )
 
 
 def _false_negatives(state: MiningState, split: Split) -> list[str]:

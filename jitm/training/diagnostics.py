@@ -1,12 +1,15 @@
 """Diagnostics logged at each training step, computed from its scores and gradients after differentiation."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
 
+from jitm.data.candidates import expected_rank
+from jitm.data.splits import Split
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
 from jitm.types import Ranking
@@ -25,10 +28,11 @@ def ranking_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], 
       epoch: int [].
 
     Returns:
-      The results of `gap_metrics` and `collapse_metrics`, and for synthetic captions `generated/` and the results of
-      `difficulty`.
+      The results of `gap_metrics`, `collapse_metrics` and `mined_metrics`, and for synthetic captions `generated/` and
+      the results of `difficulty`.
     """
     metrics = gap_metrics(rankings, hard_epsilon(terms)) | collapse_metrics(rankings, terms, epoch)
+    metrics |= mined_metrics(rankings, offline_margin(terms))
     if GENERATED in rankings:
         metrics |= {f'{GENERATED}/{name}': value for name, value in difficulty(rankings[GENERATED]).items()}
     return metrics
@@ -60,6 +64,55 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
         return jnp.sum(jnp.where(valid, values, 0)) / jnp.maximum(jnp.sum(valid), 1)
 
     return {'gap': mean(gap), 'absolute_gap': mean(jnp.abs(gap)), 'hard_share': mean(jnp.abs(gap) > epsilon)}
+
+
+def offline_margin(terms: Mapping[str, Term]) -> float:
+    """Returns the offline margin of the first loss that sets one, else the published one, 0."""
+    set_by = (term.arguments for term in terms.values() if 'offline_margin' in term.arguments)
+    return next((arguments['offline_margin'] for arguments in set_by), 0.0)
+
+
+def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, chex.Array]:
+    """Compares the mined negative that was sampled for each query with the scores in the batch (Chen et al., 2020).
+
+    Args:
+      rankings: The rankings by name.
+      margin: The offline margin.
+
+    Returns:
+      For each direction with mined negatives,
+      mined/DIRECTION/harder: The share of queries whose mined negative scores above all their negatives in the batch;
+        queries without a negative do not count. Where it is small, the batch is as hard as the mined lists.
+      mined/DIRECTION/active: The share of queries whose mined negative scores less than the margin below the positive,
+        so that its hinge is above 0.
+    """
+    metrics = {}
+    for name, ranking in rankings.items():
+        if (mined := ranking.offline_scores) is not None:
+            valid = ranking.negatives.any(axis=1)
+            harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives))
+            active = margin + mined > hardest_positive(ranking.scores, ranking.positives)
+            metrics[f'mined/{name}/harder'] = jnp.sum(harder) / jnp.maximum(jnp.sum(valid), 1)
+            metrics[f'mined/{name}/active'] = jnp.mean(active)
+    return metrics
+
+
+def expected_ranks(config: Mapping[str, Any], split: Split) -> dict[str, float]:
+    """Returns what the ranks of mined negatives are compared with, a constant of the run.
+
+    Args:
+      config: The whole config.
+      split: The training split.
+
+    Returns:
+      mined/DIRECTION/expected_rank: The expected rank of the hardest negative in the batch, see
+        `jitm.data.candidates.expected_rank`; nothing without mined negatives.
+    """
+    if not config['offline']['path']:
+        return {}
+    pairs = 1 + (config['candidates'].get('num_negatives') or config['batch_size'] - 1)
+    counts = {'i2t': split.num_texts, 't2i': split.num_images}
+    return {f'mined/{name}/expected_rank': expected_rank(count, pairs) for name, count in counts.items()}
 
 
 def difficulty(ranking: Ranking) -> dict[str, chex.Array]:

@@ -21,6 +21,7 @@ from jitm.inference.scoring import similarity_matrix
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import make_line, read_metrics, repair_metrics
+from jitm.training.diagnostics import expected_ranks
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
@@ -223,6 +224,7 @@ class _Loop:
         self._setup, self._checkpoints, self._run = setup, checkpoints, run
         self._logs, self._stop, self._folder = logs, stop, folder
         self._log_every = setup.config['run']['log_every']
+        self._expected_ranks = expected_ranks(setup.config, setup.data.train)
         self._compiled, self._slow = [], True
 
     def train(self, state: TrainState, resumed: bool) -> None:
@@ -306,5 +308,6 @@ class _Loop:
             return
         numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
         numbers['learning_rate'] = float(self._setup.schedule(step - 1))
+        numbers |= self._expected_ranks
         epoch = step / self._setup.pipeline.steps_per_epoch
         self._logs.train(step, epoch, numbers)

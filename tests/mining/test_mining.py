@@ -23,7 +23,7 @@ from jitm.mining import search
 from jitm.mining.job import mine, search_all
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
-from jitm.mining.report import summarize
+from jitm.mining.report import compare_with_batch, summarize
 from jitm.mining.state import MiningState
 from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
@@ -216,6 +216,7 @@ def test_command_writes_lists(trained, tmp_path, capsys):
     assert mine_by_command(trained, tmp_path / 'out') == 0
     output = capsys.readouterr().out
     assert 'positives' in output
+    assert 'the hardest negative in a batch of ' in output
     assert '| i2t rank 9 |' in output
     assert 'of the mined negatives are above every positive' in output
     run = load_run(trained)
@@ -360,6 +361,13 @@ def test_report_counts_negatives_above_positives():
     assert 'i2t: 33.3 % of the mined negatives are above every positive of their query, and 66.7 %' in report
     assert 't2i: 20.0 % of the mined negatives' in report
     assert "+0.450  'a text'  image 2" in report
+
+
+def test_report_says_when_mined_negatives_can_help():
+    assert compare_with_batch(make_split(60, 300), 20, 9, 4) == (
+        'the hardest negative in a batch of 20 has an expected rank of 15 among the captions and 3 among the images: '
+        'mined negatives can help where h, here 9 and 4, is far below (Chen et al. 2020)'
+    )
 
 
 def save_lists(folder, split, i2t, t2i, data=None):

@@ -15,13 +15,14 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.losses import ranking
-from jitm.training.diagnostics import collapse_metrics, gradient_norms, ranking_metrics
+from jitm.training.diagnostics import collapse_metrics, expected_ranks, gradient_norms, ranking_metrics
 from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, init_members
 from jitm.training.objective import make_terms, objective, token_terms
 from jitm.training.step import TrainState
 from jitm.types import TokenPredictions
 from tests.conftest import UNCHANGED
+from tests.mining.test_mining import make_split
 from tests.training.models import compile_step, in_batch_source, small_vse
 from tests.training.test_candidates import SCORES, rank_in_batch
 
@@ -244,6 +245,35 @@ def test_gradient_norm_of_the_image_fc_layer():
     np.testing.assert_allclose(norms['image_fc_gradient_norm'], 5)
     np.testing.assert_allclose(norms['gradient_norm'], 13)
     assert gradient_norms({'w': jnp.ones(1)}).keys() == {'gradient_norm'}
+
+
+def test_mined_negatives_are_compared_with_the_batch():
+    mined = jnp.asarray([0.0, 0.5, 1.0, 1.5, 2.0], jnp.float32)
+    both = {name: ranking.replace(offline_scores=mined) for name, ranking in rank_in_batch(range(5)).items()}
+    both['i2t'] = both['i2t'].replace(negatives=both['i2t'].negatives.at[2].set(False))
+    loss = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'offline.offline_triplet'}
+    terms = make_terms({'ranking': loss | {'offline_margin': 0.4}})
+    metrics = ranking_metrics(both, terms, 0)
+    for name, matrix, queries in (('i2t', SCORES, [0, 1, 3, 4]), ('t2i', SCORES.T, range(5))):
+        harder = [mined[q] > max(matrix[q][c] for c in range(5) if c != q) for q in queries]
+        np.testing.assert_allclose(metrics[f'mined/{name}/harder'], np.mean(harder))
+        active = [mined[q] + 0.4 - matrix[q][q] > 0 for q in range(5)]
+        np.testing.assert_allclose(metrics[f'mined/{name}/active'], np.mean(active))
+        assert 0 < np.mean(harder) < 1
+    assert not any(
+        'mined' in name for name in ranking_metrics(rank_in_batch(range(5)), make_terms({'ranking': TERM}), 0)
+    )
+
+
+def test_expected_ranks_are_those_of_the_hardest_of_random_pairs():
+    split, rng = make_split(20, 60), np.random.default_rng(0)
+    config = {'offline': {'path': 'candidates'}, 'candidates': {'num_negatives': None}, 'batch_size': 4}
+    ranks = expected_ranks(config, split)
+    assert ranks == {'mined/i2t/expected_rank': 15, 'mined/t2i/expected_rank': 5}
+    hardest = [rng.choice(60, 3, replace=False).min() + 1 for _ in range(20000)]
+    np.testing.assert_allclose(np.mean(hardest), ranks['mined/i2t/expected_rank'], rtol=0.03)
+    assert expected_ranks(config | {'candidates': {'num_negatives': 2}}, split)['mined/i2t/expected_rank'] == 20
+    assert expected_ranks(config | {'offline': {'path': ''}}, split) == {}
 
 
 def test_hard_share_uses_the_epsilon_of_the_loss():

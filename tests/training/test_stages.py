@@ -18,6 +18,7 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import EXIT_USER_ERROR, UserError
+from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.training import setup as setup_lib
 from jitm.training import stages
@@ -146,6 +147,9 @@ def test_step_scores_mined_pairs(two_stages, tmp_path):
     ).sum()
     _, metrics = made.train_step(parallel.put_state(state), parallel.put_batch(batch))
     np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-5)
+    for direction, off, best in (('i2t', with_image, on.max(1)), ('t2i', with_text, on.max(0))):
+        np.testing.assert_allclose(metrics[f'target/mined/{direction}/harder'], np.mean(off > best))
+        np.testing.assert_allclose(metrics[f'target/mined/{direction}/active'], np.mean(off > positive))
 
 
 def write_config(path, config):
@@ -186,6 +190,10 @@ def test_two_stages_train_and_resume(two_stages, tmp_path, capsys):
 @pytest.mark.slow
 def test_negatives_of_another_first_stage_are_mined_again(two_stages, tmp_path):
     stages.train_stages(two_stages, tmp_path / 'run')
+    line = next(line for line in read_metrics(tmp_path / 'run' / 'stage2') if line['part'] == 'train')
+    batch_size = two_stages['batch_size']
+    assert line['mined/t2i/expected_rank'] * batch_size == two_stages['data']['train_images']
+    assert {0 <= line[f'target/mined/i2t/{name}'] <= 1 for name in ('harder', 'active')} == {True}
     for name in ('stage1', 'stage2'):
         shutil.rmtree(tmp_path / 'run' / name)
     before = np.load(tmp_path / 'run' / 'candidates' / 'scores_i2t_train.npy')
