@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from jitm import names
 from jitm.commands.unread import unread
 from jitm.config import FIRST, check_shared, flatten
+from jitm.data.load import PART_KEYS
 from jitm.errors import UserError, did_you_mean
 from jitm.models.make import is_module
 from jitm.training.objective import TERM_KEYS
@@ -38,11 +39,12 @@ NAMED = {  # pattern of a key -> what its value names
     'members.*.model.name': MODEL,
     '*model.*.name': Named('jitm.layers', is_module),
     'optimizer.name': Named('jitm.training.optimizer'),
-    'data.source': Named('jitm.data'),
+    'data.source': Named('jitm.data', kept=PART_KEYS),
     'candidates.source': Named('jitm.training.candidates'),
     'relevance.source': Named('jitm.data'),
     'scene_graphs.source': Named('jitm.data'),
 }
+OPTIONAL = {f'data.{key}' for key in PART_KEYS}  # keys that a config may lack
 
 
 def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
@@ -73,7 +75,7 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
                     del node[other]
             elif leaf not in node and leaf in (parameters := _parameters(config, section)):
                 node[leaf] = _value(parameters[leaf].default, given[key])
-            elif leaf in node and node[leaf] is None:
+            elif node.get(leaf) is None and (leaf in node or key in OPTIONAL):
                 node[leaf] = _value(None, given[key])
         for section in (key.removesuffix('.name') for key in given if _named(key) is MODEL):
             key = f'{section}.embed_dim'
@@ -90,7 +92,7 @@ def _check_key(config: ConfigDict, key: str) -> None:
     section, _, leaf = key.rpartition('.')
     if leaf not in ((_find(config, section) or ()) if section else config):
         keys = [*flatten(config.to_dict())]
-        keys += [f'{section}.{name}' for name in _parameters(config, section)]
+        keys += [*(f'{section}.{name}' for name in _parameters(config, section)), *OPTIONAL]
         nearest = difflib.get_close_matches(key, keys, n=1)
         raise UserError(f"config key '{key}' is unknown{did_you_mean(key, nearest or config)}")
 

@@ -25,7 +25,7 @@ from jitm import config as config_lib
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data import photos
-from jitm.data.load import load_split
+from jitm.data.load import load_whole
 from jitm.data.precomp import FEATURES
 from jitm.data.reading import check_images
 from jitm.data.splits import Split
@@ -59,7 +59,7 @@ def _check(values: flags.FlagValues) -> None:
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
     """Returns the images by the names of their files, decoded as `data` of the config says."""
     if not values.images:
-        return {name: load_split(data, name, values.data_root) for name in values.split}
+        return {name: load_whole(data, name, values.data_root) for name in values.split}
     size = data.get('image_size') if run is None else run.image_size[0]
     if size is None:
         raise UserError("config key 'data.image_size' is missing: give a config whose data are photos, or --workdir")

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,28 @@ from jitm.files import open_file
 FLOATS = (np.float16, np.float32)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
 CHUNK_BYTES = 64 * 2**20
+
+
+class Rows:
+    """Some rows of a large array, which are read when they are indexed."""
+
+    def __init__(self, array: np.ndarray, rows: np.ndarray):
+        """Selects rows.
+
+        Args:
+          array: An array [I, ...], possibly memory-mapped.
+          rows: int [N].
+        """
+        self._array, self._rows = array, rows
+        self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
+
+    def __len__(self) -> int:
+        """Returns N."""
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """Reads the rows of a number, a slice, or int [M]."""
+        return self._array[self._rows[index]]
 
 
 def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.memmap:

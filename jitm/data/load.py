@@ -8,12 +8,33 @@ from jitm import names
 from jitm.config import bind, choose
 from jitm.data.cider import Relevance
 from jitm.data.scene_graphs.grammar import CaptionGraph
-from jitm.data.splits import Split
+from jitm.data.splits import Split, sample_images
 from jitm.errors import UserError
 from jitm.hints import check_keys
 
+PART_KEYS = ('train_share', 'train_seed')  # of the section `data` with any source, optional: see `sample_images`
+
 
 def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> Split:
+    """Loads a split of the data set of a config; of the training split the part that `train_share` names.
+
+    The arguments and errors are those of `load_whole`.
+    """
+    whole = load_whole(data, split, root)
+    return take_part(whole, data) if split == 'train' else whole
+
+
+def take_part(train: Split, data: Mapping[str, Any]) -> Split:
+    """Returns the part of a training split that the section `data` of a config names, all of it without a share.
+
+    Raises:
+      UserError: If the share or the seed is out of its range.
+    """
+    part = {key: data[key] for key in PART_KEYS if key in data}
+    return bind(sample_images, part, where='data', later=('split',))(train) if part else train
+
+
+def load_whole(data: Mapping[str, Any], split: str, root: str | None = None) -> Split:
     """Loads a split of the data set of a config: dict(source='precomp.load', ...) -> Split.
 
     Args:
@@ -31,6 +52,7 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> 
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
         data = {**data, 'root': root}
     source, keywords = choose(data, 'source', where='data')
+    keywords = {key: value for key, value in keywords.items() if key not in PART_KEYS}
     load = names.resolve('jitm.data', source, where='data.source')
     return bind(load, keywords, where='data', later=('split',))(split)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jitm.data.transforms import Transform, View, decode
+from jitm.files import hash_arrays
 
 
 def num_threads() -> int:
@@ -58,6 +59,11 @@ class Photos:
         """
         rows = np.arange(len(self))[index]
         return self._decode(rows, self.transform.evaluate) if rows.ndim else self[[int(rows)]][0]
+
+    def take(self, rows: np.ndarray) -> 'Photos':
+        """Returns some of the photos, of the rows int [N]."""
+        known = self.content_hash and hash_arrays([np.frombuffer(self.content_hash.encode(), np.uint8), rows])
+        return dataclasses.replace(self, files=[self.files[row] for row in rows], content_hash=known)
 
     def sample(self, index: np.ndarray, make_generator: Callable[[int], np.random.Generator]) -> np.ndarray:
         """Decodes photos as training examples.

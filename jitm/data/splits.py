@@ -5,11 +5,14 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from jitm.data.arrays import Rows
+from jitm.data.pixels import Photos
 from jitm.files import hash_arrays, hash_rows
+from jitm.types import Index, Share
 
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
 
@@ -33,8 +36,8 @@ class Split:
 
     Attributes:
       name: The name in messages and protocols, such as `f8k_precomp/dev`.
-      regions: float16 or float32 [I, R, D]; may be memory-mapped. A global feature vector is one region. None without
-        features.
+      regions: float16 or float32 [I, R, D]; may be memory-mapped, or `Rows` of such an array. A global feature
+        vector is one region. None without features.
       counts: int32 [I], number of valid regions of each image; None without features.
       captions: The T captions, not preprocessed.
       image_of_text: int32 [T], the image of each caption.
@@ -47,7 +50,7 @@ class Split:
     """
 
     name: str
-    regions: np.ndarray | None
+    regions: np.ndarray | Rows | None
     counts: np.ndarray | None
     captions: tuple[str, ...]
     image_of_text: np.ndarray
@@ -57,6 +60,9 @@ class Split:
     dataset: str = ''
     tags: tuple[str, ...] | None = None
     encoded_by: Mapping[str, Any] | None = None
+
+    PER_IMAGE: ClassVar = ('image_ids', 'tags')  # the fields that are tuples
+    PER_TEXT: ClassVar = ('captions',)
 
     @property
     def num_images(self) -> int:
@@ -122,7 +128,39 @@ class Split:
         size = corners[..., 2:] - corners[..., :2]
         return np.concatenate([corners, size, size.prod(axis=-1, keepdims=True)], axis=-1)
 
+    def take(self, images: np.ndarray) -> 'Split':
+        """Returns some images with all their texts; their regions are read when they are indexed.
+
+        Args:
+          images: The rows of the images, int [N], each once.
+        """
+        position = np.full(self.num_images, -1, np.int32)
+        position[images] = np.arange(len(images))
+        texts = np.flatnonzero(position[self.image_of_text] >= 0)
+        taken: dict[str, Any] = {'image_of_text': position[self.image_of_text[texts]]}
+        for names, rows in ((self.PER_IMAGE, images), (self.PER_TEXT, texts)):
+            taken |= {name: tuple(map(values.__getitem__, rows)) for name in names if (values := getattr(self, name))}
+        for name in ('counts', 'boxes', 'pixels'):
+            values = getattr(self, name)
+            if values is not None:
+                taken[name] = values.take(images) if isinstance(values, Photos) else values[images]
+        if self.regions is not None:
+            taken['regions'] = Rows(self.regions, images)
+        return dataclasses.replace(self, **taken)
+
     def sample_texts(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Samples one text of each of N images: int [N]."""
         texts, starts = self.texts_of_image
         return texts[rng.integers(starts[images], starts[images + 1])]
+
+
+def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) -> Split:
+    """Samples a part of the images, with all their texts, such as half of the training data (Diao et al., 2024, IV-C).
+
+    Args:
+      split: The training split.
+      train_share: The share of the images.
+      train_seed: The seed. With one seed, a larger part contains the smaller ones.
+    """
+    order = np.random.default_rng(train_seed).permutation(split.num_images)
+    return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))

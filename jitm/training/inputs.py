@@ -11,7 +11,7 @@ import numpy as np
 from jitm.config import bind, choose
 from jitm.data import candidates as candidates_lib
 from jitm.data.augmentation import Augmentation
-from jitm.data.load import load_relevance, load_scene_graphs, load_split
+from jitm.data.load import load_relevance, load_scene_graphs, load_split, load_whole, take_part
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
@@ -74,13 +74,15 @@ def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> A
 def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     """Loads splits and vocabulary and tokenizes the captions.
 
-    The vocabulary gets a mask token if augmentation, masking or a model's `mlm` head uses one.
+    The vocabulary is built from all training captions, also for a run that trains on a part of them, so that it can be
+    the anchor of a run with all. It gets a mask token if augmentation, masking or a model's `mlm` head uses one.
 
     Raises:
       UserError: If the splits cannot be read, are too small or have features of different sizes.
     """
     # The splits.
-    train = load_split(config['data'], 'train')
+    whole = load_whole(config['data'], 'train')
+    train = take_part(whole, config['data'])
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
     validation = load_split(config['data'], config['evaluation']['split'])
@@ -92,7 +94,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     # The vocabulary.
     section = config['vocabulary']
     path = section['path']
-    vocabulary = load_vocabulary(path) if path else Vocabulary.build(train.captions, section['min_count'])
+    vocabulary = load_vocabulary(path) if path else Vocabulary.build(whole.captions, section['min_count'])
     models = [member_model(config, name) for name in config['members']]
     fills_masks = any('mlm' in heads_of(model) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:

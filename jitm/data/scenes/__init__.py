@@ -4,7 +4,7 @@ It is generated when it is loaded. Image i of a split depends only on the seed, 
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,9 @@ class SceneSplit(Split):
     caption_graphs: tuple[CaptionGraph, ...]
     statements: tuple[Statement, ...]
     swaps: tuple[tuple[Swap, ...], ...]
+
+    PER_IMAGE: ClassVar = (*Split.PER_IMAGE, 'graphs')
+    PER_TEXT: ClassVar = (*Split.PER_TEXT, 'caption_graphs', 'statements', 'swaps')
 
 
 class _Scene(NamedTuple):

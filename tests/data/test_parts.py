@@ -1,0 +1,123 @@
+"""Training on a part of the training split."""
+
+import numpy as np
+import pytest
+
+from jitm.commands import cli
+from jitm.data import candidates, photos, precomp, scenes
+from jitm.data.load import load_split, load_whole
+from jitm.data.splits import sample_images
+from jitm.errors import UserError
+from jitm.training import setup
+from tests.mining.test_mining import make_lists, save_lists
+
+SCENES = {'source': 'scenes.load', 'train_images': 12, 'dev_images': 4}
+
+
+def drawn_photos(root):
+    photos.write(scenes.load('train', train_images=12), root)
+    return photos.load('train', root=str(root), image_size=16, short_side=20)
+
+
+def mixed_precomp(root):
+    """Features with any number and order of captions."""
+    rng = np.random.default_rng(0)
+    image_of_text = rng.permutation([*range(9), 1, 1, 4])
+    np.save(root / 'train_ims.npy', rng.normal(size=(9, 3, 4)).astype(np.float32))
+    np.save(root / 'train_image_of_text.npy', image_of_text)
+    (root / 'train_caps.txt').write_text('\n'.join(f'caption {n}' for n in range(12)))
+    return precomp.load('train', root=str(root))
+
+
+def small_scenes(root):
+    return scenes.load('train', train_images=12)
+
+
+MAKERS = {'scenes': small_scenes, 'photos': drawn_photos, 'precomp': mixed_precomp}
+
+
+@pytest.mark.parametrize('source', MAKERS)
+def test_a_part_has_some_images_with_all_their_captions(source, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    split = MAKERS[source](tmp_path)
+    part = sample_images(split, train_share=0.5)
+    row_of = {name: row for row, name in enumerate(split.image_ids)}
+    rows = [row_of[name] for name in part.image_ids]
+    assert rows == sorted(set(rows))
+    assert part.num_images == len(rows) == round(split.num_images / 2)
+    texts = [text for text in range(split.num_texts) if split.image_of_text[text] in rows]
+    assert part.captions == tuple(split.captions[text] for text in texts)
+    np.testing.assert_array_equal([rows[n] for n in part.image_of_text], split.image_of_text[texts])
+    for name in ('regions', 'counts', 'boxes', 'pixels'):
+        if (values := getattr(split, name)) is not None:
+            kept = getattr(part, name)
+            assert (kept.shape, kept.dtype) == ((len(rows), *values.shape[1:]), values.dtype)
+            np.testing.assert_array_equal(kept[np.arange(len(rows))], values[np.array(rows)])
+            np.testing.assert_array_equal(kept[1:3], values[np.array(rows[1:3])])
+    for name in ('graphs', 'tags'):
+        if values := getattr(split, name, None):
+            assert getattr(part, name) == tuple(values[row] for row in rows)
+    if source == 'scenes':
+        assert part.caption_graphs == tuple(split.caption_graphs[text] for text in texts)
+    whole = sample_images(split, train_share=1)
+    assert whole.captions == split.captions
+    assert len({one.identity['content'] for one in (split, part)}) == 2
+
+
+def test_parts_of_one_seed_are_nested_and_of_two_seeds_differ():
+    def ids(**part):
+        return set(load_split(SCENES | part, 'train').image_ids)
+
+    assert len(ids()) == 12
+    assert ids(train_share=0.25) < ids(train_share=0.5) < ids(train_share=1.0) == ids()
+    assert ids(train_share=0.5) == ids(train_share=0.5, train_seed=0) != ids(train_share=0.5, train_seed=1)
+    assert len(ids(train_share=0.001)) == 1
+
+
+def test_only_the_training_split_is_reduced():
+    data = SCENES | {'train_share': 0.5}
+    assert load_split(data, 'dev').num_images == 4
+    assert load_whole(data, 'train').num_images == 12
+
+
+@pytest.mark.parametrize(
+    ('part', 'message'),
+    [
+        ({'train_share': 0}, "config key 'data.train_share' is 0; it must be above 0"),
+        ({'train_share': 1.5}, "config key 'data.train_share' is 1.5; it must be .*at most 1"),
+        ({'train_seed': 3}, "config key 'data.train_share' is missing"),
+    ],
+)
+def test_a_wrong_part_is_refused(part, message):
+    with pytest.raises(UserError, match=message):
+        load_split(SCENES | part, 'train')
+
+
+def test_negatives_of_another_part_are_refused(tmp_path):
+    """Also of a part of the same size, whose lists would have the same shape."""
+    parts = [load_split(SCENES | {'train_share': 0.5, 'train_seed': seed}, 'train') for seed in (0, 1)]
+    save_lists(tmp_path, parts[0], *make_lists(parts[0]))
+    assert candidates.load(tmp_path, parts[0]).i2t.shape == (6, 2)
+    for other in (parts[1], load_split(SCENES, 'train')):
+        with pytest.raises(UserError, match='were mined from other data than scenes/train; mine them again'):
+            candidates.load(tmp_path, other)
+
+
+def test_a_run_on_a_part_has_the_vocabulary_of_all_captions(tiny_config):
+    whole = setup.set_up(tiny_config)
+    tiny_config['data'] |= {'train_share': 0.5}
+    half = setup.set_up(tiny_config)
+    assert 2 * half.data.train.num_images == whole.data.train.num_images
+    assert half.data.vocabulary.hash == whole.data.vocabulary.hash
+    assert half.data.validation.captions == whole.data.validation.captions
+    assert half.pipeline.identity['hash'] != whole.pipeline.identity['hash']
+
+
+@pytest.mark.parametrize('preset', ['vsepp:f8k', 'scan:scenes', 'clip:f8k'])
+def test_a_part_is_set_on_the_command_line(preset):
+    config = cli.override(cli.read_config(preset), {'data.train_share': '0.5', 'data.train_seed': '2'})
+    assert (config.data.train_share, config.data.train_seed) == (0.5, 2)
+    config = cli.override(config, {'data.source': 'scenes.load'})
+    assert config.data.train_share == 0.5
+    with pytest.raises(UserError, match=r"'data.train_shar' is unknown, did you mean 'data.train_share'"):
+        cli.override(cli.read_config(preset), {'data.train_shar': '0.5'})
