@@ -31,11 +31,14 @@ ALONE = ('max', 'sum', 'cmpm', 'mpl', 'sam')  # the network's own loss (max), an
 SCENARIO = {
     'oss': 'the anchor trains beside the target',
     'oss3': 'OSS with three models, each learning from those before it',
+    'oss4': 'the same with four',
     'oas': 'the anchor is a trained run, from which the target is initialized, and stays fixed',
     'mss': 'the anchor is the moving average of the target',
     'mutual': 'both models learn from each other',
+    'mutual4': 'four models learn from all others',
     'alone': 'no anchor',
 }
+COHORT = {'oss3': 3, 'oss4': 4, 'mutual4': 4}  # models, where they are not two (section IV-B)
 
 
 @common.preset(NETWORK, (*ANCHORED, *ALONE), SCENARIO, common.DATA)
@@ -106,15 +109,17 @@ def _replace_loss(config: ConfigDict, loss: str) -> None:
 
 def _members(scenario: str, published: str, run: str, momentum: float) -> dict:
     """Returns the members; `published` are the weights of CLIP, or ''."""
-    anchors = ('anchor', 'anchor_2') if scenario == 'oss3' else ('anchor',)
+    anchors = ('anchor', *(f'anchor_{n}' for n in range(2, COHORT.get(scenario, 2))))
     target = dict(rule='gradient', learn_from=anchors, init_from=run if scenario == 'oas' else published)
     if scenario == 'oas':
         members = dict(anchor=dict(rule='frozen', init_from=run))
     elif scenario == 'mss':
         members = dict(anchor=dict(rule='ema', of='target', momentum=momentum))
-    elif scenario == 'mutual':
-        members = dict(anchor=dict(rule='gradient', learn_from=('target',), init_from=published))
     else:
         shared = dict(rule='gradient', init_from=published)
-        members = {name: dict(shared, learn_from=anchors[:n]) for n, name in enumerate(anchors)}
+        everyone = (*anchors, 'target')
+        others = {name: everyone[:n] for n, name in enumerate(anchors)}  # of OSS
+        if scenario.startswith('mutual'):
+            others = {name: tuple(other for other in everyone if other != name) for name in anchors}
+        members = {name: dict(shared, learn_from=others[name]) for name in anchors}
     return dict(members, target=target)

@@ -349,6 +349,17 @@ ANCHOR = {  # section III-C: the members beside the target
         'anchor': {'rule': 'gradient', 'learn_from': (), 'init_from': ''},
         'anchor_2': {'rule': 'gradient', 'learn_from': ('anchor',), 'init_from': ''},
     },
+    'oss4': {
+        'anchor': {'rule': 'gradient', 'learn_from': (), 'init_from': ''},
+        'anchor_2': {'rule': 'gradient', 'learn_from': ('anchor',), 'init_from': ''},
+        'anchor_3': {'rule': 'gradient', 'learn_from': ('anchor', 'anchor_2'), 'init_from': ''},
+    },
+    'mutual': {'anchor': {'rule': 'gradient', 'learn_from': ('target',), 'init_from': ''}},
+    'mutual4': {
+        'anchor': {'rule': 'gradient', 'learn_from': ('anchor_2', 'anchor_3', 'target'), 'init_from': ''},
+        'anchor_2': {'rule': 'gradient', 'learn_from': ('anchor', 'anchor_3', 'target'), 'init_from': ''},
+        'anchor_3': {'rule': 'gradient', 'learn_from': ('anchor', 'anchor_2', 'target'), 'init_from': ''},
+    },
 }
 
 
