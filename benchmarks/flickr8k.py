@@ -3,6 +3,30 @@
     python -m benchmarks flickr8k                                 # lists the groups, their runs and what is done
     python -m benchmarks flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
 
+The groups, by question (small: with --small):
+
+    losses         which loss trains which pooling: sum, max, SelHN, softmax (Faghri et al., 2018; Li et al., 2023)
+    boosting       what an anchor gains in OSS, OAS and MSS (Diao et al., 2024)
+    offline        what mined negatives gain (Chen et al., 2020)
+    recipes        which methods add up
+    attention      the same losses with cross-attention
+    margins        how much of the gain of RM and AM a larger margin gives (small)
+    distillation   RM and AM against DR, RKD, DML and DINO, all summed over the queries (small)
+    quintuplets    mined negatives where those of the batch are easier, lists as short as the data, table 3 (small)
+    dropout        MSS where dropout of words separates the target from its anchor (small)
+    dbl_networks   MSS with the network of the paper
+    reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
+    batch_sizes    how losses depend on the batch at equal steps, without false negatives of the same image (small)
+    photos         crops and fine-tuning of VSE++ on photos
+    normalization  loss and normalization of VSE++ on photos, at two learning rates
+    centre_crops   random crops evaluated on the centre crop, as published
+    collapse       which networks max of hinges does not train from the first step, and SelHN does (small)
+    temperatures   softmax against hard negatives at other temperatures (small)
+    methods        losses and scenarios of the papers that no other group has (small)
+    sweeps         the sensitivity to epsilon, gamma, alpha and to a weaker anchor (small)
+    networks       networks of the papers that no other group has (small)
+    subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
+
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
 reads it. With --jobs N, N runs share the device. With --small, dual encoders have half the dimensions, and those that
 average the words read captions as bags of words, which makes a run several times as fast on a CPU; their rows are kept
@@ -34,7 +58,8 @@ LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
 ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', 'saf': 'sgraf:saf'}
 BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
-AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
+AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # SelHN as released
+FROM_FIRST = {'terms.warm_up.weight': 0.0, 'terms.ranking.start_epoch': 0}  # no epoch of sums before max of hinges
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
 
@@ -57,7 +82,8 @@ class Experiment:
     @property
     def config(self) -> str:
         """The argument of --config."""
-        return f'{self.setting},{self.data}'
+        file, _, words = self.setting.partition(':')
+        return f'{file}:{words and f"{words},"}{self.data}'
 
     def needs(self) -> set[str]:
         """Returns the experiments whose runs this one reads."""
@@ -71,6 +97,25 @@ def _from(run: str, *members: str) -> dict[str, str]:
 
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
+OAS = {
+    f'vsepp_{loss}_oas': Experiment(f'dbl:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target')) for loss in ('rm', 'am')
+}
+PHOTO_LOSSES = {  # word of vsepp.py and flags; published VSE0 does not normalize image vectors, VSE++ does
+    'sum': ('vse0', {}),
+    'sum_normalized': ('vse0', {'model.normalize_images': True}),
+    'max': ('vsepp', {}),
+}
+UNNORMALIZED = {'max_unnormalized': ('vsepp', {'model.normalize_images': False})}
+
+
+def _weaker(anchor: str) -> dict[str, Experiment]:
+    """Returns AM from an anchor that is a run of VSE++, and the same training without the anchor."""
+    return {
+        f'vsepp_am_oas_{anchor}': Experiment('dbl:vsepp,am,oas', _from(f'{VSEPP}_{anchor}', 'anchor', 'target')),
+        f'{VSEPP}_{anchor}_again': Experiment('vse:mean,max', _from(f'{VSEPP}_{anchor}', 'target')),
+    }
+
+
 GROUPS = {
     'losses': {
         **LOSS_GROUP,
@@ -87,8 +132,9 @@ GROUPS = {
         },
         **{
             f'vsepp_{loss}_oas': Experiment(f'dbl:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target'))
-            for loss in ('rm', 'am', 'dr', 'rkd')
+            for loss in ('dr', 'rkd')  # averaged over the queries, as released
         },
+        **OAS,
         **{  # an average over the last 100 steps
             f'vsepp_{loss}_mss_100': Experiment(f'dbl:vsepp,{loss},mss', {'members.anchor.momentum': 0.99})
             for loss in ('rm', 'am')
@@ -123,12 +169,92 @@ GROUPS = {
         **{f'{name}_selhn': Experiment(f'{words},selhn', AVERAGED) for name, words in ATTENTION.items()},
         **{f'{name}_selhn_sum': Experiment(f'{words},selhn') for name, words in ATTENTION.items()},
         'scan_rm_oss': Experiment('dbl:scan,rm,oss'),
-        'dbl_network': Experiment('dbl:baseline,max,alone'),
     },
-    'batch_sizes': {
-        f'mean_{loss}_b{size}': Experiment(f'vse:mean,{loss}', {'batch_size': size})
-        for size in (64, 256)
-        for loss in ('sum_max', 'selhn', 'softmax')
+    'margins': {  # of the ranking loss alone; that of RM stays 0.2
+        **{
+            f'{name}_m{margin}': Experiment(setting, {'terms.ranking.margin': margin / 100})
+            for name, setting in (
+                (VSEPP, 'vse:mean,sum_max'),
+                ('mean_selhn', 'vse:mean,selhn'),
+                ('recipe_mean_selhn_oss', 'recipe:mean,selhn,oss'),
+            )
+            for margin in (30, 40, 50)
+        },
+        'vsepp_rm_oss_first': Experiment('dbl:vsepp,rm,oss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
+    },
+    'distillation': {  # at the published weight; gradients are clipped as those of RM and AM
+        **{
+            f'vsepp_{loss}_oas_sum': Experiment(
+                f'dbl:vsepp,{loss},oas', {f'terms.{term}.reduction': 'sum'} | flags | _from(VSEPP, 'anchor', 'target')
+            )
+            for loss, term, flags in (
+                ('dr', 'rank_distillation', {'terms.rank_distillation.hard': False}),  # soft, as the paper says
+                ('rkd', 'relational_distillation', {}),
+            )
+        },
+        **{
+            f'vsepp_{loss}_sum': Experiment(f'dbl:vsepp,{loss},{scenario}', {f'terms.{term}.reduction': 'sum'})
+            for loss, scenario, term in (
+                ('dml', 'mutual', 'mutual_learning'),
+                ('dino', 'mss', 'self_distillation'),
+            )
+        },
+        **OAS,
+        **LONGER,
+    },
+    'quintuplets': {  # with the lists that aoq_offtri mined
+        **{
+            f'aoq_{loss}_h60': Experiment(
+                f'aoq:vsepp,{loss}', {'offline.top_h_texts': 60, 'offline.top_h_images': 12}, first_stage='aoq_offtri'
+            )
+            for loss in ('offtri', 'offquin', 'adapoffquin')
+        },
+        **{
+            f'aoq_{loss}': Experiment(f'aoq:vsepp,{loss}', first_stage='aoq_offtri')
+            for loss in ('onlyoffline', 'onlinequin', 'withoutadap')  # table 3
+        },
+        f'{VSEPP}_b16': Experiment('vse:mean,sum_max', {'batch_size': 16}),
+        **{
+            f'aoq_{loss}_b16': Experiment(f'aoq:vsepp,{loss}', {'batch_size': 16}, first_stage='aoq_offtri')
+            for loss in ('offtri', 'offquin', 'adapoffquin')
+        },
+    },
+    'dropout': {
+        f'dropout_{loss}_{scenario}{suffix}': Experiment(
+            f'dbl:vsepp,{loss},{scenario}', {'model.text.dropout': 0.4} | (flags if suffix else {})
+        )
+        for suffix in ('', '_first')
+        for loss, scenario, flags in (
+            ('max', 'alone', FROM_FIRST),
+            ('rm', 'mss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
+            ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
+        )
+    },
+    'dbl_networks': {
+        'dbl_network': Experiment('dbl:baseline,max,alone'),
+        **{f'dbl_network_{loss}_mss': Experiment(f'dbl:baseline,{loss},mss') for loss in ('rm', 'am')},
+    },
+    'reductions': {
+        'scan_max_mean': Experiment(
+            ATTENTION['scan'], {'terms.warm_up.reduction': 'mean', 'terms.ranking.reduction': 'mean'}
+        ),
+        'scan_selhn_slow': Experiment(f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.learning_rate': 2e-4}),
+        'scan_selhn_clipped': Experiment(  # the sum over 128 queries of both directions, clipped at 2, in other units
+            f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.clip_norm': 2 / 256}
+        ),
+    },
+    'batch_sizes': {  # 1,872 steps
+        f'mean_{loss}_steps_b{size}': Experiment(
+            f'vse:mean,{loss}',
+            {
+                'batch_size': size,
+                'epochs': size // 16,
+                'optimizer.decay_epochs': 6 * size // 128,
+                'candidates.same_image': 'ignored',
+            },
+        )
+        for size in (64, 128, 256)
+        for loss in ('max', 'selhn', 'softmax')
     },
     'photos': {  # docs/photos.md has the commands that encode crops once
         **{
@@ -138,11 +264,7 @@ GROUPS = {
                 first_stage=f'photo_rc_{loss}' if name == 'finetuned' else '',
                 data=data,
             )
-            for system, loss, flags in (
-                ('vse0', 'sum', {}),
-                ('vse0', 'sum_normalized', {'model.normalize_images': True}),  # as VSE++; published VSE0 does not
-                ('vsepp', 'max', {}),
-            )
+            for loss, (system, flags) in PHOTO_LOSSES.items()
             for name, words, data in (
                 ('1c', '', 'f8k_1c'),
                 ('10c', '', 'f8k_10c'),
@@ -166,6 +288,71 @@ GROUPS = {
             for loss in ('sum', 'max')
         },
         'photo_clip': Experiment('clip:softmax'),
+    },
+    'normalization': {
+        f'photo_{crops}_{loss}{suffix}': Experiment(f'vsepp:{system}', BAG | flags | rate, data=f'f8k_{crops}')
+        for suffix, rate in (('', {}), ('_slow', {'optimizer.learning_rate': 2e-4}))
+        for loss, (system, flags) in (PHOTO_LOSSES | UNNORMALIZED).items()
+        for crops in ('1c', '10c')
+    },
+    'centre_crops': {  # a rate that keeps the parameters: only the validation on the centre of the photos is new
+        f'photo_rc_{loss}_centre': Experiment(
+            f'vsepp:{system},squeezenet,frozen',
+            BAG
+            | flags
+            | _from(f'photo_rc_{loss}', 'target')
+            | {'data.short_side': 128, 'epochs': 1, 'optimizer.learning_rate': 1e-9},
+        )
+        for loss, (system, flags) in PHOTO_LOSSES.items()
+    },
+    'collapse': {
+        **{f'{model}_{loss}': LOSS_GROUP[f'{model}_{loss}'] for model in ('mlp', 'rvse') for loss in ('max', 'selhn')},
+        'saf_max_first': Experiment(f'{ATTENTION["saf"]},max', FROM_FIRST | {'epochs': 3}),
+        'saf_selhn_first': Experiment(f'{ATTENTION["saf"]},selhn', SUMMED | {'epochs': 3}),
+    },
+    'temperatures': {
+        f'mean_softmax_t{percent:02}': Experiment('vse:mean,softmax', {'terms.ranking.temperature': percent / 100})
+        for percent in (2, 3, 7, 10)
+    },
+    'methods': {
+        **{system: Experiment(f'vsepp:{system}') for system in ('order0', 'orderpp')},
+        **{f'mean_{loss}': Experiment(f'vse:mean,{loss}') for loss in ('shn', 'sct')},
+        **{f'vsepp_{loss}': Experiment(f'dbl:vsepp,{loss},alone') for loss in ('sam', 'cmpm', 'mpl')},
+        **{
+            f'vsepp_{loss}_oss': Experiment(f'dbl:vsepp,{loss},oss')
+            for loss in ('soft_rm', 'soft_am', 'rs_as', 'rm_am')  # models D, E, H and I
+        },
+        **{f'vsepp_{loss}_oss3': Experiment(f'dbl:vsepp,{loss},oss3') for loss in ('rm', 'am')},
+    },
+    'sweeps': {
+        **{
+            f'mean_selhn_epsilon_{exponent}': Experiment('vse:mean,selhn', {'terms.ranking.epsilon': 10.0**-exponent})
+            for exponent in (4, 3, 1)
+        },
+        **{
+            f'vsepp_rm_oss_gamma_{margin}': Experiment('dbl:vsepp,rm,oss', {'terms.relative_max.margin': margin / 100})
+            for margin in (10, 30)
+        },
+        **{
+            f'vsepp_am_oss_alpha_{share}': Experiment('dbl:vsepp,am,oss', {'terms.absolute_max.alpha': share / 100})
+            for share in (30, 70)
+        },
+        f'{VSEPP}_m10': Experiment('vse:mean,sum_max', {'terms.ranking.margin': 0.1}),
+        **_weaker('m10'),
+    },
+    'networks': {
+        'vsrn': Experiment('vsrn'),
+        'naaf': Experiment('naaf'),
+        'esa': Experiment('vse_infinity:esa,gru'),
+        **{f'{name}_max': Experiment(f'{words},max') for name, words in ATTENTION.items() if name in ('bfan', 'sgr')},
+    },
+    'subsets': {
+        **{
+            f'mean_max_n{number}': Experiment('vse:mean,max', {'candidates.num_negatives': number})
+            for number in (2, 4, 8, 16, 32, 64, 127)
+        },
+        f'{VSEPP}_half': Experiment('vse:mean,sum_max', {'data.train_share': 0.5}),
+        **_weaker('half'),
     },
 }
 

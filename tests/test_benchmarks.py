@@ -11,10 +11,12 @@ from benchmarks import __main__ as entry
 from benchmarks import flickr8k, members, memory, results, scene_graphs, scoring, start_up, tables, tags_step
 from jitm import config as config_lib
 from jitm import configs, parallel
+from jitm.commands import cli
 from jitm.configs.common import first_stage
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
 from jitm.report.rows import read_rows
+from tests.configs.settings import build
 from tests.conftest import ROOT, SHARED
 
 DOCS = ROOT / 'docs'
@@ -266,14 +268,26 @@ def test_scene_graphs_accuracy():
     assert min(measured['relations']) > 0.74
 
 
-def test_every_experiment_on_flickr8k_is_a_setting():
-    for name, experiment in flickr8k.experiments().items():
-        config = config_lib.flatten(configs.load(experiment.config).to_dict())
-        assert experiment.flags.keys() <= config.keys(), name
-        if experiment.first_stage:
-            other = configs.load(flickr8k.experiments()[experiment.first_stage].config)
-            first = configs.load(experiment.config).stages.first.to_dict()
-            assert first == (other.stages.first.to_dict() if other.stages else first_stage(other))
+PLANNED = {'candidates.num_negatives', 'data.train_share'}  # keys that jitm does not have yet
+
+
+@pytest.mark.parametrize('small', [False, True])
+def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
+    experiments = flickr8k.experiments()
+    for name in (name for name, experiment in experiments.items() if not PLANNED & experiment.flags.keys()):
+        command = flickr8k.command(name, 0, tmp_path, small)
+        assert command[:2] == ['train', '--config']
+        flags = dict(flag.removeprefix('--config.').split('=', 1) for flag in command[5:])
+        config = config_lib.check(cli.override(cli.read_config(command[2]), flags).to_dict())
+        build(config)
+
+
+def test_stages_that_are_taken_over_are_the_same():
+    experiments = flickr8k.experiments()
+    for experiment in (experiment for experiment in experiments.values() if experiment.first_stage):
+        other = configs.load(experiments[experiment.first_stage].config)
+        first = configs.load(experiment.config).stages.first.to_dict()
+        assert first == (other.stages.first.to_dict() if other.stages else first_stage(other))
 
 
 @pytest.mark.parametrize('size', ['flickr8k', 'flickr8k_small'])

@@ -5,12 +5,7 @@ import shutil
 import pytest
 
 from jitm.configs import clip, common
-from jitm.models.make import make_model, member_model
-from jitm.training import stages
-from jitm.training.members import make_members
-from jitm.training.setup import make_optimizer
-from jitm.training.sources import make_objective
-from tests.configs.settings import FILES, SETTINGS, load, module_of
+from tests.configs.settings import FILES, SETTINGS, build, load, module_of
 from tests.conftest import ROOT
 
 
@@ -24,23 +19,7 @@ def test_setting_builds_its_parts(setting):
     config = load(setting)
     assert config.keys() == load('default').keys()
     assert config['scene_graphs']['source'] != 'scene_graphs.gold' or config['data']['source'] == 'scenes.load'
-    if config['stages']:
-        build(stages.split_stages(config, ROOT).first)
-        if config['stages']['top_h_texts']:
-            config['offline']['path'] = 'the folder that the first stage mines'
     build(config)
-
-
-def build(config):
-    """Builds the models, members, optimizer, candidates and terms of a config without its data."""
-    make_objective(config)
-    sections = {name: member_model(config, name) for name in config['members']}
-    models = {name: make_model(section, vocab_size=10) for name, section in sections.items()}
-    for model in models.values():
-        kind = 'word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words'
-        assert model.text_format.kind in (kind, None)
-    optimizer, _ = make_optimizer(config['optimizer'], 10, config['epochs'])
-    make_members(config['members'], models, optimizer)
 
 
 FIRST_WORDS = {
