@@ -367,6 +367,12 @@ def directory(folder: Path, name: str, seed: int) -> Path:
     return folder / f'{name}_s{seed}'
 
 
+def name_of(run: str) -> str:
+    """Returns the experiment of a run directory, which may be that of a second stage."""
+    workdir = Path(run)
+    return (workdir.parent if workdir.name == 'stage2' else workdir).name.rpartition('_s')[0]
+
+
 def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:
     """Returns the arguments of `jitm train` for a run."""
     experiment = experiments()[name]
@@ -449,6 +455,12 @@ def listing(seeds: Iterable[int], folder: Path, rows: Path) -> Iterator[Row]:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     parser.add_argument('names', nargs='*', metavar='NAME', help=f'{", ".join(GROUPS)}, or experiments')
+    parser.add_argument('--jobs', type=int, default=1, help='runs at once')
+    add_run_flags(parser)
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that name runs: their size, seeds and folder."""
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
     parser.add_argument(
         '--folder', type=Path, help='of the run directories (default: runs/flickr8k, or flickr8k_small)'
@@ -456,7 +468,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--small', action='store_true', help='256 dimensions, and bags of words where words are averaged'
     )
-    parser.add_argument('--jobs', type=int, default=1, help='runs at once')
+
+
+def size(small: bool) -> str:
+    """Returns the name of the folder of the runs, and of the file of their rows."""
+    return 'flickr8k_small' if small else 'flickr8k'
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
@@ -465,8 +481,8 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     Raises:
       UserError: if a name is unknown, or a run fails; the others are trained.
     """
-    size = 'flickr8k_small' if args.small else 'flickr8k'
-    folder, rows = args.folder or Path('runs', size), ROOT / 'docs' / f'{size}.jsonl'
+    folder = args.folder or Path('runs', size(args.small))
+    rows = ROOT / 'docs' / f'{size(args.small)}.jsonl'
     if not args.names:
         yield from listing(args.seeds, folder, rows)
         return

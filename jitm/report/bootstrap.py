@@ -56,8 +56,12 @@ def rsum(i2t: np.ndarray, t2i: np.ndarray, texts: np.ndarray, axis: int = -1) ->
     return np.mean(i2t, axis) + np.sum(t2i, axis) / np.sum(texts, axis)
 
 
-def hits(matrices: Sequence[Matrix]) -> Hits:
+def hits(matrices: Sequence[Matrix], recalls_at: Sequence[int] = RECALLS_AT) -> Hits:
     """Returns the mean hits of the runs of a group.
+
+    Args:
+      matrices: The similarities of each run.
+      recalls_at: The values of K; others than the default give the sum of these recalls in place of rsum.
 
     Raises:
       UserError: If there is one image only.
@@ -67,7 +71,7 @@ def hits(matrices: Sequence[Matrix]) -> Hits:
     if len(matrices[0].sims) == 1:
         raise UserError(f'{matrices[0].path} has one image, and so none to compare runs on; give a matrix of more')
     i2t, t2i = (
-        100 * np.mean([np.sum(np.less.outer(ranked, RECALLS_AT), axis=1) for ranked in way], axis=0)
+        100 * np.mean([np.sum(np.less.outer(ranked, recalls_at), axis=1) for ranked in way], axis=0)
         for way in zip(*(ranks(matrix.sims, image_of_text) for matrix in matrices), strict=True)
     )
     return Hits(i2t, np.bincount(image_of_text, t2i), np.bincount(image_of_text))

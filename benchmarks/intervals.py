@@ -1,0 +1,290 @@
+"""Compares the runs of docs/results.md with their controls: intervals over images, differences over seeds, verdicts.
+
+    python -m benchmarks intervals           # of the rows in docs/flickr8k.jsonl
+    python -m benchmarks intervals --small   # of those in docs/flickr8k_small.jsonl
+
+Every pair of experiments whose scores `python -m benchmarks flickr8k` has saved gets rows in
+docs/flickr8k_intervals.jsonl, one for each seed and metric: the difference, its interval of 95 % and the number of
+images. The table has a line for each pair: the differences of rsum over all seeds that both have.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import flickr8k
+from benchmarks.results import Row
+from benchmarks.settings import ROOT
+from jitm.files import replacing
+from jitm.report.bootstrap import Difference, Hits, difference, hits
+from jitm.report.groups import read_run_log
+from jitm.report.matrices import Matrix, read_matrices, saved_sims
+from jitm.report.rows import read_rows
+
+PATH = ROOT / 'docs' / 'flickr8k_intervals.jsonl'
+WAYS = 'i2t', 't2i'
+LEVEL, POWER = 0.05, 0.8  # of the test, two-sided
+KEYS = ('size', 'pair', 'seed', 'metric')  # of a row, which replaces another one with the same
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two experiments; the claim is that the treatment is better.
+
+    Attributes:
+      control: The name of an experiment.
+      treatment: The name of another one.
+      published: By how much rsum is higher in the paper; None where it is not stated.
+    """
+
+    control: str
+    treatment: str
+    published: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As a difference."""
+        return f'{self.treatment} - {self.control}'
+
+
+def _pairs(control: str, *treatments: str) -> tuple[Pair, ...]:
+    return tuple(Pair(control, treatment) for treatment in treatments)
+
+
+MARGINS = ('m30', 'm40', 'm50')
+PAIRS = (
+    # Faghri et al. 2018
+    *_pairs('mean_sum', 'mean_sum_max', 'mean_max', 'mean_selhn'),
+    *_pairs('mean_max', 'mean_sum_max'),  # the curriculum of section 3.5
+    *(
+        pair
+        for crops in ('1c', '10c')
+        for rate in ('', '_slow')
+        for pair in (
+            Pair(f'photo_{crops}_sum{rate}', f'photo_{crops}_max{rate}'),
+            Pair(f'photo_{crops}_sum{rate}', f'photo_{crops}_max_unnormalized{rate}'),
+            Pair(f'photo_{crops}_sum_normalized{rate}', f'photo_{crops}_sum{rate}'),  # section 3
+            Pair(f'photo_{crops}_sum_normalized{rate}', f'photo_{crops}_max{rate}'),
+        )
+    ),
+    *(Pair(f'photo_1c_{loss}', f'photo_10c_{loss}') for loss in ('sum', 'sum_normalized', 'max')),
+    *(Pair(f'photo_1c_{loss}', f'photo_rc_{loss}_centre') for loss in ('sum', 'sum_normalized', 'max')),
+    *(Pair(f'photo_rc_{loss}', f'photo_finetuned_{loss}') for loss in ('sum', 'sum_normalized', 'max')),
+    *_pairs('photo_rc_sum_longer', 'photo_finetuned_sum'),
+    *_pairs('photo_rc_sum', 'photo_rc_max'),
+    *_pairs('photo_rc_sum_normalized', 'photo_rc_sum', 'photo_rc_max'),
+    *_pairs('photo_finetuned_sum_normalized', 'photo_finetuned_max'),
+    *(Pair('mean_max_n127', f'mean_max_n{number}') for number in (2, 4, 8, 16, 32, 64)),  # section 3.6
+    # Chen et al. 2020; the published differences are those of VSRN on Flickr30K
+    Pair('mean_sum_max', 'aoq_offtri', published=1.8),
+    Pair('mean_sum_max', 'aoq_offquin', published=2.9),
+    Pair('mean_sum_max', 'aoq_adapoffquin', published=3.7),
+    *(Pair('mean_sum_max', f'aoq_{loss}_h60') for loss in ('offtri', 'offquin', 'adapoffquin')),
+    *(Pair('mean_sum_max_b16', f'aoq_{loss}_b16') for loss in ('offtri', 'offquin', 'adapoffquin')),
+    *(Pair(f'aoq_{loss}', 'aoq_adapoffquin') for loss in ('onlyoffline', 'onlinequin', 'withoutadap')),
+    *_pairs('mean_sum_max_again', 'aoq_finetune'),
+    # Diao et al. 2024
+    *_pairs('mean_sum_max', *(f'vsepp_{loss}_{how}' for how in ('oss', 'mss', 'oas') for loss in ('rm', 'am'))),
+    *_pairs('mean_sum_max', 'vsepp_rs_oss', 'vsepp_as_oss', 'vsepp_dml_mutual', 'vsepp_dml_sum'),
+    *_pairs('mean_sum_max', 'vsepp_dino_mss', 'vsepp_inverse_dino_mss', 'vsepp_dino_sum', 'mean_sum_max_doubled'),
+    *(Pair('mean_sum_max', f'mean_sum_max_{margin}') for margin in MARGINS),
+    *(Pair(f'mean_sum_max_{margin}', f'vsepp_{loss}_oss') for margin in MARGINS for loss in ('rm', 'am')),
+    *_pairs('mean_sum_max_again', *(f'vsepp_{loss}_oas' for loss in ('rm', 'am', 'dr', 'rkd'))),
+    *_pairs('mean_sum_max_again', 'vsepp_dr_oas_sum', 'vsepp_rkd_oas_sum'),
+    *(Pair(f'vsepp_{loss}_oas_sum', f'vsepp_{boost}_oas') for loss in ('dr', 'rkd') for boost in ('rm', 'am')),
+    *(Pair(f'vsepp_{loss}_sum', f'vsepp_{boost}_oss') for loss in ('dml', 'dino') for boost in ('rm', 'am')),
+    *(
+        Pair(f'dropout_max_alone{suffix}', f'dropout_{loss}_mss{suffix}')
+        for suffix in ('', '_first')
+        for loss in ('rm', 'am')
+    ),
+    *_pairs('dbl_network', 'dbl_network_rm_mss', 'dbl_network_am_mss'),
+    *_pairs('scan_max', 'scan_rm_oss'),
+    *(Pair(f'mean_sum_max_{anchor}_again', f'vsepp_am_oas_{anchor}') for anchor in ('m10', 'half')),
+    # Li et al. 2023; the published difference is that of Flickr30K
+    *_pairs('mean_sum_max', 'mean_selhn'),
+    *(Pair(f'{model}_max', f'{model}_selhn') for model in ('mean', 'fc', 'mlp', 'rvse')),
+    Pair('fc_selhn', 'rvse_selhn', published=2.5),
+    *_pairs('scan_max', 'scan_selhn_sum', 'scan_selhn', 'scan_max_mean'),
+    *_pairs('scan_max_mean', 'scan_selhn', 'scan_selhn_slow'),
+    *_pairs('scan_selhn_sum', 'scan_selhn_clipped'),
+    *_pairs('saf_max_first', 'saf_selhn_first'),
+    # Our questions
+    *(
+        Pair(f'mean_softmax{suffix}', f'mean_{loss}{suffix}')
+        for suffix in ('', '_steps_b64', '_steps_b128', '_steps_b256')
+        for loss in ('max', 'selhn')
+    ),
+    *_pairs('mean_softmax', *(f'mean_softmax_t{percent:02}' for percent in (2, 3, 7, 10))),
+    *(
+        Pair(f'mean_{loss}_steps_b128', f'mean_{loss}_steps_b{size}')
+        for size in (64, 256)
+        for loss in ('max', 'selhn', 'softmax')
+    ),
+    *_pairs('vsepp_rm_oss', 'recipe_mean_selhn_oss'),
+    *_pairs('vsepp_rm_oss_first', 'recipe_mean_selhn_oss'),
+    *_pairs('mean_selhn', 'recipe_mean_selhn_oss', *(f'mean_selhn_{margin}' for margin in MARGINS)),
+    *(Pair(f'mean_selhn_{margin}', 'recipe_mean_selhn_oss') for margin in MARGINS),
+    *(Pair('recipe_mean_selhn_oss', f'recipe_mean_selhn_oss_{margin}') for margin in MARGINS),
+)
+
+
+def compare(treatment: Matrix, control: Matrix) -> dict[str, Difference]:
+    """Returns the differences of rsum and R@1 of two runs, with their intervals over the images."""
+
+    def recall_at_1(run: Matrix, way: str) -> Hits:
+        found = hits([run], recalls_at=(1,))
+        other = {'i2t': 't2i', 't2i': 'i2t'}[way]
+        return dataclasses.replace(found, **{other: 0 * getattr(found, other)})
+
+    return {
+        'rsum': difference(hits([treatment]), hits([control])),
+        **{f'{way}/recall@1': difference(recall_at_1(treatment, way), recall_at_1(control, way)) for way in WAYS},
+    }
+
+
+def rows_of(pair: Pair, seed: int, size: str, folder: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a pair and a seed; none unless the scores of both runs are saved.
+
+    Args:
+      pair: The pair.
+      seed: The seed.
+      size: The stem of the file of the runs' rows.
+      folder: The folder of the run directories.
+
+    Raises:
+      UserError: if the scores are damaged, or of different images.
+    """
+    runs = [flickr8k.scored(flickr8k.directory(folder, name, seed), name) for name in (pair.treatment, pair.control)]
+    if not all((run / 'config.json').exists() for run in runs):
+        return []
+    logs = map(read_run_log, runs)
+    paths = [saved_sims(log, log.config['evaluation']['split']) for log in logs]
+    if not all(path.exists() for path in paths):
+        return []
+    treatment, control = read_matrices(paths)
+    return [
+        {'size': size, 'pair': pair.name, 'seed': seed, 'metric': metric}
+        | {'difference': found.rsum, 'low': found.low, 'high': found.high, 'n': len(control.sims)}
+        for metric, found in compare(treatment, control).items()
+    ]
+
+
+def read(path: Path) -> dict[tuple, dict[str, Any]]:
+    """Returns the rows of a file by their `KEYS`; none if it does not exist."""
+    lines = path.read_text(encoding='utf-8').splitlines() if path.exists() else ()
+    return {tuple(row[key] for key in KEYS): row for row in map(json.loads, lines)}
+
+
+def update(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Writes rows to a file, where they replace those of the same `KEYS`; others are kept."""
+    kept = read(path) | {tuple(row[key] for key in KEYS): row for row in rows}
+    with replacing(path) as file:
+        file.write(''.join(json.dumps(kept[key]) + '\n' for key in sorted(kept)).encode())
+
+
+def metrics_by_run(path: Path) -> dict[tuple[str, int], Mapping[str, float]]:
+    """Returns the metrics at the best epoch by experiment and seed, from a file of rows; none if it does not exist."""
+    rows = read_rows(path).values() if path.exists() else ()
+    return {(flickr8k.name_of(row['run']), row['seed']): row['metrics'] for row in rows}
+
+
+def differences(pair: Pair, metrics: Mapping[tuple[str, int], Mapping[str, float]], metric: str) -> dict[int, float]:
+    """Returns the differences of a metric by seed, of the seeds that both experiments have."""
+    values = {
+        name: {seed: found[metric] for (run, seed), found in metrics.items() if run == name}
+        for name in (pair.treatment, pair.control)
+    }
+    treatment, control = values.values()
+    return {seed: treatment[seed] - control[seed] for seed in sorted(treatment.keys() & control.keys())}
+
+
+@functools.cache
+def _critical(n: int) -> float:
+    """Returns the smallest t of n differences that is significant."""
+    from scipy import stats
+
+    return float(stats.t.ppf(1 - LEVEL / 2, n - 1))
+
+
+@functools.cache
+def _detectable_effect(n: int) -> float:
+    """Returns the difference, in standard deviations, that the paired t-test of n differences shows with `POWER`.
+
+    With a deviation that is s times the true one, the test statistic exceeds the critical value with a normal
+    probability; s is chi with n - 1 degrees of freedom over the root of their number (Student, 1908).
+    """
+    from scipy import integrate, optimize, stats
+
+    root, critical = math.sqrt(n - 1), _critical(n)
+
+    def power(shift: float) -> float:
+        def at(s: float) -> float:
+            shown = stats.norm.cdf(shift - critical * s) + stats.norm.cdf(-shift - critical * s)
+            return shown * root * stats.chi.pdf(root * s, n - 1)
+
+        return integrate.quad(at, 0, math.inf)[0]
+
+    return optimize.brentq(lambda shift: power(shift) - POWER, 0, 100) / math.sqrt(n)
+
+
+def detectable(values: Sequence[float]) -> float:
+    """Returns the smallest mean that as many differences of the same spread would show; infinite for one."""
+    return _detectable_effect(len(values)) * statistics.stdev(values) if len(values) > 1 else math.inf
+
+
+def verdict(values: Sequence[float], published: float | None = None) -> str:
+    """Returns what differences by seed say of a claim, by a paired t-test.
+
+    Args:
+      values: The differences; positive if the claim is right.
+      published: That of the paper; where it is smaller than what could be shown, a claim cannot be tested.
+    """
+    smallest = detectable(values)
+    if len(values) > 1:
+        mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
+        if abs(mean) > _critical(len(values)) * error:
+            return 'confirmed' if mean > 0 else 'contradicted'
+    if smallest == math.inf or (published is not None and published < smallest):
+        return 'not testable here'
+    return f'no difference found (smallest detectable {smallest:.1f})'
+
+
+def summary(pair: Pair, values: Mapping[int, float]) -> Row:
+    """Returns the line of a pair from its differences of rsum by seed."""
+    found = [round(value, 9) for value in values.values()]
+    return {
+        'pair': pair.name,
+        'seeds': ' '.join(map(str, values)),
+        'mean': f'{statistics.mean(found):.1f}',
+        'sd': f'{statistics.stdev(found):.1f}' if len(found) > 1 else '',
+        'smallest detectable': f'{detectable(found):.1f}' if len(found) > 1 else '',
+        'verdict': verdict(found, pair.published),
+    }
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    flickr8k.add_run_flags(parser)
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Writes the intervals of all pairs with saved scores, and yields a line for each pair with rows.
+
+    Raises:
+      UserError: if saved scores are damaged, or of different images.
+    """
+    size = flickr8k.size(args.small)
+    folder, metrics = args.folder or Path('runs', size), metrics_by_run(ROOT / 'docs' / f'{size}.jsonl')
+    if rows := [row for pair in PAIRS for seed in args.seeds for row in rows_of(pair, seed, size, folder)]:
+        update(rows, PATH)
+    for pair in PAIRS:
+        if values := differences(pair, metrics, 'rsum'):
+            yield summary(pair, values)
