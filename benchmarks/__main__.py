@@ -20,7 +20,7 @@ from jitm.errors import UserError
 NAMES = (
     *('train_step', 'scoring', 'torch_loops', 'members', 'bert_step', 'tags_step', 'mining', 'precision'),
     *('loader', 'memory', 'accelerators', 'start_up', 'scene_graphs', 'flickr8k', 'intervals'),
-    'tables',
+    *('provenance', 'tables'),
 )
 DEFAULT_JSON = Path('runs/benchmarks.jsonl')
 

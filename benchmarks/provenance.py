@@ -1,0 +1,184 @@
+"""Lists the numbers of docs/results.md and docs/recipes.md that no stored row has.
+
+    python -m benchmarks provenance
+
+Every number with a decimal, and every mean with its deviation, must be one of
+
+    a recall, rsum or mean distance of a run at its best epoch, or its rsum after another one,
+    the mean of one of these over all seeds of an experiment, with its deviation,
+    the difference of a pair of `benchmarks.intervals` in a metric: of a seed, or the mean, with its deviation,
+    the smallest difference in rsum that the seeds of a pair would show,
+    a difference of a stored interval, or one of its ends,
+    a setting of a run, such as the temperature,
+    a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json).
+
+In hundreds of rows a number can be found by chance. A section therefore names its experiments, or groups of them, and
+its numbers must be of these: `<!-- rows mean_sum mean_max -->`. Without the comment they may be of any.
+"""
+
+import argparse
+import collections
+import re
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import flickr8k, intervals
+from benchmarks.results import Row
+from benchmarks.settings import ROOT
+from jitm.config import flatten
+from jitm.errors import UserError
+from jitm.evaluation import published
+from jitm.report.rows import read_rows
+
+DOCS = ROOT / 'docs'
+PAGES = 'results', 'recipes'
+SIZES = flickr8k.size(small=False), flickr8k.size(small=True)
+HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
+SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
+CODE = re.compile(r'^```.*?^```|`[^`]*`|<!--.*?-->|(?<=\])\([^)]*\)', re.DOTALL | re.MULTILINE)
+DECIMAL = r'\d+\.\d+'
+NUMBER = re.compile(rf'(?<![\w.]){DECIMAL}(?: [±/] {DECIMAL})?(?![\w.]*\w)')
+R_AT_1 = 'i2t/recall@1', 't2i/recall@1'
+METRICS = (*published.RECALLS, 'rsum', 'mean_distance')
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows that numbers may come from.
+
+    Attributes:
+      runs: Size, experiment and seed -> row of the run.
+      intervals: The rows of `benchmarks.intervals`.
+    """
+
+    runs: Mapping[tuple[str, str, int], Mapping[str, Any]]
+    intervals: Sequence[Mapping[str, Any]]
+
+    def of(self, names: Collection[str]) -> 'Source':
+        """Returns the rows of experiments, and the intervals of their pairs."""
+        runs = {key: row for key, row in self.runs.items() if key[1] in names}
+        return Source(runs, [row for row in self.intervals if {*row['pair'].split(' - ')} <= {*names}])
+
+    @property
+    def names(self) -> set[str]:
+        """The experiments."""
+        return {name for _, name, _ in self.runs}
+
+
+def read_source() -> Source:
+    """Reads the stored rows."""
+    runs = {
+        (size, flickr8k.name_of(row['run']), row['seed']): row
+        for size in SIZES
+        for row in read_rows(DOCS / f'{size}.jsonl').values()
+    }
+    return Source(runs, [*intervals.read(intervals.PATH).values()])
+
+
+def _cells(values: Sequence[float], digits: int = 1) -> set[str]:
+    """Returns how a page has values, their mean, and their mean with its deviation; signs are left out."""
+    if not values:
+        return set()
+    cells = {f'{abs(value):.{digits}f}' for value in (*values, statistics.mean(values))}
+    if len(values) > 1:
+        deviation = f'{statistics.stdev(values):.{digits}f}'
+        cells |= {deviation, f'{abs(statistics.mean(values)):.{digits}f} ± {deviation}'}
+    return cells
+
+
+def _digits(metric: str) -> int:
+    return 2 if metric == 'mean_distance' else 1
+
+
+def _both_ways(metrics: Mapping[str, float]) -> set[str]:
+    """Returns `R@1 i2t / R@1 t2i` if a row has both."""
+    return {' / '.join(f'{metrics[way]:.1f}' for way in R_AT_1)} if {*R_AT_1} <= metrics.keys() else set()
+
+
+def of_runs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]:
+    """Returns the numbers of runs: metrics, rsum by epoch, and settings."""
+    seeds, cells = collections.defaultdict(list), set()
+    for (size, name, _), row in runs.items():
+        for metric in METRICS:
+            seeds[size, name, metric].append(row['metrics'][metric])
+        cells |= _both_ways(row['metrics'])
+        cells |= {f'{rsum:.1f}' for _, rsum in row['rsum_by_epoch']}
+        cells |= {f'{value:g}' for value in flatten(row['config']).values() if isinstance(value, float)}
+    return cells.union(*(_cells(values, _digits(metric)) for (_, _, metric), values in seeds.items()))
+
+
+def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]:
+    """Returns the numbers of pairs: differences over seeds, and the smallest that they would show."""
+    cells = set()
+    for size in SIZES:
+        metrics = {(name, seed): row['metrics'] for (of, name, seed), row in runs.items() if of == size}
+        for pair in intervals.PAIRS:
+            found = {metric: [*intervals.differences(pair, metrics, metric).values()] for metric in METRICS}
+            cells = cells.union(*(_cells(values, _digits(metric)) for metric, values in found.items()))
+            if len(found['rsum']) > 1:
+                cells.add(f'{intervals.detectable(found["rsum"]):.1f}')
+    return cells
+
+
+def of_intervals(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Returns the numbers of intervals."""
+    return {f'{abs(row[key]):.1f}' for row in rows for key in ('difference', 'low', 'high')}
+
+
+def of_papers() -> set[str]:
+    """Returns the published numbers."""
+    rows = [row.metrics for row in published.load()]
+    return {f'{row["rsum"]:.1f}' for row in rows if 'rsum' in row}.union(*map(_both_ways, rows))
+
+
+def numbers(text: str) -> Iterator[str]:
+    """Yields the numbers of a text with a decimal, without those in code, comments and addresses."""
+    yield from NUMBER.findall(CODE.sub('', text))
+
+
+def scope(section: str, source: Source) -> Source:
+    """Returns the rows that a section names.
+
+    Raises:
+      UserError: if it names an experiment without a row.
+    """
+    if not (found := SCOPE.search(section)):
+        return source
+    names = {name for given in found[1].split() for name in flickr8k.GROUPS.get(given, (given,))}
+    if unknown := {*found[1].split()} - source.names - flickr8k.GROUPS.keys():
+        raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment with rows, in {found[0]}')
+    return source.of(names)
+
+
+def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
+    """Yields the heading of the section and the number, of each number of a page that no row has.
+
+    Raises:
+      UserError: if a section names an experiment without a row.
+    """
+    papers = of_papers()
+    for section in HEADING.split(page):
+        rows = scope(section, source)
+        known = papers | of_runs(rows.runs) | of_pairs(rows.runs) | of_intervals(rows.intervals)
+        for number in numbers(section):
+            if number not in known:
+                yield section.partition('\n')[0].strip('# '), number
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds no flags."""
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Yields the numbers without a row.
+
+    Raises:
+      UserError: if a section names an experiment without a row.
+    """
+    del args
+    source = read_source()
+    for page in PAGES:
+        for section, number in missing((DOCS / f'{page}.md').read_text(encoding='utf-8'), source):
+            yield {'page': page, 'section': section, 'number': number}

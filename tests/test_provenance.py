@@ -1,0 +1,78 @@
+import pytest
+
+from benchmarks import intervals, provenance
+from jitm.errors import UserError
+
+PAIR = intervals.Pair('mean_sum', 'mean_max')
+# Numbers of a section that no row has.
+WITHOUT_A_ROW = {
+    'Claims': '9.7 12.3 12.7 13.2 13.7 16.3 18.8 41.0 92.0 94.3 122.2',
+    'VSE++ on Flickr8k': (  # of the authors' code
+        '167.4 184.5 228.8 245.2 247.7 259.5 265.0 269.5 269.9 273.2 274.4 276.7 277.5 278.0 280.2 281.2 286.4 286.6 '
+        '288.9'
+    ),
+}
+
+
+def row(r1, rsum):
+    metrics = dict.fromkeys(provenance.METRICS, 50.04) | {'i2t/recall@1': r1, 'rsum': rsum, 'mean_distance': 0.3142}
+    return {'metrics': metrics, 'rsum_by_epoch': [[0, 4.12], [1, rsum]], 'config': {'terms': {'temperature': 0.05}}}
+
+
+@pytest.fixture
+def source():
+    runs = {
+        ('flickr8k', name, seed): row(r1 + seed, rsum + 2 * seed)
+        for name, r1, rsum in (('mean_sum', 25.0, 270.0), ('mean_max', 28.1, 280.3), ('fc_max', 11.1, 222.2))
+        for seed in (0, 1)
+    }
+    found = {'pair': PAIR.name, 'difference': 10.3, 'low': -1.7, 'high': 21.9}
+    return provenance.Source(runs, [found])
+
+
+@pytest.mark.parametrize(
+    'number',
+    [
+        *('25.0', '26.0', '25.5', '25.5 ± 0.7', '25.0 / 50.0'),  # a recall: of a seed, the mean, both directions
+        *('270.0', '271.0 ± 1.4', '4.1', '0.31', '0.05'),  # rsum, that of an epoch, mean distance, a setting
+        *('10.3', '10.3 ± 0.0', '3.1', '1.7', '21.9'),  # differences, an interval
+        *('43.6 / 33.7', '498.6'),  # published
+    ],
+)
+def test_numbers_of_rows_are_found(source, number):
+    page = f'# Page\n\n<!-- rows mean_sum mean_max -->\n\nIt is {number}.\n'
+    assert list(provenance.missing(page, source)) == []
+
+
+@pytest.mark.parametrize(
+    'number',
+    [
+        *('25.1', '25.5 ± 0.8', '43.6 / 33.8', '43.6', '222.2', '11.1'),
+        *('7.3', '58.1'),
+    ],
+)
+def test_other_numbers_are_missing(source, number):
+    page = f'# Page\n\n<!-- rows mean_sum mean_max -->\n\nIt is {number} more.\n'
+    assert list(provenance.missing(page, source)) == [('Page', number)]
+
+
+def test_numbers_of_a_section_are_of_its_experiments(source):
+    page = '# One\n\n222.2\n\n## Two\n\n<!-- rows mean_sum\n mean_max -->\n\n222.2\n\n## Three\n\n222.2\n'
+    assert list(provenance.missing(page, source)) == [('Two', '222.2')]
+
+
+def test_experiments_without_a_row_are_refused(source):
+    with pytest.raises(UserError, match='mean_sun: neither a group nor an experiment with rows'):
+        list(provenance.missing('<!-- rows mean_sun losses -->', source))
+
+
+def test_numbers_in_code_and_addresses_are_left_out():
+    text = '`0.1` and [0.2](a0.3.md)\n\n```bash\n--x=0.4\n```\n<!-- 0.5 --> v1.2.3, 0.6x, 1,234 and (-0.7 to 0.8).'
+    assert list(provenance.numbers(text)) == ['0.2', '0.7', '0.8']
+
+
+def test_numbers_of_the_pages_have_rows():
+    source = provenance.read_source()
+    for page in provenance.PAGES:
+        for section, number in provenance.missing((provenance.DOCS / f'{page}.md').read_text(), source):
+            assert number in WITHOUT_A_ROW.get(section, '').split(), f'{page}, {section}: {number} has no row'
