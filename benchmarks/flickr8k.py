@@ -58,7 +58,7 @@ LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
 ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', 'saf': 'sgraf:saf'}
 BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
-AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # SelHN as released
+AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
 FROM_FIRST = {'terms.warm_up.weight': 0.0, 'terms.ranking.start_epoch': 0}  # no epoch of sums before max of hinges
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
