@@ -308,7 +308,7 @@ GROUPS = {
     'collapse': {
         **{f'{model}_{loss}': LOSS_GROUP[f'{model}_{loss}'] for model in ('mlp', 'rvse') for loss in ('max', 'selhn')},
         'saf_max_first': Experiment(f'{ATTENTION["saf"]},max', FROM_FIRST | {'epochs': 3}),
-        'saf_selhn_first': Experiment(f'{ATTENTION["saf"]},selhn', SUMMED | {'epochs': 3}),
+        'saf_selhn_first': Experiment(f'{ATTENTION["saf"]},selhn', {'epochs': 3}),
     },
     'temperatures': {
         f'mean_softmax_t{percent:02}': Experiment('vse:mean,softmax', {'terms.ranking.temperature': percent / 100})
@@ -323,6 +323,8 @@ GROUPS = {
             for loss in ('soft_rm', 'soft_am', 'rs_as', 'rm_am')  # models D, E, H and I
         },
         **{f'vsepp_{loss}_oss3': Experiment(f'dbl:vsepp,{loss},oss3') for loss in ('rm', 'am')},
+        'vsepp_rm_oss4': Experiment('dbl:vsepp,rm,oss4'),
+        'vsepp_dml4': Experiment('dbl:vsepp,dml,mutual4'),
     },
     'sweeps': {
         **{
