@@ -28,9 +28,9 @@ The groups, by question (small: with --small):
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
-reads it. With --jobs N, N runs share the device. With --small, dual encoders have half the dimensions, and those that
-average the words read captions as bags of words, which makes a run several times as fast on a CPU; their rows are kept
-in docs/flickr8k_small.jsonl.
+reads it, or with --again, for the scores that `python -m benchmarks intervals` compares. With --jobs N, N runs share
+the device. With --small, dual encoders have half the dimensions, and those that average the words read captions as bags
+of words, which makes a run several times as fast on a CPU; their rows are kept in docs/flickr8k_small.jsonl.
 """
 
 import argparse
@@ -431,9 +431,9 @@ def train(name: str, seed: int, folder: Path, small: bool = False) -> None:
             subprocess.run([sys.executable, '-m', 'jitm', *arguments], cwd=ROOT, stdout=log, stderr=log, check=True)
 
 
-def pending(names: Iterable[str], seeds: Iterable[int], folder: Path, rows: Path) -> list[tuple[str, int]]:
-    """Returns the runs without a row, by seed, each after those that it reads."""
-    done = read_rows(rows) if rows.exists() else {}
+def pending(names: Iterable[str], seeds: Iterable[int], folder: Path, rows: Path | None) -> list[tuple[str, int]]:
+    """Returns the runs without a row in the file, if there is one, by seed, each after those that it reads."""
+    done = read_rows(rows) if rows and rows.exists() else {}
     return [
         run
         for seed in seeds
@@ -458,6 +458,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     parser.add_argument('names', nargs='*', metavar='NAME', help=f'{", ".join(GROUPS)}, or experiments')
     parser.add_argument('--jobs', type=int, default=1, help='runs at once')
+    parser.add_argument('--again', action='store_true', help='also the runs that have a row')
     add_run_flags(parser)
 
 
@@ -505,7 +506,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for name, seed in pending(names, args.seeds, folder, rows):
+        for name, seed in pending(names, args.seeds, folder, None if args.again else rows):
             started[name, seed] = pool.submit(train_and_keep, name, seed)
         for future in concurrent.futures.as_completed(started.values()):
             if not future.exception():

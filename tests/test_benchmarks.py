@@ -307,6 +307,7 @@ def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypat
     monkeypatch.setattr(flickr8k, 'read_rows', lambda path: {str(tmp_path / 'mean_sum_s1'): {}})
     rows.touch()
     assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, rows) == runs[:2]
+    assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, None) == runs
 
 
 def test_small_experiments_are_small_in_both_stages(tmp_path):
