@@ -161,13 +161,13 @@ def measure(program: Compiled, target: str) -> Row:
 
 def _list_collectives(counts: collections.Counter) -> str:
     return ', '.join(
-        f'{counts[kind, "number"]} {kind} {counts[kind, "bytes"] / MEGA:.3g} MB'
+        f'{counts[kind, "number"]} {kind} {results.format_cell(counts[kind, "bytes"] / MEGA)} MB'
         for kind in COLLECTIVES
         if counts[kind, 'number']
     )
 
 
-def _rows_of(tree: chex.ArrayTree, count: int, dtype: Any = None) -> chex.ArrayTree:
+def _rows_of(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:
     """Returns the shapes of a tree with another number of rows."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), tree)
 

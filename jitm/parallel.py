@@ -26,8 +26,8 @@ HEARTBEAT_SECONDS = (
     24 * 3600
 )  # of jax, which aborts a process with a stack trace; `jitm.processes` notices an end at once
 
-# Size of the largest array while a tile of pairs is scored, in floats. A CPU's cache should hold it. A TPU's tile
-# should have 128 texts, as many as lanes: its compiler expects 2.8 times the time for SCAN's scores at 2^20, 1.7 at
+# Size of the largest array while a tile of pairs is scored, in floats. A CPU's cache should hold it. On a TPU, SCAN's
+# tile has 128 texts then, as many as lanes: the compiler expects 2.8 times the time for its scores at 2^20, 1.7 at
 # 2^22, 1.1 at 2^26. On a GPU a pass over it should take longer than the start of a kernel.
 CPU_TILE_FLOATS = 2**20
 TILE_FLOATS = {'tpu': 2**24, 'gpu': 2**26}

@@ -67,7 +67,7 @@ class Reasoning(Protocol):
     over_images: bool
 
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """Maps nodes [I, T, N, M] with a mask [T, N] of the valid ones to [I, T, M]."""
+        """Maps nodes, float32 [I, T, N, M], with a mask [T, N] of the valid ones to [I, T, M]."""
 
 
 class Mean(nn.Module):

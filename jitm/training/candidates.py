@@ -200,9 +200,9 @@ def _rank_chosen(
         return jax.tree.map(lambda x: jnp.repeat(x[:, None], 1 + index.shape[1], axis=1), queries), listed
 
     # Both directions are scored together, which compiles the model once.
-    both = pairs('i2t', images, texts, all_texts), pairs('t2i', texts, images, all_images)[::-1]
-    listed = jax.tree.map(lambda *x: einops.rearrange([*x], 'd q c ... -> (d q c) ...'), *both)
-    scores = matcher.similarity_pairwise(*listed, train).reshape(len(both), len(batch.image_index), -1)
+    directions = pairs('i2t', images, texts, all_texts), pairs('t2i', texts, images, all_images)[::-1]
+    listed = jax.tree.map(lambda *x: einops.rearrange([*x], 'd q c ... -> (d q c) ...'), *directions)
+    scores = matcher.similarity_pairwise(*listed, train).reshape(len(directions), len(batch.image_index), -1)
     scored = {direction: (rows, chosen[direction][1]) for direction, rows in zip(('i2t', 't2i'), scores, strict=True)}
     return {direction: Ranking.from_list(*both) for direction, both in collectives.gather_results(scored).items()}, {}
 
