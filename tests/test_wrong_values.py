@@ -100,7 +100,7 @@ BAD = [
     ('model.embed_dim', np.ones(2), 'is of ndarray, which cannot be written to config.json'),
     ('scene_graphs.source', 'typo', "config key 'scene_graphs.source' is 'typo', but names of jitm.data have the form"),
     ('terms.ranking.loss', 'rnking', "config key 'terms.ranking.loss' is 'rnking', but names of jitm.losses have"),
-    ('candidates.source', 'shortlist', "config key 'candidates.same_image' is unknown"),
+    ('candidates.source', 'shortlist', "config key 'candidates.num_negatives' is unknown"),
     ('scene_graphs.source', 'scene_graphs.ruls', "has no 'ruls', did you mean 'rules'?"),
     ('terms.ranking.loss', 'rnking.max_of_hinges', "no module jitm.losses.rnking, did you mean 'ranking'?"),
     ('relevance.source', 'cider.from_captions', 'is set but unused: add a term with margins, or set it to'),

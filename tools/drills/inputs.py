@@ -73,6 +73,7 @@ OPTIONAL = {  # arguments with a default
     'members.target.learn_from',
     'members.target.rule',
     'model.text.recurrent',
+    'candidates.num_negatives',
     'model.text.word_init',
 }
 
