@@ -12,8 +12,9 @@ Every number with a decimal, and every mean with its deviation, must be one of
     a setting of a run, such as the temperature,
     a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json).
 
-In hundreds of rows a number can be found by chance. A section therefore names its experiments, or groups of them, and
-its numbers must be of these: `<!-- rows mean_sum mean_max -->`. Without the comment they may be of any.
+In hundreds of rows a number can be found by chance. The numbers of a section must therefore be of the experiments of
+its tables (`benchmarks.claims`), and of those, or groups of them, that it names: `<!-- rows mean_sum mean_max -->`.
+Those of a section without either may be of any.
 """
 
 import argparse
@@ -24,16 +25,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import flickr8k, intervals
+from benchmarks import claims, flickr8k, intervals
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.config import flatten
 from jitm.errors import UserError
 from jitm.evaluation import published
-from jitm.report.rows import read_rows
 
 DOCS = ROOT / 'docs'
-PAGES = 'results', 'recipes'
 SIZES = flickr8k.size(small=False), flickr8k.size(small=True)
 HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
 SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
@@ -69,11 +68,7 @@ class Source:
 
 def read_source() -> Source:
     """Reads the stored rows."""
-    runs = {
-        (size, flickr8k.name_of(row['run']), row['seed']): row
-        for size in SIZES
-        for row in read_rows(DOCS / f'{size}.jsonl').values()
-    }
+    runs = {(size, *run): row for size in SIZES for run, row in claims.read_runs(size).items()}
     return Source(runs, [*intervals.read(intervals.PATH).values()])
 
 
@@ -139,17 +134,15 @@ def numbers(text: str) -> Iterator[str]:
 
 
 def scope(section: str, source: Source) -> Source:
-    """Returns the rows that a section names.
+    """Returns the rows of the experiments that a section names; all if it names none.
 
     Raises:
       UserError: if it names an experiment without a row.
     """
-    if not (found := SCOPE.search(section)):
-        return source
-    names = {name for given in found[1].split() for name in flickr8k.GROUPS.get(given, (given,))}
-    if unknown := {*found[1].split()} - source.names - flickr8k.GROUPS.keys():
-        raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment with rows, in {found[0]}')
-    return source.of(names)
+    given = [*claims.names(section), *(name for found in SCOPE.findall(section) for name in found.split())]
+    if unknown := {*given} - source.names - flickr8k.GROUPS.keys():
+        raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment with rows')
+    return source.of({name for one in given for name in flickr8k.GROUPS.get(one, (one,))}) if given else source
 
 
 def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
@@ -179,6 +172,6 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """
     del args
     source = read_source()
-    for page in PAGES:
+    for page in claims.PAGES:
         for section, number in missing((DOCS / f'{page}.md').read_text(encoding='utf-8'), source):
             yield {'page': page, 'section': section, 'number': number}

@@ -1,17 +1,19 @@
-"""Rewrites the tables of docs/timings.md, precision.md and accelerators.md from the files of rows beside them.
+"""Rewrites the tables of docs/timings.md, precision.md, accelerators.md, results.md and recipes.md from stored rows.
 
     python -m benchmarks members --json docs/timings.jsonl
     python -m benchmarks tables
 
-A table of the page follows a comment that names its command: `<!-- benchmarks members -->`.
+A table of the page follows a comment that names its command: `<!-- benchmarks members -->`. Those of results.md and
+recipes.md follow comments that name runs, see `benchmarks.claims`.
 """
 
 import argparse
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import accelerators, results
+from benchmarks import accelerators, claims, intervals, results
 from benchmarks.settings import ROOT
 from jitm.errors import UserError
 from jitm.files import replacing
@@ -50,6 +52,9 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
     for page in (DOCS / f'{name}.md' for name in PAGES):
         yield page, rewritten(page.read_text(encoding='utf-8'), tables())
+    read, stored = functools.cache(claims.read_runs), [*intervals.read(intervals.PATH).values()]
+    for page in (DOCS / f'{name}.md' for name in claims.PAGES):
+        yield page, claims.rewritten(page.read_text(encoding='utf-8'), read, stored)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

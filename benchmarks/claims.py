@@ -1,0 +1,176 @@
+"""Tables of docs/results.md and docs/recipes.md, from the stored rows of runs and intervals.
+
+A table follows a comment that names the file of rows, further columns, and experiments of `benchmarks.flickr8k` or
+differences of `benchmarks.intervals`, one a line:
+
+    <!-- runs small mean_distance 1 2
+    mean_sum: sum of hinges
+    mean_max: max of hinges
+    -->
+
+    <!-- differences small i2t/recall@1
+    mean_max - mean_sum: max more than sum
+    -->
+
+A column is a metric, or an epoch, whose rsum it has. `python -m benchmarks tables` writes the tables.
+"""
+
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks import flickr8k, intervals
+from benchmarks.results import Row
+from benchmarks.settings import ROOT
+from jitm.errors import UserError
+from jitm.evaluation.tables import mean_and_deviation
+from jitm.report.rows import read_rows
+
+PAGES = 'results', 'recipes'
+MARK = re.compile(r'(<!-- (runs|differences) (small|full)(.*?)\n(.*?)\n-->\n)(?:\n((?:\|[^\n]*\n)*))?', re.DOTALL)
+COLUMNS = {
+    'i2t/recall@1': 'R@1 i2t',
+    'i2t/recall@5': 'R@5 i2t',
+    'i2t/recall@10': 'R@10 i2t',
+    't2i/recall@1': 'R@1 t2i',
+    't2i/recall@5': 'R@5 t2i',
+    't2i/recall@10': 'R@10 t2i',
+    'mean_distance': 'MD',
+    'last': 'rsum, last epoch',
+}
+BOTH_WAYS = 'i2t/recall@1', 't2i/recall@1'
+
+Runs = Mapping[tuple[str, int], Mapping[str, Any]]  # experiment and seed -> row
+
+
+def read_runs(size: str) -> Runs:
+    """Returns the rows of `docs/SIZE.jsonl` by experiment and seed."""
+    rows = read_rows(ROOT / 'docs' / f'{size}.jsonl').values()
+    return {(flickr8k.name_of(row['run']), row['seed']): row for row in rows}
+
+
+def value(row: Mapping[str, Any], column: str) -> float:
+    """Returns a metric of a run at its best epoch, or rsum after the epoch that the column names, or the last."""
+    by_epoch = {f'{epoch:g}': rsum for epoch, rsum in row['rsum_by_epoch']}
+    if column == 'last':
+        return by_epoch[f'{row["epochs"]:g}']
+    return by_epoch[column] if column in by_epoch else row['metrics'][column]
+
+
+def title(column: str) -> str:
+    """Returns the heading of a column."""
+    return COLUMNS.get(column) or f'rsum, epoch {column}'
+
+
+def runs_row(runs: Runs, name: str, label: str, columns: Sequence[str]) -> Row:
+    """Returns the line of an experiment: means and deviations over its seeds.
+
+    Raises:
+      UserError: if it has no row.
+    """
+    seeds = sorted(seed for found, seed in runs if found == name)
+    if not seeds:
+        raise UserError(f'{name} has no row; train it with python -m benchmarks flickr8k {name}')
+    cells = {
+        title(column): mean_and_deviation(
+            [value(runs[name, seed], column) for seed in seeds], '.2f' if column == 'mean_distance' else '.1f'
+        )
+        for column in (*BOTH_WAYS, *columns)
+    }
+    rsum = mean_and_deviation([runs[name, seed]['metrics']['rsum'] for seed in seeds])
+    return {'': label} | cells | {'rsum': rsum, 'seeds': ', '.join(map(str, seeds))}
+
+
+def differences_row(
+    runs: Runs, ends: Mapping[int, tuple[float, float]], pair: intervals.Pair, label: str, columns: Sequence[str]
+) -> Row:
+    """Returns the line of a difference in rsum: by seed with its interval, over the seeds, and the verdict.
+
+    Raises:
+      UserError: if no seed has rows of both experiments.
+    """
+    both = sorted({seed for name, seed in runs if name == pair.control} & {s for n, s in runs if n == pair.treatment})
+    if not both:
+        raise UserError(f'{pair.name} has no seed with rows of both; python -m benchmarks flickr8k trains them')
+
+    def differences(column: str) -> list[float]:
+        return [value(runs[pair.treatment, seed], column) - value(runs[pair.control, seed], column) for seed in both]
+
+    found = dict(zip(both, differences('rsum'), strict=True))
+    line = intervals.summary(pair, found)
+    return {
+        'difference in rsum': label,
+        'by seed (95 % over images)': '; '.join(
+            f'{found[seed]:+.1f}' + (f' ({ends[seed][0]:+.1f} to {ends[seed][1]:+.1f})' if seed in ends else '')
+            for seed in both
+        ),
+        'mean': mean_and_deviation([*found.values()], '+.1f').replace('± +', '± '),
+        'detectable': line['smallest detectable'],
+        **{
+            title(column): f'{statistics.mean(differences(column)):+.{2 if column == "mean_distance" else 1}f}'
+            for column in columns
+        },
+        'verdict': line['verdict'].partition(' (')[0] if len(both) > 1 else 'one seed',
+    }
+
+
+def markdown(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields the lines of a table."""
+    yield f'| {" | ".join(rows[0])} |'
+    yield f'|{"---|" * len(rows[0])}'
+    for row in rows:
+        yield f'| {" | ".join(row.values())} |'
+
+
+def entries(lines: str) -> dict[str, str]:
+    """Returns name -> label of the lines of a comment.
+
+    Raises:
+      UserError: if a line has another form.
+    """
+    split = [line.partition(': ') for line in lines.splitlines()]
+    if wrong := [name for name, colon, _ in split if not colon]:
+        raise UserError(f"'{wrong[0]}' in a comment above a table; write NAME: LABEL")
+    return {name: label for name, _, label in split}
+
+
+def names(page: str) -> set[str]:
+    """Returns the experiments of the tables of a text."""
+    return {name for mark in MARK.finditer(page) for entry in entries(mark[5]) for name in entry.split(' - ')}
+
+
+def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a page with its tables made from the rows.
+
+    Args:
+      page: The text of the page.
+      read: Returns the rows of runs of a file of rows, such as `read_runs`.
+      stored: The rows of `benchmarks.intervals`.
+
+    Raises:
+      UserError: if an experiment has no row, or a difference is none of `benchmarks.intervals`.
+    """
+    pairs = {pair.name: pair for pair in intervals.PAIRS}
+
+    def table(match: re.Match) -> str:
+        size, columns, lines = flickr8k.size(match[3] == 'small'), match[4].split(), entries(match[5])
+        runs = read(size)
+        if match[2] == 'runs':
+            rows = [runs_row(runs, name, label, columns) for name, label in lines.items()]
+        else:
+            if unknown := lines.keys() - pairs.keys():
+                raise UserError(f'{", ".join(sorted(unknown))}: not a pair of benchmarks/intervals.py')
+            ends = {
+                name: {
+                    row['seed']: (row['low'], row['high'])
+                    for row in stored
+                    if (row['size'], row['pair'], row['metric']) == (size, name, 'rsum')
+                }
+                for name in lines
+            }
+            rows = [differences_row(runs, ends[name], pairs[name], label, columns) for name, label in lines.items()]
+        behind = '' if match[6] else '\n'  # a blank line behind a new table
+        return f'{match[1]}\n' + ''.join(f'{line}\n' for line in markdown(rows)) + behind
+
+    return MARK.sub(table, page)
