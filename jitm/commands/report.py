@@ -16,6 +16,7 @@ The kinds, with what they read:
     summary RUN|ROWS...         best validation, and rsum by epoch, averaged over seeds
     training RUN...             loss, gradient and margin between scores during training
     validation RUN...           R@1 of both directions and rsum by epoch
+    by_key RUN|ROWS...          R@1 of both directions and rsum by the value of a config key
     difficulty RUN...           how close synthetic negative captions come to the captions
     cross_retrieval SIMS...     how far positive pairs rank in the worse of both directions
     distributions SIMS...       distributions of the similarities of positive and negative pairs
@@ -36,7 +37,7 @@ from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean, require
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.outputs import check_own, replacing_own
-from jitm.report import cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
+from jitm.report import by_key, cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
 from jitm.report.figures import check_output
@@ -61,6 +62,7 @@ FIGURES = {
 READ = {
     'summary': ('select',),
     **dict.fromkeys(FIGURES, ('output',)),
+    'by_key': ('output', 'select', 'keys'),
     'panels': ('output', 'queries', 'images', 'texts', 'data_root'),
     'map': ('output', 'method', 'pairs'),
 }
@@ -71,7 +73,8 @@ FLAGS = {
     'photos': shared.text('Page: a folder of photographs named by image ids.'),
     'unfinished': shared.switch('Page: include runs that have not reached their last epoch.'),
     **shared.common('split'),
-    'select': shared.words("Summary: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
+    'keys': shared.words('By_key: the key, and further ones that change with it, such as batch_size,epochs.'),
+    'select': shared.words("Summary, by_key: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
     'method': shared.choice(feature_map.METHODS, 'Map: how the points are projected.', 'tsne'),
     'pairs': shared.number('Map: images shown with their captions, evenly spaced.', 30),
     'queries': shared.number(
@@ -165,7 +168,13 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         _write_page(files, output, values)
         return
     (check_own if kind == 'panels' else check_output)(output)
-    if kind == 'map':
+    if kind == 'by_key':
+        if not (keys := values['keys'].value):
+            raise UserError('jitm report by_key needs --keys, such as --keys terms.ranking.margin')
+        found = by_key.dependences(read_runs(files, values.select), keys)
+        print(by_key.describe(found, keys[0]), end='\n\n')
+        by_key.draw(found, keys[0], output)
+    elif kind == 'map':
         feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs, output)
     elif kind == 'panels':
         _write_panels(files, output, values)

@@ -378,6 +378,8 @@ def test_missing_data_can_be_left_out(make_run, tmp_path, capsys):
         ('{run} --rows {run}/config.json', 'is not a row of jitm report --rows'),
         ('{run} --output {run}', 'exists and was not written by jitm'),
         ('summary {run} --select x', "no run is named 'x'"),
+        ('by_key {run}', 'jitm report by_key needs --keys, such as --keys terms.ranking.margin'),
+        ('by_key {run} --keys margin', 'the config of {run} has no margin; leave the run out with --select'),
     ],
 )
 def test_bad_words_and_flags_are_one_sentence(make_run, tmp_path, monkeypatch, capsys, words, sentence):
@@ -388,7 +390,7 @@ def test_bad_words_and_flags_are_one_sentence(make_run, tmp_path, monkeypatch, c
     output, error = capsys.readouterr()
     assert output == ''
     assert len(error.splitlines()) == 1
-    assert sentence in error
+    assert sentence.format(run=run) in error
     assert sorted(tmp_path.rglob('*')) == before
 
 
@@ -396,7 +398,10 @@ DEFAULTS = {
     '': 'report.html',
     'panels': 'panels.md',
     'map': 'map.png',
-    **{name: f'{name}.png' for name in ('training', 'validation', 'difficulty', 'cross_retrieval', 'distributions')},
+    **{
+        name: f'{name}.png'
+        for name in ('training', 'validation', 'by_key', 'difficulty', 'cross_retrieval', 'distributions')
+    },
 }
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.report import difficulty, validation
+from jitm.report import by_key, difficulty, validation
 from jitm.report.figures import Curve, arrange, curve
 from jitm.report.groups import Group, distinguish, read_groups, read_run_log
+from jitm.report.rows import read_runs
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, draw, plateau_end, read_points, training
 from tests.conftest import environment
@@ -412,6 +413,42 @@ def test_command_draws_validation(tmp_path, capsys):
     assert cli.main(['report', 'validation', str(run), '--output', str(output)]) == 0
     assert output.read_bytes().startswith(b'\x89PNG')
     assert '| a | 3.0 (1) | 6.0 (1) | 30.0 (1) |' in capsys.readouterr().out
+
+
+def write_batch_sizes(folder):
+    """Two seeds of max of hinges with batches of 16, one with 128 and equal steps, and one of the sum with 16."""
+    runs = [
+        (16, 1, 0, [0, 30], {}),
+        (16, 1, 1, [0, 50], {}),
+        (128, 8, 0, [0, 60], {}),
+        (16, 1, 0, [0, 20], {'loss': 'sum_of_hinges'}),
+    ]
+    return [
+        write_validations(folder / f'r{n}', rsums, batch_size=size, epochs=epochs, seed=seed, **changes)
+        for n, (size, epochs, seed, rsums, changes) in enumerate(runs)
+    ]
+
+
+def test_metrics_by_key(tmp_path):
+    runs = read_runs(write_batch_sizes(tmp_path))
+    of_max, of_sum = by_key.dependences(runs, ['batch_size', 'epochs'])
+    assert of_max.curve('rsum') == Curve([16, 128], [40, 60], [30, 60], [50, 60])
+    assert of_sum.curve('i2t/recall@1') == Curve([16], [2], [2], [2])
+    with pytest.raises(UserError, match=r'r0 has no terms\.ranking\.epsilon'):
+        by_key.dependences(runs, ['terms.ranking.epsilon'])
+    with pytest.raises(UserError, match=r"optimizer\.name is 'adam' in .*r0; give the key of a number"):
+        by_key.dependences(runs, ['optimizer.name'])
+
+
+def test_command_draws_metrics_by_key(tmp_path, capsys):
+    runs, output = map(str, write_batch_sizes(tmp_path)), tmp_path / 'figure.png'
+    assert cli.main(['report', 'by_key', *runs, '--keys=batch_size,epochs', '--output', str(output)]) == 0
+    assert output.read_bytes().startswith(b'\x89PNG')
+    assert capsys.readouterr().out.splitlines()[2:5] == [
+        '| max_of_hinges | 16 | 4.0 ± 1.4 | 8.0 ± 2.8 | 40.0 ± 14.1 | 2 |',
+        '| max_of_hinges | 128 | 6.0 | 12.0 | 60.0 | 1 |',
+        '| sum_of_hinges | 16 | 2.0 | 4.0 | 20.0 | 1 |',
+    ]
 
 
 def write_generated(folder, gaps, counts, config=None, **values):
