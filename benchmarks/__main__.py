@@ -19,8 +19,8 @@ from jitm.errors import UserError
 
 NAMES = (
     *('train_step', 'scoring', 'torch_loops', 'members', 'bert_step', 'tags_step', 'mining', 'precision'),
-    *('loader', 'memory', 'accelerators', 'start_up', 'scene_graphs', 'flickr8k', 'intervals'),
-    *('provenance', 'tables'),
+    *('loader', 'memory', 'accelerators', 'start_up', 'scene_graphs', 'flickr8k', 'cca'),
+    *('intervals', 'provenance', 'tables'),
 )
 DEFAULT_JSON = Path('runs/benchmarks.jsonl')
 

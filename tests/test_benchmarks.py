@@ -410,3 +410,20 @@ def test_commands_of_the_docs_are_accepted():
 
 def test_small_experiments_keep_the_gru_where_words_are_not_averaged(tmp_path):
     assert not any('recurrent' in flag for flag in flickr8k.command('fc_max', 0, tmp_path, small=True))
+
+
+def test_cca_finds_the_captions_of_linear_features(tmp_path, measured):
+    """The features of an image count the words of its captions; 20 directions find all, and noise finds few."""
+    rng = np.random.default_rng(0)
+    for folder, signal in (('words', 1.0), ('noise', 0.0)):
+        (tmp_path / folder).mkdir()
+        for split, images in (('train', 300), ('dev', 40)):
+            words = rng.integers(20, size=(images, 4))
+            counts = np.stack([np.bincount(row, minlength=20) for row in words])
+            features = signal * counts[:, None] + 0.01 * rng.normal(size=(images, 3, 20))
+            np.save(tmp_path / folder / f'{split}_ims.npy', features.astype(np.float32))
+            captions = '\n'.join(' '.join(f'w{chr(97 + word)}' for word in row) for row in words)
+            (tmp_path / folder / f'{split}_caps.txt').write_text(captions + '\n')
+    (found,), (nothing,) = (measured('cca', f'--data_root={tmp_path}/{folder}') for folder in ('words', 'noise'))
+    assert float(found['rsum']) > 540
+    assert float(nothing['rsum']) < 200

@@ -1,0 +1,89 @@
+"""Recall of a linear canonical correlation analysis (CCA) of mean features and bags of words.
+
+    python -m benchmarks cca --data_root data/f8k_precomp --json docs/cca.jsonl
+
+It says what features can show at least. An image is the mean of its regions, a caption the words that it has. Both are
+centred and projected, such that the training pairs correlate most, and compared by cosines (Hodosh, Young and
+Hockenmaier, 2013, use kernels). The number of directions and the ridge are those of the highest rsum on the validation
+split.
+"""
+
+import argparse
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.results import Row
+from jitm.data import precomp
+from jitm.data.splits import Split
+from jitm.data.text import Vocabulary
+from jitm.metrics import retrieval_metrics
+
+DIMS, RIDGES = (32, 64, 128, 256), (0.01, 0.1, 1.0)
+
+
+def mean_regions(split: Split) -> np.ndarray:
+    """Returns the mean of the regions of each image, `[images, features]`, of unit length."""
+    means = np.stack([split.regions[n, : split.counts[n]].mean(0, dtype=np.float64) for n in range(split.num_images)])
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+
+def bags_of_words(split: Split, vocabulary: Vocabulary) -> np.ndarray:
+    """Returns which words each caption has, `[captions, words]`, of unit length."""
+    bags = np.zeros((len(split.captions), len(vocabulary)))
+    for n, caption in enumerate(split.captions):
+        bags[n, vocabulary.encode(caption)] = 1
+    return bags / np.linalg.norm(bags, axis=1, keepdims=True)
+
+
+def whitening(covariance: np.ndarray, ridge: float) -> np.ndarray:
+    """Returns the inverse root of a covariance, whose diagonal is raised by a share of its mean."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors / np.sqrt(values.clip(0) + ridge * values.mean()) @ vectors.T
+
+
+def fit(images: np.ndarray, texts: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns projections of both sides, `[features, directions]` and `[words, directions]`, highest correlation first.
+
+    Args:
+      images: Centred vectors `[pairs, features]`.
+      texts: Centred vectors `[pairs, words]` of the same pairs.
+      ridge: Added to the variances, as a share of their mean.
+    """
+    left, right = (whitening(side.T @ side / len(side), ridge) for side in (images, texts))
+    u, correlations, v = np.linalg.svd(left @ (images.T @ texts / len(images)) @ right, full_matrices=False)
+    return left @ u * correlations, right @ v.T * correlations
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    parser.add_argument('--data_root', required=True, help='a *_precomp folder with train and dev')
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Yields the recalls on the validation split.
+
+    Raises:
+      UserError: if the folder cannot be read.
+    """
+    train, dev = (precomp.load(split, root=args.data_root) for split in ('train', 'dev'))
+    vocabulary = Vocabulary.build(train.captions)
+    images, texts = mean_regions(train), bags_of_words(train, vocabulary)
+    image_mean, text_mean = images.mean(0), texts.mean(0)
+    pairs = (images - image_mean)[train.image_of_text], texts - text_mean
+    sides = mean_regions(dev) - image_mean, bags_of_words(dev, vocabulary) - text_mean
+    found = {}
+    for ridge in RIDGES:
+        projections = fit(*pairs, ridge)
+        for dim in DIMS:
+            left, right = (side @ projection[:, :dim] for side, projection in zip(sides, projections, strict=True))
+            norms = np.linalg.norm(left, axis=1)[:, None] * np.linalg.norm(right, axis=1)
+            found[dim, ridge] = retrieval_metrics((left @ right.T / norms).astype(np.float32), dev.image_of_text)
+    (dim, ridge), best = max(found.items(), key=lambda item: item[1]['rsum'])
+    yield {
+        'R@1 i2t': f'{best["i2t/recall@1"]:.1f}',
+        'R@1 t2i': f'{best["t2i/recall@1"]:.1f}',
+        'rsum': f'{best["rsum"]:.1f}',
+        'directions': dim,
+        'ridge': ridge,
+    }
