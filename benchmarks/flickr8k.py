@@ -26,6 +26,7 @@ The groups, by question (small: with --small):
     sweeps         the sensitivity to epsilon, gamma, alpha and to a weaker anchor (small)
     networks       networks of the papers that no other group has (small)
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
+    public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
 reads it, or with --again, for the scores that `python -m benchmarks intervals` compares. With --jobs N, N runs share
@@ -95,6 +96,7 @@ def _from(run: str, *members: str) -> dict[str, str]:
     return {f'members.{member}.init_from': f'{{{run}}}' for member in members}
 
 
+PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
 OAS = {
@@ -355,6 +357,15 @@ GROUPS = {
         },
         f'{VSEPP}_half': Experiment('vse:mean,sum_max', {'data.train_share': 0.5}),
         **_weaker('half'),
+    },
+    'public': {
+        f'public_{name}': Experiment(setting, {'data.root': 'data/f8k_squeezenet_precomp'} | flags)
+        for name, setting, flags in (
+            *((f'mean_{loss}', f'vse:mean,{loss}', {}) for loss in LOSSES),
+            *((f'vsepp_{loss}_oss', f'dbl:vsepp,{loss},oss', {}) for loss in ('rm', 'am')),
+            *((f'vsepp_{loss}_oas', f'dbl:vsepp,{loss},oas', PUBLIC_ANCHOR) for loss in ('rm', 'am')),
+            ('mean_sum_max_again', 'vse:mean,max', _from(f'public_{VSEPP}', 'target')),
+        )
     },
 }
 

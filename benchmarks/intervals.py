@@ -116,6 +116,11 @@ PAIRS = (
     *_pairs('scan_max_mean', 'scan_selhn', 'scan_selhn_slow'),
     *_pairs('scan_selhn_sum', 'scan_selhn_clipped'),
     *_pairs('saf_max_first', 'saf_selhn_first'),
+    # The same on public features
+    *_pairs('public_mean_sum', 'public_mean_sum_max', 'public_mean_max', 'public_mean_selhn'),
+    *_pairs('public_mean_sum_max', 'public_mean_selhn', 'public_vsepp_rm_oss', 'public_vsepp_am_oss'),
+    *_pairs('public_mean_sum_max_again', 'public_vsepp_rm_oas', 'public_vsepp_am_oas'),
+    *_pairs('public_mean_softmax', 'public_mean_selhn'),
     # Our questions
     *(
         Pair(f'mean_softmax{suffix}', f'mean_{loss}{suffix}')

@@ -19,7 +19,7 @@ from jitm.errors import UserError
 from jitm.files import replacing
 
 DOCS = ROOT / 'docs'
-PAGES = 'timings', 'precision', 'accelerators'
+PAGES = 'timings', 'precision', 'accelerators', 'data'
 RESULTS = DOCS / 'timings.jsonl'
 MARK = re.compile(r'(<!-- benchmarks (.*?) -->\n)((?:\|.*\n)*)')
 
@@ -44,6 +44,7 @@ def tables() -> dict[str, list[results.Row]]:
     return (
         results.read(RESULTS)
         | results.read(DOCS / 'precision.jsonl')
+        | results.read(DOCS / 'cca.jsonl')
         | accelerators.tables(DOCS / 'accelerators.jsonl')
     )
 
