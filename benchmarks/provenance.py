@@ -10,7 +10,10 @@ Every number with a decimal, and every mean with its deviation, must be one of
     the smallest difference in rsum that the seeds of a pair would show,
     a difference of a stored interval, or one of its ends,
     a setting of a run, such as the temperature,
-    a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json).
+    a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json),
+    the same of the linear CCA (docs/cca.jsonl).
+
+Tables that `python -m benchmarks tables` makes, and the numbers of sections of papers, are left out.
 
 In hundreds of rows a number can be found by chance. The numbers of a section must therefore be of the experiments of
 its tables (`benchmarks.claims`), and of those, or groups of them, that it names: `<!-- rows mean_sum mean_max -->`.
@@ -25,7 +28,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import claims, flickr8k, intervals
+from benchmarks import claims, flickr8k, intervals, results
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.config import flatten
@@ -38,7 +41,7 @@ HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
 SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
 CODE = re.compile(r'^```.*?^```|`[^`]*`|<!--.*?-->|(?<=\])\([^)]*\)', re.DOTALL | re.MULTILINE)
 DECIMAL = r'\d+\.\d+'
-NUMBER = re.compile(rf'(?<![\w.]){DECIMAL}(?: [±/] {DECIMAL})?(?![\w.]*\w)')
+NUMBER = re.compile(rf'(?<![\w.])(?<!section ){DECIMAL}(?: [±/] {DECIMAL})?(?![\w.]*\w)')
 R_AT_1 = 'i2t/recall@1', 't2i/recall@1'
 METRICS = (*published.RECALLS, 'rsum', 'mean_distance')
 
@@ -122,15 +125,17 @@ def of_intervals(rows: Sequence[Mapping[str, Any]]) -> set[str]:
     return {f'{abs(row[key]):.1f}' for row in rows for key in ('difference', 'low', 'high')}
 
 
-def of_papers() -> set[str]:
-    """Returns the published numbers."""
+def of_references() -> set[str]:
+    """Returns the published numbers, and those of the linear CCA."""
     rows = [row.metrics for row in published.load()]
-    return {f'{row["rsum"]:.1f}' for row in rows if 'rsum' in row}.union(*map(_both_ways, rows))
+    linear = [row for [row] in results.read(DOCS / 'cca.jsonl').values()]
+    cells = {cell for row in linear for cell in (row['rsum'], f'{row["R@1 i2t"]} / {row["R@1 t2i"]}')}
+    return cells | {f'{row["rsum"]:.1f}' for row in rows if 'rsum' in row}.union(*map(_both_ways, rows))
 
 
 def numbers(text: str) -> Iterator[str]:
-    """Yields the numbers of a text with a decimal, without those in code, comments and addresses."""
-    yield from NUMBER.findall(CODE.sub('', text))
+    """Yields the numbers of a text with a decimal, without those in code, comments, addresses and made tables."""
+    yield from NUMBER.findall(CODE.sub('', claims.MARK.sub('', text)))
 
 
 def scope(section: str, source: Source) -> Source:
@@ -151,7 +156,7 @@ def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
     Raises:
       UserError: if a section names an experiment without a row.
     """
-    papers = of_papers()
+    papers = of_references()
     for section in HEADING.split(page):
         rows = scope(section, source)
         known = papers | of_runs(rows.runs) | of_pairs(rows.runs) | of_intervals(rows.intervals)
