@@ -314,7 +314,7 @@ GROUPS = {
     },
     'temperatures': {
         f'mean_softmax_t{percent:02}': Experiment('vse:mean,softmax', {'terms.ranking.temperature': percent / 100})
-        for percent in (2, 3, 7, 10)
+        for percent in (2, 3, 7, 10, 15, 20)
     },
     'methods': {
         **{system: Experiment(f'vsepp:{system}') for system in ('order0', 'orderpp')},
