@@ -9,7 +9,7 @@ See `jitm.api` for the methods of a loaded run and `jitm.losses` for the losses.
 
 import importlib
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 # Public name -> its module, imported at first use: `import jitm` alone imports neither jax nor a model.
 _MODULES = {

@@ -20,6 +20,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
+import jitm
 from jitm import configs
 from jitm.commands import flags as shared
 from jitm.errors import (
@@ -230,13 +231,16 @@ def _list_commands() -> str:
     for name in COMMANDS:
         source = Path(__file__).with_name(f'{name}.py').read_text(encoding='utf-8')  # imports take seconds
         lines.append(f'  {name:<10}{ast.get_docstring(ast.parse(source)).splitlines()[0]}')
-    return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags.'])
+    return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags; jitm --version prints the version.'])
 
 
 def _run(argv: Sequence[str]) -> None:
     """Runs a command, or prints the help that is asked for."""
     if not argv or argv[0] in HELP:
         print(_list_commands())
+        return
+    if argv == ['--version']:
+        print(f'jitm {jitm.__version__}')
         return
     name, *rest = argv
     command = load_command(name)

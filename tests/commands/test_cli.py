@@ -28,6 +28,13 @@ def test_help_lists_every_command(capsys):
         assert [line.split()[0] for line in output.splitlines() if line.startswith('  ')] == [*cli.COMMANDS]
 
 
+def test_version_is_that_of_the_package_and_of_the_citation(capsys):
+    assert cli.main(['--version']) == 0
+    assert capsys.readouterr().out == f'jitm {jitm.__version__}\n'
+    assert f'\nversion: {jitm.__version__}\n' in (ROOT / 'CITATION.cff').read_text()
+    assert f'\n## {jitm.__version__}, ' in (ROOT / 'CHANGELOG.md').read_text()
+
+
 @pytest.mark.parametrize('name', cli.COMMANDS)
 def test_help_of_a_command_names_its_flags(name, capsys):
     assert cli.main([name, '--help']) == 0

@@ -460,7 +460,7 @@ def test_tables_group_their_headers():
 def test_pages_need_jinja(make_run, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, 'jinja2', None)
     assert report(make_run('a'), '--output', tmp_path / 'page.html') == 2
-    expected = "error: the package jinja2 is not installed: run pip install 'jitm[report]'\n"
+    expected = "error: the package jinja2 is not installed: run pip install -e '.[report]' in jitm's clone\n"
     assert capsys.readouterr().err == expected
     assert not (tmp_path / 'page.html').exists()
 

@@ -349,7 +349,7 @@ def test_an_image_that_cannot_be_read_any_more_is_named(finished, site, monkeypa
 def test_missing_packages_are_named(finished, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, 'starlette', None)
     assert cli.main(['explorer', '--workdir', str(finished)]) == 2
-    expected = "error: the package starlette is not installed: run pip install 'jitm[explorer]'\n"
+    expected = "error: the package starlette is not installed: run pip install -e '.[explorer]' in jitm's clone\n"
     assert capsys.readouterr().err == expected
 
 
