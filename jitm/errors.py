@@ -61,7 +61,8 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or package).partition('.')[0] != package:
             raise
-        raise UserError(f"the package {package} is not installed: run pip install -e '.[{extra}]' in jitm's clone") from None
+        install = f"run pip install -e '.[{extra}]' in jitm's clone"
+        raise UserError(f'the package {package} is not installed: {install}') from None
 
 
 _UNSAFE = re.compile('[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]')

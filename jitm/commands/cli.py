@@ -231,7 +231,7 @@ def _list_commands() -> str:
     for name in COMMANDS:
         source = Path(__file__).with_name(f'{name}.py').read_text(encoding='utf-8')  # imports take seconds
         lines.append(f'  {name:<10}{ast.get_docstring(ast.parse(source)).splitlines()[0]}')
-    return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags; jitm --version prints the version.'])
+    return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags.'])
 
 
 def _run(argv: Sequence[str]) -> None:

@@ -77,7 +77,9 @@ def test_other_images_are_refused(double, split):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'eccv_caption', None)
-    with pytest.raises(UserError, match=r"^the package eccv_caption is not installed: run pip install 'jitm\[eccv\]'$"):
+    with pytest.raises(
+        UserError, match=r"^the package eccv_caption is not installed: run pip install -e '\.\[eccv\]' in jitm's clone$"
+    ):
         eccv.GroundTruth(make_split(NAMES))
 
 
