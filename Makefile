@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 SHORT := awk '/^Collecting/ {sub(/[^A-Za-z0-9_.-].*/, "", $$2); printf "%s ", $$2; fflush()} \
 	/^Installing collected/ {print "\nInstalling the packages ..."; fflush()}'
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo docs test test-all lint clean
 
 .venv/runtime: pyproject.toml
 	@echo "Creating .venv"
@@ -34,6 +34,10 @@ test: .venv/dev
 
 test-all: .venv/dev
 	$(BIN)/python -m pytest -n 2
+
+# The documentation as a site in runs/site; a warning, such as of a dead link, is an error.
+docs: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -1,0 +1,99 @@
+"""Hooks of MkDocs (mkdocs.yml): pages that are made from README, the sources and the commands.
+
+    make docs
+
+A link that leaves docs/ leads to a page with that file of the repository, so that the pages of docs/ stay as they are
+read as files. The home page is README.
+"""
+
+import posixpath
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, without its heading
+FENCE = re.compile(r'(^```.*?^```)', re.DOTALL | re.MULTILINE)
+API = ('jitm.api', 'jitm.losses', 'jitm.metrics', 'jitm.models.matcher', 'jitm.mining', 'jitm.types')
+
+
+def source_page(path: str) -> str:
+    """Returns the name of the page of a file or folder of the repository."""
+    return f'source/{path}.md'
+
+
+def moved(text: str, folder: str) -> str:
+    """Returns a page of a folder of the repository with the links that it has at the top of docs/."""
+
+    def target(match: re.Match) -> str:
+        path = posixpath.normpath(posixpath.join(folder, match[0]))
+        return path.removeprefix('docs/') if path.startswith('docs/') else source_page(path)
+
+    parts = FENCE.split(text)
+    return ''.join(part if part.startswith('```') else LINK.sub(target, part) for part in parts)
+
+
+def linked(text: str, folder: str) -> Iterator[str]:
+    """Yields the files and folders of the repository outside docs/ that a page links to."""
+    for match in LINK.finditer(FENCE.sub('', text)):
+        path = posixpath.normpath(posixpath.join(folder, match[0]))
+        if not path.startswith('docs/'):
+            yield path
+
+
+def show(path: str) -> str:
+    """Returns the page of a file, or the list of the files of a folder."""
+    file = ROOT / path
+    if file.suffix == '.md':
+        return file.read_text(encoding='utf-8')
+    if file.is_dir():
+        names = sorted(f'{found.relative_to(file)}' for found in file.rglob('*.py'))
+        return f'# {path}\n\n' + ''.join(f'- `{name}`\n' for name in names)
+    language = {'.py': 'python', '.json': 'json'}.get(file.suffix, 'text')
+    return f'# {path}\n\n````{language}\n{file.read_text(encoding="utf-8")}\n````\n'
+
+
+def commands() -> str:
+    """Returns the help of every command."""
+    from jitm.commands.cli import COMMANDS
+
+    def help_of(*words: str) -> str:
+        run = subprocess.run(
+            [sys.executable, '-m', 'jitm', *words, '--help'], capture_output=True, text=True, check=True
+        )
+        return f'```text\n{run.stdout}```\n'
+
+    return f'# Commands\n\n{help_of()}\n' + '\n'.join(f'## jitm {name}\n\n{help_of(name)}' for name in COMMANDS)
+
+
+def generated() -> dict[str, str]:
+    """Returns the text of each page that is not in docs/, by its name."""
+    readme = (ROOT / 'README.md').read_text(encoding='utf-8').replace('src="docs/', 'src="')
+    pages = [path.read_text(encoding='utf-8') for path in (ROOT / 'docs').glob('*.md')]
+    outside = {*linked(readme, '.'), *(path for text in pages for path in linked(text, 'docs'))}
+    api = ''.join(f'::: {name}\n\n' for name in API)
+    return {
+        'index.md': moved(readme, '.'),
+        'reference/commands.md': commands(),
+        'reference/options.md': show('configs/default.py').replace('configs/default.py', 'Config options', 1),
+        'reference/api.md': f'# Python\n\n{api}',
+        **{source_page(path): show(path) for path in sorted(outside)},
+    }
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the generated pages."""
+    for name, text in generated().items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lets the links of a page of docs/ that leave docs/ lead to the pages of their files."""
+    return markdown if page.file.generated_by else moved(markdown, 'docs')
