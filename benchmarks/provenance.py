@@ -135,7 +135,7 @@ def of_references() -> set[str]:
 
 def numbers(text: str) -> Iterator[str]:
     """Yields the numbers of a text with a decimal, without those in code, comments, addresses and made tables."""
-    yield from NUMBER.findall(CODE.sub('', claims.MARK.sub('', text)))
+    yield from NUMBER.findall(' '.join(CODE.sub('', claims.MARK.sub('', text)).split()))
 
 
 def scope(section: str, source: Source) -> Source:
