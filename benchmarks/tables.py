@@ -1,10 +1,10 @@
-"""Rewrites the tables of docs/timings.md, precision.md, accelerators.md, results.md and recipes.md from stored rows.
+"""Rewrites the tables of the pages of docs/ that have measurements, from stored rows.
 
     python -m benchmarks members --json docs/timings.jsonl
     python -m benchmarks tables
 
-A table of the page follows a comment that names its command: `<!-- benchmarks members -->`. Those of results.md and
-recipes.md follow comments that name runs, see `benchmarks.claims`.
+A table of the page follows a comment that names its command: `<!-- benchmarks members -->`. Those of results.md,
+recipes.md and losses.md follow comments that name runs, see `benchmarks.claims`.
 """
 
 import argparse

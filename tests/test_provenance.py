@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import claims, intervals, provenance
+from benchmarks import intervals, provenance
 from jitm.errors import UserError
 
 PAIR = intervals.Pair('mean_sum', 'mean_max')
@@ -74,6 +74,6 @@ def test_numbers_in_code_and_addresses_are_left_out():
 
 def test_numbers_of_the_pages_have_rows():
     source = provenance.read_source()
-    for page in claims.PAGES:
+    for page in provenance.PAGES:
         for section, number in provenance.missing((provenance.DOCS / f'{page}.md').read_text(), source):
             assert number in WITHOUT_A_ROW.get(section, '').split(), f'{page}, {section}: {number} has no row'
