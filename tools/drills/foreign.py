@@ -76,26 +76,8 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'sweep --workdir': ('sweep', '--config', 'config.py', '--sweep', 'seed=0,1', '--workdir', f'{FOLDER}/config.json'),
 }
 NO_PATHS = {  # flags of text that name no file
-    *(
-        'split',
-        'member',
-        'coordinator',
-        'compare_systems',
-        'host',
-        'select',
-        'keys',
-        'images',
-        'texts',
-        'from',
-        'to',
-        'show',
-    ),
-    *(
-        'sweep',
-        'seeds',
-        'perturbations',
-        'scene_graphs',
-    ),
+    *('split', 'member', 'coordinator', 'compare_systems', 'host', 'select', 'keys', 'images', 'texts', 'from', 'to'),
+    *('show', 'sweep', 'seeds', 'perturbations', 'scene_graphs'),
 }
 
 
