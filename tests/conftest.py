@@ -1,6 +1,8 @@
 """Shared fixtures: a tiny config on scenes, its finished run, and the entry scripts as a user starts them."""
 
 import fcntl
+import importlib.abc
+import importlib.metadata
 import json
 import os
 import shutil
@@ -35,6 +37,23 @@ SHARED = ROOT.parent / 'shared'  # real data beside the checkout; tests that nee
 CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
 sys.path.insert(0, str(ROOT))
 os.environ['XDG_CACHE_HOME'] = str(ROOT / '.pytest_cache' / 'home')
+
+
+
+class DeclareOperators(importlib.abc.MetaPathFinder):
+    """Declares operators that torchvision's wheel for Linux has with CUDA only, and without which it does not import."""
+
+    def find_spec(self, name, path, target=None):
+        if name == 'torchvision':
+            sys.meta_path.remove(self)
+            torch = importlib.import_module('torch')
+            if sys.platform == 'linux' and not torch.version.cuda and '+cpu' not in importlib.metadata.version(name):
+                for operator in ('nms', 'qnms'):
+                    schema = '(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor'
+                    torch.library.define(f'torchvision::{operator}', schema)
+
+
+sys.meta_path.insert(0, DeclareOperators())
 
 if jax.config.jax_num_cpu_devices < 0:  # else `jitm eval` takes all cores where its test is the first
     jax.config.update('jax_num_cpu_devices', 1)

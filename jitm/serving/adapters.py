@@ -27,7 +27,7 @@ class CLIPBenchmark:
     def __init__(self, run: LoadedRun):
         """Refuses a run without vectors, and an environment without torch."""
         run.check_vectors()
-        self._torch = require('torch', extra='clip_benchmark')
+        self._torch = require('torch', extra='clip-benchmark')
         self._run, self._captions = run, []
 
     def tokenize(self, captions: Sequence[str]) -> Any:

@@ -235,7 +235,7 @@ def test_a_checkpoint_written_by_torch(tmp_path, vocabulary, legacy):
         texts = texts.double()
         words = [texts['rnn'](texts['embed'](torch.tensor(ids)[None]))[0][0].numpy() for ids in theirs.CAPTIONS]
     words = [theirs.unit_rows((states[:, : theirs.D] + states[:, theirs.D :]) / 2) for states in words]
-    options = {'direction': 'i2t', 'softmax_temperature': 4.0}
+    options = {'direction': 'i2t', 'softmax_temperature': 4.0, 'lse_temperature': 5}
     want = [[scan_score(theirs.unit_rows(image), states, **options) for states in words] for image in regions]
     np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS), want, atol=1e-5)
 

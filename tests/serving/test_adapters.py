@@ -54,7 +54,7 @@ def test_encode_refuses_what_is_neither_and_scores_without_vectors(run):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (adapters.CLIPBenchmark, r"torch is not installed: run pip install -e '\.\[clip_benchmark\]'"),
+        (adapters.CLIPBenchmark, r"torch is not installed: run pip install -e '\.\[clip-benchmark\]'"),
         (lambda run: adapters.MTEB(run, 'mine/vse'), r"torch is not installed: run pip install -e '\.\[mteb\]'"),
         (lambda run: run.encode('a ring', convert_to_tensor=True), r"-e '\.\[parity\]'"),
     ],
