@@ -1,0 +1,1 @@
+"""jitm against PyTorch, each comparison within the difference that docs/parity.md states for it."""
