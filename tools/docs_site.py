@@ -17,6 +17,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from tools import docs_options
+
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, without its heading
 FENCE = re.compile(r'(^```.*?^```)', re.DOTALL | re.MULTILINE)
@@ -81,7 +83,7 @@ def generated() -> dict[str, str]:
     return {
         'index.md': moved(readme, '.'),
         'reference/commands.md': commands(),
-        'reference/options.md': show('configs/default.py').replace('configs/default.py', 'Config options', 1),
+        'reference/options.md': docs_options.page(),
         'reference/api.md': f'# Python\n\n{api}',
         **{source_page(path): show(path) for path in sorted(outside)},
     }

@@ -1,0 +1,135 @@
+"""The page of the config options: the defaults with their comments, and the arguments of all that a config can name."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import optax
+from flax import linen as nn
+
+from jitm import losses
+from jitm.config import EvaluationKeys, MemberKeys, RunKeys, VocabularyKeys, parameters_of
+from jitm.data.augmentation import Augmentation
+from jitm.data.candidates import OfflineNegatives
+from jitm.data.cider import Relevance
+from jitm.data.masking import Masking
+from jitm.data.scene_graphs.grammar import CaptionGraph
+from jitm.data.scenes import SceneSplit
+from jitm.data.splits import Split
+from jitm.hints import BOUNDS, KINDS
+from jitm.models.make import is_module
+from jitm.synthesis.generator import Synthesis
+from jitm.training.members import RULES
+from jitm.training.step import Source
+
+CONFIGS = Path(__file__).parent.parent / 'configs'
+SUPPLIED = ('name', 'parent', 'split', 'vocab_size')  # not by the config
+INTRODUCTION = """# Config options
+
+`--config.KEY=VALUE` of `jitm train` changes a key, such as `--config.terms.ranking.margin=0.3`.
+
+## Defaults
+
+These are all keys of a config. A value such as `'ranking.max_of_hinges'` names a function or class, and its
+[arguments](#arguments-by-name) are keys of the same section.
+
+"""
+SECTIONS = {
+    'vocabulary': VocabularyKeys,
+    'augmentation': Augmentation,
+    'offline': OfflineNegatives,
+    'members.*': MemberKeys,
+    'masking': Masking,
+    'synthesis': Synthesis,
+    'evaluation': EvaluationKeys,
+    'run': RunKeys,
+}
+
+
+def values(hint: Any) -> str:
+    """Returns the values that a hint permits in words, '' for those that no config can hold."""
+    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is Annotated:
+        limits = [(words, getattr(bound, key, None)) for bound in inner[1:] for key, (_, words) in BOUNDS.items()]
+        limits = ' and '.join(f'{words} {limit}' for words, limit in limits if limit is not None)
+        return f'{values(inner[0])} {limits}'.strip()
+    if origin in (typing.Union, types.UnionType):
+        return ' or '.join(filter(None, map(values, inner)))
+    if origin is Literal:
+        return ', '.join(f'`{value!r}`' for value in inner)
+    if origin is nn.Module:
+        return 'a dict with the name of a module and its arguments'
+    return KINDS[origin][1] if origin in KINDS else ''
+
+
+def arguments(function: Callable) -> Iterator[tuple[str, str, str]]:
+    """Yields name, values and default of each argument of a function or class that a config can set."""
+    if typing.is_typeddict(function):
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = [(name, hint, inspect.Parameter.empty) for name, hint in hints.items()]
+    else:
+        parameters = [(name, one.annotation, one.default) for name, one in parameters_of(function).items()]
+    for name, hint, default in parameters:
+        if (permitted := values(hint)) not in ('', 'None') and name not in SUPPLIED:
+            yield name, permitted, '' if default is inspect.Parameter.empty else f'`{default!r}`'
+
+
+def public(package: str) -> Iterator[tuple[str, Callable]]:
+    """Yields the name in a config and the object of each public function and class of a package, or of a module."""
+    found = importlib.import_module(package)
+    modules = [f'{module.name}.' for module in pkgutil.iter_modules(getattr(found, '__path__', ()))] or ['']
+    for prefix in modules:
+        path = f'{package}.{prefix}'.rstrip('.')
+        for name, value in inspect.getmembers(importlib.import_module(path), callable):
+            if not name.startswith('_') and getattr(value, '__module__', '').startswith(path):
+                yield f'{prefix}{name}', value
+
+
+def returning(package: str, *hints: Any) -> list[tuple[str, Callable]]:
+    """Returns the functions of a package, or of a module, with one of these as the hint of what they return."""
+    functions = [(name, value) for name, value in public(package) if inspect.isfunction(value)]
+    return [one for one in functions if inspect.signature(one[1]).return_annotation in hints]
+
+
+def named() -> dict[str, Iterable[tuple[str, Callable]]]:
+    """Returns what each key of a config may name: name -> function or class."""
+    presets = {name for path in CONFIGS.glob('*.py') for name in re.findall(r"'(\w+\.\w+)'", path.read_text())}
+
+    def modules(package: str) -> list[tuple[str, Callable]]:
+        return [one for one in public(package) if is_module(one[1]) and one[0] in presets]
+
+    return {
+        'data.source': [one for one in returning('jitm.data', Split, SceneSplit) if one[0].endswith('.load')],
+        'relevance.source': returning('jitm.data', Relevance),
+        'scene_graphs.source': returning('jitm.data', tuple[CaptionGraph, ...]),
+        'model.name': modules('jitm.models'),
+        'model.*.name': modules('jitm.layers'),
+        'members.*.rule': RULES.items(),
+        'candidates.source': returning('jitm.training.candidates', Source),
+        'terms.*.loss': [one for one in public('jitm.losses') if one[0].rpartition('.')[2] in losses.__all__],
+        'optimizer.name': returning('jitm.training.optimizer', tuple[optax.GradientTransformation, optax.Schedule]),
+    }
+
+
+def table(function: Callable) -> str:
+    """Returns the table of the arguments of a function or class, '' if a config sets none."""
+    rows = [f'| `{name}` | {permitted} | {default} |' for name, permitted, default in arguments(function)]
+    return '\n'.join(['| key | value | default |', '|---|---|---|', *rows, '', '']) if rows else ''
+
+
+def page() -> str:
+    """Returns the page in Markdown."""
+    parts = [INTRODUCTION, f'```python\n{(CONFIGS / "default.py").read_text()}```\n\n## Types and ranges\n\n']
+    parts += [f'### {key}\n\n{table(function)}' for key, function in SECTIONS.items()]
+    parts.append('## Arguments by name\n\nA key without a default is required.\n\n')
+    for key, found in named().items():
+        parts.append(f'### {key}\n\n')
+        for name, function in found:
+            parts.append(f'#### {name}\n\n{(inspect.getdoc(function) or "").splitlines()[0]}\n\n{table(function)}')
+    return ''.join(parts)
