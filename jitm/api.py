@@ -1,11 +1,11 @@
-"""The Python interface: load a run, encode images and captions, compare them, search and evaluate.
+"""The Python interface loads a run, encodes images and captions, compares them, searches and evaluates.
 
-run = jitm.load('runs/demo')
-data = run.load_data('test')
-images = run.encode_image(data.images)
-captions = run.encode_text(['a red ring above a blue square', *data.captions[:4]])
-scores = run.similarity(images, captions)
-hits = run.search('a red ring above a blue square', images, top_k=5)
+    run = jitm.load('runs/demo')
+    data = run.load_data('test')
+    images = run.encode_image(data.images)
+    captions = run.encode_text(['a red ring above a blue square', *data.captions[:4]])
+    scores = run.similarity(images, captions)
+    hits = run.search('a red ring above a blue square', images, top_k=5)
 """
 
 from collections.abc import Sequence
