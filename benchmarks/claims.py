@@ -15,6 +15,7 @@ differences of `benchmarks.intervals`, one a line:
 A column is a metric, or an epoch, whose rsum it has. `python -m benchmarks tables` writes the tables.
 """
 
+import collections
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,6 +62,13 @@ def value(row: Mapping[str, Any], column: str) -> float:
 def title(column: str) -> str:
     """Returns the heading of a column."""
     return COLUMNS.get(column) or f'rsum, epoch {column}'
+
+
+def compared(runs: Runs, names: Sequence[str]) -> Runs:
+    """Returns the runs of the experiments of a table: of several experiments, those of seeds that two of them have."""
+    found = {(name, seed): row for (name, seed), row in runs.items() if name in names}
+    shared = collections.Counter(seed for _, seed in found)
+    return {(name, seed): row for (name, seed), row in found.items() if shared[seed] > 1 or len(names) == 1}
 
 
 def runs_row(runs: Runs, name: str, label: str, columns: Sequence[str]) -> Row:
@@ -157,7 +165,8 @@ def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[s
         size, columns, lines = flickr8k.size(match[3] == 'small'), match[4].split(), entries(match[5])
         runs = read(size)
         if match[2] == 'runs':
-            rows = [runs_row(runs, name, label, columns) for name, label in lines.items()]
+            shown = compared(runs, [*lines])
+            rows = [runs_row(shown, name, label, columns) for name, label in lines.items()]
         else:
             if unknown := lines.keys() - pairs.keys():
                 raise UserError(f'{", ".join(sorted(unknown))}: not a pair of benchmarks/intervals.py')

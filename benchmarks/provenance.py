@@ -1,4 +1,4 @@
-"""Lists the numbers of docs/results.md and docs/recipes.md that no stored row has.
+"""Lists the numbers of README, docs/results.md and docs/recipes.md that no stored row has.
 
     python -m benchmarks provenance
 
@@ -36,7 +36,7 @@ from jitm.errors import UserError
 from jitm.evaluation import published
 
 DOCS = ROOT / 'docs'
-PAGES = 'results', 'recipes'
+PAGES = ROOT / 'README.md', DOCS / 'results.md', DOCS / 'recipes.md'
 SIZES = flickr8k.size(small=False), flickr8k.size(small=True)
 HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
 SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
@@ -179,5 +179,5 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     del args
     source = read_source()
     for page in PAGES:
-        for section, number in missing((DOCS / f'{page}.md').read_text(encoding='utf-8'), source):
-            yield {'page': page, 'section': section, 'number': number}
+        for section, number in missing(page.read_text(encoding='utf-8'), source):
+            yield {'page': page.name, 'section': section, 'number': number}

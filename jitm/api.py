@@ -6,6 +6,8 @@
     captions = run.encode_text(['a red ring above a blue square', *data.captions[:4]])
     scores = run.similarity(images, captions)
     hits = run.search('a red ring above a blue square', images, top_k=5)
+
+What a user can mend is a `UserError` of one sentence.
 """
 
 from collections.abc import Sequence

@@ -39,9 +39,8 @@ sys.path.insert(0, str(ROOT))
 os.environ['XDG_CACHE_HOME'] = str(ROOT / '.pytest_cache' / 'home')
 
 
-
 class DeclareOperators(importlib.abc.MetaPathFinder):
-    """Declares operators that torchvision's wheel for Linux has with CUDA only, and without which it does not import."""
+    """Declares operators that torchvision's wheel for Linux needs to be imported, and has with CUDA only."""
 
     def find_spec(self, name, path, target=None):
         if name == 'torchvision':
