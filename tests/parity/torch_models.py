@@ -1,0 +1,226 @@
+"""Networks of image-text matching in PyTorch, written from their formulas, without padding and without dropout.
+
+A network maps lists of images and captions to scores [I, T]. An image is a tensor of regions [R, F]; for UNITER a tuple
+of them and their locations, for OSCAR of regions with boxes and the ids of tags. A caption is a tensor of ids [L].
+
+Parameters have the names of the authors' checkpoints, where `model` is a list: images, texts, similarity.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+FEATURES, DIM, WORD_DIM, ALIGNMENT_DIM = 12, 16, 10, 8
+WORDS, SLOTS = 12, 4  # the number of words, and the largest number of regions
+
+Tensors = Sequence[Tensor]
+
+
+def unit(x: Tensor, dim: int = -1) -> Tensor:
+    return F.normalize(x, dim=dim)
+
+
+def read(gru: nn.GRU, sequence: Tensor) -> Tensor:
+    """Returns the state after each element of [L, D], averaged over the directions: [L, H]."""
+    return gru(sequence)[0].unflatten(-1, (-1, gru.hidden_size)).mean(-2)
+
+
+class Regions(nn.Module):
+    """Maps each region to a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(FEATURES, DIM)
+
+    def forward(self, images: Tensors) -> Tensors:
+        return [self.fc(regions) for regions in images]
+
+
+class Words(nn.Module):
+    """Reads embedded words with a GRU, which has a name."""
+
+    def __init__(self, bidirectional: bool = True, gru: str = 'rnn'):
+        super().__init__()
+        self.embed, self.gru = nn.Embedding(WORDS, WORD_DIM), gru
+        self.add_module(gru, nn.GRU(WORD_DIM, DIM, bidirectional=bidirectional))
+
+    def forward(self, captions: Tensors) -> Tensors:
+        return [read(self.get_submodule(self.gru), self.embed(ids)) for ids in captions]
+
+
+class Network(nn.Module):
+    """Scores each image with each caption by `score`, a function of what the first two modules return for them."""
+
+    def __init__(self, *modules: nn.Module):
+        super().__init__()
+        self.model = nn.ModuleList(modules)
+
+    def encode(self, images: Tensors, captions: Tensors) -> tuple[Tensors, Tensors]:
+        return self.model[0](images), self.model[1](captions)
+
+    def forward(self, images: Tensors, captions: Tensors) -> Tensor:
+        images, texts = self.encode(images, captions)
+        return torch.stack([torch.stack([self.score(image, text) for text in texts]) for image in images])
+
+
+# Each side is one vector.
+
+
+class VSE(Network):
+    """VSE++ and VSE0: the mean of the regions, and the last state of the words (Faghri et al., 2018)."""
+
+    def __init__(self, normalize: bool = True, absolute: bool = False):
+        super().__init__(Regions(), Words(bidirectional=False))
+        self.normalize, self.absolute = normalize, absolute
+
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        image, text = regions.mean(0), unit(words[-1])
+        image = unit(image) if self.normalize else image
+        return self.compare(image.abs(), text.abs()) if self.absolute else self.compare(image, text)
+
+    def compare(self, image: Tensor, text: Tensor) -> Tensor:
+        return image @ text
+
+
+class OrderEmbedding(VSE):
+    """Order++ and Order0: the norm of what violates the order (section 3.7)."""
+
+    def compare(self, image: Tensor, text: Tensor) -> Tensor:
+        return -torch.linalg.vector_norm(F.relu(text - image))
+
+
+class GPO(nn.Module):
+    """Sorts the values of each dimension and weighs them by their rank (VSE-infinity; Chen et al., 2021)."""
+
+    def __init__(self, dim: int = 32):
+        super().__init__()
+        self.gru, self.linear = nn.GRU(dim, dim, bidirectional=True), nn.Linear(dim, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        frequencies = 1e4 ** -torch.arange(0, 1, 2 / self.gru.input_size, dtype=x.dtype)
+        angles = torch.arange(len(x))[:, None] * frequencies
+        positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+        weights = torch.softmax(self.linear(read(self.gru, positions)) / 0.1, dim=0)
+        return torch.sum(weights * x.sort(dim=0, descending=True).values, dim=0)
+
+
+class ElementAttention(nn.Linear):
+    """Weighs the values of each dimension by a softmax over the set (ESA; Zhu et al., 2023)."""
+
+    def __init__(self):
+        super().__init__(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sum(torch.softmax(super().forward(x), dim=0) * x, dim=0)
+
+
+class MLP(nn.Module):
+    """W_2 relu(BN(W_1 x)); the second normalization that checkpoints have is never applied."""
+
+    def __init__(self, inputs: int):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(inputs, DIM // 2), nn.Linear(DIM // 2, DIM)])
+        self.bns = nn.ModuleList([nn.BatchNorm1d(DIM // 2), nn.BatchNorm1d(DIM)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[1](F.relu(self.bns[0](self.layers[0](x))))
+
+
+class MLPRegions(Regions):
+    """Adds an MLP of a region, or of the vector it is mapped to, to this vector, or takes the MLP's output alone.
+
+    As released, images are padded with zeros, which the batch normalization reads.
+    """
+
+    def __init__(self, on_input: bool = False, residual: bool = True):
+        super().__init__()
+        self.mlp, self.on_input, self.residual = MLP(FEATURES if on_input else DIM), on_input, residual
+
+    def forward(self, images: Tensors) -> Tensors:
+        regions = pad_sequence(images, batch_first=True)
+        linear = self.fc(regions)
+        deep = self.mlp((regions if self.on_input else linear).flatten(0, 1)).view_as(linear)
+        vectors = linear + deep if self.residual else deep
+        return [x[: len(image)] for x, image in zip(vectors, images, strict=True)]
+
+
+def bert() -> transformers.BertModel:
+    sizes = {'hidden_size': 128, 'num_hidden_layers': 2, 'num_attention_heads': 2, 'intermediate_size': 512}
+    dropout = {'hidden_dropout_prob': 0.0, 'attention_probs_dropout_prob': 0.0}
+    return transformers.BertModel(transformers.BertConfig(vocab_size=WORDS, **sizes, **dropout))
+
+
+class Pieces(nn.Module):
+    """Maps the last states of BERT."""
+
+    def __init__(self):
+        super().__init__()
+        self.bert = bert()
+        self.linear = nn.Linear(self.bert.config.hidden_size, DIM)
+
+    def forward(self, captions: Tensors) -> Tensors:
+        return [self.linear(self.bert(ids[None]).last_hidden_state[0]) for ids in captions]
+
+
+class PooledVSE(Network):
+    """VSE(FC), VSE(MLP), RVSE(MLP), RVSE++ (Li et al., 2023), VSE-infinity and ESA: both sides are pooled alike."""
+
+    def __init__(self, images: nn.Module, texts: nn.Module, pooling: str = 'gpool'):
+        super().__init__(images, texts)
+        self.pooling = pooling
+        for module in self.model:
+            module.add_module(pooling, {'gpool': GPO, 'linear1': ElementAttention}[pooling]())
+
+    def encode(self, images: Tensors, captions: Tensors) -> tuple[Tensors, ...]:
+        sides = zip(self.model, super().encode(images, captions), strict=True)
+        return tuple([unit(module.get_submodule(self.pooling)(x)) for x in vectors] for module, vectors in sides)
+
+    def score(self, image: Tensor, text: Tensor) -> Tensor:
+        return image @ text
+
+
+class Graph(nn.Module):
+    """V + BN(W R g(V)) with R = theta(V) phi(V)' / N, of the N regions of each image (VSRN; Li et al., 2019)."""
+
+    def __init__(self):
+        super().__init__()
+        self.g, self.theta, self.phi = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.W = nn.Sequential(nn.Linear(DIM, DIM), nn.BatchNorm1d(DIM))
+
+    def forward(self, images: Tensors) -> Tensors:
+        mixed = [self.theta(v) @ self.phi(v).T @ self.g(v) / len(v) for v in images]
+        updates = self.W(torch.cat(mixed)).split([len(v) for v in images])
+        return [v + update for v, update in zip(images, updates, strict=True)]
+
+
+class GraphRegions(Regions):
+    """Relates the regions in graphs and reads them with a GRU, as released for Flickr30K or for COCO."""
+
+    def __init__(self, coco: bool, layers: int = 2):
+        super().__init__()
+        self.graphs = [f'Rs_GCN_{n + 1}' for n in range(layers)]
+        for name in self.graphs:
+            self.add_module(name, Graph())
+        self.img_rnn, self.bn = nn.GRU(DIM, DIM), None if coco else nn.BatchNorm1d(DIM)
+
+    def forward(self, images: Tensors) -> Tensor:
+        vectors = super().forward(images)
+        vectors = vectors if self.bn else [unit(v, 0) for v in vectors]
+        for name in self.graphs:
+            vectors = self.get_submodule(name)(vectors)
+        last = torch.stack([read(self.img_rnn, unit(v, 0))[-1] for v in vectors])
+        return unit(self.bn(last) if self.bn else last)
+
+
+class VSRN(Network):
+    """The cosine of the image's vector and the last state of the words; without the captioner."""
+
+    def __init__(self, coco: bool):
+        super().__init__(GraphRegions(coco), Words(bidirectional=False))
+
+    def score(self, image: Tensor, words: Tensor) -> Tensor:
+        return image @ unit(words[-1])
