@@ -66,6 +66,13 @@ CASES = {  # by the config
     'vse_infinity:esa,gru,f30k': Case('ESA', pooled(MLP, WORDS, 'linear1', on_input=True), 'esa'),
     'vsrn:f30k': Case('VSRN', lambda: theirs.VSRN(coco=False), 'vsrn'),
     'vsrn:coco': Case('VSRN', lambda: theirs.VSRN(coco=True), 'vsrn'),
+    'scan:t2i,lse,f30k': Case('SCAN', lambda: theirs.SCAN('t2i', 9.0, 6.0), 'scan'),
+    'scan:t2i,avg,f30k': Case('SCAN', lambda: theirs.SCAN('t2i', 9.0), 'scan'),
+    'scan:i2t,lse,f30k': Case('SCAN', lambda: theirs.SCAN('i2t', 4.0, 5.0), 'scan'),
+    'scan:i2t,avg,f30k': Case('SCAN', lambda: theirs.SCAN('i2t', 4.0), 'scan'),
+    'bfan:equal,f30k': Case('BFAN', lambda: theirs.BFAN('equal'), 'bfan'),
+    'bfan:prob,f30k': Case('BFAN', lambda: theirs.BFAN('prob'), 'bfan'),
+    'naaf:f30k': Case('NAAF', lambda: theirs.NAAF(minimum_words=4), 'naaf', {'minimum_words': 4}),
 }
 
 

@@ -224,3 +224,109 @@ class VSRN(Network):
 
     def score(self, image: Tensor, words: Tensor) -> Tensor:
         return image @ unit(words[-1])
+
+
+# Words and regions are unit vectors that attend to each other.
+
+
+class CrossAttention(Network):
+    """Scores unit vectors of regions [R, D] and of words [L, D]."""
+
+    def __init__(self, texts: nn.Module, *similarity: nn.Module):
+        super().__init__(Regions(), texts, *similarity)
+
+    def encode(self, images: Tensors, captions: Tensors) -> tuple[Tensors, ...]:
+        return tuple([unit(x) for x in vectors] for vectors in super().encode(images, captions))
+
+
+def attend(queries: Tensor, context: Tensor, scale: float) -> Tensor:
+    """Returns the weights of the context [..., K, D] for each query of [..., Q, D]: [..., Q, K] (SCAN, section 3.1)."""
+    similarities = F.leaky_relu(queries @ context.mT, 0.1)
+    return torch.softmax(scale * unit(similarities, -2), dim=-1)
+
+
+class SCAN(CrossAttention):
+    """Averages the cosine of each word, or each region, with what it attends to (Lee et al., 2018)."""
+
+    def __init__(self, direction: str, scale: float, lse: float | None = None):
+        super().__init__(Words())
+        self.direction, self.scale, self.lse = direction, scale, lse
+
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        queries, context = (words, regions) if self.direction == 't2i' else (regions, words)
+        relevance = F.cosine_similarity(queries, attend(queries, context, self.scale) @ context)
+        return torch.logsumexp(self.lse * relevance, 0) / self.lse if self.lse else relevance.mean()
+
+
+class BFAN(CrossAttention):
+    """Attends in both directions, and again to what is more relevant than the others (Liu et al., 2019)."""
+
+    def __init__(self, focal: str):
+        super().__init__(Words())
+        self.focal = focal
+
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        return self.relevance(words, regions).mean() + self.relevance(regions, words).mean()
+
+    def relevance(self, queries: Tensor, context: Tensor) -> Tensor:
+        weights = attend(queries, context, 20.0)
+        others = weights.sqrt() if self.focal == 'prob' else torch.ones_like(weights)
+        above = torch.sum((weights[:, :, None] - weights[:, None]) * others[:, None], dim=-1) > 0
+        focused = F.normalize(weights * above, p=1, dim=-1)
+        return F.cosine_similarity(queries, focused @ context)
+
+
+class NAAF(CrossAttention):
+    """Adds negative evidence of words without a matching region (Zhang et al., 2022)."""
+
+    def __init__(self, minimum_words: int, alpha: float = 2.0):
+        super().__init__(Words())
+        self.minimum_words, self.alpha = minimum_words, alpha
+        self.opt = nn.Module()
+        self.opt.register_buffer('thres', torch.tensor(0.0))
+        self.opt.register_buffer('thres_safe', torch.tensor(0.1))
+
+    def forward(self, images: Tensors, captions: Tensors) -> Tensor:
+        if self.training:
+            return self.score_and_mine(*self.encode(images, captions))
+        return super().forward(images, captions)
+
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        smoothing = torch.softmax(5.0 * words @ words.T, dim=-1)
+        return self.compare(regions, words, self.opt.thres_safe, smoothing)
+
+    def compare(self, regions: Tensor, words: Tensor, threshold: Tensor, smoothing: Tensor) -> Tensor:
+        """Scores a pair; a word lacks a region if the smoothed similarity to its best one is below the threshold."""
+        similarities = words @ regions.T
+        best = similarities.amax(1) - threshold
+        missing = torch.where(smoothing @ best < 0, best, 0)
+        matching = similarities > threshold
+        weights = torch.where(matching, torch.exp(20.0 * (similarities - threshold)), 0)
+        matched = F.cosine_similarity(words, F.normalize(weights, p=1, dim=1) @ regions)
+        relevance = torch.sum(attend(words, regions, 20.0) * similarities, dim=1)
+        return torch.mean(missing + matched + relevance)
+
+    def score_and_mine(self, images: Tensors, texts: Tensors) -> Tensor:
+        """Scores the captions in order; those before it, whose image ranks first, decide the threshold of each."""
+        thresholds, columns, words = texts[0].new_zeros(2), [], texts[0].new_zeros(2, 0)
+        for n, text in enumerate(texts):
+            alone = torch.eye(len(text)).to(text)
+            scores = torch.stack([self.compare(image, text, thresholds[0], alone) for image in images])
+            columns.append(scores)
+            if scores.argmax() == n:
+                pair = [(text @ images[row].T).amax(1) for row in (n, scores.argmin())]
+                words = torch.cat([words, torch.stack(pair).detach()], dim=1)
+            if words.shape[1] > self.minimum_words:
+                thresholds = self.move(thresholds, words)
+        self.opt.thres, self.opt.thres_safe = thresholds
+        return torch.stack(columns, dim=1)
+
+    def move(self, thresholds: Tensor, words: Tensor) -> Tensor:
+        """Moves the thresholds to where the normal density of matches is alpha times that of mismatches."""
+        (p, n), (sp, sn) = words.mean(1), words.std(1)
+        a, b = sp**2 - sn**2, 2 * (p * sn**2 - n * sp**2)
+        c = (n * sp) ** 2 - (p * sn) ** 2 + 2 * (sp * sn) ** 2 * torch.log(sn / (self.alpha * sp))
+        if b**2 <= 4 * a * c:
+            return thresholds
+        new = torch.stack([(torch.sqrt(b**2 - 4 * a * c) - b) / (2 * a), p - 3 * sp])
+        return 0.7 * torch.where((new >= 0) & (new <= 1), new, 0) + 0.3 * thresholds
