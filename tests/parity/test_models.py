@@ -73,6 +73,9 @@ CASES = {  # by the config
     'bfan:equal,f30k': Case('BFAN', lambda: theirs.BFAN('equal'), 'bfan'),
     'bfan:prob,f30k': Case('BFAN', lambda: theirs.BFAN('prob'), 'bfan'),
     'naaf:f30k': Case('NAAF', lambda: theirs.NAAF(minimum_words=4), 'naaf', {'minimum_words': 4}),
+    'sgraf:sgr,f30k': Case('SGRAF', lambda: theirs.SGRAF('SGR'), 'sgraf'),
+    'sgraf:saf,f30k': Case('SGRAF', lambda: theirs.SGRAF('SAF'), 'sgraf'),
+    'dbl:baseline,max,alone,f30k': Case('DBL', theirs.DBL, 'dbl'),
 }
 
 

@@ -330,3 +330,109 @@ class NAAF(CrossAttention):
             return thresholds
         new = torch.stack([(torch.sqrt(b**2 - 4 * a * c) - b) / (2 * a), p - 3 * sp])
         return 0.7 * torch.where((new >= 0) & (new <= 1), new, 0) + 0.3 * thresholds
+
+
+# The score is computed from an alignment of each word with its attended regions.
+
+
+class SelfAttention(nn.Module):
+    """Weighs vectors [N, K, D] by their relation to the mean: [N, D] (SGRAF, eq. 1 to 3; Diao et al., 2021)."""
+
+    def __init__(self, slots: int | None = None):
+        super().__init__()
+        local, whole = ([], []) if slots is None else ([nn.BatchNorm1d(slots)], [nn.BatchNorm1d(DIM)])
+        self.embedding_local = nn.Sequential(nn.Linear(DIM, DIM), *local, nn.Tanh())
+        self.embedding_global = nn.Sequential(nn.Linear(DIM, DIM), *whole, nn.Tanh())
+        self.embedding_common = nn.Sequential(nn.Linear(DIM, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        common = self.embedding_local(x) * self.embedding_global(x.mean(1))[:, None]
+        return unit(torch.sum(torch.softmax(self.embedding_common(common), dim=1) * x, dim=1))
+
+
+class GraphStep(nn.Module):
+    """relu(W attention(s)), of all alignments (eq. 7 and 8)."""
+
+    def __init__(self):
+        super().__init__()
+        self.graph_query_w, self.graph_key_w, self.sim_graph_w = (
+            nn.Linear(ALIGNMENT_DIM, ALIGNMENT_DIM) for _ in range(3)
+        )
+        for layer in self.children():  # so that the steps do not make all alignments equal
+            nn.init.xavier_uniform_(layer.weight, gain=2.0)
+
+    def forward(self, s: Tensor) -> Tensor:
+        attended = F.scaled_dot_product_attention(self.graph_query_w(s), self.graph_key_w(s), s, scale=1.0)
+        return F.relu(self.sim_graph_w(attended))
+
+
+class Filtration(nn.Module):
+    """The mean of the alignments, weighted by their relevance (eq. 9 and 10)."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn_sim_w, self.bn = nn.Linear(ALIGNMENT_DIM, 1), nn.BatchNorm1d(1)
+
+    def forward(self, s: Tensor) -> Tensor:
+        weights = torch.sigmoid(self.bn(self.attn_sim_w(s).mT))
+        return unit(F.normalize(weights, p=1, dim=-1) @ s)[:, 0]
+
+
+def attended(words: Tensor, regions: Tensor) -> Tensor:
+    return unit(attend(words, regions, 9.0) @ regions)
+
+
+class SGRAFSimilarity(nn.Module):
+    """Scores a text with all images, by graph reasoning (SGR) or attention filtration (SAF)."""
+
+    def __init__(self, reasoning: str):
+        super().__init__()
+        self.v_global_w, self.t_global_w = SelfAttention(SLOTS), SelfAttention()
+        self.sim_tranloc_w, self.sim_tranglo_w = (nn.Linear(DIM, ALIGNMENT_DIM) for _ in range(2))
+        self.sim_eval_w = nn.Linear(ALIGNMENT_DIM, 1)
+        self.SGR_module = nn.Sequential(*[GraphStep() for _ in range(2)]) if reasoning == 'SGR' else None
+        self.SAF_module = Filtration() if reasoning == 'SAF' else None
+
+    def forward(self, regions: Tensor, images: Tensor, words: Tensor) -> Tensor:
+        local = unit(self.sim_tranloc_w((attended(words, regions) - words) ** 2))
+        whole = unit(self.sim_tranglo_w((images - self.t_global_w(words[None])) ** 2))
+        alignments = torch.cat([whole[:, None], local], dim=1)
+        reasoned = self.SGR_module(alignments)[:, 0] if self.SGR_module else self.SAF_module(alignments)
+        return torch.sigmoid(self.sim_eval_w(reasoned)[:, 0])
+
+
+class SGRAF(CrossAttention):
+    """SGR or SAF, whose batch normalization reads one caption at a time, the longest first."""
+
+    def __init__(self, reasoning: str):
+        super().__init__(Words(gru='cap_rnn'), SGRAFSimilarity(reasoning))
+
+    def forward(self, images: Tensors, captions: Tensors) -> Tensor:
+        images, texts = self.encode(images, captions)
+        regions, similarity = torch.stack(images), self.model[2]
+        wholes = similarity.v_global_w(regions)
+        order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
+        columns = {n: similarity(regions, wholes, texts[n]) for n in order}
+        return torch.stack([columns[n] for n in range(len(texts))], dim=1)
+
+
+class DBLSimilarity(nn.Module):
+    """The mean of the alignments (Diao et al., 2024, eq. 1 and 2)."""
+
+    def __init__(self):
+        super().__init__()
+        self.sim_tran_w, self.sim_eval_w = nn.Linear(DIM, ALIGNMENT_DIM), nn.Linear(ALIGNMENT_DIM, 1)
+
+    def forward(self, regions: Tensor, words: Tensor) -> Tensor:
+        alignments = unit(self.sim_tran_w((attended(words, regions) - words) ** 2))
+        return torch.tanh(self.sim_eval_w(unit(alignments.mean(0))))[0]
+
+
+class DBL(CrossAttention):
+    """The network of DBL."""
+
+    def __init__(self):
+        super().__init__(Words(gru='cap_rnn'), DBLSimilarity())
+
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        return self.model[2](regions, words)
