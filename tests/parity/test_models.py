@@ -20,6 +20,7 @@ from jitm.importers.authors import load_checkpoint
 from jitm.importers.joint import load_joint
 from jitm.importers.systems import SYSTEMS
 from jitm.importers.tensors import export
+from jitm.models.joint import read_pairs
 from jitm.models.make import make_model
 from jitm.models.matcher import Matcher
 from jitm.types import Images, Texts
@@ -76,6 +77,8 @@ CASES = {  # by the config
     'sgraf:sgr,f30k': Case('SGRAF', lambda: theirs.SGRAF('SGR'), 'sgraf'),
     'sgraf:saf,f30k': Case('SGRAF', lambda: theirs.SGRAF('SAF'), 'sgraf'),
     'dbl:baseline,max,alone,f30k': Case('DBL', theirs.DBL, 'dbl'),
+    'tags:tags_dc,f30k': Case('UNITER', theirs.UNITER, 'tags_dc'),
+    'oscar:alone,base,coco': Case('OSCAR', theirs.OSCAR, 'oscar'),
 }
 
 
@@ -193,3 +196,24 @@ def test_scores_gradients_and_statistics(tmp_path, name):
     state = prepare({name: tensor.numpy for name, tensor in state.items()})
     for statistic, value in after.items():
         assert_within(row, value, state[statistic]())
+
+
+def test_heads_of_uniter(tmp_path):
+    name = 'tags:tags_dc,f30k'
+    row, make, system, _ = CASES[name]
+    torch.manual_seed(SEED)
+    network = spread(make())
+    model, variables = load(name, network, tmp_path)
+    images, texts = make_inputs(system)
+
+    @jax.jit
+    def heads(variables):
+        bound = model.bind(variables)
+        return read_pairs(bound, bound.encode_image(images), bound.encode_text(texts), model.heads)
+
+    got = heads(variables)
+    network.double()
+    with torch.no_grad():
+        for n, pair in enumerate(zip(*in_torch(system, images, texts), strict=True)):
+            ours = {head: x[n] if x.ndim == 2 else x[n, : len(pair[1])] for head, x in got.items()}
+            assert_within(row, ours, network.heads(*pair))

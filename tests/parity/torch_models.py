@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
+from transformers.models.bert.modeling_bert import BertLMPredictionHead
 
 FEATURES, DIM, WORD_DIM, ALIGNMENT_DIM = 12, 16, 10, 8
 WORDS, SLOTS = 12, 4  # the number of words, and the largest number of regions
@@ -436,3 +437,82 @@ class DBL(CrossAttention):
 
     def score(self, regions: Tensor, words: Tensor) -> Tensor:
         return self.model[2](regions, words)
+
+
+# One transformer reads an image together with a caption.
+
+
+class JointEncoder(nn.Module):
+    """Scores each image with each caption by `logit`, in training by its sigmoid."""
+
+    def forward(self, images: Sequence[tuple[Tensor, ...]], captions: Tensors) -> Tensor:
+        logits = torch.stack([torch.stack([self.logit(image, ids) for ids in captions]) for image in images])
+        return torch.sigmoid(logits) if self.training else logits
+
+
+class RegionEmbeddings(nn.Module):
+    """LN(LN(W_f f) + LN(W_l l) + type) of features f at locations l (UNITER, section 3.1; Chen et al., 2020)."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.img_linear, self.pos_linear = nn.Linear(FEATURES, hidden), nn.Linear(7, hidden)
+        self.img_layer_norm, self.pos_layer_norm, self.LayerNorm = (nn.LayerNorm(hidden, eps=1e-12) for _ in range(3))
+
+    def forward(self, features: Tensor, locations: Tensor, token_type: Tensor) -> Tensor:
+        features, locations = self.img_linear(features), self.pos_linear(locations)
+        return self.LayerNorm(self.img_layer_norm(features) + self.pos_layer_norm(locations) + token_type)
+
+
+class UNITER(JointEncoder):
+    """UNITER with all heads of TAGS-DC (Fan et al., 2022)."""
+
+    def __init__(self):
+        super().__init__()
+        self.uniter = bert()
+        hidden = self.uniter.config.hidden_size
+        self.uniter.img_embeddings = RegionEmbeddings(hidden)
+        self.rank_output, self.itm_output, self.disc_output = (nn.Linear(hidden, size) for size in (1, 2, 2))
+        self.cls, self.correction_output = (nn.ModuleDict({'predictions': self.token_head()}) for _ in range(2))
+
+    def token_head(self) -> nn.Module:
+        head = BertLMPredictionHead(self.uniter.config)
+        head.decoder.weight, head.decoder.bias = self.uniter.embeddings.word_embeddings.weight, head.bias
+        return head
+
+    def states(self, image: tuple[Tensor, ...], ids: Tensor) -> Tensor:
+        """Returns the last states of words and regions: [1, L + R, H]."""
+        token_type = self.uniter.embeddings.token_type_embeddings.weight[1]
+        tokens = [self.uniter.embeddings(ids[None]), self.uniter.img_embeddings(*image, token_type)[None]]
+        return self.uniter.encoder(torch.cat(tokens, dim=1)).last_hidden_state
+
+    def logit(self, image: tuple[Tensor, ...], ids: Tensor) -> Tensor:
+        return self.rank_output(self.uniter.pooler(self.states(image, ids)))[0, 0]
+
+    def heads(self, image: tuple[Tensor, ...], ids: Tensor) -> dict[str, Tensor]:
+        """Returns the logits of a match, and those for each word, by the names of our heads."""
+        states = self.states(image, ids)
+        heads = {'mlm': self.cls['predictions'], 'correct': self.correction_output['predictions']}
+        heads |= {'discriminate': self.disc_output}
+        of_words = {name: head(states[0, : len(ids)]) for name, head in heads.items()}
+        return of_words | {'itm': self.itm_output(self.uniter.pooler(states))[0]}
+
+
+class OSCAR(JointEncoder):
+    """OSCAR: caption and tags are two segments, which the regions with their boxes follow (Li et al., 2020)."""
+
+    def __init__(self):
+        super().__init__()
+        self.bert = bert()
+        hidden = self.bert.config.hidden_size
+        self.bert.img_embedding = nn.Linear(FEATURES + 6, hidden)
+        self.bert.LayerNorm = nn.LayerNorm(hidden, eps=1e-12)
+        self.classifier = nn.Linear(hidden, 2)
+
+    def logit(self, image: tuple[Tensor, ...], ids: Tensor) -> Tensor:
+        regions, tags = image
+        segments = torch.tensor([0] * len(ids) + [1] * len(tags))
+        words = self.bert.embeddings(torch.cat([ids, tags])[None], token_type_ids=segments[None])
+        regions = self.bert.LayerNorm(self.bert.img_embedding(regions))[None]
+        states = self.bert.encoder(torch.cat([words, regions], dim=1)).last_hidden_state
+        mismatch, match = self.classifier(self.bert.pooler(states))[0]
+        return match - mismatch
