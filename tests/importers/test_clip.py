@@ -20,6 +20,7 @@ from jitm.models.make import make_model
 from jitm.types import Images, Texts
 from tests.configs.settings import load as load_setting
 from tests.importers.torch_pickles import modules, write_zip
+from tests.parity.bounds import assert_within
 
 E, WIDTH, HEADS, LAYERS, PATCH, SIZE, LENGTH = 12, 16, 2, 2, 8, 16, 10
 MERGES = ('t h', 'th e</w>')
@@ -478,9 +479,8 @@ class Example:
 
 def assert_agree(got, images, texts, scale):
     images, texts = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (images.numpy(), texts.numpy()))
-    np.testing.assert_allclose(got[0], images, atol=1e-5)
-    np.testing.assert_allclose(got[1], texts, atol=1e-5)
-    np.testing.assert_allclose(got[2], scale * images @ texts.T, atol=1e-4)
+    for ours, theirs in zip(got, (images, texts, scale * images @ texts.T), strict=True):
+        assert_within('CLIP', ours, theirs)
 
 
 def spread(model):
@@ -516,7 +516,7 @@ def test_agrees_with_transformers(tmp_path, activation, end):
         out = model(input_ids=torch.tensor(example.ids), attention_mask=mask, pixel_values=example.normalized())
     got = example.encode(load_clip(str(tmp_path)))
     assert_agree(got, out.image_embeds, out.text_embeds, 100.0)
-    np.testing.assert_allclose(got[2], out.logits_per_image.numpy(), atol=1e-4)
+    assert_within('CLIP', got[2], out.logits_per_image)
 
 
 RESNET = {'image_size': 64, 'layers': [1, 2, 1, 1], 'width': 8, 'head_width': 64, 'patch_size': None}
@@ -540,7 +540,7 @@ def test_agrees_with_open_clip(tmp_path, kind):
     assert_agree(example.encode(published), images, texts, 100.0)
     network = make_model(published.model, V)
     got = network.apply(published.variables, Images(pixels=example.pixels), method=lambda m, x: m.image.features(x))
-    np.testing.assert_allclose(got, cells, atol=1e-5 * np.abs(cells).max())
+    assert_within('CLIP', got, cells)
 
 
 def cells_of(visual, pixels):
