@@ -176,7 +176,7 @@ class Site:
         if pair is None:
             return None
         pixels = pixels_of(self.data.split, image, self.photos)
-        pixels = None if pixels is None else pixels[None]
         if 'mismatch' in pair:
-            return explanations.shown(pair, pixels)
-        return {'caption': caption, 'figure': uri(to_png(attention_figures.draw(pair, pixels)), 'png')}
+            return explanations.shown(pair, [pixels])
+        figure = attention_figures.draw(pair, None if pixels is None else [pixels])
+        return {'caption': caption, 'figure': uri(to_png(figure), 'png')}
