@@ -9,6 +9,7 @@ with the same command.
 """
 
 import contextlib
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -25,9 +26,11 @@ from jitm.inference.blocks import FinishedBlocks
 from jitm.inference.options import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
+from jitm.report.pictures import pixels_of
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
+from jitm.serving.inputs import view_of
 
 REQUIRED = ('workdir',)
 FLAGS = {
@@ -43,6 +46,7 @@ FLAGS = {
     'compare_systems': shared.words('Print the published results of these systems only, e.g. vse,selhn.', []),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
+    'photos': shared.text('Explain: a folder of pictures named by the image ids.'),
     **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
 
@@ -114,9 +118,14 @@ def main(values: flags.FlagValues) -> None:
             for module in ('jinja2', 'matplotlib'):
                 require(module, extra='report')
             explain.check(runs)
+        shared.check_read(values, '--explain', values.explain, 'photos')
+        photos = shared.photos_folder(values)
         if values.save_vectors:
             check_vectors(runs)
         split = read_split([*runs, *(shortlist.runs if shortlist else ())], values.split, values.data_root)
+        picture = functools.partial(pixels_of, split, photos=photos, view=view_of(runs[0]) if photos else None)
+        if photos:
+            picture(0)
         figures = explanations.names(min(values.explain, split.num_texts)) if values.explain else []
         folder.check(saved.names(values.save_sims, values.save_vectors) + figures)
         ground_truth = eccv.GroundTruth(split) if values.eccv else None
@@ -145,7 +154,7 @@ def main(values: flags.FlagValues) -> None:
         # Writes the results, then removes the blocks.
         saved.write(report, split, folder, sims=sims if values.save_sims else None, vectors=vectors)
         if explained:
-            written = explanations.write(explained, split.pixels, folder)
+            written = explanations.write(explained, picture, folder)
             explanation = explanations.show(explained, sys.stdout.isatty()) + written
         finished.remove()
 

@@ -52,4 +52,5 @@ def main(values: flags.FlagValues) -> None:
     runs, data = explore(values.workdir, values.split, values.data_root)
     print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
     print(f'open http://{in_url(values.host)}:{values.port}; Ctrl-C stops', flush=True)
-    serve(Site(runs, data, photos), values.host, values.port)
+    flags = ['--split', values.split, *shared.given(values, 'data_root', 'import')]
+    serve(Site(runs, data, shared.repeated('explorer', values), flags, photos), values.host, values.port)

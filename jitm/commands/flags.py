@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -102,6 +103,21 @@ def check_read(values: flags.FlagValues, reader: str, is_given: object, *names: 
     for name in names:
         if values[name].present and not is_given:
             raise UserError(f'--{name} is not read without {reader}: add it, or leave --{name} out')
+
+
+def given(values: flags.FlagValues, *names: str) -> list[str]:
+    """Returns the words of a command line that set the given flags among `names`."""
+    found = []
+    for flag in (values[name] for name in names if values[name].present):
+        repeats = isinstance(flag, flags.MultiFlag)
+        found += [f'--{flag.name}={value}' for value in flag.value] if repeats else [flag.serialize()]
+    return found
+
+
+def repeated(command: str, values: flags.FlagValues, words: Sequence[str] = ()) -> str:
+    """Returns the command line that repeats a command with its flags and its other words."""
+    dashes = ['--'] if any(word.startswith('-') for word in words) else []
+    return shlex.join(['jitm', command, *given(values, *values), *dashes, *words])
 
 
 def photos_folder(values: flags.FlagValues) -> Path | None:

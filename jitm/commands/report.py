@@ -14,7 +14,7 @@ run to a file of rows, one JSON object per run.
 The kinds, with what they read:
 
     summary RUN|ROWS...         best validation, and rsum by epoch, averaged over seeds
-    training RUN...             loss, gradient and margin between scores during training
+    training RUN...             loss, gradient, gap between scores, and recalls during training
     validation RUN...           R@1 of both directions and rsum by epoch
     by_key RUN|ROWS...          R@1 of both directions and rsum by the value of a config key
     difficulty RUN...           how close synthetic negative captions come to the captions
@@ -138,7 +138,15 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
     examples = read_examples(
         groups, evaluated, found, values.split, values.queries, data_root=values.data_root, photos=photos
     )
-    text = page(groups, found, examples, others=others, split_name=values.split, data_root=values.data_root)
+    text = page(
+        groups,
+        found,
+        examples,
+        others=others,
+        split_name=values.split,
+        data_root=values.data_root,
+        command=shared.repeated('report', values, [str(workdir) for workdir in workdirs]),
+    )
     if values.rows:
         update_rows(groups, Path(values.rows))
         print(f'rows written to {values.rows}')

@@ -2,15 +2,18 @@
 
     jitm search --workdir runs/clip --images photos "a dog on the beach"
     jitm search --workdir runs/demo --split test --image test-000003 --find captions
+    jitm search --workdir runs/demo --split test - < captions.txt
 
 Images are encoded once and kept in an index in the run directory; later searches encode new and
-changed images only, and a stopped search resumes with the same command. The scores of the run must
-be inner products of vectors; --rerank orders the best results by any other run.
+changed images only, and a stopped search resumes with the same command. For - captions are read from
+standard input, one per line, and answered one by one. The scores of the run must be inner products of
+vectors; --rerank orders the best results by any other run.
 """
 
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,8 @@ from jitm.serving.query import Answer, Query, answer, page
 from jitm.serving.sources import ImageSource, PhotoFiles
 
 REQUIRED = ('workdir',)
-ARGUMENTS = '[CAPTION]'
+ARGUMENTS = '[CAPTION|-]'
+STANDARD_INPUT = '-'
 SHOWN = 10  # printed names of images that cannot be read, at most
 FLAGS = {
     **shared.common('workdir'),
@@ -62,6 +66,8 @@ def _check(values: flags.FlagValues, caption: str) -> None:
         raise UserError('give the images, either as --images or as --split')
     if bool(caption.strip()) == bool(values.image) and not (values.export and not caption and not values.image):
         raise UserError('give what to search with: either a caption or --image')
+    if caption == STANDARD_INPUT and values.html:
+        raise UserError('--html writes the page of one caption; leave it out, or give the caption instead of -')
     if values.captions and values.find == 'images':
         raise UserError('--captions is read with --find captions only; add it, or leave --captions out')
     if values.find == 'captions' and not (values.captions or values.split):
@@ -108,6 +114,19 @@ def _text(found: Answer) -> str:
     )
 
 
+def _read_captions() -> Iterator[tuple[int, str]]:
+    """Yields the lines of standard input that are not blank, with their numbers, each as soon as it is complete."""
+    if sys.stdin.isatty():
+        print('type a caption per line; Ctrl-D ends', file=sys.stderr)
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            caption = line.decode().strip()
+        except UnicodeDecodeError:
+            raise UserError(f'line {number} of standard input is not UTF-8; convert it') from None
+        if caption:
+            yield number, caption
+
+
 def _as_json(found: Answer, index: Index) -> Mapping[str, Any]:
     return {
         'query': found.query,
@@ -149,13 +168,28 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         return
 
     # The results.
-    query = Query(caption, values.image, captions)
-    found = answer(run, index, source, query, values.top_k, rerank=second, top_m=values.top_m)
-    for one in filter(None, (run, second)):
-        if unknown := one.describe_unknown_words(caption):
-            print(printable(unknown), file=sys.stderr)
+    def find(caption: str) -> Answer:
+        query = Query(caption, values.image, captions)
+        found = answer(run, index, source, query, values.top_k, data=data, rerank=second, top_m=values.top_m)
+        for one in filter(None, (run, second)):
+            if unknown := one.describe_unknown_words(caption):
+                print(printable(unknown), file=sys.stderr)
+        return found
+
+    if caption == STANDARD_INPUT:
+        with contextlib.suppress(KeyboardInterrupt):
+            for number, line in _read_captions():
+                try:
+                    found = find(line)
+                except UserError as error:
+                    raise UserError(f'line {number} of standard input: {error}') from None
+                text = json.dumps(_as_json(found, index)) if values.json else f'{found.query}\n{_text(found)}\n'
+                print(text, flush=True)
+        return
+    found = find(caption)
     print(json.dumps(_as_json(found, index), indent=2) if values.json else _text(found))
     if values.html:
+        command = shared.repeated('search', values, words)
         with replacing_own(Path(values.html)) as file:
-            file.write(page(found, source).encode())
+            file.write(page(found, source, command, data).encode())
         print(f'written to {values.html}', file=sys.stderr)

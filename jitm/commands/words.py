@@ -6,6 +6,7 @@
 Reads models with the word-level heads of TAGS-DC (Fan et al. 2022). Prints tables and writes words.json.
 """
 
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from jitm.inference.options import ScoringOptions, precision_of
 from jitm.inference.pair_scorer import PairScorer
 from jitm.outputs import OutputFolder
 from jitm.report import explanations
+from jitm.report.pictures import pixels_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator
@@ -118,7 +120,7 @@ def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], f
     """Prints captions with their words, and writes words.html."""
     shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
     with folder.replacing('words.html') as file:
-        file.write(explanations.page(shown, split.pixels).encode())
+        file.write(explanations.page(shown, functools.partial(pixels_of, split)).encode())
     print('\n'.join(explanations.lines(pair, sys.stdout.isatty()) for pair in examples))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jitm.inference.features import grid_boxes
+
 TITLES = {
     't2i': 'each word attends to regions (t2i): its weights add up to 1 over the regions',
     'i2t': 'each region attends to words (i2t): its weights add up to 1 over the words',
@@ -15,6 +17,7 @@ COLUMNS = 7
 TITLE_WIDTH = 18  # characters of the title of a panel, of which there are as many as columns
 MAX_BOXES = 3  # per word
 MIN_RELATIVE_WEIGHT = 0.5  # of the word's largest weight, for the box of another region to be drawn
+COLORS = 'viridis'  # of heat maps: its lightness grows evenly, also for people who are colour-blind
 
 
 def top_regions(weights: Sequence[float]) -> list[int]:
@@ -39,15 +42,16 @@ def shown_images(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*pair['retrieved'], right]
 
 
-def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
+def draw(pair: Mapping[str, Any], pixels: Sequence[np.ndarray] | None) -> Any:
     """Draws the images of a pair in `explain.json`, and the attention of its words in the first of them.
 
-    With pixels and boxes, each word has a panel: the image with the boxes of its top regions, and their weights below.
-    Otherwise the figure is a heat map with a row per word and a column per region.
+    With pixels and boxes, each word has a panel: the image with the boxes of its top regions, or with a heat map of all
+    cells if the regions are a grid, and the largest weights below. Otherwise the figure is a heat map with a row per
+    word and a column per region.
 
     Args:
       pair: One of the `pairs`.
-      pixels: The pixels of its N images, see `shown_images`, uint8 [N, H, W, 3]; or None.
+      pixels: The pixels of its N images, see `shown_images`, each uint8 [H, W, 3]; or None.
 
     Returns:
       A matplotlib figure.
@@ -55,24 +59,25 @@ def draw(pair: Mapping[str, Any], pixels: np.ndarray | None) -> Any:
     from matplotlib.figure import Figure
 
     words, attention = pair['words'], pair['attention']
-    draws_boxes = pixels is not None and pair['boxes'] is not None
-    row_height = 0 if pixels is None else 0.42 + 1.4 * pixels.shape[1] / pixels.shape[2]
-    if draws_boxes:
+    draws_panels = pixels is not None and pair['boxes'] is not None
+    draws_images = pixels is not None and len(pixels) > 1
+    row_height = 0 if pixels is None else 0.42 + 1.4 * pixels[0].shape[0] / pixels[0].shape[1]
+    if draws_panels:
         rows = math.ceil(len(words) / COLUMNS)
         width, height = 1.5 * COLUMNS, 0.4 + rows * row_height
     else:
         regions = len(next(iter(attention.values()))[0])
         width, height = max(1.5 * COLUMNS, 2.5 + 0.24 * regions), 1.1 + 0.22 * len(words)
-    heights = [*([] if pixels is None else [row_height]), *[height] * len(attention)]
+    heights = [*([row_height] if draws_images else []), *[height] * len(attention)]
     figure = Figure(figsize=(width, 1 + sum(heights)), dpi=120, layout='constrained')
     figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
     parts = list(figure.subfigures(len(heights), squeeze=False, height_ratios=heights)[:, 0])
-    if pixels is not None:
+    if draws_images:
         _draw_images(parts.pop(0), shown_images(pair), pixels)
     for part, (name, weights) in zip(parts, attention.items(), strict=True):
         part.suptitle(TITLES.get(name, name), fontsize=9, color='gray')
-        if draws_boxes:
-            _draw_boxes(part.subplots(rows, COLUMNS, squeeze=False).ravel(), words, weights, pair['boxes'], pixels[0])
+        if draws_panels:
+            _draw_panels(part, words, np.array(weights), np.array(pair['boxes']), pixels[0])
         else:
             _draw_map(part, words, weights)
     return figure
@@ -82,7 +87,7 @@ def _heading(pair: Mapping[str, Any], width: int) -> str:
     return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], pair['verdict']))
 
 
-def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: np.ndarray) -> None:
+def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: Sequence[np.ndarray]) -> None:
     """Draws images in a row, those that match the caption in a green frame."""
     panels = part.subplots(1, COLUMNS, squeeze=False).ravel()
     for panel in panels[len(images) :]:
@@ -98,16 +103,15 @@ def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: np.ndar
                 spine.set(color='green', linewidth=3)
 
 
-def _draw_boxes(
-    panels: Sequence[Any],
-    words: Sequence[str],
-    weights: Sequence[Sequence[float]],
-    boxes: Sequence[Sequence[float]],
-    pixels: np.ndarray,
-) -> None:
-    from matplotlib.patches import Rectangle
-    from matplotlib.patheffects import withStroke
+def is_grid(boxes: np.ndarray) -> bool:
+    """Returns whether boxes [R, 4] are the cells of a square grid, row by row."""
+    cells = grid_boxes(len(boxes))
+    return cells is not None and np.allclose(boxes, cells, atol=1e-3)
 
+
+def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np.ndarray, pixels: np.ndarray) -> None:
+    """Draws the image once for each word, with the word's weights [W, R] on its regions."""
+    panels = part.subplots(math.ceil(len(words) / COLUMNS), COLUMNS, squeeze=False).ravel()
     height, width = pixels.shape[:2]
     for panel in panels[len(words) :]:
         panel.set_axis_off()
@@ -117,19 +121,38 @@ def _draw_boxes(
         panel.set_title(word, fontsize=9, parse_math=False)
         top = top_regions(row)
         panel.set_xlabel('  '.join(f'{row[region]:.2f}' for region in top) or 'none', fontsize=7, color='gray')
-        for region in top:
-            x1, y1, x2, y2 = boxes[region]
-            corner, size = (x1 * width, y1 * height), ((x2 - x1) * width, (y2 - y1) * height)
-            line = 1.2 * row[region] / row[top[0]]
-            halo = withStroke(linewidth=line + 1, foreground='black')
-            panel.add_patch(
-                Rectangle(corner, *size, fill=False, edgecolor='white', linewidth=line, path_effects=[halo])
-            )
+        if is_grid(boxes):
+            _draw_cells(panel, row, weights.max(), width, height)
+        else:
+            _draw_boxes(panel, boxes[top] * [width, height, width, height], row[top])
+    if is_grid(boxes):
+        bar = part.colorbar(panels[0].images[-1], ax=panels, pad=0.01, shrink=0.8)
+        bar.ax.tick_params(labelsize=7)
+
+
+def _draw_cells(panel: Any, weights: np.ndarray, largest: float, width: int, height: int) -> None:
+    """Draws a translucent heat map of a grid: the larger a weight, the lighter and the less translucent."""
+    cells = weights.reshape(math.isqrt(len(weights)), -1)
+    alpha = 0.2 + 0.55 * cells / max(largest, 1e-9)
+    panel.imshow(cells, cmap=COLORS, vmin=0, vmax=largest, alpha=alpha, extent=(0, width, height, 0))
+
+
+def _draw_boxes(panel: Any, boxes: np.ndarray, weights: np.ndarray) -> None:
+    """Draws the frames of boxes [N, 4] in pixels, thinner for smaller weights [N]."""
+    from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
+
+    for (x1, y1, x2, y2), weight in zip(boxes, weights, strict=True):
+        line = 1.2 * weight / weights[0]
+        halo = withStroke(linewidth=line + 1, foreground='black')
+        panel.add_patch(
+            Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor='white', linewidth=line, path_effects=[halo])
+        )
 
 
 def _draw_map(part: Any, words: Sequence[str], weights: Sequence[Sequence[float]]) -> None:
     panel = part.subplots()
-    image = panel.imshow(weights, vmin=0, cmap='viridis', aspect='auto', interpolation='nearest')
+    image = panel.imshow(weights, vmin=0, cmap=COLORS, aspect='auto', interpolation='nearest')
     panel.set_yticks(range(len(words)), words, fontsize=8, parse_math=False)
     panel.set_xticks(range(len(weights[0])), range(len(weights[0])), fontsize=7)
     panel.set_xlabel('region', fontsize=8)

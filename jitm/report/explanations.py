@@ -5,7 +5,7 @@ The words and their corrections are those of TAGS-DC (Fan et al., 2022, figure 3
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from jitm.metrics import MATCH_THRESHOLD
 from jitm.outputs import OutputFolder
 from jitm.report.attention_figures import draw, shown_images
 from jitm.report.figures import to_png
-from jitm.report.pictures import png, uri
+from jitm.report.pictures import SMALL, png, uri
 from jitm.report.render import render
 
 JSON, PAGE = 'explain.json', 'explain.html'
@@ -25,6 +25,9 @@ EXPLANATION = (
 )
 WIDTH = 100  # characters of a line
 MISMATCH_THRESHOLD = 1 - MATCH_THRESHOLD  # a word with at least this mismatch probability is mismatched
+
+
+Picture = Callable[[int], np.ndarray | None]  # returns the pixels of an image, uint8 [H, W, 3], see `pixels_of`
 
 
 class _Word(NamedTuple):
@@ -76,21 +79,20 @@ def _shaded(word: _Word, width: int) -> str:
     return f'\x1b[{underline}30;48;2;255;{shade};{shade}m{word.text}\x1b[0m' + ' ' * (width - len(word.text))
 
 
-def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
+def page(report: Mapping[str, Any], picture: Picture) -> str:
     """Returns a self-contained HTML page of all pairs.
 
     Args:
       report: The content of `explain.json`.
-      pixels: The images, uint8 [I, H, W, 3]; or None.
+      picture: See `Picture`.
 
     Returns:
       The page; each word on a shade of red, with its mismatch probability in percent and, if mismatched, its correction
       below.
     """
 
-    def pictures(pair: Mapping[str, Any]) -> np.ndarray | None:
-        right = [] if pair.get('right', True) else [pair['true_image']]
-        return None if pixels is None else pixels[[pair['image'], *right]]
+    def pictures(pair: Mapping[str, Any]) -> list[np.ndarray | None]:
+        return [picture(pair['image'])] + ([] if pair.get('right', True) else [picture(pair['true_image'])])
 
     return render(
         'words.html',
@@ -102,16 +104,19 @@ def page(report: Mapping[str, Any], pixels: np.ndarray | None) -> str:
     )
 
 
-def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
+def shown(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> dict[str, Any]:
     """Returns one pair as the template `mismatches.html` shows it.
 
     Args:
       pair: One of the `pairs` of `explain.json`.
-      pixels: Its image and, if that is wrong, the right one, uint8 [N, H, W, 3]; or None.
+      pixels: Its image and, if that is wrong, the right one, uint8 [H, W, 3] or None.
     """
-    names = pair['image_id'], pair.get('true_image_id', '')
-    images = () if pixels is None else zip(names, pixels, strict=False)
-    pictures = [{'name': name, 'address': uri(png(image), 'png')} for name, image in images]
+    images = zip((pair['image_id'], pair.get('true_image_id', '')), pixels, strict=False)
+    pictures = [
+        {'name': name, 'address': uri(png(image), 'png'), 'small': len(image) < SMALL}
+        for name, image in images
+        if image is not None
+    ]
     return {
         'caption': pair['caption'],
         'verdict': pair['verdict'],
@@ -126,12 +131,12 @@ def names(count: int) -> list[str]:
     return [f'explain/{name}' for name in (JSON, PAGE, *(f'{number:0{digits}}.png' for number in range(count)))]
 
 
-def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFolder) -> str:
+def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> str:
     """Writes `explain/explain.json`, and a page `explain.html` or, for attention, a figure per pair (`00.png` ...).
 
     Args:
       report: The content of `explain.json`.
-      pixels: The images, uint8 [I, H, W, 3]; or None.
+      picture: See `Picture`.
       folder: The output folder; pages and figures that an older `write` left are removed at the end.
 
     Returns:
@@ -145,9 +150,9 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFo
     contents: dict[str, Callable[[], bytes]] = {}
     summary = f'{len(pairs)} pairs explained in {folder.path / "explain"}'
     if 'mismatch' in pairs[0]:
-        contents[html] = lambda: page(report, pixels).encode()
+        contents[html] = lambda: page(report, picture).encode()
     else:
-        contents |= {name: functools.partial(_figure, pair, pixels) for name, pair in zip(figures, pairs, strict=True)}
+        contents |= {name: functools.partial(_figure, pair, picture) for name, pair in zip(figures, pairs, strict=True)}
     contents[described] = lambda: (json.dumps(report, ensure_ascii=False) + '\n').encode()
     folder.claim(contents)
     for name, content in contents.items():
@@ -157,8 +162,9 @@ def write(report: Mapping[str, Any], pixels: np.ndarray | None, folder: OutputFo
     return summary
 
 
-def _figure(pair: Mapping[str, Any], pixels: np.ndarray | None) -> bytes:
-    return to_png(draw(pair, None if pixels is None else pixels[[hit['image'] for hit in shown_images(pair)]]))
+def _figure(pair: Mapping[str, Any], picture: Picture) -> bytes:
+    pixels = [picture(hit['image']) for hit in shown_images(pair)]
+    return to_png(draw(pair, None if pixels[0] is None else pixels))
 
 
 def show(report: Mapping[str, Any], color: bool) -> str:

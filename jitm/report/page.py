@@ -28,6 +28,7 @@ def page(
     others: Sequence[Matrix],
     split_name: str,
     data_root: str | None,
+    command: str,
 ) -> str:
     """Returns the page.
 
@@ -38,6 +39,7 @@ def page(
       others: Saved similarities of other data, whose groups are not compared.
       split_name: The split of the similarities.
       data_root: The data folder, if it has moved since training.
+      command: The command that writes the page.
 
     Returns:
       HTML; equal arguments give equal pages.
@@ -64,7 +66,7 @@ def page(
         commands=_lacking(runs, split_name, data_root),
         examples=examples,
         outcomes=outcomes(examples) if examples else None,
-        command=shlex.join(['jitm', 'report', *(str(run.workdir) for run in runs)]),
+        command=command,
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
-from jitm.data.transforms import Photo, decode
+from jitm.data.transforms import Photo, View, decode
 from jitm.errors import UserError, require
 
 if TYPE_CHECKING:
@@ -84,14 +84,21 @@ def are_small(split: Split) -> bool:
     return isinstance(split.pixels, np.ndarray) and split.pixels.shape[1] < SMALL
 
 
-def pixels_of(split: Split, image: int, photos: Path | None) -> np.ndarray | None:
+def pixels_of(split: Split, image: int, photos: Path | None = None, view: View | None = None) -> np.ndarray | None:
     """Returns the pixels of an image, uint8 [H, W, 3]; None without pixels and folder, see `pictures_of`.
+
+    Args:
+      split: Its pixels are used without a folder.
+      image: The index of the image.
+      photos: A folder with photographs, see `pictures_of`, or None.
+      view: How the model sees one of them, such as `Transform.evaluate`; None for the whole photograph.
 
     Raises:
       UserError: If the folder lacks the image, or the file is not an image.
     """
     if photos is not None:
-        return np.asarray(_reduced(_find(photos, split.image_ids[image])))
+        path = _find(photos, split.image_ids[image])
+        return np.asarray(_reduced(path)) if view is None else decode(path, view)
     return None if split.pixels is None else split.pixels[image]
 
 

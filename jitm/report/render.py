@@ -57,16 +57,16 @@ class Result:
       score: Its similarity to the query; None without a query.
       picture: The address of the image's picture; '' for captions, and for images without one.
       link: The address of a page about it; '' for none.
-      right: Whether it matches the query; None if not known.
-      note: A text below it.
-      rank: The rank of an image; None for its position among those that are shown.
+      right: Whether it is known to match the query.
+      note: A text below an image, such as one of its captions.
+      rank: Its rank; None for its position among those that are shown.
     """
 
     text: str
     score: float | None
     picture: str = ''
     link: str = ''
-    right: bool | None = None
+    right: bool = False
     note: str = ''
     rank: int | None = None
 

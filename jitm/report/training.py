@@ -1,4 +1,4 @@
-"""Curves of training: loss, gradient at the image encoder and score gap (SelHN: Li et al., 2023, figures 3, 5, 7)."""
+"""Curves of training: loss, gradient and score gap (SelHN: Li et al., 2023, figures 3, 5, 7), and recalls."""
 
 import math
 import statistics
@@ -17,8 +17,11 @@ QUANTITIES = {
     'image_fc_gradient_norm': 'gradient norm at\nimage FC layer',
     'absolute_gap': 'absolute gap\n$|s_n - s_p|$',
     'hard_share': 'share of queries\nwith hardest negative',
+    'i2t/recall@1': 'image to text\nR@1',
+    't2i/recall@1': 'text to image\nR@1',
     'rsum': 'validation rsum',
 }
+VALIDATED = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NOTE = 'lines: means over seeds; bands: minimum to maximum\ntraining quantities: means over tenths of an epoch'
 
 Points = list[tuple[float, float]]
@@ -38,7 +41,8 @@ def read_points(run: RunLog) -> dict[str, Points]:
     }
     pairs = [(line['epoch'], line[f'{member}/ranking_loss'], line[f'{member}/collapsed_loss']) for line in lines]
     loss = [(epoch, value / collapsed) for epoch, value, collapsed in pairs if collapsed > 0]
-    return {'loss': loss, **logged, 'rsum': [(line['epoch'], line['rsum']) for line in run.validations]}
+    validated = {key: [(line['epoch'], line[key]) for line in run.validations if key in line] for key in VALIDATED}
+    return {'loss': loss, **logged, **validated}
 
 
 def by_window(points: Points, windows_per_epoch: int) -> dict[int, list[float]]:
@@ -67,7 +71,7 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     points = [read_points(run) for run in runs]
     joined = {}
     for quantity in QUANTITIES:
-        smooth = dict if quantity == 'rsum' else window_means
+        smooth = dict if quantity in VALIDATED else window_means
         seeds = [smooth(one[quantity]) for one in points if one[quantity]]
         if seeds:
             joined[quantity] = curve(seeds)

@@ -85,6 +85,11 @@ class Pace:
     def _timed(self) -> int:
         return self.step - self._first - self._compiled
 
+    @property
+    def rate(self) -> float:
+        """Steps per second; 0 before a step has been timed."""
+        return self._timed / (self._clock() - self._start - self._once - self._again) if self._timed > 0 else 0.0
+
     def left(self) -> str:
         """Returns the time left, as hours:minutes:seconds; '' before a step has been timed."""
         if self._timed <= 0:
@@ -94,14 +99,11 @@ class Pace:
 
     def line(self) -> str:
         """Returns a line about the present moment."""
-        now, text, doing = self._clock(), f'step {self.step} of {self._total}', self._doing
+        text, doing = f'step {self.step} of {self._total}', self._doing
         if doing:
             what, since = doing
-            return f'{text}: {what} for {_duration(now - since)}'
-        if self._timed <= 0:
-            return text
-        rate = self._timed / (now - self._start - self._once - self._again)
-        return f'{text}, {rate:.3g} steps/s{self.left()}'
+            return f'{text}: {what} for {_duration(self._clock() - since)}'
+        return f'{text}, {self.rate:.3g} steps/s{self.left()}' if self.rate else text
 
 
 @dataclasses.dataclass(frozen=True)

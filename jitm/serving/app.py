@@ -1,8 +1,9 @@
-"""The web application of the explorer: three pages, read only, which the browser may not extend by other content."""
+"""The web application of the explorer: pages, read only, which the browser may not extend by other content."""
 
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -13,10 +14,13 @@ from jitm.serving.pages import NotFound, Site
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+    from starlette.requests import Request
 
 MAX_REQUEST = 2**20  # bytes of an address with its headers
 LOCAL_HOSTS = ('localhost', '127.0.0.1', '[::1]')
 MAX_DIGITS = 18  # of a row
+MAX_PHOTO = 20 * 2**20  # bytes of an upload
+MAX_BODY = MAX_PHOTO + 2**12  # with the names of the form
 HEADERS = {
     'Content-Security-Policy': (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
@@ -60,6 +64,7 @@ def make_app(site: Site, host: str) -> 'Starlette':
       host: The name or address that it is bound to, see `allowed_hosts`.
     """
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import Request
@@ -68,24 +73,34 @@ def make_app(site: Site, host: str) -> 'Starlette':
 
     lock = threading.Lock()  # models and figures are used by one request at a time
 
-    def respond(make: Callable[[Request, str], str]) -> Callable[[Request], HTMLResponse]:
-        def endpoint(request: Request) -> HTMLResponse:
-            caption, status = request.query_params.get('q', ''), 200
-            try:
-                with lock:
-                    page = make(request, caption)
-            except UserError as error:
-                page, status = site.message('', str(error)), 400
-            except NotFound:
-                page, status = site.message('', 'There is no such page.'), 404
-            return HTMLResponse(page, status, HEADERS)
+    def respond(make: Callable[[], str]) -> HTMLResponse:
+        try:
+            with lock:
+                page, status = make(), 200
+        except UserError as error:
+            page, status = site.message(str(error)), 400
+        except NotFound:
+            page, status = site.message('There is no such page.'), 404
+        return HTMLResponse(page, status, HEADERS)
 
-        return endpoint
+    def home(request: Request) -> HTMLResponse:
+        return respond(lambda: site.home(_caption(request)))
+
+    def image(request: Request) -> HTMLResponse:
+        return respond(lambda: site.image(_row(request.path_params), _caption(request)))
+
+    def pair(request: Request) -> HTMLResponse:
+        return respond(lambda: site.pair(_row(request.path_params)))
+
+    async def photo(request: Request) -> HTMLResponse:
+        body = await _read(request)
+        return await run_in_threadpool(respond, lambda: site.photo(*uploaded(body)))
 
     routes = [
-        Route('/', respond(lambda request, caption: site.home(caption))),
-        Route('/image/{row}', respond(lambda request, caption: site.image(_row(request.path_params), caption))),
-        Route('/pair/{row}', respond(lambda request, caption: site.pair(_row(request.path_params)))),
+        Route('/', home),
+        Route('/image/{row}', image),
+        Route('/pair/{row}', pair),
+        Route('/photo', photo, methods=['POST']),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))
     return Starlette(routes=routes, middleware=[hosts])
@@ -97,6 +112,38 @@ def _row(params: Mapping[str, str]) -> int:
     if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise NotFound
     return int(text)
+
+
+def _caption(request: 'Request') -> str:
+    return request.query_params.get('q', '')
+
+
+async def _read(request: 'Request') -> bytes:
+    """Returns the body of a request in memory, of a larger one than `uploaded` takes only the beginning."""
+    body = bytearray()
+    async for part in request.stream():  # to its end, so that the browser shows the answer
+        body += part[: MAX_BODY + 1 - len(body)]
+    return bytes(body)
+
+
+def uploaded(body: bytes) -> tuple[str, bytes]:
+    """Returns the name and the content of the file in a form with a single field.
+
+    Args:
+      body: The body of the request, as `multipart/form-data`.
+
+    Raises:
+      UserError: If there is no file, or it is too large.
+    """
+    if len(body) > MAX_BODY:
+        raise UserError(f'the photo has more than {MAX_PHOTO // 2**20} MiB; give a smaller one')
+    boundary, _, rest = body.partition(b'\r\n')
+    headers, _, rest = rest.partition(b'\r\n\r\n')
+    photo = rest.rpartition(b'\r\n' + boundary)[0]
+    name = re.search(rb'filename="([^"]+)"', headers)
+    if not name or not photo:
+        raise UserError('no photo was sent; choose a file')
+    return name[1].decode(errors='replace'), photo
 
 
 def serve(site: Site, host: str, port: int) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 import jax
 
+from jitm.data.transforms import View
 from jitm.errors import UserError
 from jitm.evaluation.explain import WordOutputs, has_word_outputs
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.report.render import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
 from jitm.serving.index import Index
-from jitm.serving.inputs import SplitData, data_of
+from jitm.serving.inputs import SplitData, data_of, view_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.vectors import Hit, VectorSearch, rank
 
@@ -45,6 +46,16 @@ class Explored:
         captions = self._run.encode_text(self._data.captions)
         return VectorSearch(self._run.vectors(captions)) if isinstance(self._images, Index) else captions
 
+    @property
+    def has_index(self) -> bool:
+        """Whether `jitm search` finds the same."""
+        return isinstance(self._images, Index)
+
+    @functools.cached_property
+    def view(self) -> View | None:
+        """See `view_of`."""
+        return view_of(self._run.run)
+
     def rank_images(self, caption: str) -> list[Hit]:
         """Returns all images of the split in descending order of their scores with a caption."""
         count, one = len(self._data.image_ids), self._run.encode_text([caption])
@@ -63,6 +74,24 @@ class Explored:
             return self._captions.top(self._images.vectors[image : image + 1], count)[0]
         one = jax.tree.map(lambda x: x[image : image + 1], self._images)
         return rank(self._run.similarity(one, self._captions)[0], count)
+
+    def rank_all(self, photo: bytes) -> tuple[list[Hit], list[Hit]]:
+        """Returns all images and all captions in descending order of their scores with a photo.
+
+        Args:
+          photo: The content of an image file.
+
+        Returns:
+          Hits of images, none of a model that compares images with captions only, and hits of captions.
+
+        Raises:
+          UserError: If the model cannot read photos, or this one.
+        """
+        count, one = len(self._data.captions), self._run.encode_image([photo])
+        if not isinstance(self._images, Index):
+            return [], rank(self._run.similarity(one, self._captions)[0], count)
+        vector = self._run.vectors(one)
+        return self._images.top(vector, len(self._images))[0], self._captions.top(vector, count)[0]
 
     @functools.cached_property
     def _outputs(self) -> WordOutputs | None:

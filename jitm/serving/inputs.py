@@ -12,7 +12,7 @@ from jitm.data.pixels import Photos
 from jitm.data.reading import take_images, tokenize_tags
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import Tokens, join
-from jitm.data.transforms import Transform, decode, is_photo
+from jitm.data.transforms import Transform, View, decode, is_photo
 from jitm.errors import UserError
 from jitm.runs.run import Run
 from jitm.types import Images
@@ -89,6 +89,14 @@ class SplitData:
     def captions_of(self, image: int) -> list[str]:
         """Returns the captions of an image."""
         return [self.captions[text] for text in np.flatnonzero(self.image_of_text == image)]
+
+    def first_caption(self, image: int) -> str:
+        """Returns the first caption of an image, '' if it has none."""
+        return next(iter(self.captions_of(image)), '')
+
+    def images_with(self, caption: str) -> set[int]:
+        """Returns the images that have a caption."""
+        return {int(image) for own, image in zip(self.captions, self.image_of_text, strict=True) if own == caption}
 
 
 def data_of(split: Split, reads: Collection[str] = ('regions',)) -> SplitData:
@@ -179,6 +187,11 @@ def transform_of(run: Run) -> Transform:
     reads = 'pixels' in run.model.reads
     size, data = (run.image_size, run.config['data']) if reads else (run.encoded_by['image_size'], run.encoded_by)
     return make_transform(size[0], data)
+
+
+def view_of(run: Run) -> View | None:
+    """Returns how a run sees a photo, see `decode`; None if it reads features of an unknown network."""
+    return transform_of(run).evaluate if reads_photos(run) else None
 
 
 def make_transform(size: int, data: Mapping[str, Any]) -> Transform:

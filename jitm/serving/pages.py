@@ -1,9 +1,10 @@
-"""The pages of the explorer: a query with its images, an image with its captions, and a pair with its hard negatives.
+"""The pages of the explorer: a query with its images, an image with its captions, a pair with its hard negatives.
 
 They are plain HTML without scripts, and pictures are part of the page.
 """
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,21 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from jitm.errors import UserError
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.report import attention_figures, explanations
 from jitm.report.figures import to_png
-from jitm.report.pictures import are_small, pictures_of, pixels_of, uri
+from jitm.report.pictures import are_small, pictures_of, pixels_of, thumbnail, uri
 from jitm.report.render import Result, render
 from jitm.serving.explored import Explored, check_caption
 from jitm.serving.inputs import SplitData
-from jitm.serving.vectors import Hit
+from jitm.serving.sources import unique_ids
+from jitm.serving.vectors import Hit, best_and_first
 
 IMAGES = 12  # shown for a query
 NEGATIVES = 6  # images and captions shown for a pair
 CAPTIONS = 20  # shown for an image
+NO_PHOTOS = 'The model reads region features of an unknown network, so a photo cannot be the query'
 
 
 class NotFound(Exception):
@@ -36,11 +40,15 @@ class Site:
     Attributes:
       runs: The runs, shown side by side.
       data: The split.
+      command: The command that serves the pages.
+      flags: The flags with which other commands read the split, such as `--split test`.
       photos: A folder with the pictures of its images, see `pictures_of`; or None.
     """
 
     runs: Sequence[Explored]
     data: SplitData
+    command: str
+    flags: Sequence[str]
     photos: Path | None = None
 
     def home(self, caption: str) -> str:
@@ -52,16 +60,49 @@ class Site:
         caption = check_caption(caption)
         if not caption:
             some = evenly_spaced(IMAGES, len(self.data.image_ids))
-            return self._render('home', results=[self._image_result(image) for image in some])
+            results = [self._image_result(image) for image in some]
+            return self._render('home', results=results, problem='' if self._reads_photos else NO_PHOTOS)
+        words = ['--', caption] if caption.startswith('-') else [caption]
         runs = [
             {
                 'name': run.name,
                 'unknown': run.describe_unknown_words(caption),
-                'images': self._image_results(run.rank_images(caption)[:IMAGES], caption),
+                'images': self._image_results(run.rank_images(caption), IMAGES, caption),
+                'command': self._search(run, IMAGES, *words),
             }
             for run in self.runs
         ]
-        return self._render('query', caption, runs=runs)
+        return self._render('query', caption, caption, runs=runs)
+
+    def photo(self, name: str, photo: bytes) -> str:
+        """Returns the page of a photo that need not be of the split: the best images and captions of each run.
+
+        Args:
+          name: The name of the file.
+          photo: Its content.
+
+        Raises:
+          UserError: If the photo, or any photo, cannot be read.
+        """
+        if not self._reads_photos:
+            raise UserError(NO_PHOTOS)
+
+        def describe(run: Explored) -> dict[str, Any]:
+            if run.view is None:
+                return {'name': run.name, 'problem': NO_PHOTOS}
+            images, captions = run.rank_all(photo)
+            flags = '--image', name
+            return {
+                'name': run.name,
+                'problem': '',
+                'images': self._image_results(images, IMAGES),
+                'images_command': self._search(run, IMAGES, *flags),
+                'captions': self._caption_results(captions[:CAPTIONS]),
+                'captions_command': self._search(run, CAPTIONS, *flags, '--find', 'captions'),
+            }
+
+        picture = uri(thumbnail(photo), 'jpeg')
+        return self._render('photo', name, name=name, picture=picture, runs=list(map(describe, self.runs)))
 
     def image(self, image: int, caption: str) -> str:
         """Returns the page of an image: its captions as each run ranks them, and the words of one caption.
@@ -84,12 +125,15 @@ class Site:
                 'name': run.name,
                 'ranks': ', '.join(f'{n:,}' for n, hit in enumerate(hits, 1) if self._is_own(image, hit.index)),
                 'captions': self._caption_results(hits[:CAPTIONS], image),
+                'command': self._search(run, CAPTIONS, '--image', name, '--find', 'captions'),
                 'words': self._words(run, image, caption) if caption else None,
             }
 
+        name = unique_ids(self.data.split)[image]
         own = np.flatnonzero(self.data.image_of_text == image)
         return self._render(
             'image',
+            self.data.image_ids[image],
             caption,
             name=self.data.image_ids[image],
             picture=self._address(image),
@@ -115,25 +159,37 @@ class Site:
             captions = [hit for hit in run.rank_captions(image) if not self._is_own(image, hit.index)][:NEGATIVES]
             return {
                 'name': run.name,
-                'pair': dataclasses.replace(self._image_result(image, caption, own.score), right=True, rank=rank),
-                'images': self._image_results(harder, caption),
+                'pair': self._image_result(image, caption, own.score, rank=rank, right=True),
+                'images': self._image_results(harder, NEGATIVES, caption),
                 'captions': self._caption_results(captions, image),
             }
 
-        return self._render('pair', caption, runs=list(map(negatives, self.runs)))
+        return self._render('pair', f'Hard negatives: {caption}', caption, runs=list(map(negatives, self.runs)))
 
-    def message(self, caption: str, message: str) -> str:
+    def message(self, message: str) -> str:
         """Returns a page with a message instead of results."""
-        return self._render('message', caption, message=message)
+        return self._render('message', 'No results', message=message)
 
-    def _render(self, kind: str, caption: str = '', **values: Any) -> str:
+    @property
+    def _reads_photos(self) -> bool:
+        return any(run.view is not None for run in self.runs)
+
+    def _search(self, run: Explored, count: int, *query: str) -> str:
+        """Returns the command that finds the same; '' if there is none."""
+        words = 'jitm', 'search', '--workdir', run.name, *self.flags, '--top_k', str(count), *query
+        return shlex.join(words) if run.has_index else ''
+
+    def _render(self, kind: str, title: str = '', caption: str = '', **values: Any) -> str:
         return render(
             f'explorer_{kind}.html',
-            title=self.data.name,
+            title=f'{title} · {self.data.name}' if title else self.data.name,
+            data=self.data.name,
             num_images=len(self.data.image_ids),
             num_captions=len(self.data.captions),
             caption=caption,
             small=self.photos is None and are_small(self.data.split),
+            reads_photos=self._reads_photos,
+            command=self.command,
             **values,
         )
 
@@ -143,40 +199,41 @@ class Site:
     def _address(self, image: int) -> str:
         return pictures_of(self.data.split, [image], self.photos).get(image, '')
 
-    def _image_results(self, hits: Sequence[Hit], caption: str) -> list[Result]:
-        return [self._image_result(hit.index, caption, hit.score) for hit in hits]
+    def _image_results(self, hits: Sequence[Hit], count: int, caption: str = '') -> list[Result]:
+        """Returns the best images for a query, and the first image of the caption if it is not one of them."""
+        right = self.data.images_with(caption)
+        return [
+            self._image_result(hit.index, caption, hit.score, rank=rank, right=hit.index in right)
+            for rank, hit in best_and_first(hits, count, right)
+        ]
 
-    def _image_result(self, image: int, caption: str = '', score: float | None = None) -> Result:
-        """Returns an image with its picture, or its first caption without one, marked if the caption is its own."""
-        own, address = self.data.captions_of(image), self._address(image)
+    def _image_result(self, image: int, caption: str = '', score: float | None = None, **marks: Any) -> Result:
+        """Returns an image with its picture and its first caption; `marks` are further attributes of the result."""
         return Result(
             self.data.image_ids[image],
             score,
-            picture=address,
+            picture=self._address(image),
             link=f'/image/{image}' + (f'?{urlencode({"q": caption})}' if caption else ''),
-            right=caption in own or None,
-            note='' if address or not own else own[0],
+            note=self.data.first_caption(image),
+            **marks,
         )
 
-    def _caption_results(self, hits: Sequence[Hit], image: int) -> list[Result]:
-        texts = [self.data.captions[hit.index] for hit in hits]
-        return [
-            Result(
-                text,
-                hit.score,
-                link=f'/image/{image}?{urlencode({"q": text})}',
-                right=self._is_own(image, hit.index),
-            )
-            for hit, text in zip(hits, texts, strict=True)
-        ]
+    def _caption_results(self, hits: Sequence[Hit], image: int | None = None) -> list[Result]:
+        return [self._caption_result(hit, image) for hit in hits]
+
+    def _caption_result(self, hit: Hit, image: int | None) -> Result:
+        """Returns a caption with a link to its words on an image; on its own image if none is given."""
+        text, own = self.data.captions[hit.index], int(self.data.image_of_text[hit.index])
+        link = f'/image/{own if image is None else image}?{urlencode({"q": text})}'
+        return Result(text, hit.score, link=link, right=own == image)
 
     def _words(self, run: Explored, image: int, caption: str) -> dict[str, Any] | None:
         """Returns the attention of a caption's words on an image, or its mismatched words; None for other models."""
         pair = run.words(image, caption)
         if pair is None:
             return None
-        pixels = pixels_of(self.data.split, image, self.photos)
-        pixels = None if pixels is None else pixels[None]
+        pixels = pixels_of(self.data.split, image, self.photos, run.view)
         if 'mismatch' in pair:
-            return explanations.shown(pair, pixels)
-        return {'caption': caption, 'figure': uri(to_png(attention_figures.draw(pair, pixels)), 'png')}
+            return explanations.shown(pair, [pixels])
+        figure = attention_figures.draw(pair, None if pixels is None else [pixels])
+        return {'caption': caption, 'figure': uri(to_png(figure), 'png')}

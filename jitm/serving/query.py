@@ -12,9 +12,10 @@ from jitm.files import hash_file
 from jitm.report.pictures import thumbnail, uri
 from jitm.report.render import Result, render
 from jitm.serving.index import Index
+from jitm.serving.inputs import SplitData
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.sources import ImageSource, check_photos
-from jitm.serving.vectors import Hit, VectorSearch, rank
+from jitm.serving.sources import ImageSource, check_photos, unique_ids
+from jitm.serving.vectors import Hit, VectorSearch, best_and_first, rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +42,14 @@ class Answer:
       results: The results in descending order of their scores.
       finds_images: Whether they are images or captions.
       image: The image of the query: its name in the index, or a photo that is not in it; None for a caption.
+      missed: The first match, with its rank, if a match is known and none is among the results.
     """
 
     query: str
     results: Sequence[Result]
     finds_images: bool
     image: str | None = None
+    missed: Sequence[Result] = ()
 
 
 def answer(
@@ -56,6 +59,7 @@ def answer(
     query: Query,
     top_k: int,
     *,
+    data: SplitData | None = None,
     rerank: LoadedRun | None = None,
     top_m: int = 100,
 ) -> Answer:
@@ -67,28 +71,39 @@ def answer(
       source: The source of the images.
       query: See `Query`.
       top_k: The number of results.
+      data: The split of the images, whose matches are marked; None for other images.
       rerank: A run that orders the best results; None for none.
       top_m: The number of results that it orders; the others are left out.
 
     Raises:
       UserError: if the query cannot be read, or the second run cannot read these images.
     """
-    count = top_k if rerank is None else max(top_k, top_m)
+    names = index.names if query.captions is None else query.captions
+    count = top_k if data is None else len(names)  # of all, for the rank of the first match
+    count = count if rerank is None else max(top_k, top_m)
     row = find_row(index, query.image) if query.image else None
     vector = _vector(run, index, query, row)
     if query.captions is None:
         hits = index.top(vector, count + (row is not None))[0]
         hits = [hit for hit in hits if hit.index != row][:count]  # an image is not a result for itself
-        names = index.names
     else:
         hits = VectorSearch(run.vectors(run.encode_text(query.captions))).top(vector, count)[0]
-        names = query.captions
     if rerank is not None:
         photo = [query.image] if row is None else source.take([index.names[row]], rerank.run)
         hits = _rerank(rerank, source, query, photo, hits, names)
-    results = [Result(names[hit.index], hit.score) for hit in hits[:top_k]]
     image = query.image if row is None else index.names[row]
-    return Answer(query.image or query.caption, results, query.captions is None, image)
+    matches = set() if data is None else _matches(data, query, image)
+    shown = best_and_first(hits, top_k, {n for n, name in enumerate(names) if name in matches})
+    results = [Result(names[hit.index], hit.score, rank=n, right=names[hit.index] in matches) for n, hit in shown]
+    return Answer(query.image or query.caption, results[:top_k], query.captions is None, image, results[top_k:])
+
+
+def _matches(data: SplitData, query: Query, image: str | None) -> set[str]:
+    """Returns the names of the images, or captions, of a split that match a query; `image` is the name of its image."""
+    ids = unique_ids(data.split)
+    if query.captions is None:
+        return {ids[row] for row in data.images_with(query.caption)}
+    return set(data.captions_of(ids.index(image))) if image in ids else set()
 
 
 def find_row(index: Index, image: str) -> int | None:
@@ -124,12 +139,31 @@ def _rerank(
     return [Hit(hits[one.index].index, one.score) for one in rank(run.similarity(images, captions).ravel(), len(hits))]
 
 
-def page(found: Answer, source: ImageSource) -> str:
-    """Returns the results as a self-contained HTML page, below the image of the query if it has one."""
+def page(found: Answer, source: ImageSource, command: str, data: SplitData | None = None) -> str:
+    """Returns the results as a self-contained HTML page, below the image of the query if it has one.
+
+    Args:
+      found: The results, followed by the first match if they lack it.
+      source: The source of the images.
+      command: The command that writes the page.
+      data: The split of the images, whose captions are shown; None for other images.
+    """
     picture = ''
     if found.image is not None:
         named = found.image in source.names
         picture = source.pictures([found.image]).get(found.image, '') if named else uri(thumbnail(found.image), 'jpeg')
-    pictures = source.pictures([one.text for one in found.results]) if found.finds_images else {}
-    results = [dataclasses.replace(one, picture=pictures.get(one.text, '')) for one in found.results]
-    return render('search.html', title=found.query, picture=picture, results=results, finds_images=found.finds_images)
+    shown = [*found.results, *found.missed]
+    if found.finds_images:
+        pictures = source.pictures([one.text for one in shown])
+        shown = [dataclasses.replace(one, picture=pictures.get(one.text, '')) for one in shown]
+    if found.finds_images and data is not None:
+        ids = unique_ids(data.split)
+        shown = [dataclasses.replace(one, note=data.first_caption(ids.index(one.text))) for one in shown]
+    return render(
+        'search.html',
+        title=found.query,
+        picture=picture,
+        results=shown,
+        finds_images=found.finds_images,
+        command=command,
+    )

@@ -4,6 +4,7 @@ A shortlist is selected by fast products, which are rounded otherwise than those
 `products`, as the evaluation scores it. It is longer than the result, so that rounding does not decide what is found.
 """
 
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import chex
@@ -73,6 +74,19 @@ def _score(vectors: chex.Array, queries: chex.Array) -> chex.Array:
     """Scores vectors [C, D] with queries [Q, D] as the evaluation does: float32 [C, Q]."""
     dtype = min((vectors.dtype, queries.dtype), key=lambda dtype: dtype.itemsize)  # an index is float32
     return products(vectors, queries.astype(dtype))
+
+
+def best_and_first(hits: Sequence[Hit], count: int, matches: Container[int]) -> list[tuple[int, Hit]]:
+    """Returns the best hits, and the first match if it is not one of them, each with its rank.
+
+    Args:
+      hits: All hits in descending order of their scores.
+      count: The number of best hits.
+      matches: The rows that match the query.
+    """
+    ranked = list(enumerate(hits, 1))
+    first = next((rank for rank, hit in ranked if hit.index in matches), 0)
+    return ranked[:count] + ([ranked[first - 1]] if first > count else [])
 
 
 class VectorSearch:

@@ -154,6 +154,7 @@ class Logs:
         for line in read_metrics(workdir):
             monitor.update(line)
         self._batch_size = batch_size
+        self._shown = {}  # of the last logged step
         self._mark = (step, time.perf_counter())
         self._waited = 0.0
 
@@ -176,8 +177,10 @@ class Logs:
         line = self._write(step, 'train', metrics, epoch)
         if warning := self._monitor.update(line):
             self.say(f'WARNING step {step}: {warning}')
-        shown = {key: metrics[f'{self._monitor.member}/{key}'] for key in ('loss', 'gap')}
-        self._bar.set_postfix({key: f'{value:.3g}' for key, value in shown.items()}, refresh=False)
+        shown = {key: f'{metrics[f"{self._monitor.member}/{key}"]:.3g}' for key in ('loss', 'gap')}
+        rate = self.pace.rate * self._batch_size
+        self._shown = shown | ({'pairs/s': f'{rate:,.0f}'} if rate else {})
+        self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update(step - self._bar.n)
 
     def validation(self, step: int, epoch: float, split: str, metrics: Mapping[str, float], seconds: float) -> None:
@@ -207,8 +210,11 @@ class Logs:
 
     def __enter__(self) -> 'Logs':
         if self._bar.disable:
-            self._lines.enter_context(repeated(REPORT_TRAINING_EVERY, lambda: self.say(self.pace.line())))
+            self._lines.enter_context(repeated(REPORT_TRAINING_EVERY, self._say_progress))
         return self
+
+    def _say_progress(self) -> None:
+        self.say(', '.join([self.pace.line(), *(f'{name} {value}' for name, value in self._shown.items())]))
 
     def __exit__(self, *_) -> None:
         self._lines.close()

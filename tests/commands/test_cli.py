@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -184,6 +185,15 @@ def test_words_after_the_colon_reach_get_config(tmp_path):
             assert values.config.words == words
     values, _ = cli._parse(cli.load_command('train'), ['--config', f'{path}:a', '--workdir=x', '--config.words=b'])
     assert values.config.words == 'b'
+
+
+def test_a_command_is_repeated_with_its_flags():
+    argv = ['--workdir', 'a', '--workdir', "b's", '--nocompilation_cache', '--port', '1']
+    values, _ = cli._parse(cli.load_command('explorer'), argv)
+    words = 'jitm', 'explorer', '--workdir=a', "--workdir=b's", '--port=1', '--nocompilation_cache'
+    assert flags.repeated('explorer', values) == shlex.join(words)
+    values, words = cli._parse(cli.load_command('search'), ['--workdir', 'a', '--json', '--', '-5', 'rings'])
+    assert flags.repeated('search', values, words) == 'jitm search --workdir=a --json -- -5 rings'
 
 
 def test_errors_have_their_exit_codes(monkeypatch, capsys):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import re
+import shlex
 import shutil
 import sys
 from html.parser import HTMLParser
@@ -129,6 +130,8 @@ def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, monkey
     first = output.read_bytes()
     assert report(*four_runs, '--output', output) == 0
     assert output.read_bytes() == first
+    command = parsed.texts['footer'][0].removeprefix('Made by ')
+    assert shlex.split(command) == ['jitm', 'report', f'--output={output}', *map(str, four_runs)]
     assert [path.name for path in output.parent.iterdir()] == ['page.html']
 
 

@@ -1,7 +1,9 @@
 """`jitm search`: what it prints and writes, in the order of the evaluation, and what it refuses."""
 
 import dataclasses
+import io
 import json
+import shlex
 import types
 
 import numpy as np
@@ -50,13 +52,59 @@ def test_a_caption_finds_images_in_the_order_of_the_evaluation(finished, split, 
     assert names_of(search(capsys, *flags, split.captions[7], '--json', '--html', page)) == ranked
     parsed = Page(page.read_text())
     assert parsed.texts['h1'] == [split.captions[7]]
-    assert [text.partition(' ')[2] for text in parsed.texts['code']] == ranked
+    *images, command = parsed.texts['code']
+    assert [text.partition(' ')[2] for text in images] == ranked
+    words = f'--workdir={finished}', '--split=test', '--json', f'--html={page}', split.captions[7]
+    assert command == shlex.join(['jitm', 'search', *words])
     assert len(parsed.addresses) == 10
     assert all(address.startswith('data:image/png') for address in parsed.addresses)
 
     lines = search(capsys, *flags, *split.captions[7].split(), '--top_k', 3).out.splitlines()
     assert [line.split()[2] for line in lines] == ranked[:3]
     assert lines[0].split()[1] == f'{sims[:, 7].max():.4f}'
+
+
+def test_the_first_match_follows_the_results_that_lack_it(finished, split, sims, capsys, tmp_path):
+    """On pages, where matches are marked; the results that are printed are no more."""
+    flags = '--workdir', finished, '--split', 'test', '--top_k', 2, '--html', tmp_path / 'a.html'
+    ranked = np.argsort(-sims, axis=0, kind='stable')
+    ranks = 1 + (ranked == split.image_of_text).argmax(axis=0)
+    text = next(text for text in np.flatnonzero(ranks > 2) if split.captions.count(split.captions[text]) == 1)
+    assert len(search(capsys, *flags, split.captions[text]).out.splitlines()) == 2
+    page = (tmp_path / 'a.html').read_text()
+    assert len(Page(page).texts['article']) == 3
+    right = page[page.index('<article class="right">') :]
+    assert f'<code>{ranks[text]}. {split.image_ids[split.image_of_text[text]]}</code>' in right
+    assert f'<p>{split.captions[5 * split.image_of_text[text]]}</p>' in right
+
+    image = int(np.flatnonzero(np.argmax(sims, axis=1) // 5 != np.arange(10))[0])
+    search(capsys, *flags[:4], '--top_k', 1, *flags[6:], '--find', 'captions', '--image', split.image_ids[image])
+    wrong, right = Page((tmp_path / 'a.html').read_text()).texts['li']
+    assert wrong.startswith(split.captions[np.argmax(sims[image])])
+    assert '✓' not in wrong
+    assert right.startswith(split.captions[5 * image + np.argmax(sims[image, 5 * image :][:5])])
+    assert '✓' in right
+
+
+def test_captions_of_standard_input_are_answered_one_by_one(finished, capsys, monkeypatch):
+    flags = '--workdir', finished, '--split', 'test', '--top_k', 2
+    alone = [search(capsys, *flags, caption).out for caption in ('a red ring', 'two blue discs')]
+
+    def answers(text, *more):
+        monkeypatch.setattr('sys.stdin', io.TextIOWrapper(io.BytesIO(text)))
+        return cli.main(['search', *map(str, flags), '-', *more])
+
+    assert answers(b'a red ring\n\n two blue discs ') == 0
+    assert capsys.readouterr().out == f'a red ring\n{alone[0]}\ntwo blue discs\n{alone[1]}\n'
+    assert answers(b'a red ring\ntwo blue discs\n', '--json') == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line['query'] for line in lines] == ['a red ring', 'two blue discs']
+    assert [one['name'] for one in lines[1]['results']] == [line.split()[2] for line in alone[1].splitlines()]
+    assert answers(b'') == 0
+    assert answers(b'a red ring\n\xff\n') == 2
+    printed = capsys.readouterr()
+    assert printed.out == f'a red ring\n{alone[0]}\n'
+    assert printed.err == 'error: line 2 of standard input is not UTF-8; convert it\n'
 
 
 def test_unknown_words_are_named_on_stderr(finished, capsys):
@@ -175,6 +223,7 @@ def test_files_of_somebody_else_are_not_replaced(finished, capsys, tmp_path):
         (['a', '--images', '.', '--data_root', '.'], '--data_root is not read without --split'),
         (['--split', 'test', '--export', 'x', '--json'], '--json is not read without a caption or --image'),
         (['--split', 'test', '--export', 'x', '--html', 'a.html'], '--html is not read without a caption or --image'),
+        (['-', '--split', 'test', '--html', 'a.html'], '--html writes the page of one caption; leave it out'),
         (['--split', 'test', '--image', 'test-00003'], "the index has no image 'test-00003', did you mean 'test-0000"),
         (['a', '--images', '.'], 'features of an unknown network, which cannot read the photos of'),
         (['a', '--images', 'none.npy'], 'none.npy'),

@@ -2,12 +2,14 @@
 
 import dataclasses
 import errno
+import functools
 import json
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from jitm.commands import cli
 from jitm.data import scenes
@@ -16,11 +18,14 @@ from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.retrieval import Retrieved, evenly_spaced
 from jitm.evaluation.saved import EVALUATION
+from jitm.inference.features import grid_boxes
 from jitm.layers import text
 from jitm.outputs import OWNED, OutputFolder
 from jitm.report import explanations
-from jitm.report.attention_figures import draw, shown_images, top_regions
+from jitm.report.attention_figures import draw, is_grid, shown_images, top_regions
+from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run
+from jitm.serving.inputs import make_transform
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
 from tests.models import cross_attention_oracle as oracle
@@ -240,6 +245,29 @@ def test_figure_has_boxes_for_every_word():
     assert figure.get_suptitle() == 'costs $5 and $6\nretrieved a.jpg, score 0.5, wrong: b.jpg is at rank 12'
 
 
+def test_cells_of_a_grid_are_a_heat_map_on_the_image():
+    attention = {'t2i': [[0.1, 0.2, 0.3, 0.4], [0, 0, 1, 0]]}
+    pair = PAIR | {'words': ['a', 'dog'], 'attention': attention, 'boxes': grid_boxes(4).tolist()}
+    figure = draw(pair, np.zeros((2, 20, 40, 3), np.uint8))
+    figure.canvas.draw()
+    panels = [panel for panel in figure.axes if len(panel.images) == 2]
+    assert [panel.get_title() for panel in panels] == ['a', 'dog']
+    for panel, weights in zip(panels, attention['t2i'], strict=True):
+        photo, cells = panel.images
+        np.testing.assert_array_equal(cells.get_array(), np.reshape(weights, (2, 2)))
+        assert photo.get_extent() == cells.get_extent()
+        assert cells.get_clim() == (0, 1)  # of all words
+        assert not panel.patches
+    assert is_grid(grid_boxes(9))
+    assert not is_grid(grid_boxes(9)[::-1])
+    assert not is_grid(np.array(PAIR['boxes']))
+
+
+def test_a_single_image_is_not_repeated():
+    figure = draw(PAIR, np.zeros((1, 20, 40, 3), np.uint8))
+    assert [panel.get_title() for panel in figure.axes if panel.images] == 2 * PAIR['words']
+
+
 def test_figure_shows_the_right_image_of_a_wrong_retrieval():
     """It is none of the best images: it follows them, in a green frame and with its rank."""
     wrong = [hit | {'right': False} for hit in PAIR['retrieved']]
@@ -275,16 +303,27 @@ def folder(tmp_path):
 
 def test_write_json_and_figures(split, report, folder):
     path = folder.path / 'explain'
-    assert explanations.write(report, split.pixels, folder) == f'2 pairs explained in {path}'
+    assert explanations.write(report, split.pixels.__getitem__, folder) == f'2 pairs explained in {path}'
     assert json.loads((path / 'explain.json').read_text()) == report
     assert {file.name for file in path.glob('*.png')} == {'00.png', '01.png'}
     assert (path / '01.png').read_bytes().startswith(b'\x89PNG')
 
 
+def test_figures_show_photos_of_a_folder(split, report, folder, tmp_path):
+    (tmp_path / 'photos').mkdir()
+    for image_id in split.image_ids:
+        Image.new('RGB', (40, 20), 'red').save(tmp_path / 'photos' / f'{image_id}.png')
+    assert pixels_of(split, 1, tmp_path / 'photos').shape == (20, 40, 3)
+    view = make_transform(16, {}).evaluate
+    assert pixels_of(split, 1, tmp_path / 'photos', view).shape == (16, 16, 3)  # as a model sees it
+    explanations.write(report, functools.partial(pixels_of, split, photos=tmp_path / 'photos'), folder)
+    assert np.any((np.asarray(Image.open(folder.path / 'explain' / '00.png'))[..., :3] == [255, 0, 0]).all(-1))
+
+
 def test_only_own_figures_are_removed(split, report, folder):
-    explanations.write(report, split.pixels, folder)
+    explanations.write(report, split.pixels.__getitem__, folder)
     (folder.path / 'explain' / '07.png').write_text('mine')
-    explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
+    explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels.__getitem__, folder)
     assert {path.name for path in (folder.path / 'explain').iterdir()} == {'explain.json', '00.png', '07.png'}
     assert (folder.path / 'explain' / '07.png').read_text() == 'mine'
 
@@ -294,12 +333,12 @@ def test_a_figure_of_somebody_else_is_not_replaced(split, report, folder):
     (folder.path / 'explain').mkdir()
     (folder.path / 'explain' / '01.png').write_text('mine')
     with pytest.raises(UserError, match=r'explain/01\.png was not written by jitm; move it'):
-        explanations.write(report, split.pixels, folder)
+        explanations.write(report, split.pixels.__getitem__, folder)
     assert [path.name for path in (folder.path / 'explain').iterdir()] == ['01.png']
 
 
 def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
-    explanations.write(report, split.pixels, folder)
+    explanations.write(report, split.pixels.__getitem__, folder)
     before = {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()}
     replace = Path.replace
 
@@ -310,7 +349,7 @@ def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
 
     monkeypatch.setattr(Path, 'replace', full)
     with pytest.raises(UserError, match=r'00\.png cannot be written: No space left on device; make room, or'):
-        explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels, folder)
+        explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels.__getitem__, folder)
     assert {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()} == before
 
 

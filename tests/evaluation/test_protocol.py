@@ -353,6 +353,7 @@ def test_progress_is_printed_every_ten_seconds(monkeypatch, capsys):
         (['--folds', '3'], 'has 10 images, which --folds 3 does not divide'),
         (['--step', '12345'], 'checkpoints/12345 is missing; restore it, or name'),
         (['--explain', '0'], '--explain=0'),
+        (['--photos', '.'], '--photos is not read without --explain: add it, or leave --photos out'),
         (['--explain', '2'], 'VSE has no attention of words over regions'),
     ],
 )

@@ -300,6 +300,8 @@ def test_points_of_the_evaluated_member(tmp_path):
         'image_fc_gradient_norm': [],
         'absolute_gap': [(1.0, 0.2)],
         'hard_share': [],
+        'i2t/recall@1': [],
+        't2i/recall@1': [],
         'rsum': [(0.0, 7.0)],
     }
 

@@ -19,9 +19,12 @@ from jitm.data import photos, precomp, scenes
 from jitm.errors import UserError
 from jitm.inference import features, networks
 from jitm.runs.run import load_run
+from jitm.serving.explored import Explored
 from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.pages import Site
 from jitm.training.loop import train_and_evaluate
 from jitm.training.setup import set_up
+from tests.commands.test_report import Page
 from tests.conftest import make_tiny_config
 from tests.importers import test_clip as published
 from tests.inference.test_features import load, make_network
@@ -80,6 +83,26 @@ def test_photos_have_the_bits_of_their_features(root, encoded, tmp_path):
         np.testing.assert_array_equal(run.encode_image(given), want)
     score = jitm.score(run, paths[2], 'a red ring')
     assert score == jitm.score(run, regions[2].astype(np.float32), 'a red ring')
+
+
+def test_a_photo_is_a_query_of_the_explorer(root, encoded):
+    run = with_network(encoded)
+    data = run.load_data('dev')
+    explored = Explored(run, data)
+    photo = (root / 'dev' / data.image_ids[2]).read_bytes()
+    images, captions = explored.rank_all(photo)
+    assert images[0].index == 2  # itself
+    scores = {hit.index: hit.score for hit in explored.rank_captions(2)}
+    np.testing.assert_allclose([hit.score for hit in captions], [scores[hit.index] for hit in captions], rtol=1e-5)
+    page = Site([explored], data, 'jitm explorer', ['--split', 'dev']).photo('a <b>.png', photo)
+    assert Page(page).texts['h2'] == ['a <b>.png', str(encoded[0])]
+    assert page.index(data.captions[captions[0].index]) < page.index(data.captions[captions[-1].index])
+    flags = f'jitm search --workdir {encoded[0]} --split dev --top_k'
+    commands = [f"{flags} 12 --image 'a <b>.png'", f"{flags} 20 --image 'a <b>.png' --find captions"]
+    assert [text for text in Page(page).texts['code'] if text.startswith('jitm search')] == commands
+    assert 'type="file"' in page
+    with pytest.raises(UserError, match='the photo is not an image that Pillow can read'):
+        Site([explored], data, 'jitm explorer', []).photo('a.png', b'x')
 
 
 def test_photos_are_encoded_in_blocks_of_any_number(root, encoded, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import http.client
+import shlex
 import shutil
 import signal
 import socket
@@ -50,7 +51,7 @@ WORDS = {
 def site(finished):
     """Two runs side by side."""
     runs, data = explore([finished, finished], 'test')
-    return Site(runs, data)
+    return Site(runs, data, 'jitm explorer', ['--split', 'test'])
 
 
 @pytest.fixture(scope='module')
@@ -64,12 +65,12 @@ def scan():
     config = {'evaluation': {'dtype': 'float32', 'precision': 'highest'}, 'run': {'memory_mb': 1024}}
     run = Run('a_run', 7, 'target', model, variables, vocabulary, config, split.regions.shape[2], 'hash')
     data = data_of(split)
-    return Site([Explored(LoadedRun(run), data)], data)
+    return Site([Explored(LoadedRun(run), data)], data, 'jitm explorer', ['--split', 'test'])
 
 
 def in_order(page):
     """Returns the names of the images of a page, without their ranks."""
-    return [text.partition('. ')[2] for text in Page(page).texts.get('code', [])]
+    return [text.partition('. ')[2] for text in Page(page).texts['code'] if not text.startswith('jitm ')]
 
 
 def test_a_query_shows_images_in_the_order_of_the_command(site, finished, capsys):
@@ -83,6 +84,70 @@ def test_a_query_shows_images_in_the_order_of_the_command(site, finished, capsys
     assert links[0] == f'/image/{site.data.image_ids.index(found[0])}?{urlencode({"q": caption})}'
     assert page.count('<article class="right">') == 2  # its own image, once for each run
     assert len([address for address in parsed.addresses if address.startswith('data:image/png')]) == 20
+
+
+def test_the_right_image_is_shown_where_it_was_missed(site, monkeypatch):
+    monkeypatch.setattr(pages, 'IMAGES', 2)
+    captions = site.data.captions
+    ranks = [
+        [hit.index for hit in site.runs[0].rank_images(caption)].index(image) + 1
+        for caption, image in zip(captions, site.data.image_of_text, strict=True)
+    ]
+    text = next(text for text, rank in enumerate(ranks) if rank > 2 and captions.count(captions[text]) == 1)
+    page = site.home(captions[text])
+    assert len(in_order(page)) == 2 * 3
+    assert page.count('<article class="right">') == 2
+    assert page.count(f'<code>{ranks[text]}. {site.data.image_ids[site.data.image_of_text[text]]}</code>') == 2
+
+
+def test_results_have_the_command_that_repeats_them(site, scan, finished):
+    flags = f'jitm search --workdir {finished} --split test --top_k'
+    caption = "a ring's edge"
+    commands = [text for text in Page(site.home(caption)).texts['code'] if text.startswith('jitm ')]
+    assert commands == [f'{flags} 12 {shlex.quote(caption)}'] * 2 + ['jitm explorer']
+    assert f"{flags} 12 -- '-5 rings'" in Page(site.home('-5 rings')).texts['code']
+    *_, command, served_by = Page(site.image(3, '')).texts['code']
+    assert command == f'{flags} 20 --image {site.data.image_ids[3]} --find captions'
+    assert cli.main(shlex.split(command)[1:]) == 0
+    assert served_by == 'jitm explorer'
+    assert Page(scan.image(3, '')).texts['code'] == ['jitm explorer']  # it has no index to search
+
+
+FORM = b'\r\n'.join(
+    (
+        b'--xyz',
+        b'Content-Disposition: form-data; name="photo"; filename="%s"',
+        b'Content-Type: image/png',
+        b'',
+        b'%s',
+        b'--xyz--',
+        b'',
+    )
+)
+
+
+def test_uploads_are_read_to_the_byte(monkeypatch):
+    photo = bytes(range(256)) + b'\r\n\r\n--xy\r\n'
+    assert app.uploaded(FORM % ('é.png'.encode(), photo)) == ('é.png', photo)
+    for body in (b'', b'x', FORM % (b'', b''), FORM % (b'a.png', b''), FORM[:50]):
+        with pytest.raises(UserError, match='no photo was sent; choose a file'):
+            app.uploaded(body)
+    monkeypatch.setattr(app, 'MAX_BODY', 1000)
+    with pytest.raises(UserError, match='the photo has more than 20 MiB; give a smaller one'):
+        app.uploaded(FORM % (b'a.png', bytes(1000)))
+
+
+def test_runs_that_read_no_photos_say_so(site):
+    page = site.home('')
+    assert 'type="file"' not in page
+    assert pages.NO_PHOTOS in page
+    with pytest.raises(UserError, match='so a photo cannot be the query'):
+        site.photo('a.png', b'')
+    with served(site) as port, contextlib.closing(http.client.HTTPConnection('127.0.0.1', port)) as connection:
+        connection.request('POST', '/photo', FORM % (b'a.png', b'x'))
+        response = connection.getresponse()
+        assert response.status == 400
+        assert pages.NO_PHOTOS in response.read().decode()
 
 
 def test_unknown_words_of_a_query_are_named(site, recwarn):
@@ -102,7 +167,7 @@ def test_an_image_shows_its_captions_ranked_and_marked(site):
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     ranks = [n for n, hit in enumerate(hits, 1) if site.data.captions[hit.index] in own]
     assert f'at the ranks {", ".join(map(str, ranks))}.' in page
-    assert page.count('<li class="right">') == 2 * sum(rank <= pages.CAPTIONS for rank in ranks)
+    assert page.count(' class="right">') == 2 * sum(rank <= pages.CAPTIONS for rank in ranks)
 
 
 def test_a_pair_shows_the_hardest_negatives(site):
@@ -142,11 +207,11 @@ def test_mismatched_words_are_shown(site, monkeypatch):
 
 
 def test_pages_escape_what_is_typed_and_read(site):
-    for page in (site.home(HTML), site.image(0, HTML), site.message(HTML, HTML)):
+    for page in (site.home(HTML), site.image(0, HTML), site.message(HTML)):
         assert Page(page).texts.get('script') is None
         assert '&lt;script&gt;' in page
     split = dataclasses.replace(site.data.split, captions=(HTML,) * 50, image_ids=(HTML,) * 10)
-    hostile = Site(site.runs, data_of(split))
+    hostile = dataclasses.replace(site, data=data_of(split))
     for page in (hostile.home(''), hostile.home('a'), hostile.image(1, ''), hostile.pair(7)):
         assert Page(page).texts.get('script') is None
         assert '&lt;script&gt;' in page
@@ -156,7 +221,7 @@ def test_without_pictures_images_have_a_name_and_a_caption(site):
     page = without_pictures(site).home('a red ring')
     assert Page(page).texts['code'][0].startswith('1. test-')
     assert '<img' not in page
-    assert all(f'{captions[0]}</small>' in page for captions in map(site.data.captions_of, range(10)))
+    assert all(f'<p>{caption}</p>' in page for caption in map(site.data.first_caption, range(10)))
 
 
 def test_empty_and_long_queries(site):
@@ -373,7 +438,7 @@ def type_query(page, query):
 def without_pictures(site):
     """The same runs on a split that has features only, and long names."""
     names = tuple(f'{name}_{"0123456789" * 4}.jpg' for name in site.data.image_ids)
-    return Site(site.runs, data_of(dataclasses.replace(site.data.split, pixels=None, image_ids=names)))
+    return dataclasses.replace(site, data=data_of(dataclasses.replace(site.data.split, pixels=None, image_ids=names)))
 
 
 def test_a_browser_shows_a_run_without_photos(browser, scan):
@@ -389,7 +454,7 @@ def test_a_browser_shows_a_run_without_photos(browser, scan):
         assert page.locator('img').count() == 0
         assert page.locator('article').evaluate_all('all => all.every(one => one.scrollWidth <= one.clientWidth)')
         first = site.data.image_ids.index(names[0])
-        assert page.locator('article small').first.inner_text().endswith(site.data.captions_of(first)[0])
+        assert page.locator('article p').first.inner_text() == site.data.first_caption(first)
         page.locator('article a').first.click()
         page.wait_for_load_state()
         assert page.locator('h2').first.inner_text() == names[0]
@@ -421,7 +486,15 @@ def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished
         assert page.locator('h3').first.inner_text() == 'The pair'
         type_query(page, HTML)
         assert page.input_value('input[name=q]') == HTML
-        assert page.title() == site.data.name
+        assert page.title() == f'{HTML} · {site.data.name}'
+        page.set_viewport_size({'width': 400, 'height': 800})
+        page.emulate_media(color_scheme='dark')
+        style = 'getComputedStyle(document.body)'
+        assert page.evaluate(f'{style}.backgroundColor') == 'rgb(24, 24, 27)'
+        assert page.evaluate(f'{style}.color') == 'rgb(228, 228, 231)'
+        for address in ('/', '/?q=a+red+ring', '/image/2?q=a+red+ring', '/pair/7'):
+            page.goto(f'http://127.0.0.1:{port}{address}')
+            assert page.evaluate('document.documentElement.scrollWidth') == 400, address
         type_query(page, 'dog ' * 2500)
         assert page.get_by_role('alert').inner_text() == 'the caption has 10,000 characters; give at most 1,000'
         page.goto(f'http://127.0.0.1:{scan_port}/image/2?q=a+red+ring')

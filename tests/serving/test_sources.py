@@ -159,11 +159,11 @@ def test_the_page_of_a_photo_shows_it(folder):
     pictures = source.pictures(['a.JPG', 'b.png', 'deep/c.png'])
     rest = [pictures['a.JPG'], pictures['deep/c.png']]
     for image, picture in (('b.png', pictures['b.png']), (outside, uri(thumbnail(outside), 'jpeg'))):
-        shown = Page(query.page(Answer(image, results, True, image), source))
+        shown = Page(query.page(Answer(image, results, True, image), source, 'jitm'))
         assert (shown.texts['h1'], shown.addresses) == ([image], [picture, *rest])
-        captions = Page(query.page(Answer(image, [Result('a cat', 0.5)], False, image), source))
+        captions = Page(query.page(Answer(image, [Result('a cat', 0.5)], False, image), source, 'jitm'))
         assert captions.addresses == [picture]
-    assert Page(query.page(Answer('a cat', results, True), source)).addresses == rest
+    assert Page(query.page(Answer('a cat', results, True), source, 'jitm')).addresses == rest
 
 
 def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
@@ -171,7 +171,7 @@ def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
     (folder / 'b.png').rename(folder / name)
     source = open_source(folder, RUN)
     found = Answer(name, [Result(name, 0.5)], True, name)
-    assert query.page(found, source).encode().count('1. ��[31m��ü.<wbr>png'.encode()) == 1
+    assert query.page(found, source, 'jitm').encode().count('1. ��[31m��ü.<wbr>png'.encode()) == 1
     assert _text(found) == '1    0.5000  ��[31m��ü.png'
 
 

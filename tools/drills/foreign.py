@@ -50,6 +50,7 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'encode --data_root': ('encode', '--config', 'config.py', '--out', 'new', '--data_root', FOLDER),
     'eval --workdir': ('eval', '--workdir', FOLDER),
     'eval --data_root': ('eval', '--workdir', 'run', '--data_root', FOLDER),
+    'eval --photos': ('eval', '--workdir', 'run', '--explain', '1', '--photos', f'{FOLDER}/config.json'),
     'eval --shortlist': ('eval', '--workdir', 'run', '--top_m', '10', '--shortlist', FOLDER),
     'explorer --workdir': ('explorer', '--workdir', FOLDER),
     'explorer --photos': ('explorer', '--workdir', 'run', '--photos', f'{FOLDER}/config.json'),

@@ -422,6 +422,7 @@ PAIR = {
     'image_id': 'a&b.jpg',
     'verdict': 'retrieved a&b.jpg, score 0.5',
 }
+NO_PICTURE = {}.get
 REPORT = {'data': 'f30k/test', 'workdir': 'runs/<x>', 'step': 7, 'pairs': [PAIR, PAIR | {'image': 0}]}
 HEADING = [PAIR['caption'], PAIR['verdict']]
 
@@ -449,7 +450,7 @@ def test_changed_words_are_underlined():
     words = explanations.lines(pair, color=True).split('\n')[2]
     assert words.count('\x1b[4;30;') == 1
     assert '\x1b[4;30;48;2;255;211;211m<b>\x1b[0m' in words
-    assert Page(explanations.page(REPORT | {'pairs': [pair]}, None)).texts('u') == ['<b>']
+    assert Page(explanations.page(REPORT | {'pairs': [pair]}, NO_PICTURE)).texts('u') == ['<b>']
 
 
 def test_long_captions_are_wrapped():
@@ -490,7 +491,7 @@ class Page(HTMLParser):
 def test_page_is_complete_and_self_contained():
     pixels = np.zeros((2, 3, 5, 3), np.uint8)
     pixels[1] = 200
-    page = Page(explanations.page(REPORT, pixels))
+    page = Page(explanations.page(REPORT, pixels.__getitem__))
     assert page.texts('h1') == page.texts('title') == ['Mismatched words: f30k/test']
     assert page.texts('footer') == ['runs/<x>, step 7']
     assert page.texts('p')[1:3] == HEADING
@@ -513,7 +514,7 @@ def test_page_is_complete_and_self_contained():
 def test_page_shows_the_right_image_of_a_wrong_retrieval():
     wrong = {'right': False, 'true_image': 1, 'true_image_id': 'b.jpg', 'image': 0}
     report = REPORT | {'pairs': [REPORT['pairs'][0] | wrong, REPORT['pairs'][0] | wrong | {'right': True}]}
-    page = Page(explanations.page(report, np.zeros((2, 3, 5, 3), np.uint8)))
+    page = Page(explanations.page(report, np.zeros((2, 3, 5, 3), np.uint8).__getitem__))
     images = [(attributes['alt'], attributes['class']) for tag, attributes in page.attributes if tag == 'img']
     assert images == [('a&b.jpg', 'small-pixels'), ('b.jpg', 'small-pixels right'), ('a&b.jpg', 'small-pixels')]
 
@@ -522,21 +523,23 @@ def test_page_escapes_captions_and_corrections():
     evil = '<script>alert("&")</script>'
     corrections = [evil] * len(PAIR['corrections'])
     pair = PAIR | {'caption': evil, 'verdict': evil, 'image_id': evil, 'corrections': corrections}
-    page = Page(explanations.page(REPORT | {'pairs': [pair], 'data': evil}, np.zeros((2, 3, 5, 3), np.uint8)))
+    page = Page(
+        explanations.page(REPORT | {'pairs': [pair], 'data': evil}, np.zeros((2, 3, 5, 3), np.uint8).__getitem__)
+    )
     assert 'script' not in {tag for tag, _ in page.attributes}
     assert page.texts('p')[1:3] == [evil, evil]
     assert evil in page.texts('ins')
 
 
 def test_page_without_pixels_has_no_images():
-    assert not [tag for tag, _ in Page(explanations.page(REPORT, None)).attributes if tag == 'img']
+    assert not [tag for tag, _ in Page(explanations.page(REPORT, NO_PICTURE)).attributes if tag == 'img']
 
 
 def test_page_replaces_older_files(explained, split, tmp_path):
     folder, path = OutputFolder(tmp_path, EVALUATION), tmp_path / 'explain'
     with folder.replacing('explain/00.png') as file:
         file.write(b'older')
-    assert explanations.write(explained, split.pixels, folder) == f'2 pairs explained in {path}'
+    assert explanations.write(explained, split.pixels.__getitem__, folder) == f'2 pairs explained in {path}'
     assert {file.name for file in path.iterdir()} == {'explain.json', 'explain.html'}
     assert json.loads((path / 'explain.json').read_text()) == explained
     page = Page((path / 'explain.html').read_text())
