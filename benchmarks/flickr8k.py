@@ -313,8 +313,11 @@ GROUPS = {
         'saf_selhn_first': Experiment(f'{ATTENTION["saf"]},selhn', {'epochs': 3}),
     },
     'temperatures': {
-        f'mean_softmax_t{percent:02}': Experiment('vse:mean,softmax', {'terms.ranking.temperature': percent / 100})
-        for percent in (2, 3, 7, 10, 15, 20)
+        **{
+            f'mean_softmax_t{percent:02}': Experiment('vse:mean,softmax', {'terms.ranking.temperature': percent / 100})
+            for percent in (2, 3, 7, 10, 15, 20)
+        },
+        'mean_softmax_learned': Experiment('vse:mean,softmax_learned'),
     },
     'methods': {
         **{system: Experiment(f'vsepp:{system}') for system in ('order0', 'orderpp')},

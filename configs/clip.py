@@ -85,8 +85,7 @@ def get_config(size: str, loss: str, data: str) -> ConfigDict:
     config.model = dict(name='clip.CLIP', **SIZE[size], initial_temperature=0.07)
     config.drop_last = True
     config.candidates.same_image = 'ignored'
-    # The temperature of softmax is learned.
-    common.rank_with(config, {key: value for key, value in common.LOSS[loss].items() if key != 'temperature'})
+    common.rank_with(config, common.LOSS['softmax_learned' if loss == 'softmax' else loss])
     schedule = SCHEDULE.get((size, data), SCHEDULE['other', data])
     config.epochs, config.batch_size = schedule['epochs'], schedule['batch_size']
     config.optimizer = dict(

@@ -107,6 +107,7 @@ LOSS = {
         loss='ranking.selective_hard_negative', margin=0.2, epsilon=0.01, weight=0.5, reduction='mean'
     ),
     'softmax': dict(loss='ranking.softmax_contrastive', temperature=0.05, weight=0.5, reduction='mean'),  # InfoNCE
+    'softmax_learned': dict(loss='ranking.softmax_contrastive', weight=0.5, reduction='mean'),  # CLIP
     'cmpm': dict(loss='ranking.projection_matching', temperature=0.1, reduction='mean'),
     'mpl': dict(loss='ranking.polynomial', margin=0.2, reduction='mean'),
     'sam': dict(loss='ranking.adaptive_margin'),

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-from jitm import processes
+from jitm import allocator, processes
 from jitm.runs import interrupt
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command, see `jitm.commands.cli.main`; signals count from the first line on."""
     with interrupt.watched():
+        allocator.keep_freed_memory()
         from jitm.commands import cli  # imports take seconds
 
         code = cli.main(argv)

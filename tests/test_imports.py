@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 LEVELS = [
     {'errors'},
     {'configs'},
-    {'types', 'metrics', 'place'},
+    {'types', 'metrics', 'place', 'allocator'},
     {'processes'},
     {'losses'},
     {'files', 'parallel', 'agreement'},

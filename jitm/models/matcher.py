@@ -1,14 +1,16 @@
 """The interface of all models, and dual encoders; `tiled` and `joint` have the other kinds."""
 
 import functools
+import math
 
 import chex
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.layers.linear import product
 from jitm.models import tiling
-from jitm.types import Images, TextFormat, Texts, TokenPredictions
+from jitm.types import Images, Temperature, TextFormat, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
 
@@ -104,6 +106,29 @@ class DualEncoder(Matcher):
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
         """Returns the size of a vector."""
         return self.vectors(images).shape[-1]
+
+
+class TemperatureEncoder(DualEncoder, kw_only=True):
+    """A dual encoder that can learn the temperature of its scores in a softmax (Radford et al., 2021).
+
+    Only the loss divides by the temperature: the ranks are the same, and margins apply to the scores themselves.
+
+    Attributes:
+      initial_temperature: 0.07 as published; its inverse is learned as a logarithm, `logit_scale`. None to learn none.
+    """
+
+    initial_temperature: Temperature | None = None
+
+    def setup(self):
+        """Creates the temperature."""
+        if self.initial_temperature is not None:
+            initial = nn.initializers.constant(-math.log(self.initial_temperature))
+            self.logit_scale = self.param('logit_scale', initial, ())
+
+    @property
+    def temperature(self) -> chex.Array | None:
+        """The learned temperature, float32 []; None if none is learned."""
+        return None if self.initial_temperature is None else jnp.exp(-self.logit_scale)
 
 
 def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:

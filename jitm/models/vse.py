@@ -17,7 +17,7 @@ from flax import linen as nn
 
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
-from jitm.models.matcher import DualEncoder, Matcher
+from jitm.models.matcher import Matcher, TemperatureEncoder
 from jitm.models.tiled import TiledMatcher
 from jitm.types import Count, Images, Texts
 
@@ -58,6 +58,7 @@ class PooledEncoders(Matcher):
 
     def setup(self):
         """Creates the poolings."""
+        super().setup()
         self.image_pool = make_pooling(self.image_pooling, 'image_pooling')
         self.text_pool = make_pooling(self.text_pooling, 'text_pooling')
 
@@ -75,7 +76,7 @@ class PooledEncoders(Matcher):
         return jnp.abs(embedding) if self.absolute else embedding
 
 
-class VSE(PooledEncoders, DualEncoder):
+class VSE(PooledEncoders, TemperatureEncoder):
     """VSE++ and what follows it: scores two pooled vectors by their inner product; see `PooledEncoders`."""
 
 

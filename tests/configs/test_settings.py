@@ -67,8 +67,8 @@ def test_settings_initialize_from_runs_of_settings():
         (
             'vse:fc,selhm,f30k',
             "the preset 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; take at most one word of "
-            'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax; '
-            'f30k | coco | f8k',
+            'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax | '
+            'softmax_learned; f30k | coco | f8k',
         ),
         ('vsrn:zzz', "the unknown word 'zzz'; take at most one word of each table: f30k | coco | f8k"),
         ('vse:fc,', "the unknown word ''"),

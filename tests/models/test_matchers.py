@@ -85,7 +85,8 @@ PIXELS = {'mean': (0.5, 0.4, 0.3), 'deviation': (0.3, 0.4, 0.5)}
 
 
 def make_clip(image):
-    return clip.CLIP(DIM, image, clip_text.CausalTransformer(VOCABULARY, DIM, max_length=12, **TOWER), 0.07)
+    text = clip_text.CausalTransformer(VOCABULARY, DIM, max_length=12, **TOWER)
+    return clip.CLIP(DIM, image, text, initial_temperature=0.07)
 
 
 RESNET = {'image_size': 32, 'blocks': (1, 1, 1, 1), 'stem_dim': 4, 'num_heads': 2, 'train_norm': True}

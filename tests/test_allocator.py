@@ -1,0 +1,21 @@
+"""The allocator keeps what it is told to keep."""
+
+import resource
+
+import numpy as np
+import pytest
+
+from jitm import allocator
+
+
+@pytest.mark.skipif(not hasattr(allocator.ctypes.CDLL(None), 'mallopt'), reason='needs glibc')
+def test_freed_memory_is_not_taken_anew():
+    allocator.keep_freed_memory()
+
+    def faults_of_a_large_array() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.ones(2**24, np.uint8)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    faults_of_a_large_array()
+    assert faults_of_a_large_array() < 100  # its pages are those of the array before
