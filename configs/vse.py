@@ -37,7 +37,7 @@ def get_config(model: str, loss: str, data: str) -> ConfigDict:
     if loss == 'sum_max':
         common.sum_first(config, epochs=1)
     if loss == 'softmax_learned':
-        config.model.initial_temperature = 0.07
+        config.model = dict(config.model.to_dict(), initial_temperature=0.07)
     config.optimizer.weight_decay = 0.01  # PyTorch's default
     common.set_schedule(config, epochs=20, learning_rate=5e-4, decay_epochs=20)  # the rate of the ablations is constant
     if model == 'rvsepp':

@@ -161,6 +161,7 @@ class Batch(struct.PyTreeNode):
       text_replaced: bool [B], whether it is the text that is replaced; optional.
       masked: K variants of each text, [B, K, L]; optional.
       caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; optional.
+      clean: bool [B], the pairs that `jitm.data.noise` left together; None without noise.
     """
 
     step: chex.Array
@@ -175,6 +176,7 @@ class Batch(struct.PyTreeNode):
     text_replaced: chex.Array | None = None
     masked: Masked | None = None
     caption_words: chex.Array | None = None
+    clean: chex.Array | None = None
 
 
 class Ranking(struct.PyTreeNode):
@@ -189,6 +191,7 @@ class Ranking(struct.PyTreeNode):
       offline_scores: float32 [Q], the score of each query with its mined negative; optional.
       offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
       temperature: float32 [], the temperature that the model learns; None for models that learn none.
+      clean: bool [Q], the queries whose pair noise left together, which only diagnostics read; None without noise.
     """
 
     scores: chex.Array
@@ -199,6 +202,7 @@ class Ranking(struct.PyTreeNode):
     offline_scores: chex.Array | None = None
     offline_pair_scores: chex.Array | None = None
     temperature: chex.Array | None = None
+    clean: chex.Array | None = None
 
     @classmethod
     def from_list(cls, scores: chex.Array, valid: chex.Array) -> 'Ranking':

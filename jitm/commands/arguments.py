@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from jitm import names
 from jitm.commands.unread import unread
 from jitm.config import FIRST, check_shared, flatten
-from jitm.data.load import PART_KEYS
+from jitm.data.load import TRAIN_KEYS
 from jitm.errors import UserError, did_you_mean
 from jitm.models.make import is_module
 from jitm.training.objective import TERM_KEYS
@@ -39,12 +39,12 @@ NAMED = {  # pattern of a key -> what its value names
     'members.*.model.name': MODEL,
     '*model.*.name': Named('jitm.layers', is_module),
     'optimizer.name': Named('jitm.training.optimizer'),
-    'data.source': Named('jitm.data', kept=PART_KEYS),
+    'data.source': Named('jitm.data', kept=TRAIN_KEYS),
     'candidates.source': Named('jitm.training.candidates'),
     'relevance.source': Named('jitm.data'),
     'scene_graphs.source': Named('jitm.data'),
 }
-OPTIONAL = {f'data.{key}' for key in PART_KEYS}  # keys that a config may lack
+OPTIONAL = {f'data.{key}' for key in TRAIN_KEYS}  # keys that a config may lack
 
 
 def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:

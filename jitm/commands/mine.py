@@ -37,7 +37,7 @@ def main(values: flags.FlagValues) -> None:
     parallel.use_all_cores()
     folder = Path(values.out)
     runs = [load_run(workdir, values.step) for workdir in values.workdir]
-    split = read_split(runs, values.split, values.data_root)
+    split = read_split(runs, values.split, values.data_root, noisy=True)
     with interruptible(folder):
         found = mine(
             runs,

@@ -1,37 +1,53 @@
 """The data that a config names: splits, the relevance of captions, and scene graphs."""
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jitm import names
 from jitm.config import bind, choose
+from jitm.data import noise
 from jitm.data.cider import Relevance
 from jitm.data.scene_graphs.grammar import CaptionGraph
 from jitm.data.splits import Split, sample_images
 from jitm.errors import UserError
 from jitm.hints import check_keys
 
-PART_KEYS = ('train_share', 'train_seed')  # of the section `data` with any source, optional: see `sample_images`
+# Optional keys of the section `data` with any source: arguments of what then changes the training split, in this order.
+CHANGES = {
+    sample_images: ('train_share', 'train_seed'),
+    noise.mix: ('noise_rate', 'noise_seed', 'noise_of'),
+    noise.read: ('noise_file',),
+}
+TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
 
 
-def load_split(data: Mapping[str, Any], split: str, root: str | None = None) -> Split:
+def load_split(data: Mapping[str, Any], split: str, root: str | None = None, noisy: bool = False) -> Split:
     """Loads a split of the data set of a config; of the training split the part that `train_share` names.
 
-    The arguments and errors are those of `load_whole`.
+    The other arguments and errors are those of `load_whole`.
+
+    Args:
+      noisy: Whether captions of the training split are moved as in training; for evaluation they are not.
     """
     whole = load_whole(data, split, root)
-    return take_part(whole, data) if split == 'train' else whole
+    return change_train(whole, data, noisy) if split == 'train' else whole
 
 
-def take_part(train: Split, data: Mapping[str, Any]) -> Split:
-    """Returns the part of a training split that the section `data` of a config names, all of it without a share.
+def change_train(train: Split, data: Mapping[str, Any], noisy: bool = True) -> Split:
+    """Returns the training split as the section `data` of a config changes it: a part of the images, moved captions.
 
     Raises:
-      UserError: If the share or the seed is out of its range.
+      UserError: If a key is out of its range, two keys name a noise, or a file of noise is of other data.
     """
-    part = {key: data[key] for key in PART_KEYS if key in data}
-    return bind(sample_images, part, where='data', later=('split',))(train) if part else train
+    if {'noise_rate', 'noise_file'} <= data.keys():
+        raise UserError("config keys 'data.noise_rate' and 'data.noise_file' both name a noise; give one")
+    for change, keys in CHANGES.items():
+        part = {key: data[key] for key in keys if key in data}
+        if part and (noisy or change is sample_images):
+            train = bind(change, part, where='data', later=('split',))(train)
+    return train
 
 
 def load_whole(data: Mapping[str, Any], split: str, root: str | None = None) -> Split:
@@ -52,7 +68,7 @@ def load_whole(data: Mapping[str, Any], split: str, root: str | None = None) -> 
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
         data = {**data, 'root': root}
     source, keywords = choose(data, 'source', where='data')
-    keywords = {key: value for key, value in keywords.items() if key not in PART_KEYS}
+    keywords = {key: value for key, value in keywords.items() if key not in TRAIN_KEYS}
     load = names.resolve('jitm.data', source, where='data.source')
     return bind(load, keywords, where='data', later=('split',))(split)
 

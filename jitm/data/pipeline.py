@@ -135,6 +135,7 @@ class Pipeline:
                 self._pairs(step, *(np.split(index, num_shards)[shard] for index in pairs), length) for pairs in offline
             )
             or None,
+            clean=None if self.split.clean is None else self.split.clean[rows],
         )
         if self.num_extra:
             extra_rows = np.split(extra, num_shards)[shard]

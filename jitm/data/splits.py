@@ -47,6 +47,8 @@ class Split:
       dataset: The name of the data set, such as `f30k`; '' if unknown.
       tags: The object tags of the I images, each in one string, '' for none; None if not known.
       encoded_by: The network that computed the regions, as JSON, see `jitm.inference.networks`; None if not known.
+      original_image_of_text: int32 [T], the image of each caption before `jitm.data.noise` moved some; None without
+        noise.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Split:
     dataset: str = ''
     tags: tuple[str, ...] | None = None
     encoded_by: Mapping[str, Any] | None = None
+    original_image_of_text: np.ndarray | None = None
 
     PER_IMAGE: ClassVar = ('image_ids', 'tags')  # the fields that are tuples
     PER_TEXT: ClassVar = ('captions',)
@@ -95,6 +98,12 @@ class Split:
         """SHA-256 of the ids of the images, of the captions and of their images, as hex."""
         text = json.dumps([self.image_ids, self.captions, self.image_of_text.tolist()])
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @functools.cached_property
+    def clean(self) -> np.ndarray | None:
+        """The captions that stand at their own image, bool [T]; None without noise."""
+        original = self.original_image_of_text
+        return None if original is None else original == self.image_of_text
 
     @property
     def feature_size(self) -> int | None:

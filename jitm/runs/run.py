@@ -164,13 +164,14 @@ def export_run(run: Run, folder: Path) -> None:
     hub.write_folder(folder, run.variables, described, card)
 
 
-def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None) -> Split:
+def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None, noisy: bool = False) -> Split:
     """Reads a split of the data set that all runs were trained on.
 
     Args:
       runs: Runs trained on the same data set.
       split_name: The name of the split, such as 'dev'.
       data_root: The data folder, if it has moved since training.
+      noisy: Whether captions of the training split are moved as in training.
 
     Returns:
       The split.
@@ -189,7 +190,7 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
                 f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
                 'runs that are evaluated together need the same'
             )
-    return load_split(data, split_name, data_root)
+    return load_split(data, split_name, data_root, noisy)
 
 
 def check_split(split: Split, run: Run) -> None:

@@ -28,10 +28,11 @@ def ranking_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], 
       epoch: int [].
 
     Returns:
-      The results of `gap_metrics`, `collapse_metrics` and `mined_metrics`, and for synthetic captions `generated/` and
-      the results of `difficulty`.
+      The results of `gap_metrics`, `collapse_metrics`, `mined_metrics` and `noise_metrics`, and for synthetic captions
+      `generated/` and the results of `difficulty`.
     """
     metrics = gap_metrics(rankings, hard_epsilon(terms)) | collapse_metrics(rankings, terms, epoch)
+    metrics |= noise_metrics(rankings, terms, epoch)
     metrics |= mined_metrics(rankings, offline_margin(terms))
     if GENERATED in rankings:
         metrics |= {f'{GENERATED}/{name}': value for name, value in difficulty(rankings[GENERATED]).items()}
@@ -94,6 +95,40 @@ def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, c
             active = margin + mined > hardest_positive(ranking.scores, ranking.positives)
             metrics[f'mined/{name}/harder'] = jnp.sum(harder) / jnp.maximum(jnp.sum(valid), 1)
             metrics[f'mined/{name}/active'] = jnp.mean(active)
+    return metrics
+
+
+def noise_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
+    """Compares the pairs that noise has mixed with the clean ones.
+
+    Args:
+      rankings: The rankings by name.
+      terms: An objective.
+      epoch: int [].
+
+    Returns:
+      For each direction, nothing without noise,
+      noise/DIRECTION/gradient: The share of mixed pairs in the gradient, by its absolute value at the score of each
+        pair. Above the rate of the noise a loss follows mixed pairs more than clean ones.
+      noise/DIRECTION/separation: The probability that a clean pair of the batch scores above a mixed one, ties as half:
+        the area under the ROC curve.
+    """
+    noisy = {way: ranking for way in DIRECTIONS if (ranking := rankings[way]).clean is not None}
+    metrics, terms = {}, ranking_terms(terms)
+
+    def loss(scores: Mapping[str, chex.Array]) -> chex.Array:
+        scored = {way: ranking.replace(scores=scores[way]) for way, ranking in noisy.items()}
+        return objective(terms, {**rankings, **scored}, epoch)[0]
+
+    gradients = jax.grad(loss)({way: ranking.scores for way, ranking in noisy.items()}) if noisy else {}
+    for way, ranking in noisy.items():
+        of_pairs = jnp.sum(jnp.where(ranking.positives, jnp.abs(gradients[way]), 0), axis=1)
+        mixed_share = jnp.sum(jnp.where(ranking.clean, 0, of_pairs)) / jnp.maximum(jnp.sum(of_pairs), 1e-30)
+        scores = hardest_positive(ranking.scores, ranking.positives)
+        both = ranking.clean[:, None] & ~ranking.clean
+        above = (jnp.sign(scores[:, None] - scores) + 1) / 2
+        separation = jnp.sum(jnp.where(both, above, 0)) / jnp.maximum(jnp.sum(both), 1)
+        metrics |= {f'noise/{way}/gradient': mixed_share, f'noise/{way}/separation': separation}
     return metrics
 
 

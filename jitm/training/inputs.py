@@ -10,8 +10,9 @@ import numpy as np
 
 from jitm.config import bind, choose
 from jitm.data import candidates as candidates_lib
+from jitm.data import noise
 from jitm.data.augmentation import Augmentation
-from jitm.data.load import load_relevance, load_scene_graphs, load_split, load_whole, take_part
+from jitm.data.load import change_train, load_relevance, load_scene_graphs, load_split, load_whole
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
@@ -82,7 +83,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     """
     # The splits.
     whole = load_whole(config['data'], 'train')
-    train = take_part(whole, config['data'])
+    train = change_train(whole, config['data'])
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
     validation = load_split(config['data'], config['evaluation']['split'])
@@ -111,7 +112,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
         vocabulary=vocabulary,
         train_tokens=tokens[0],
         validation_tokens=tokens[1],
-        warnings=tuple(itertools.chain(*warnings)),
+        warnings=(*itertools.chain(*warnings), *(() if train.clean is None else (noise.describe(train),))),
     )
 
 

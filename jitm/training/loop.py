@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from jitm import agreement, metrics, parallel
 from jitm import config as config_lib
-from jitm.data.splits import as_recorded
+from jitm.data.splits import Split, as_recorded
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
@@ -73,6 +74,13 @@ def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
     if parallel.is_primary() and not (path.exists() and path.read_bytes() == text):
         with replacing(path) as file:
             file.write(text)
+
+
+def _write_noise(train: Split, workdir: Path) -> None:
+    """Writes `noise.npy`, the image of each training caption as noise moved it; nothing without noise."""
+    if parallel.is_primary() and train.clean is not None:
+        with replacing(workdir / 'noise.npy') as file:
+            np.save(file, train.image_of_text.astype(np.int64))
 
 
 def _describe(setup: Setup) -> dict[str, Any]:
@@ -170,6 +178,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     with claim(workdir) as folder, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         started = (workdir / 'config.json').exists()
         if not started:
+            _write_noise(setup.data.train, workdir)
             _write_config(config, workdir)
         # Restore or initialize the state, and bring the files of the run in line with it.
         state, run, restored = _start(setup, checkpoints, workdir)

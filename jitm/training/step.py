@@ -87,6 +87,7 @@ def train_step(
     epoch, key = state.step // steps_per_epoch, jax.random.fold_in(jax.random.key(seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
+    clean = collectives.all_gather(batch.clean)
     learned_from = {other for member in trained.values() for other in member.learn_from}
 
     # Choose the candidates of each trained model, and score those of its anchors, without gradient.
@@ -106,6 +107,8 @@ def train_step(
             variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
             scored = score(member.model, variables, sources=sources, batch=batch, chosen=chosen[name], key=keys[name])
             rankings[name], token_losses[name], batch_stats[name] = scored
+            if clean is not None:
+                rankings[name] |= {way: of_clean_pairs(rankings[name][way], clean) for way in DIRECTIONS}
         constants = anchors | jax.lax.stop_gradient(rankings)
         rankings = {
             name: with_anchors(rankings[name], [constants[anchor] for anchor in member.learn_from])
@@ -196,6 +199,11 @@ def score_as_anchor(model: Matcher, variables: chex.ArrayTree, sources: Sequence
         return rankings
 
     return model.apply(variables, method=score_all)
+
+
+def of_clean_pairs(ranking: Ranking, clean: chex.Array) -> Ranking:
+    """Returns a ranking that knows which of its queries are of clean pairs, given those of the global batch."""
+    return ranking.replace(clean=jnp.repeat(clean, len(ranking.scores) // len(clean)))
 
 
 def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:

@@ -1,0 +1,93 @@
+"""Noisy correspondence: training captions that stand at other images (Huang et al., 2021).
+
+Published noise is an array with the image of each pair. In one kind the captions are moved one by one (NCR), in the
+other all captions of an image together (DECL, RCL), which is harder, since the wrong pairs agree with each other.
+"""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+from jitm.data.arrays import INTEGERS, open_npy
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.types import Index, Share
+
+MOVED = ('captions', 'images')  # one by one, or all captions of an image together
+
+
+def mix(split: Split, *, noise_rate: Share, noise_seed: Index = 0, noise_of: Literal[*MOVED] = 'captions') -> Split:
+    """Moves a share of the captions to other images, by the published recipe.
+
+    With the seeds 96 (rates 0.2, 0.4, 0.6) and 34 (0.5), `captions` gives the published files of Flickr30K.
+
+    Args:
+      split: The training split.
+      noise_rate: The share of the captions, or of the images, that are shuffled.
+      noise_seed: The seed of the shuffle.
+      noise_of: Whether 'captions' are moved one by one, or all captions of 'images' together.
+
+    Returns:
+      The split; every image has as many captions as before if their number is the same for all.
+    """
+    rng = np.random.RandomState(noise_seed)  # the legacy generator, as published
+    if noise_of == 'captions':
+        return _mixed(split, _shuffle_some(split.image_of_text.astype(np.int64), noise_rate, rng))
+    return _mixed(split, _shuffle_some(np.arange(split.num_images), noise_rate, rng)[split.image_of_text])
+
+
+def read(split: Split, *, noise_file: str) -> Split:
+    """Moves captions as a published file says.
+
+    Args:
+      split: The training split.
+      noise_file: The path of an integer `.npy` file with an image for each caption [T] (NCR, BiCro), or for each image
+        [I], whose captions it takes (DECL, RCL).
+
+    Raises:
+      UserError: If it cannot be read, or is of other data.
+    """
+    array = open_npy(noise_file, INTEGERS)
+    if array.shape not in ((split.num_texts,), (split.num_images,)):
+        raise UserError(
+            f'{noise_file} has shape {array.shape}: the noise of {split.name} has one number for each of its '
+            f'{split.num_texts} captions or {split.num_images} images'
+        )
+    if array.min() < 0 or array.max() >= split.num_images:
+        raise UserError(
+            f'{noise_file} has numbers from {array.min()} to {array.max()}: {split.name} has the images 0 to '
+            f'{split.num_images - 1}, so the file is of other data'
+        )
+    images = np.asarray(array if len(array) == split.num_texts else array[split.image_of_text])
+    if len(missing := np.setdiff1d(split.image_of_text, images)):
+        raise UserError(f'{noise_file} leaves image {missing[0]} of {split.name} no caption: every image needs one')
+    return _mixed(split, images)
+
+
+def describe(split: Split) -> str:
+    """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it hits."""
+    original, wrong = split.original_image_of_text, ~split.clean
+    together = len(np.unique(np.stack([original, split.image_of_text]), axis=1).T) == len(np.unique(original))
+    how = 'all captions of an image together' if together else 'captions one by one'
+    images = np.bincount(original[wrong], minlength=split.num_images) > 0
+    return (
+        f'{split.name} has noise that moved {how}: {100 * wrong.mean():.2f} % of the pairs are wrong, and '
+        f'{100 * images.mean():.2f} % of the images have lost a caption'
+    )
+
+
+def _shuffle_some(values: np.ndarray, rate: float, rng: np.random.RandomState) -> np.ndarray:
+    """Shuffles a share of the values among themselves."""
+    rows = np.arange(len(values))
+    rng.shuffle(rows)
+    rows = rows[: int(rate * len(values))]
+    moved = values[rows]
+    rng.shuffle(moved)
+    values = values.copy()
+    values[rows] = moved
+    return values
+
+
+def _mixed(split: Split, images: np.ndarray) -> Split:
+    return dataclasses.replace(split, image_of_text=images.astype(np.int32), original_image_of_text=split.image_of_text)
