@@ -41,6 +41,10 @@ def get_config() -> ml_collections.ConfigDict:
     # arguments, dict(source='cider.from_captions') or dict(source='cider.from_file', path=a .npy of [images, texts]).
     config.relevance = dict(source='')  # '' for none
 
+    # How far each training pair is believed to belong together, for losses with `labels`: a class of
+    # jitm.training.labels and its arguments, such as dict(source='MovingAverage', warm_up_epochs=2, ...).
+    config.labels = dict(source='')  # '' for none
+
     # Mined negatives, for losses with `offline_scores`.
     config.offline = dict(
         path='',  # the folder that `jitm mine` wrote; '' for none

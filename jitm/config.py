@@ -34,7 +34,7 @@ REMOVED = {  # a section, or the function or class that it names -> keys that it
     'distillation.rank_distillation': {'length': 4},
 }
 ADDED = {  # a section -> keys that earlier versions lacked, and their defaults
-    **{section: {'precision': 'high'} for section in ('', 'stages.first')},
+    **{section: {'precision': 'high', 'labels': {'source': ''}} for section in ('', 'stages.first')},
     **{section: {'precision': 'highest'} for section in ('evaluation', 'stages.first.evaluation')},
 }
 ADDED_TO = {'in_batch': {'num_negatives': None}}  # the source of a section -> the same
@@ -87,6 +87,7 @@ class StageConfig(TypedDict):
     vocabulary: VocabularyKeys
     augmentation: dict
     relevance: dict
+    labels: dict
     offline: dict
     model: dict
     initialize: dict[str, str]
@@ -276,7 +277,13 @@ def _with_current_keys(section: Mapping[str, Any], workdir: Any, where: str = ''
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flattened config without the keys that cannot affect training: `run` and the paths of files."""
-    irrelevant = ('data.root', 'vocabulary.path', 'relevance.path', 'offline.path')  # the contents are compared instead
+    irrelevant = (
+        'data.root',
+        'vocabulary.path',
+        'relevance.path',
+        'offline.path',
+        'data.noise_file',
+    )  # the contents are compared instead
     return {
         key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
     }

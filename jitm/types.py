@@ -162,6 +162,7 @@ class Batch(struct.PyTreeNode):
       masked: K variants of each text, [B, K, L]; optional.
       caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; optional.
       clean: bool [B], the pairs that `jitm.data.noise` left together; None without noise.
+      text_index: int32 [B], the row of each pair's text in its split.
     """
 
     step: chex.Array
@@ -177,6 +178,7 @@ class Batch(struct.PyTreeNode):
     masked: Masked | None = None
     caption_words: chex.Array | None = None
     clean: chex.Array | None = None
+    text_index: chex.Array | None = None
 
 
 class Ranking(struct.PyTreeNode):
@@ -191,6 +193,8 @@ class Ranking(struct.PyTreeNode):
       offline_scores: float32 [Q], the score of each query with its mined negative; optional.
       offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
       temperature: float32 [], the temperature that the model learns; None for models that learn none.
+      relevance: float32 [Q, C], how relevant each candidate is for each query; None without a relevance.
+      labels: float32 [Q], how far the pair of each query is believed to belong together, in [0, 1]; optional.
       clean: bool [Q], the queries whose pair noise left together, which only diagnostics read; None without noise.
     """
 
@@ -202,6 +206,8 @@ class Ranking(struct.PyTreeNode):
     offline_scores: chex.Array | None = None
     offline_pair_scores: chex.Array | None = None
     temperature: chex.Array | None = None
+    relevance: chex.Array | None = None
+    labels: chex.Array | None = None
     clean: chex.Array | None = None
 
     @classmethod

@@ -41,6 +41,7 @@ NAMED = {  # pattern of a key -> what its value names
     'optimizer.name': Named('jitm.training.optimizer'),
     'data.source': Named('jitm.data', kept=TRAIN_KEYS),
     'candidates.source': Named('jitm.training.candidates'),
+    'labels.source': Named('jitm.training.labels'),
     'relevance.source': Named('jitm.data'),
     'scene_graphs.source': Named('jitm.data'),
 }

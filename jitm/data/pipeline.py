@@ -136,6 +136,7 @@ class Pipeline:
             )
             or None,
             clean=None if self.split.clean is None else self.split.clean[rows],
+            text_index=rows.astype(np.int32),
         )
         if self.num_extra:
             extra_rows = np.split(extra, num_shards)[shard]

@@ -68,7 +68,7 @@ def _rank_in_batch(
         relevance = relevance.repeat(views, axis=0).repeat(views, axis=1)
         for direction, phi in (('i2t', relevance), ('t2i', relevance.T)):
             margins = _relevance_margins(phi)
-            rankings[direction] = rankings[direction].replace(margins=margins)
+            rankings[direction] = rankings[direction].replace(margins=margins, relevance=phi)
     # Add the scores of mined negatives.
     for direction, (query_scores, pair_scores) in offline.items():
         rankings[direction] = rankings[direction].replace(offline_scores=query_scores, offline_pair_scores=pair_scores)

@@ -258,6 +258,8 @@ class _Loop:
                 return
             if stopping:
                 raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command resumes it')
+            if setup.pair_hinges and step % setup.pipeline.steps_per_epoch == 0:
+                state = self._split(state, step)
             # Take the next batch and a step.
             start_of_wait = time.perf_counter()
             batch = next(batches)
@@ -265,6 +267,21 @@ class _Loop:
             state, values = self._step(state, batch)
             self._logs.pace.step = step + 1
             self._log(state, step + 1, values)
+
+    def _split(self, state: TrainState, start: int) -> TrainState:
+        """Tells clean pairs from others before an epoch; repeated by a run that resumes there, with the same result."""
+        setup, steps = self._setup, self._setup.pipeline.steps_per_epoch
+        if start // steps < setup.labels.warm_up_epochs:
+            return state
+        found = []
+        with self._logs.pace.doing('evaluating the training pairs'):
+            for step in range(start, start + steps):
+                state, hinges = setup.pair_hinges(state, parallel.put_batch(setup.make_batch(step)))
+                found.append(jax.device_get(hinges))
+        rows = np.concatenate([setup.pipeline.text_index(step) for step in range(start, start + steps)])
+        hinges = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        stored = setup.labels.split(jax.device_get(state.labels), rows, hinges)
+        return state.replace(labels=parallel.put_everywhere(stored))
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
         """Takes a step; one that compiles, for a new length of the captions, prints so unless the last was fast."""

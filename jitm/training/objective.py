@@ -26,6 +26,8 @@ INPUTS = {
     'offline_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'margins': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
+    'relevance': "set relevance.source, such as 'cider.from_file', and candidates.source to 'in_batch'",
+    'labels': "set labels.source, such as to 'MovingAverage'",
     'temperature': 'set it, or take a model that learns it, from model.initial_temperature',
 }
 # Predictions that need more than a model -> the config key with which they are computed.

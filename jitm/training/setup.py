@@ -20,11 +20,12 @@ from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import make_model, member_model, model_keys, own_names
 from jitm.models.matcher import Matcher
 from jitm.training.inputs import Data, load_data, make_augmentation, make_pipeline
+from jitm.training.labels import Labels
 from jitm.training.members import Frozen, Member, copy_members, init_members, make_members
 from jitm.training.objective import INPUTS, Term, ranking_terms
 from jitm.training.optimizer import frozen_modules
-from jitm.training.sources import check_candidates, make_objective
-from jitm.training.step import Source, TrainState, terms_of, train_step
+from jitm.training.sources import check_candidates, make_labels, make_objective
+from jitm.training.step import Source, TrainState, pair_hinges, terms_of, train_step
 from jitm.training.weights import check_initialize, load_weights
 from jitm.types import Batch
 
@@ -43,6 +44,8 @@ class Setup:
       init_members: The compiled function `(images, texts) -> states of the members`.
       train_step: The function `(state, batch) -> (state, metrics)`, compiled for all devices.
       schedule: The learning rate by step, compiled.
+      pair_hinges: The function `(state, batch) -> (state, hinges of the pairs)`, compiled likewise, if labels split.
+      labels: How the labels of pairs are learned; None for losses without.
       weights: The values of each member that replace randomly initialized ones.
       warnings: The settings that are allowed but suspicious.
     """
@@ -54,6 +57,8 @@ class Setup:
     init_members: Callable
     train_step: Callable
     schedule: optax.Schedule
+    pair_hinges: Callable | None
+    labels: Labels | None
     weights: Mapping[str, Mapping[str, Replacements]]
     warnings: tuple[str, ...]
 
@@ -78,7 +83,9 @@ class Setup:
     def random_state(self) -> TrainState:
         """Makes a randomly initialized state before the first step."""
         batch = self.pipeline.one_pair()
-        return TrainState(jax.numpy.zeros((), jax.numpy.int32), self.init_members(batch.images, batch.texts))
+        trained = sorted(name for name, member in self.members.items() if member.trains)
+        labels = self.labels.init(trained, self.data.train.num_texts) if self.labels else {}
+        return TrainState(jax.numpy.zeros((), jax.numpy.int32), self.init_members(batch.images, batch.texts), labels)
 
 
 def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
@@ -97,6 +104,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     """
     # The objective, and where its inputs come from.
     terms, sources = make_objective(config)
+    labels = make_labels(config['labels'])
     parallel.check_batch_size(config['batch_size'])
     parallel.check_batch_size(sum(source.num_extra for source in sources), "config key 'candidates.num_extra'")
     augmentation = make_augmentation(config, terms)
@@ -117,7 +125,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
         check_members(config, members, terms)
 
         # The step. Its trace finds what a term or a model lacks.
-        init, step = compile_step(config, members, terms, sources, pipeline.steps_per_epoch)
+        init, step = compile_step(config, members, terms, sources, pipeline.steps_per_epoch, labels)
+        hinges = functools.partial(pair_hinges, members=members, sources=sources, labels=labels)
         setup = Setup(
             config=config,
             data=data,
@@ -126,6 +135,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
             init_members=init,
             train_step=step,
             schedule=jax.jit(schedule),
+            pair_hinges=parallel.data_parallel(hinges, config['precision']) if hasattr(labels, 'split') else None,
+            labels=labels,
             weights={},
             warnings=(*data.warnings, *unreached_terms(terms, config['epochs'])),
         )
@@ -144,10 +155,11 @@ def compile_step(
     terms: Mapping[str, Term],
     sources: Sequence[Source],
     steps_per_epoch: int,
+    labels: Labels | None = None,
 ) -> tuple[Callable, Callable]:
     """Returns `init_members` and `train_step` of `Setup`."""
     clock = {'seed': config['seed'], 'steps_per_epoch': steps_per_epoch, 'epochs': config['epochs']}
-    step = functools.partial(train_step, members=members, terms=terms, sources=sources, **clock)
+    step = functools.partial(train_step, members=members, terms=terms, sources=sources, labels=labels, **clock)
     init = jax.jit(functools.partial(init_members, members, config['seed']))
     return init, parallel.data_parallel(step, config['precision'])
 

@@ -9,8 +9,10 @@ from jitm.config import bind, choose
 from jitm.data.load import source_of
 from jitm.data.masking import Masking
 from jitm.errors import UserError, did_you_mean
+from jitm.hints import check_keys
 from jitm.synthesis.generator import Synthesis
 from jitm.training.generated import HEADS, MASKED, generate, generated_captions, masked_captions, matcher_predictions
+from jitm.training.labels import Labels
 from jitm.training.objective import GENERATED, Term, TokenTerm, make_terms, ranking_terms, token_terms
 from jitm.training.step import Source
 
@@ -142,13 +144,23 @@ def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
     return synthesis
 
 
+def make_labels(section: Mapping[str, Any]) -> Labels | None:
+    """Makes the way to learn the labels of pairs that a config's `labels` names; None for source ''."""
+    source, keywords = choose(section, 'source', where='labels')
+    if not source:
+        check_keys(keywords, (), where='labels')
+        return None
+    return bind(names.resolve('jitm.training.labels', source, where='labels.source'), keywords, where='labels')()
+
+
 def check_used(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
     """Raises a UserError if a config names data that no term reads; what a term lacks is found in its first step."""
     inputs = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
     predictions = {term.predictions for term in token_terms(terms).values()}
     generator, reads_generated = config['synthesis']['generator'], not predictions.isdisjoint(HEADS)
     readers = {
-        'relevance.source': ('margins' in inputs, 'a term with margins'),
+        'relevance.source': ({'margins', 'relevance'} & inputs, 'a term with margins'),
+        'labels.source': ('labels' in inputs, 'a term with labels'),
         'offline.path': (any(name.startswith('offline') for name in inputs), 'a term of mined negatives'),
         'synthesis.generator': (reads_generated or GENERATED in inputs, 'a term of these captions'),
         'masking.num_views': (generator or reads_generated or MASKED in predictions, 'a term of masked words'),

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jitm import collectives
+from jitm import collectives, parallel
 from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
+from jitm.training.labels import Labels, Stored, labelled
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import DIRECTIONS, RankingTerm, Term, objective
 from jitm.types import Batch, Ranking
@@ -46,10 +47,12 @@ class TrainState(struct.PyTreeNode):
     Attributes:
       step: int32 [], the number of steps done.
       members: The state of each member by name.
+      labels: What `Labels` store for each training pair; empty without.
     """
 
     step: chex.Array
     members: dict[str, MemberState]
+    labels: Stored = struct.field(default_factory=dict)
 
 
 def train_step(
@@ -62,6 +65,7 @@ def train_step(
     seed: int,
     steps_per_epoch: int,
     epochs: int,
+    labels: Labels | None = None,
 ) -> tuple[TrainState, dict[str, chex.Array]]:
     """Takes one step, within `parallel.data_parallel`.
 
@@ -77,6 +81,7 @@ def train_step(
       seed: The seed of dropout and sampling.
       steps_per_epoch: The number of steps of an epoch, which decides which terms are active.
       epochs: The number of epochs of the run.
+      labels: How the labels of pairs are learned; None for losses without.
 
     Returns:
       The state after the step, and metrics: `NAME/METRIC` of each model, and `finite`.
@@ -87,7 +92,7 @@ def train_step(
     epoch, key = state.step // steps_per_epoch, jax.random.fold_in(jax.random.key(seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
-    clean = collectives.all_gather(batch.clean)
+    clean, rows = collectives.all_gather((batch.clean, batch.text_index))
     learned_from = {other for member in trained.values() for other in member.learn_from}
 
     # Choose the candidates of each trained model, and score those of its anchors, without gradient.
@@ -100,6 +105,12 @@ def train_step(
         name: score_as_anchor(*models[name], sources, batch) for name in members if name in learned_from - set(trained)
     }
 
+    believed = {}
+    if labels:
+        believed = labels.of_batch(
+            state.labels, rows, epoch, lambda name: score_as_anchor(*models[name], sources, batch)
+        )
+
     def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
         # Score the candidates; the scores of other models are constants.
         rankings, token_losses, batch_stats = {}, {}, {}
@@ -107,8 +118,11 @@ def train_step(
             variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
             scored = score(member.model, variables, sources=sources, batch=batch, chosen=chosen[name], key=keys[name])
             rankings[name], token_losses[name], batch_stats[name] = scored
-            if clean is not None:
-                rankings[name] |= {way: of_clean_pairs(rankings[name][way], clean) for way in DIRECTIONS}
+            for way in DIRECTIONS:
+                if believed:
+                    rankings[name][way] = labelled(rankings[name][way], believed[name])
+                if clean is not None:
+                    rankings[name][way] = of_clean_pairs(rankings[name][way], clean)
         constants = anchors | jax.lax.stop_gradient(rankings)
         rankings = {
             name: with_anchors(rankings[name], [constants[anchor] for anchor in member.learn_from])
@@ -146,8 +160,22 @@ def train_step(
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
     # A state that was not updated no longer stands at the batch's step, so it stays unchanged from then on.
     proceed = finite & (batch.step == state.step)
-    new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members})
+    stored = labels.after_batch(state.labels, rows, believed, rankings) if labels else {}
+    new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, stored)
     return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state), metrics | {'finite': finite}
+
+
+def pair_hinges(
+    state: TrainState, batch: Batch, *, members: Mapping[str, Member], sources: Sequence[Source], labels: Labels
+) -> tuple[TrainState, dict[str, chex.Array]]:
+    """Returns the state, and the `hinges` of the global batch in evaluation mode for each trained model."""
+    pairs = len(batch.text_index) * jax.lax.axis_size(parallel.AXIS)
+    hinges = {}
+    for name, member in members.items():
+        if member.trains:
+            rankings = score_as_anchor(member.model, state.members[name].variables, sources, batch)
+            hinges[name] = labels.hinges(rankings, pairs)
+    return state, hinges
 
 
 def score(

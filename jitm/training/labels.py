@@ -1,0 +1,236 @@
+"""Labels of training pairs: how far each is believed to belong together, learned while training with noisy captions.
+
+A public class is a way to learn them, which a config names in the section `labels`. What it stores for each pair of the
+training split is a part of the training state, so that a resumed run continues exactly.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitm.errors import UserError
+from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mean
+from jitm.training.objective import DIRECTIONS
+from jitm.types import Index, Margin, Probability, Ranking, Temperature
+
+ITERATIONS, TOLERANCE, LEAST_VARIANCE = 10, 1e-2, 5e-4  # of the mixture, as released for NCR
+CLEAN = 0.5  # the posterior above which NCR calls a pair clean
+
+Stored = Mapping[str, dict[str, chex.Array]]  # model -> what is stored for it, by name, [T]
+Evaluate = Callable[[str], Mapping[str, Ranking]]  # model -> its rankings of the global batch in evaluation mode
+
+
+class PairLabels(NamedTuple):
+    """What is believed of the pairs of the global batch.
+
+    Attributes:
+      labels: float32 [B], in [0, 1].
+      groups: int32 [B]; pairs of different groups are not compared, and pairs of group -1 have no loss.
+    """
+
+    labels: chex.Array
+    groups: chex.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MovingAverage:
+    """CRCL (Qin et al., 2023, released): a label is a moving average of the probability of its pair in the batch.
+
+    The released code starts the network anew several times, and keeps the labels; here it trains once.
+
+    Attributes:
+      warm_up_epochs: The epochs in which all labels are 1.
+      momentum: The weight of the former label.
+      minimum: Labels below this are 0.
+      temperature: The temperature of the softmax that gives the probability.
+    """
+
+    warm_up_epochs: Index = 2
+    momentum: Probability = 0.8
+    minimum: Probability = 0.1
+    temperature: Temperature = 0.05
+
+    def init(self, names: Sequence[str], num_pairs: int) -> Stored:
+        """Returns labels and probabilities of 1 for each model that trains."""
+        return {name: {key: jnp.ones(num_pairs) for key in ('label', 'probability')} for name in names}
+
+    def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
+        """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
+        del evaluate
+        believed = {}
+        for name, values in stored.items():
+            average = self.momentum * values['label'][rows] + (1 - self.momentum) * values['probability'][rows]
+            labels = jnp.where(average < self.minimum, 0, average)
+            labels = jnp.where(epoch < self.warm_up_epochs, 1, labels)
+            believed[name] = PairLabels(labels, jnp.zeros(len(rows), jnp.int32))
+        return believed
+
+    def after_batch(
+        self,
+        stored: Stored,
+        rows: chex.Array,
+        believed: Mapping[str, PairLabels],
+        rankings: Mapping[str, Mapping[str, Ranking]],
+    ) -> Stored:
+        """Returns what is stored after a batch, from the rankings of each model in training."""
+        updated = {}
+        for name, values in stored.items():
+            both = [self._probability(rankings[name][way], len(rows)) for way in DIRECTIONS]
+            new = {'label': believed[name].labels, 'probability': sum(both) / len(both)}
+            updated[name] = {key: values[key].at[rows].set(new[key]) for key in values}
+        return updated
+
+    def _probability(self, ranking: Ranking, pairs: int) -> chex.Array:
+        """Returns the probability of the positive of each pair, the mean over its views: [B]."""
+        valid = ranking.positives.any(axis=1) & ranking.negatives.any(axis=1)
+        logs = masked_log_softmax(ranking.scores / self.temperature, ranking.positives | ranking.negatives, valid)
+        return jnp.exp(hardest_positive(logs, ranking.positives)).reshape(pairs, -1).mean(axis=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CoTeaching:
+    """NCR (Huang et al., 2021): two models, each of which tells the other which pairs are clean.
+
+    Before each epoch from `warm_up_epochs` on, both models evaluate the pairs of the epoch, batch by batch. A mixture
+    of two normal distributions is fitted to the hinges of the pairs; the posterior w of the component of lower mean is
+    how clean a pair is for the other model. The label of a clean pair is w + (1 - w) q with its own prediction q, that
+    of another pair the mean of both predictions.
+
+    The released code trains with clean and with other pairs in turn, in batches of 128 of each; here a batch has both,
+    which are not compared with each other, and takes one step. There q is scaled within a batch of one kind, here
+    within the batch.
+
+    Attributes:
+      warm_up_epochs: The epochs in which all labels are 1.
+      noisy_epoch: The first epoch in which pairs that are not clean have a loss.
+      margin: The margin of the hinges that the labels are made of.
+    """
+
+    warm_up_epochs: Index
+    noisy_epoch: Index
+    margin: Margin = 0.2
+
+    def init(self, names: Sequence[str], num_pairs: int) -> Stored:
+        """Returns a posterior of 1 of all pairs, for each of two models.
+
+        Raises:
+          UserError: If not two models train.
+        """
+        if len(names) != 2:
+            raise UserError(
+                f"'labels' is for two members that train, not {len(names)}: add one, or take another source"
+            )
+        return {name: {'clean': jnp.ones(num_pairs, bool), 'posterior': jnp.ones(num_pairs)} for name in names}
+
+    def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
+        """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
+        predicted = {name: self._predict(self.hinges(evaluate(name), len(rows))) for name in stored}
+        other = sum(predicted.values()) / len(predicted)
+        believed = {}
+        for name, values in stored.items():
+            clean, posterior = values['clean'][rows], values['posterior'][rows]
+            labels = jnp.where(clean, posterior + (1 - posterior) * predicted[name], other)
+            groups = jnp.where(clean, 0, jnp.where(epoch < self.noisy_epoch, -1, 1))
+            warming_up = epoch < self.warm_up_epochs
+            believed[name] = PairLabels(jnp.where(warming_up, 1, labels), jnp.where(warming_up, 0, groups))
+        return believed
+
+    def after_batch(
+        self,
+        stored: Stored,
+        rows: chex.Array,
+        believed: Mapping[str, PairLabels],
+        rankings: Mapping[str, Mapping[str, Ranking]],
+    ) -> Stored:
+        """Returns what is stored, which a batch does not change."""
+        del rows, believed, rankings
+        return stored
+
+    def hinges(self, rankings: Mapping[str, Ranking], pairs: int) -> chex.Array:
+        """Returns the mean hinge of each pair with the others, summed over directions, averaged over views: [B]."""
+
+        def mean_hinge(ranking: Ranking) -> chex.Array:
+            own = hardest_positive(ranking.scores, ranking.positives)[:, None]
+            return masked_mean(jnp.maximum(self.margin + ranking.scores - own, 0), ranking.negatives)
+
+        return sum(mean_hinge(rankings[way]) for way in DIRECTIONS).reshape(pairs, -1).mean(axis=1)
+
+    def _predict(self, hinges: chex.Array) -> chex.Array:
+        """Returns the q of each pair: its margin over the others, as a share of the largest tenth in the batch."""
+        margins = jnp.clip(self.margin - hinges / 2, 0, self.margin)
+        largest, _ = jax.lax.top_k(margins, len(margins) // 10 + 1)
+        return jnp.clip(margins / jnp.maximum(largest.mean(), 1e-6), 0, 1)
+
+    def split(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
+        """Returns what is stored before an epoch.
+
+        Args:
+          stored: What was stored.
+          rows: The rows of the pairs of the epoch in the training split, int [N].
+          hinges: Model -> the hinges of these pairs, float [N].
+        """
+        split = {}
+        for name, other in zip(hinges, [*hinges][::-1], strict=True):
+            posterior = clean_posterior(hinges[other])
+            # Where all pairs seem clean, a hundredth of them counts as not clean, as released.
+            threshold = CLEAN if posterior.min() <= CLEAN else np.sort(posterior)[len(posterior) // 100]
+            new = {'clean': posterior > threshold, 'posterior': posterior}
+            split[name] = {key: np.array(values) for key, values in stored[name].items()}
+            for key, values in new.items():
+                split[name][key][rows] = values
+        return split
+
+
+Labels = MovingAverage | CoTeaching
+
+
+def clean_posterior(losses: np.ndarray) -> np.ndarray:
+    """Returns the posterior of the component of lower mean in a mixture of two normal distributions.
+
+    The mixture is fitted by expectation maximization, from two clusters by k-means, after the losses are scaled to
+    [0, 1].
+
+    Args:
+      losses: float [N].
+
+    Returns:
+      float64 [N].
+    """
+    x = losses.astype(np.float64)
+    x = (x - x.min()) / max(np.ptp(x), 1e-12)
+    # Two clusters: in one dimension a threshold between their means.
+    high, threshold = x > 0.5, None
+    while high.any() and not high.all() and threshold != (threshold := (x[high].mean() + x[~high].mean()) / 2):
+        high = x > threshold
+    posterior = np.stack([~high, high]).astype(float)
+    # Expectation maximization.
+    bound = -np.inf
+    for _ in range(ITERATIONS):
+        total = posterior.sum(axis=1) + 1e-12
+        means = posterior @ x / total
+        variances = (posterior * np.square(x - means[:, None])).sum(axis=1) / total + LEAST_VARIANCE
+        scaled = np.square(x - means[:, None]) / variances[:, None] + np.log(2 * np.pi * variances)[:, None]
+        logs = np.log(total / len(x))[:, None] - scaled / 2
+        likelihood = np.logaddexp(*logs)
+        posterior = np.exp(logs - likelihood)
+        if abs(likelihood.mean() - bound) < TOLERANCE:
+            break
+        bound = likelihood.mean()
+    return posterior[np.argmin(means)]
+
+
+def labelled(ranking: Ranking, believed: PairLabels) -> Ranking:
+    """Returns a ranking of the batch with the labels of its queries, without comparisons of different groups."""
+    views = len(ranking.scores) // len(believed.labels)
+    labels, groups = (jnp.repeat(values, views) for values in believed)
+    alike = groups[:, None] == groups
+    return ranking.replace(
+        labels=labels,
+        positives=ranking.positives & (groups >= 0)[:, None],
+        negatives=ranking.negatives & alike,
+    )
