@@ -141,6 +141,14 @@ CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and wor
     'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
     'softmax': LOSS['softmax'],
 }
+NOISY = {  # word -> loss for captions that may stand at the wrong image
+    'rcl': dict(loss='noisy.complementary_contrastive', temperature=0.05, complement='log', reduction='mean'),
+    'crcl': dict(loss='noisy.active_complementary', temperature=0.05, complementary_weight=5.0, reduction='mean'),
+    'ncr': dict(loss='noisy.soft_margin', margin=0.2),
+    'decl': dict(loss='noisy.evidential', temperature=0.1, divergence_weight=0.1, reduction='mean'),
+    'mean': dict(loss='ranking.mean_of_hinges', margin=0.2),  # as NCR warms up
+    'ladder': dict(loss='noisy.ladder', margins=(0.2, 0.01), thresholds=(0.63,), ladder_weight=0.25),
+}
 
 
 def term(loss: dict, **changes: object) -> dict:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from jitm.configs import aoq, clip, common, dbl, load, oscar, uniter, vsepp
+from jitm.configs import aoq, clip, common, dbl, load, noisy, oscar, uniter, vsepp
 
 F8K = common.precomp('data/f8k_precomp')
 BOXES = {  # fewer images for validation, since each pair needs its own pass
@@ -157,6 +157,15 @@ def _dbl(network: str, loss: str, scenario: str, data: str) -> ConfigDict:
         common.rank_with(config, common.LOSS['max'])
     momentum = round(1 - 0.0096 / config.epochs, 4)  # the average moves as far in the whole run as in the published one
     return dbl.train(config, network, loss, scenario, data, momentum)
+
+
+@variants('noisy', 'f8k')
+def _noisy(network: str, method: str, data: str) -> ConfigDict:
+    """Warms up for a quarter of the epochs."""
+    module, words = noisy.NETWORK[network]
+    config = module.get_config(f'{words},{data}'.strip(','))
+    noisy.learn(config, method, warm_up=config.epochs // 4)
+    return config
 
 
 @variants('clip', 'f8k', 'scenes')

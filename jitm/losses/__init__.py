@@ -12,6 +12,7 @@ from jitm.losses.distillation import (
     self_distillation,
     similarity_preserving,
 )
+from jitm.losses.noisy import active_complementary, complementary_contrastive, evidential, ladder, soft_margin
 from jitm.losses.offline import adaptive_offline_quintuplet, offline_quintuplet, offline_triplet, online_quintuplet
 from jitm.losses.ranking import (
     adaptive_margin,
@@ -31,9 +32,13 @@ from jitm.losses.tokens import captioning, masked_language_modeling, word_correc
 __all__ = [
     'absolute_max',
     'absolute_sum',
+    'active_complementary',
     'adaptive_margin',
     'adaptive_offline_quintuplet',
     'captioning',
+    'complementary_contrastive',
+    'evidential',
+    'ladder',
     'masked_language_modeling',
     'matching_cross_entropy',
     'max_of_hinges',
@@ -53,6 +58,7 @@ __all__ = [
     'self_distillation',
     'semi_hard_hinge',
     'similarity_preserving',
+    'soft_margin',
     'softmax_contrastive',
     'sum_of_hinges',
     'word_correction',

@@ -125,7 +125,7 @@ def ladder(
     relevance: Scores,
     margins: Sequence[Margin] = (0.2, 0.01),
     thresholds: Sequence[Probability] = (0.63,),
-    weight: NotNegative = 0.25,
+    ladder_weight: NotNegative = 0.25,
 ) -> PerQuery:
     """Ladder loss (Zhou et al., 2020): `max_of_hinges`, and a hinge between two groups of candidates per threshold.
 
@@ -137,7 +137,7 @@ def ladder(
       relevance: [Q, C], such as the similarity of the captions of query and candidate, in [0, 1].
       margins: The margin of `max_of_hinges`, and that of each threshold.
       thresholds: The thresholds of the relevance.
-      weight: The factor of each hinge of a threshold.
+      ladder_weight: The factor of each hinge of a threshold.
 
     Published: sum; margins 0.2 and 0.01, threshold 0.63, weight 0.25.
     """
@@ -146,5 +146,5 @@ def ladder(
     loss = max_of_hinges(scores, positives, negatives, margin=margins[0])
     for margin, threshold in zip(margins[1:], thresholds, strict=True):
         related = positives | (negatives & (relevance >= threshold))
-        loss += weight * max_of_hinges(scores, related, negatives & ~related, margin=margin)
+        loss += ladder_weight * max_of_hinges(scores, related, negatives & ~related, margin=margin)
     return loss
