@@ -164,13 +164,13 @@ def finished(tmp_path_factory) -> Path:
 COMPILED, compile_step = {}, setup_lib.compile_step
 
 
-def compile_once(config, members, terms, sources, steps_per_epoch):
+def compile_once(config, members, terms, sources, steps_per_epoch, labels=None):
     """`compile_step`, which shares its functions with equal configs: each is traced once per process."""
     models = {name: repr(member.model) for name, member in members.items()}
     parts = config_lib.training_relevant(config), models, steps_per_epoch, jax.device_count()
     key = json.dumps(parts, sort_keys=True)
     if key not in COMPILED:
-        COMPILED[key] = compile_step(config, members, terms, sources, steps_per_epoch)
+        COMPILED[key] = compile_step(config, members, terms, sources, steps_per_epoch, labels)
     return COMPILED[key]
 
 

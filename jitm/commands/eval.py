@@ -37,7 +37,9 @@ FLAGS = {
     'workdir': shared.texts('A run directory; repeat the flag to evaluate an ensemble.'),
     **shared.common('split'),
     'folds': shared.count('Average over this many folds of the images.', 1),
-    **shared.common('step', 'member', 'data_root'),
+    **shared.common('step'),
+    'member': shared.words('The models of `members` to load and average; the validated one if not given.', []),
+    **shared.common('data_root'),
     'shortlist': shared.texts('A run that selects the pairs to score; repeat the flag for an ensemble.', []),
     'top_m': shared.number('Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT)),
     'save_sims': shared.switch('Write sims.npy, float32 [images, captions], and image_of_text.npy.'),
@@ -106,13 +108,14 @@ def _print_report(report: Mapping[str, Any]) -> None:
 def main(values: flags.FlagValues) -> None:
     """Prints the metrics and writes the report."""
     parallel.use_all_cores()
+    members = values.member or [None]
     folder = shared.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
     options, finished = ScoringOptions(values.dtype, values.memory_mb, values.precision), FinishedBlocks(folder)
     busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
     explained = explanation = compared = None
     with interruptible(finished.path), contextlib.ExitStack() as stack:
         # Everything that can be wrong is found before the first score.
-        runs = [load_run(workdir, values.step, values.member) for workdir in values.workdir]
+        runs = [load_run(workdir, values.step, member) for workdir in values.workdir for member in members]
         shortlist = _load_shortlist(values)
         if values.explain:
             for module in ('jinja2', 'matplotlib'):

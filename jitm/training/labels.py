@@ -211,17 +211,29 @@ def clean_posterior(losses: np.ndarray) -> np.ndarray:
     # Expectation maximization.
     bound = -np.inf
     for _ in range(ITERATIONS):
-        total = posterior.sum(axis=1) + 1e-12
-        means = posterior @ x / total
-        variances = (posterior * np.square(x - means[:, None])).sum(axis=1) / total + LEAST_VARIANCE
-        scaled = np.square(x - means[:, None]) / variances[:, None] + np.log(2 * np.pi * variances)[:, None]
-        logs = np.log(total / len(x))[:, None] - scaled / 2
-        likelihood = np.logaddexp(*logs)
-        posterior = np.exp(logs - likelihood)
-        if abs(likelihood.mean() - bound) < TOLERANCE:
+        means, variances, shares = _maximize(x, posterior)
+        likelihood, posterior = _expect(x, means, variances, shares)
+        if abs(likelihood - bound) < TOLERANCE:
             break
-        bound = likelihood.mean()
-    return posterior[np.argmin(means)]
+        bound = likelihood
+    means, variances, shares = _maximize(x, posterior)
+    return _expect(x, means, variances, shares)[1][np.argmin(means)]
+
+
+def _maximize(x: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns means, variances and shares of the components, each [2], given their posteriors [2, N]."""
+    total = posterior.sum(axis=1) + 1e-12
+    means = posterior @ x / total
+    variances = (posterior * np.square(x - means[:, None])).sum(axis=1) / total + LEAST_VARIANCE
+    return means, variances, total / len(x)
+
+
+def _expect(x: np.ndarray, means: np.ndarray, variances: np.ndarray, shares: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns the mean log likelihood of the values, and the posteriors of the components [2, N]."""
+    scaled = np.square(x - means[:, None]) / variances[:, None] + np.log(2 * np.pi * variances)[:, None]
+    logs = np.log(shares)[:, None] - scaled / 2
+    likelihood = np.logaddexp(*logs)
+    return float(likelihood.mean()), np.exp(logs - likelihood)
 
 
 def labelled(ranking: Ranking, believed: PairLabels) -> Ranking:
