@@ -38,6 +38,7 @@ COMMANDS = (
     'train',
     'eval',
     'mine',
+    'audit',
     'encode',
     'convert',
     'search',

@@ -1,0 +1,68 @@
+"""List the training pairs that a model believes least, such as captions that stand at the wrong image.
+
+    jitm audit --workdir runs/rcl --count 200
+    jitm audit --workdir runs/rcl --photos photos
+
+Writes audit.jsonl and, with Jinja2, the page audit.html to audit/ in the run directory. A model that was trained on the
+same pairs finds them best with a loss that bears noise (docs/noise.md).
+"""
+
+import shlex
+from pathlib import Path
+
+from absl import flags
+
+from jitm import parallel
+from jitm.commands import flags as shared
+from jitm.errors import require
+from jitm.evaluation import audit
+from jitm.inference.options import ScoringOptions
+from jitm.outputs import OutputFolder
+from jitm.report.pictures import are_small, pictures_of
+from jitm.report.render import Result, render
+from jitm.runs.progress import ProgressPrinter
+from jitm.runs.run import load_run, read_split
+
+REQUIRED = ('workdir',)
+FLAGS = {
+    **shared.common('workdir'),
+    'split': shared.text('The split to audit.', 'train'),
+    'count': shared.count('The number of pairs to list.', 200),
+    'rounds': shared.count('How often the pairs are compared, each time with other ones.', 4),
+    'photos': shared.text('A folder with the photos, named by the ids of the images, to show them.'),
+    **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'compilation_cache'),
+}
+
+
+def main(values: flags.FlagValues) -> None:
+    """Writes the pairs, and prints how many they are and the first ones."""
+    require('jinja2', extra='report')
+    parallel.use_all_cores()
+    photos = shared.photos_folder(values)
+    run = load_run(values.workdir, values.step, values.member)
+    split = read_split([run], values.split, values.data_root, noisy=True)
+    folder = OutputFolder(Path(values.output or Path(values.workdir, 'audit')), audit.KIND)
+    folder.check([audit.LINES, audit.PAGE])
+    options = ScoringOptions(values.dtype, precision=values.precision)
+    doubt = audit.doubts(run, split, rounds=values.rounds, options=options, report=ProgressPrinter())
+    pairs = audit.describe(doubt, split, values.count)
+    summary = audit.summarize(pairs, split)
+    pictures = pictures_of(split, {pair['image'] for pair in pairs}, photos)
+    results = [
+        Result(pair['image_id'], pair['doubt'], pictures.get(pair['image'], ''), note=pair['caption']) for pair in pairs
+    ]
+    command = shlex.join(['jitm', 'audit', '--workdir', values.workdir, '--count', str(values.count)])
+    page = render(
+        'audit.html',
+        title=f'Doubtful pairs of {split.name}',
+        summary=summary,
+        group=audit.PAIRS,
+        results=results,
+        small=are_small(split),
+        command=command,
+    )
+    audit.write(pairs, page, folder)
+    for pair in pairs[:5]:
+        print(f'{pair["doubt"]:7.3f}  {pair["image_id"]}  {pair["caption"]}')
+    print(summary)
+    print(f'written to {folder.path}  ({audit.LINES}, {audit.PAGE})')
