@@ -26,6 +26,7 @@ The groups, by question (small: with --small):
     sweeps         the sensitivity to epsilon, gamma, alpha and to a weaker anchor (small)
     networks       networks of the papers that no other group has (small)
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
+    noise          captions at other images: losses, RM in OSS, RCL, CRCL, NCR, and without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
@@ -361,6 +362,17 @@ GROUPS = {
         f'{VSEPP}_half': Experiment('vse:mean,sum_max', {'data.train_share': 0.5}),
         **_weaker('half'),
     },
+    'noise': {
+        f'noise{percent}_{name}': Experiment(setting, {'data.noise_rate': percent / 100} | flags)
+        for percent in (20, 40, 60)
+        for name, setting, flags in (
+            *((loss, f'vse:mean,{loss}', {}) for loss in ('sum', 'sum_max', 'selhn', 'softmax')),
+            *((method, f'noisy:mean,{method}', {}) for method in ('rcl', 'crcl', 'ncr')),
+            ('rm_oss', 'dbl:vsepp,rm,oss', {}),
+            ('dropped', 'vse:mean,sum_max', {'data.noise_dropped': True}),
+        )
+    }
+    | {f'mean_{method}': Experiment(f'noisy:mean,{method}') for method in ('rcl', 'crcl', 'ncr')},
     'public': {
         f'public_{name}': Experiment(setting, {'data.root': 'data/f8k_squeezenet_precomp'} | flags)
         for name, setting, flags in (

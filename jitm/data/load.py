@@ -19,6 +19,7 @@ CHANGES = {
     sample_images: ('train_share', 'train_seed'),
     noise.mix: ('noise_rate', 'noise_seed', 'noise_of'),
     noise.read: ('noise_file',),
+    noise.drop: ('noise_dropped',),
 }
 TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitm.data.arrays import INTEGERS, open_npy
 from jitm.data.splits import Split
-from jitm.errors import UserError
+from jitm.errors import ArgumentError, UserError
 from jitm.types import Index, Share
 
 MOVED = ('captions', 'images')  # one by one, or all captions of an image together
@@ -63,6 +63,29 @@ def read(split: Split, *, noise_file: str) -> Split:
     if len(missing := np.setdiff1d(split.image_of_text, images)):
         raise UserError(f'{noise_file} leaves image {missing[0]} of {split.name} no caption: every image needs one')
     return _mixed(split, images)
+
+
+def drop(split: Split, *, noise_dropped: bool) -> Split:
+    """Drops the mixed pairs, which a training run cannot know: what the best choice of pairs could reach.
+
+    Args:
+      split: A mixed training split.
+      noise_dropped: Whether they are dropped.
+
+    Raises:
+      ArgumentError: If the split has no noise.
+    """
+    if not noise_dropped:
+        return split
+    if split.clean is None:
+        raise ArgumentError('noise_dropped', 'is True without noise: set data.noise_rate or data.noise_file')
+    rows = np.flatnonzero(split.clean)
+    return dataclasses.replace(
+        split,
+        captions=tuple(split.captions[row] for row in rows),
+        image_of_text=split.image_of_text[rows],
+        original_image_of_text=split.original_image_of_text[rows],
+    )
 
 
 def describe(split: Split) -> str:

@@ -17,10 +17,13 @@ QUANTITIES = {
     'image_fc_gradient_norm': 'gradient norm at\nimage FC layer',
     'absolute_gap': 'absolute gap\n$|s_n - s_p|$',
     'hard_share': 'share of queries\nwith hardest negative',
+    'noise/i2t/gradient': 'share of mixed pairs\nin the gradient',
+    'noise/i2t/separation': 'clean above mixed\n(AUC, in a batch)',
     'i2t/recall@1': 'image to text\nR@1',
     't2i/recall@1': 'text to image\nR@1',
     'rsum': 'validation rsum',
 }
+NOISE = ('noise/i2t/gradient', 'noise/i2t/separation')
 VALIDATED = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NOTE = 'lines: means over seeds; bands: minimum to maximum\ntraining quantities: means over tenths of an epoch'
 
@@ -37,7 +40,7 @@ def read_points(run: RunLog) -> dict[str, Points]:
     lines = run.require_training()
     logged = {
         key: [(line['epoch'], line[f'{member}/{key}']) for line in lines if f'{member}/{key}' in line]
-        for key in ('image_fc_gradient_norm', 'absolute_gap', 'hard_share')
+        for key in ('image_fc_gradient_norm', 'absolute_gap', 'hard_share', *NOISE)
     }
     pairs = [(line['epoch'], line[f'{member}/ranking_loss'], line[f'{member}/collapsed_loss']) for line in lines]
     loss = [(epoch, value / collapsed) for epoch, value, collapsed in pairs if collapsed > 0]

@@ -97,12 +97,24 @@ def test_files_of_other_data_stop_with_an_error(array, message, split, tmp_path)
         ({'noise_seed': 3}, "config key 'data.noise_rate' is missing"),
         ({'noise_rate': 0.5, 'noise_of': 'regions'}, "config key 'data.noise_of' is 'regions'"),
         ({'noise_rate': 0.5, 'noise_file': 'a.npy'}, "'data.noise_rate' and 'data.noise_file' both name a noise"),
+        ({'noise_dropped': True}, "config key 'data.noise_dropped' is True without noise: set data.noise_rate"),
         ({'noise_file': 'missing.npy'}, 'missing.npy cannot be read'),
     ],
 )
 def test_wrong_keys_stop_with_an_error(keys, message):
     with pytest.raises(UserError, match=message):
         load_split(SCENES | keys, 'train', noisy=True)
+
+
+def test_mixed_pairs_are_dropped():
+    noisy = SCENES | {'noise_rate': 0.5}
+    mixed = load_split(noisy, 'train', noisy=True)
+    kept = load_split(noisy | {'noise_dropped': True}, 'train', noisy=True)
+    assert kept.clean.all()
+    rows = np.flatnonzero(mixed.clean)
+    assert kept.captions == tuple(mixed.captions[row] for row in rows)
+    np.testing.assert_array_equal(kept.image_of_text, mixed.original_image_of_text[rows])
+    assert kept.num_images == mixed.num_images
 
 
 def test_evaluation_never_sees_it():
