@@ -467,6 +467,14 @@ def pending(names: Iterable[str], seeds: Iterable[int], folder: Path, rows: Path
     ]
 
 
+def _commit() -> str:
+    """Returns the commit that is checked out."""
+    found = subprocess.run(
+        ['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return found.stdout.strip()
+
+
 def _row(name: str, seed: int, folder: Path) -> str:
     return str(scored(directory(folder, name, seed), name))
 
@@ -520,7 +528,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     names = [name for given in args.names for name in GROUPS.get(given, (given,))]
     if args.jobs > 1:
         os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'  # the runs share the memory of the device
-    started, writing = {}, threading.Lock()
+    started, writing, commit = {}, threading.Lock(), _commit()
 
     def train_and_keep(name: str, seed: int) -> Row:
         for needed in experiments()[name].needs():
@@ -528,7 +536,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         start = time.perf_counter()
         train(name, seed, folder, args.small)
         with writing:
-            update_rows(read_groups([scored(directory(folder, name, seed), name)]), rows)
+            update_rows(read_groups([scored(directory(folder, name, seed), name)]), rows, {'commit': commit})
         return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

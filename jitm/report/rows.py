@@ -4,6 +4,7 @@ import fnmatch
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jitm.config import as_current
@@ -103,17 +104,18 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def update_rows(groups: Sequence[Group], path: Path) -> None:
+def update_rows(groups: Sequence[Group], path: Path, further: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Writes the rows of runs to a file, where they replace the rows of the same runs; others are kept.
 
     Args:
       groups: The runs.
       path: The file; it is created if needed.
+      further: Further keys of the rows of these runs.
 
     Raises:
       UserError: If a run has no validation yet, or the file is damaged or cannot be written.
     """
-    new = {row['run']: row for group in groups for row in map(row_of, group.runs)}
+    new = {row['run']: {**row, **further} for group in groups for row in map(row_of, group.runs)}
     rows = (read_rows(path) if path.exists() else {}) | new
     text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows.values())
     with replacing(path) as file:

@@ -34,6 +34,7 @@ def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[So
     for section in ('relevance', 'scene_graphs'):
         source_of(config[section], section)
     choose(config['offline'], 'path', where='offline')
+    choose(config['labels'], 'source', where='labels')
     synthesis = make_synthesis(config)
     check_used(config, terms)
     return terms, make_sources(terms, retrieval, masked, synthesis)

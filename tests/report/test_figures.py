@@ -20,6 +20,7 @@ def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
     config = {
         'seed': seed,
         'precision': 'high',
+        'labels': {'source': ''},
         'model': {'name': 'vse.VSE'} | (model or {}),
         'terms': {'ranking': {'loss': f'ranking.{loss}', 'margin': 0.2, 'start_epoch': 0}},
         'optimizer': {'name': 'adam', 'learning_rate': 1e-3},

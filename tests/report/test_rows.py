@@ -85,6 +85,8 @@ def test_rows_of_the_same_run_are_replaced_in_place(workplace):
     assert [*read_rows(rows)] == [str(workplace / name) for name in 'ab']
     update_rows(read_groups([workplace / 'a']), rows)
     assert rows.read_bytes() == first
+    update_rows(read_groups([workplace / 'a']), rows, {'commit': '1f1573e'})
+    assert [row.get('commit') for row in read_rows(rows).values()] == ['1f1573e', None]
     shutil.rmtree(workplace / 'a')
     write_run(workplace / 'a', [1, 7])
     update_rows(read_groups([workplace / 'a']), rows)
