@@ -27,8 +27,9 @@ from jitm.data.augmentation import Augmentation  # noqa: E402
 from jitm.data.pipeline import Pipeline  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
 from jitm.data.text import Tokens, Vocabulary  # noqa: E402
-from jitm.losses import anchored, ranking, tokens  # noqa: E402
+from jitm.losses import anchored, noisy, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
+from jitm.training.labels import CoTeaching, Labels, MovingAverage, Stored  # noqa: E402
 from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402
@@ -38,7 +39,12 @@ from tests.training.models import in_batch_source, predictions_source, shortlist
 
 HINGE = {'margin': 0.2}
 TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
-MODELS = {'shortlist': 'vse_fc', 'boosted': 'rvse_mlp'}  # other cases are named after their model
+MODELS = {
+    'shortlist': 'vse_fc',
+    'boosted': 'rvse_mlp',
+    'ncr': 'vsepp',
+    'crcl': 'vsepp',
+}  # other cases are named after their model
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
@@ -50,8 +56,23 @@ CASES = [
     ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'num_views': 2}),
     ('shortlist', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and extra pairs on all devices
     ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'num_views': 2}),
+    ('ncr', functools.partial(noisy.soft_margin, **HINGE), {}),  # labels from both models' scores of all devices
+    ('crcl', functools.partial(noisy.active_complementary, temperature=0.1), {}),
     ('clip_resnet', ranking.softmax_contrastive, {}),  # pixels, batch normalization over them, a learned temperature
 ]
+
+
+LABELS = {
+    'ncr': CoTeaching(warm_up_epochs=0, noisy_epoch=0),
+    'crcl': MovingAverage(warm_up_epochs=0),
+}
+
+
+def make_stored(labels: Labels, names: list[str]) -> Stored:
+    """What labels store of the 36 pairs, some of which are not clean."""
+    rng = np.random.default_rng(1)
+    stored = jax.device_get(labels.init(names, 36))
+    return {name: {key: (rng.random(36) < 0.7) * x for key, x in values.items()} for name, values in stored.items()}
 
 
 def make_pipeline(batch_size: int, augmentation: Augmentation, reads: tuple[str, ...]) -> Pipeline:
@@ -103,10 +124,14 @@ def main() -> None:
         if name == 'boosted':
             target = Member(model, Gradient(), optax.trace(0.0), learn_from=('anchor',))
             members = {'anchor': Member(model, Frozen()), 'target': target}
+        if name == 'ncr':
+            members = dict.fromkeys(('other', 'target'), members['target'])
+        labels = LABELS.get(name)
+        stored = double(make_stored(labels, sorted(members))) if labels else {}
         if name == 'shortlist':
             sources = (shortlist_source(8, 5),)
             pipeline = dataclasses.replace(pipeline, relevance=None, num_extra=8)
-        parts = {'members': members, 'terms': terms, 'sources': sources}
+        parts = {'members': members, 'terms': terms, 'sources': sources, 'labels': labels}
         step = functools.partial(train_step, **parts, seed=0, steps_per_epoch=2, epochs=2)
         step = parallel.data_parallel(step, 'highest')
         if name not in states_of:
@@ -114,12 +139,16 @@ def main() -> None:
             states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)
             states = {key: member.replace(params=perturb(member.params)) for key, member in states.items()}
             states_of[name] = jax.device_get(states)
-        state = parallel.put_state(TrainState(np.int32(0), double(states_of[name])))
+        state = parallel.put_state(TrainState(np.int32(0), double(states_of[name]), stored))
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
         state, metrics = step(state, parallel.put_batch(double(batch)))
         target = jax.device_get(state.members['target'])
         # A trace with decay 0 is the gradient.
-        for what, tree in (('gradient', target.optimizer.trace), ('statistics', target.batch_stats)):
+        for what, tree in (
+            ('gradient', target.optimizer.trace),
+            ('statistics', target.batch_stats),
+            ('labels', jax.device_get(state.labels)),
+        ):
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                 results[f'{name}/{what}{jax.tree_util.keystr(path)}'] = leaf
         for key, value in jax.device_get(metrics).items():
