@@ -147,7 +147,7 @@ NOISY = {  # word -> loss for captions that may stand at the wrong image
     'ncr': dict(loss='noisy.soft_margin', margin=0.2),
     'decl': dict(loss='noisy.evidential', temperature=0.1, divergence_weight=0.1, reduction='mean'),
     'mean': dict(loss='ranking.mean_of_hinges', margin=0.2),  # as NCR warms up
-    'ladder': dict(loss='noisy.ladder', margins=(0.2, 0.01), thresholds=(0.63,), ladder_weight=0.25),
+    'ladder': dict(loss='noisy.ladder', margin=0.2, thresholds=(0.63,), ladder_margins=(0.01,), ladder_weight=0.25),
 }
 
 

@@ -18,6 +18,7 @@ from absl import flags
 
 from jitm import parallel
 from jitm.commands import flags as shared
+from jitm.data import noise
 from jitm.errors import UserError, require
 from jitm.evaluation import eccv, explain, published, saved
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
@@ -134,7 +135,8 @@ def main(values: flags.FlagValues) -> None:
         ground_truth = eccv.GroundTruth(split) if values.eccv else None
         if values.compare or values.compare_systems:
             protocol = describe_protocol(runs, split, values.folds, options)
-            compared = published.matching(published.load(), protocol, systems=values.compare_systems)
+            mixed = ' and '.join(sorted({noise.name(run.config['data']) for run in runs} - {''}))
+            compared = published.matching(published.load(), protocol, values.compare_systems, mixed)
 
         # Evaluates, and resumes from the blocks that are finished.
         stack.enter_context(locked(folder.path, busy))

@@ -118,5 +118,5 @@ def _words(name: str, keys: Sequence[published.RowKey]) -> set[str]:
 
 def _cells(name: str, source: str, row: published.Row) -> tuple[str, ...]:
     numbers = [f'{row.metrics[key]:.1f}' if key in row.metrics else '-' for key in METRICS]
-    dataset = row.dataset.upper() if row.dataset == 'coco' else 'Flickr30K'
+    dataset = 'Flickr30K' if row.dataset == 'f30k' else row.dataset.upper()
     return name, row.system, f'{dataset} {row.protocol}', *numbers, published.MODELS[row.ensemble], source

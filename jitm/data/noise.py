@@ -5,7 +5,8 @@ other all captions of an image together (DECL, RCL), which is harder, since the 
 """
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 
@@ -98,6 +99,13 @@ def describe(split: Split) -> str:
         f'{split.name} has noise that moved {how}: {100 * wrong.mean():.2f} % of the pairs are wrong, and '
         f'{100 * images.mean():.2f} % of the images have lost a caption'
     )
+
+
+def name(data: Mapping[str, Any]) -> str:
+    """Returns the name of the noise of a config's `data`, as '20 % of captions mixed' is published; '' for none."""
+    if 'noise_file' in data:
+        return f'the noise of {data["noise_file"]}'
+    return f'{100 * data["noise_rate"]:g} % of {data.get("noise_of", MOVED[0])} mixed' if 'noise_rate' in data else ''
 
 
 def _shuffle_some(values: np.ndarray, rate: float, rng: np.random.RandomState) -> np.ndarray:

@@ -3,9 +3,10 @@
 A folder holds, per split, `{split}_ims.npy` and `{split}_caps.txt`, and optionally `{split}_ids.txt`, `_counts.npy`
 (the number of valid regions of each image), `_image_of_text.npy` (the image of each caption), `_boxes.npy` and
 `_tags.jsonl`; `boxes.npy` holds the boxes if they are the same for every image. The optional `dataset.txt` holds the
-name of the data set. Features stay on disk and are memory-mapped. Two differences between published folders are
-removed: some store each image once per caption, and the dev splits of Flickr30K and COCO have more than the 1,000
-images of published results.
+name of the data set. Features stay on disk and are memory-mapped. Three differences between published folders are
+removed: some store each image once per caption, the dev splits of Flickr30K and COCO have more than the 1,000 images of
+published results, and CC152K has `{split}_caps.tsv`, an image id, a tab and a caption per line, instead of
+`{split}_caps.txt`.
 """
 
 import os
@@ -33,7 +34,8 @@ ENCODED_BY = {
     'origin',
 }
 SHARED = 'boxes.npy', 'dataset.txt'  # by all splits of a folder
-_OTHERS = '_caps.txt', '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
+_CAPTIONS = '_caps.txt', '_caps.tsv'  # the second is read where the first is missing
+_OTHERS = *_CAPTIONS, '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
 
 
 def splits(root: str) -> tuple[str, ...]:
@@ -75,12 +77,13 @@ def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_scor
     """
     known = splits(root)
     path = os.path.join(root, split + FEATURES)
-    captions_path = os.path.join(root, f'{split}_caps.txt')
+    paths = [os.path.join(root, f'{split}{suffix}') for suffix in _CAPTIONS]
+    captions_path = next(filter(os.path.exists, paths), paths[0])
     if split not in known and not os.path.exists(captions_path):
         hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{FEATURES} file'
         raise UserError(f"{root} has no split '{split}': {hint}")
     # Features and captions, each image once.
-    captions = read_lines(captions_path)
+    captions, id_of_text = _read_captions(captions_path)
     stored = _open_features(path)
     image_of_text = read_image_of_text(os.path.join(root, f'{split}_image_of_text.npy'), len(stored), len(captions))
     repeats = count_repeats(stored) if image_of_text is None and len(stored) == len(captions) else 1
@@ -91,7 +94,7 @@ def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_scor
         image_of_text = _same_number_each(images, texts, captions_path, path)
     # What else is known of the images.
     counts = _read_counts(os.path.join(root, f'{split}_counts.npy'), *stored.shape[:2])
-    image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, image_of_text)
+    image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, image_of_text, id_of_text)
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
     dataset = read_dataset(root)
@@ -147,6 +150,21 @@ def read_lines(path: str) -> tuple[str, ...]:
     return lines
 
 
+def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads T captions, and for a `.tsv` file the id of the image of each; otherwise () as ids."""
+    lines = read_lines(path)
+    if path.endswith('.txt'):
+        return lines, ()
+    rows = [tuple(column.strip() for column in line.split('\t')) for line in lines]
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2 or '' in row:
+            raise UserError(
+                f'{path}, line {number} is not an image id, a tab and a caption: write these two, without other columns'
+            )
+    ids, captions = zip(*rows, strict=True)
+    return captions, ids
+
+
 def _same_number_each(images: int, texts: int, captions_path: str, path: str) -> np.ndarray:
     """Returns the image of each text, int32 [T], if every image has the same number of captions."""
     if texts % images:
@@ -193,10 +211,11 @@ def _open_features(path: str) -> np.ndarray:
     return features
 
 
-def _read_ids(path: str, images: int, image_of_text: np.ndarray) -> tuple[str, ...]:
-    if not os.path.exists(path):
+def _read_ids(path: str, images: int, image_of_text: np.ndarray, id_of_text: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the ids of I images: of the file, otherwise those beside the captions, otherwise numbers."""
+    if not os.path.exists(path) and not id_of_text:
         return tuple(str(image) for image in range(images))
-    ids, texts = read_lines(path), len(image_of_text)
+    ids, texts = read_lines(path) if os.path.exists(path) else id_of_text, len(image_of_text)
     if len(ids) not in (images, texts):
         raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts})')
     if len(ids) == images:

@@ -1,7 +1,8 @@
 """Published results to compare with, and the presets that reproduce them: `published.json`.
 
 The rows are those of the result tables of Chen et al. (2020, AOQ), Fan et al. (2022, TAGS-DC), Diao et al. (2024, DBL),
-Faghri et al. (2018, VSE++) and Li et al. (2023, SelHN), and numbers from the READMEs of released code. Numbers are as
+Faghri et al. (2018, VSE++) and Li et al. (2023, SelHN), those with noise of Huang et al. (2021, NCR), Qin et al. (2022,
+DECL), Hu et al. (2023, RCL) and Zhang et al. (2024, NPC), and numbers from the READMEs of released code. Numbers are as
 printed; the `note` of a row says what is doubtful about it. Rows that repeat the same numbers are one row with several
 sources. Table 10 of Li et al. is left out: it is labelled COCO 1K but repeats the Flickr30K numbers of table 3.
 """
@@ -36,6 +37,8 @@ PROTOCOLS = {
         '1K, 1 fold': Protocol(1000, 5000, 1),
     },
     'f30k': {'1K': Protocol(1000, 5000, 1)},
+    'cc152k': {'1K': Protocol(1000, 1000, 1)},
+    'cc120k': {'1K': Protocol(1000, 1000, 1)},
 }
 
 
@@ -45,8 +48,9 @@ class Row:
 
     Attributes:
       system: Its name, with the loss or variant.
-      dataset: `coco` or `f30k`.
-      protocol: A key of `PROTOCOLS[dataset]`, or another measurement (the analyses of TAGS-DC).
+      dataset: A key of `PROTOCOLS`.
+      protocol: A key of `PROTOCOLS[dataset]`, with the noise of the training captions if some were mixed (`1K, 20 % of
+        captions mixed`), or another measurement (the analyses of TAGS-DC).
       ensemble: Whether several models were averaged; None if no source states it.
       sources: The tables that print these numbers.
       metrics: In percent, with the keys of our reports; unpublished metrics are absent.
@@ -93,29 +97,32 @@ def find(key: RowKey, rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def matching(rows: Sequence[Row], protocol: Mapping[str, Any], systems: Sequence[str] = ()) -> list[Row]:
+def matching(
+    rows: Sequence[Row], protocol: Mapping[str, Any], systems: Sequence[str] = (), noise: str = ''
+) -> list[Row]:
     """Selects the published rows that follow the same protocol as an evaluation.
 
     Args:
       rows: Published rows.
       protocol: The protocol of the evaluation's report: `data`, `dataset`, `split`, `images`, `texts` and `folds`.
       systems: Substrings of the names of systems to keep, case-insensitive; () keeps all.
+      noise: The noise of the training captions, see `jitm.data.noise.name`; '' for none.
 
     Returns:
       The rows, in their order.
 
     Raises:
-      UserError: if the data set has no published rows or is unknown, the split is not a test split, the protocol is
-        not a published one, or no system has such a name.
+      UserError: if the data set has no published rows or is unknown, the split is not a test split, the protocol or the
+        noise is not a published one, or no system has such a name.
     """
     data, dataset = protocol['data'], protocol['dataset']
     if not dataset:
         raise UserError(
             f'{data} does not say which data set it is, so it cannot be compared; if its folder holds the features '
-            f'of {" or ".join(PROTOCOLS)}, write that name into the file dataset.txt there'
+            f'of one of {", ".join(PROTOCOLS)}, write that name into the file dataset.txt there'
         )
     if dataset not in PROTOCOLS:
-        known = ' and '.join(PROTOCOLS)
+        known = ', '.join(PROTOCOLS)
         raise UserError(f"{data} is a split of the data set '{dataset}', but published rows are available for {known}")
     if protocol['split'] not in TEST_SPLITS:
         raise UserError(f'{data} is not a test split, but published rows are of test images: take --split test')
@@ -124,7 +131,12 @@ def matching(rows: Sequence[Row], protocol: Mapping[str, Any], systems: Sequence
     if name is None:
         known = '; '.join(f'{name}: {_counts(published)}' for name, published in PROTOCOLS[dataset].items())
         raise UserError(f'{data} with {_counts(ours)} is not a published protocol of {dataset}; known are {known}')
+    name = ', '.join(filter(None, (name, noise)))
     rows = [row for row in rows if (row.dataset, row.protocol) == (dataset, name)]
+    if not rows:
+        raise UserError(
+            f'no results of {dataset}, {name}, are published; jitm settings noisy lists the published noise'
+        )
     for system in systems:
         if not any(_is(row, system) for row in rows):
             raise UserError(f"no row of {dataset}, {name}, is of '{system}'; published.json lists the names")

@@ -123,28 +123,30 @@ def ladder(
     negatives: Mask | None = None,
     *,
     relevance: Scores,
-    margins: Sequence[Margin] = (0.2, 0.01),
+    margin: Margin = 0.2,
     thresholds: Sequence[Probability] = (0.63,),
+    ladder_margins: Sequence[Margin] = (0.01,),
     ladder_weight: NotNegative = 0.25,
 ) -> PerQuery:
     """Ladder loss (Zhou et al., 2020): `max_of_hinges`, and a hinge between two groups of candidates per threshold.
 
-    The hinge is [margin + s_u - s_r]_+ with r the candidate of lowest score among those whose relevance reaches the
+    The hinge is [m' + s_u - s_r]_+ with r the candidate of lowest score among those whose relevance reaches the
     threshold, the positive included, and u that of highest score among the negatives below it; 0 without any below. The
     released code gives candidates outside of a group the score 0, which can win.
 
     Args:
       relevance: [Q, C], such as the similarity of the captions of query and candidate, in [0, 1].
-      margins: The margin of `max_of_hinges`, and that of each threshold.
+      margin: The margin of `max_of_hinges`.
       thresholds: The thresholds of the relevance.
+      ladder_margins: The margin m' of each threshold.
       ladder_weight: The factor of each hinge of a threshold.
 
     Published: sum; margins 0.2 and 0.01, threshold 0.63, weight 0.25.
     """
     chex.assert_equal_shape([scores, relevance])
     negatives, _ = prepare(scores, positives, negatives)
-    loss = max_of_hinges(scores, positives, negatives, margin=margins[0])
-    for margin, threshold in zip(margins[1:], thresholds, strict=True):
+    loss = max_of_hinges(scores, positives, negatives, margin=margin)
+    for ladder_margin, threshold in zip(ladder_margins, thresholds, strict=True):
         related = positives | (negatives & (relevance >= threshold))
-        loss += ladder_weight * max_of_hinges(scores, related, negatives & ~related, margin=margin)
+        loss += ladder_weight * max_of_hinges(scores, related, negatives & ~related, margin=ladder_margin)
     return loss

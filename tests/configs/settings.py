@@ -13,7 +13,7 @@ from jitm.training.sources import make_objective
 
 FILES = (
     *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf'),
-    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'recipe'),
+    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'noisy', 'recipe'),
 )
 
 

@@ -449,3 +449,65 @@ def test_clip(words):
         'ignored',
     )
     assert 'temperature' not in config['terms']['ranking']
+
+
+NOISY = {  # the released code: epochs, learning rate and decay on Flickr30K, and the same on COCO
+    'sgr,rcl': ((40, 2e-4, 30), (20, 5e-4, 10)),
+    'saf,rcl': ((30, 2e-4, 15), (20, 5e-4, 10)),
+    'vsrn,rcl': ((30, 2e-4, 15), (20, 5e-4, 10)),
+    'sgr,crcl': ((32, 5e-4, 17), (32, 5e-4, 17)),  # the last of several trainings, after two epochs of warm-up
+    'sgr,ncr': ((40, 2e-4, 30), (20, 2e-4, 10)),
+    'sgr,mean_max': ((40, 2e-4, 30), (20, 2e-4, 10)),
+    'saf,decl': ((40, 2e-4, 20), (20, 5e-4, 10)),
+    'mean,ladder': ((30, 2e-4, 15), (30, 2e-4, 15)),
+}
+
+
+@pytest.mark.parametrize('words', NOISY)
+def test_schedules_of_noisy(words):
+    for data, schedule in zip(('f30k', 'coco'), NOISY[words], strict=True):
+        config = load(f'noisy:{words},{data}')
+        optimizer, ranking = config['optimizer'], config['terms']['ranking']
+        assert (config['epochs'], optimizer['learning_rate'], optimizer['decay_epochs']) == schedule
+        assert (config['batch_size'], optimizer['clip_norm']) == (128, 2)
+        assert config['data']['root'] == f'data/{data}_precomp'
+        assert ranking.get('margin', 0.2) == 0.2
+        assert ranking.get('temperature', 0.05) == (0.1 if words == 'saf,decl' else 0.05)
+
+
+def test_rcl_replaces_only_the_loss_and_the_schedule():
+    for network, own in (('sgr', 'sgraf:sgr'), ('saf', 'sgraf:saf'), ('vsrn', 'vsrn:')):
+        config, other = load(f'noisy:{network},rcl,f30k'), load(f'{own},f30k'.replace(':,', ':'))
+        loss = {'loss': 'noisy.complementary_contrastive', 'temperature': 0.05, 'complement': 'log'}
+        assert config['terms'].pop('ranking') == loss | {'weight': 1, 'reduction': 'mean'} | ALWAYS
+        other['terms'].pop('ranking')
+        differing = {key for key in config if config[key] != other[key]}
+        assert differing <= {'epochs', 'drop_last', 'optimizer'}
+
+
+def test_crcl():
+    for network in ('sgr', 'fc'):
+        config = load(f'noisy:{network},crcl,f30k')
+        augmentation, labels = config['augmentation'], config['labels']
+        assert (augmentation['drop_regions'], augmentation['change_words']) == (0.2, 0.2)
+        assert config['optimizer']['weight_decay'] == 0.01
+        assert config['terms']['ranking']['complementary_weight'] == 5
+        numbers = {'warm_up_epochs': 2, 'momentum': 0.8, 'minimum': 0.1, 'temperature': 0.05}
+        assert labels == {'source': 'MovingAverage'} | numbers
+
+
+@pytest.mark.parametrize(('data', 'warm_up', 'noisy'), [('f30k', 5, 20), ('coco', 10, 10)])
+def test_ncr(data, warm_up, noisy):
+    """Two models; SGR* of its tables is one, with the same warm-up before its own loss."""
+    config, alone = load(f'noisy:sgr,ncr,{data}'), load(f'noisy:sgr,mean_max,{data}')
+    labels = {'source': 'CoTeaching', 'warm_up_epochs': warm_up, 'noisy_epoch': noisy, 'margin': 0.2}
+    assert config['labels'] == labels
+    assert config['members']['other'] == config['members']['target'] == alone['members']['target']
+    means = {'loss': 'ranking.mean_of_hinges', 'margin': 0.2, 'weight': 1, 'reduction': 'sum'}
+    losses = {'noisy.soft_margin': config, 'ranking.max_of_hinges': alone}
+    for loss, its in losses.items():
+        assert its['terms'] == {
+            'warm_up': means | {'start_epoch': 0, 'end_epoch': warm_up},
+            'ranking': means | {'loss': loss, 'start_epoch': warm_up, 'end_epoch': None},
+        }
+    assert load(f'noisy:vsrn,ncr,{data}')['terms'].keys() == {'warm_up', 'ranking', 'caption'}

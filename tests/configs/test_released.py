@@ -20,6 +20,7 @@ DROPS_LAST = {  # the last, smaller batch of an epoch
     'vse_infinity:vse_infinity,bert': True,
     'vse_infinity:esa,gru': True,
     'dbl:esa,rm,oss': True,
+    'noisy:sgr,ncr': True,
 }
 
 

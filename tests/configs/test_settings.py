@@ -38,6 +38,7 @@ FIRST_WORDS = {
     'tags': 'tags,base,f30k',
     'oscar': 'alone,base,coco',
     'clip': 'l14_336,softmax,f30k',
+    'noisy': 'sgr,rcl,f30k',
     'recipe': 'mean,selhn,alone,in_batch,f8k',
 }
 

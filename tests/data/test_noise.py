@@ -161,3 +161,17 @@ def test_diagnostics_of_noise():
         wins = [own[c] > own[m] for c in range(5) for m in range(5) if clean[c] and not clean[m]]
         assert found[f'noise/{way}/separation'] == pytest.approx(np.mean(wins))
     assert diagnostics.noise_metrics({way: r.replace(clean=None) for way, r in rankings.items()}, terms, 0) == {}
+
+
+@pytest.mark.parametrize(
+    ('data', 'name'),
+    [
+        ({}, ''),
+        ({'noise_rate': 0.2}, '20 % of captions mixed'),
+        ({'noise_rate': 0.6, 'noise_of': 'images', 'noise_seed': 3}, '60 % of images mixed'),
+        ({'noise_rate': 0.125}, '12.5 % of captions mixed'),
+        ({'noise_file': 'data/noise_inx_0.4.npy'}, 'the noise of data/noise_inx_0.4.npy'),
+    ],
+)
+def test_name_of_the_noise_of_a_config(data, name):
+    assert noise.name({'source': 'precomp.load'} | data) == name

@@ -241,7 +241,73 @@ def test_counts_of_images_stored_once_per_caption_are_kept_once(root):
     assert precomp.load('train', root=str(root)).counts.tolist() == [2, 3]
 
 
+def write_cc152k(root, lines, split='train', ims=None):
+    """Writes a split in the layout of CC152K, by default of three images."""
+    np.save(root / f'{split}_ims.npy', features(3) if ims is None else ims)
+    (root / f'{split}_caps.tsv').write_text(''.join(f'{line}\n' for line in lines), encoding='utf-8')
+
+
+CC152K = [
+    '1203\ta very typical bus station',
+    '88\tsierra looked stunning in this top and this skirt while performing',
+    '3000017\tinterior design of modern living room , with fireplace',
+]
+
+
+def test_cc152k_has_ids_and_captions_in_one_file(root):
+    ims = features(3)
+    write_cc152k(root, CC152K, ims=ims)
+    split = precomp.load('train', root=str(root))
+    np.testing.assert_array_equal(split.regions, ims)
+    assert split.captions == tuple(line.split('\t')[1] for line in CC152K)
+    assert split.image_ids == ('1203', '88', '3000017')
+    assert split.image_of_text.tolist() == [0, 1, 2]
+    assert precomp.files_of('train')[:3] == ['train_ims.npy', 'train_caps.txt', 'train_caps.tsv']
+
+
+def test_dev_of_cc152k_is_cut(root):
+    write_cc152k(root, CC152K, split='dev')
+    split = precomp.load('dev', root=str(root), dev_images=2)
+    assert (split.image_ids, split.image_of_text.tolist()) == (('1203', '88'), [0, 1])
+
+
+def test_other_files_come_before_that_of_cc152k(root):
+    write_cc152k(root, CC152K)
+    write(root, ids=['x', 'y', 'z'])
+    assert precomp.load('train', root=str(root)).captions[0] == 'caption 0'
+    (root / 'train_caps.txt').unlink()
+    split = precomp.load('train', root=str(root))
+    assert (split.captions[0], split.image_ids) == ('a very typical bus station', ('x', 'y', 'z'))
+
+
+def test_images_of_ids_may_have_several_captions(root):
+    write_cc152k(root, [CC152K[0], CC152K[1], CC152K[2], '1203\ta bus'])
+    np.save(root / 'train_image_of_text.npy', np.array([1, 0, 2, 1]))
+    assert precomp.load('train', root=str(root)).image_ids == ('88', '1203', '3000017')
+
+
 # What is refused.
+
+
+@pytest.mark.parametrize(
+    'line', ['88 a bus', '88\t', '88\t ', '\ta bus', '88', '88\ta bus\thttp://a.b/c.jpg', '88\t\ta bus']
+)
+def test_lines_of_cc152k_are_an_id_and_a_caption(root, line):
+    write_cc152k(root, [CC152K[0], line, CC152K[2]])
+    assert message(root) == (
+        f'{root / "train_caps.tsv"}, line 2 is not an image id, a tab and a caption: write these two, without other '
+        'columns'
+    )
+
+
+def test_cc152k_of_other_images(root):
+    write_cc152k(root, CC152K[:2])
+    assert message(root).startswith(f'{root / "train_caps.tsv"} has 2 captions for the 3 images of train_ims.npy')
+
+
+def test_blank_line_of_cc152k(root):
+    write_cc152k(root, [CC152K[0], '', CC152K[2]])
+    assert message(root).startswith(f'{root / "train_caps.tsv"}, line 2 is blank')
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import json
+import re
 import tomllib
 
 import numpy as np
@@ -33,6 +35,12 @@ def of(source, system, dataset, **fields):
     return found[0].metrics
 
 
+def parts(protocol):
+    """Returns a protocol without noise, the rate of the noise in percent, and what moved."""
+    measured, rate, moved = re.fullmatch(r'(.*?)(?:, (\d+) % of (captions|images) mixed)?', protocol).groups()
+    return measured, int(rate or 0), moved
+
+
 # The file.
 
 
@@ -54,6 +62,15 @@ def test_package_data_has_the_rows():
 def test_every_table_is_complete():
     results = collections.Counter(source for row in ROWS for source in row.sources)
     assert results == {
+        'NCR table 1': 42,  # seven systems on two data sets with three rates of noise
+        'NCR paper': 7,
+        'DECL table 1': 31,
+        'README of DECL': 12,
+        'DECL paper': 3,
+        'RCL tables 2 and 5': 111,
+        'RCL paper': 2,
+        'RCL or DECL paper': 1,
+        'NPC paper': 18,
         'AOQ table 1': 18,
         'AOQ table 2': 6,
         'AOQ table 3': 11,
@@ -95,7 +112,7 @@ def test_every_table_is_complete():
 
 def test_metrics_of_a_row_are_consistent():
     for row in RETRIEVAL:
-        assert row.protocol in published.PROTOCOLS[row.dataset], row
+        assert parts(row.protocol)[0] in published.PROTOCOLS[row.dataset], row
         assert row.metrics.keys() <= {*RECALLS, 'rsum', 'i2t/median_rank', 't2i/median_rank', 'mean_distance'}, row
         for direction in ('i2t', 't2i'):
             recalls = [row.metrics[key] for key in RECALLS if key in row.metrics and key.startswith(direction)]
@@ -108,6 +125,21 @@ def test_metrics_of_a_row_are_consistent():
                 assert abs(missing) < 0.15, f'more than rounding: {row}'
             elif len(printed) == 4:  # both R@10 are missing
                 assert row.metrics['i2t/recall@5'] + row.metrics['t2i/recall@5'] < missing <= 200, row
+            elif len(printed) == 2:  # both R@1
+                assert 2 * sum(printed) < missing <= 400, row
+
+
+def test_more_noise_gives_lower_recalls():
+    """Within a source, a system and a kind of noise; a rank by chance has an rsum of 3.2."""
+    series = collections.defaultdict(dict)
+    for row in RETRIEVAL:
+        measured, rate, moved = parts(row.protocol)
+        for source, key in itertools.product(row.sources, row.metrics.keys() & {'rsum', RECALLS[0], RECALLS[3]}):
+            series[source, row.system, row.dataset, measured, moved, key][rate] = row.metrics[key]
+    noisy = {key: [value for _, value in sorted(found.items())] for key, found in series.items() if key[4]}
+    assert sum(len(values) > 1 for values in noisy.values()) > 70
+    for key, values in noisy.items():
+        assert all(more <= less or more < 4 for less, more in itertools.pairwise(values)), (key, values)
 
 
 # Rows typed from the papers.
@@ -130,6 +162,48 @@ SIX = {
     ('SelHN table 7', 'SCAN T2I AVG + SelHN', 'f30k', '1K'): (70.3, 93.1, 95.7, 53.3, 79.0, 86.0, 477.5),
     ('SelHN table 9', 'SGRAF + SelHN', 'coco', '5K'): (59.8, 85.5, 92.4, 43.8, 72.6, 82.7, 436.8),
     ('README of SGRAF', 'SGR', 'f30k', '1K'): (76.6, 93.7, 96.6, 56.1, 80.9, 87.0, 490.9),
+}
+FOLDS = '1K, 5 folds'
+SIX |= {
+    ('NCR table 1', 'SCAN', 'f30k', '1K, 20 % of captions mixed'): (59.1, 83.4, 90.4, 36.6, 67.0, 77.5, 414.0),
+    ('NCR table 1', 'SGR*', 'f30k', '1K, 50 % of captions mixed'): (36.9, 68.1, 80.2, 29.3, 56.2, 67.0, 337.7),
+    ('NCR table 1', 'SGR-C', 'f30k', '1K, 20 % of captions mixed'): (72.8, 90.8, 95.4, 56.4, 82.1, 88.6, 486.1),
+    ('NCR table 1', 'NCR', 'f30k', '1K'): (77.3, 94.0, 97.5, 59.6, 84.4, 89.9, 502.7),
+    ('NCR table 1', 'NCR', 'coco', f'{FOLDS}, 20 % of captions mixed'): (77.7, 95.5, 98.2, 62.5, 89.3, 95.3, 518.5),
+    ('NCR table 1', 'SAF', 'coco', f'{FOLDS}, 50 % of captions mixed'): (30.4, 67.8, 82.3, 33.5, 69.0, 82.8, 365.8),
+    ('README of DECL', 'DECL-SGRAF', 'f30k', '1K, 50 % of captions mixed'): (72.7, 92.0, 95.8, 54.8, 80.4, 87.5, 483.2),
+    ('DECL table 1', 'DECL-SGRAF', 'f30k', '1K, 60 % of images mixed'): (65.2, 88.4, 94.0, 46.8, 74.0, 82.2, 450.6),
+    ('RCL tables 2 and 5', 'RCL-SGRAF', 'f30k', '1K, 20 % of images mixed'): (
+        75.9,
+        94.5,
+        97.3,
+        57.9,
+        82.6,
+        88.6,
+        496.8,
+    ),
+    ('RCL tables 2 and 5', 'RCL-SGRAF', 'coco', f'{FOLDS}, 80 % of images mixed'): (
+        *(67.4, 90.8, 96.0, 50.6, 81.0, 90.1),
+        475.9,
+    ),
+}
+RSUM = {  # by the rate of the noise in percent
+    ('README of DECL', 'DECL-SAF', 'f30k', 'captions'): {20: 489.7, 50: 471.2},
+    ('RCL tables 2 and 5', 'RCL-SGR', 'f30k', 'images'): {20: 487.2, 40: 472.3, 60: 438.1, 80: 349.7},
+    ('RCL tables 2 and 5', 'RCL-SAF', 'coco', 'images'): {20: 515.2, 40: 507.4, 60: 490.8, 80: 459.5},
+    ('RCL tables 2 and 5', 'SGR', 'coco', 'images'): {20: 317.1, 40: 18.4, 60: 3.4, 80: 3.4},
+    ('RCL tables 2 and 5', 'SGR-C', 'f30k', 'images'): {20: 468.8, 40: 452.6, 60: 357.2, 80: 9.7},
+    ('RCL tables 2 and 5', 'SCAN', 'f30k', 'images'): {20: 406.0, 40: 264.9, 60: 138.6, 80: 18.8},
+    ('DECL table 1', 'SCAN', 'f30k', 'images'): {20: 403.3, 40: 313.8, 60: 134.7},
+    ('DECL table 1', 'NCR', 'f30k', 'images'): {20: 491.1, 40: 467.1, 60: 184.6, 80: 21.0},
+    ('NPC paper', 'NPC', 'f30k', 'captions'): {20: 544.4, 40: 539.4, 60: 529.4},
+}
+WEB = {  # rsum and both R@1
+    ('NCR paper', 'SGR*', 'cc152k'): (35.0, 34.9, 342.4),
+    ('NCR paper', 'NCR', 'cc152k'): (39.5, 40.3, 355.6),
+    ('RCL paper', 'RCL-SGRAF', 'cc152k'): (41.7, 41.6, 364.4),
+    ('DECL paper', 'DECL-SAF', 'cc152k'): (348.1,),
+    ('NPC paper', 'NPC', 'cc120k'): (71.1, 73.0),
 }
 DBL = {
     ('DBL table I', 'VSRN + AM (OSS)', 'f30k', '1K'): (72.8, 90.4, 55.0, 78.9, 477.1),
@@ -155,6 +229,12 @@ def test_rows_equal_the_papers():
         assert tuple(of(source, system, dataset, protocol=protocol).values()) == numbers
     for (source, system, dataset, protocol, backbone), numbers in RANKED.items():
         assert tuple(of(source, system, dataset, protocol=protocol, backbone=backbone).values()) == numbers
+    for (source, system, dataset), numbers in WEB.items():
+        assert tuple(of(source, system, dataset, protocol='1K').values()) == numbers
+    for (source, system, dataset, moved), numbers in RSUM.items():
+        rows = [row for row in ROWS if source in row.sources and (row.system, row.dataset) == (system, dataset)]
+        found = {parts(row.protocol)[1]: row.metrics['rsum'] for row in rows if parts(row.protocol)[2] == moved}
+        assert found == numbers, (source, system, dataset)
     assert list(of('AOQ table 1', 'SCAN', 'coco', protocol='5K')) == [*RECALLS, 'rsum']
     four = [key for key in RECALLS if '@10' not in key]
     assert list(of('DBL table I', 'VSRN', 'f30k')) == [*four, 'rsum']
@@ -241,6 +321,32 @@ def test_rows_of_the_same_protocol_match(ours, dataset, name):
     assert len(rows) >= 3
 
 
+@pytest.mark.parametrize(
+    ('ours', 'noise', 'rsum'),
+    [
+        (protocol(), '20 % of captions mixed', 496.7),
+        (protocol(), '20 % of images mixed', 491.1),
+        (protocol('coco', 'testall', folds=5), '20 % of captions mixed', 518.5),
+        (protocol('coco', 'testall', folds=5), '60 % of images mixed', 2.4),
+        (protocol('cc152k', texts=1000), '', 355.6),
+    ],
+)
+def test_rows_have_the_noise_of_the_run(ours, noise, rsum):
+    rows = published.matching(ROWS, ours, ['ncr'], noise)
+    assert rsum in {row.metrics['rsum'] for row in rows}
+    assert all(row.protocol.endswith(noise) for row in rows)
+    for other in {'', '20 % of captions mixed', '20 % of images mixed'} - {noise}:
+        kept = [row for row in ROWS if row not in rows]
+        if ours['dataset'] == 'f30k':
+            assert published.matching(ROWS, ours, (), other) == published.matching(kept, ours, (), other)
+
+
+def test_noise_without_published_rows_is_refused():
+    sentence = 'no results of f30k, 1K, 30 % of captions mixed, are published; jitm settings noisy lists'
+    with pytest.raises(UserError, match=sentence):
+        published.matching(ROWS, protocol(), noise='30 % of captions mixed')
+
+
 def test_rows_can_be_selected_by_system():
     rows = published.matching(ROWS, protocol(), ['vse++'])
     assert {row.system for row in rows} == {'VSE++', 'RVSE++'}
@@ -251,8 +357,12 @@ def test_rows_can_be_selected_by_system():
 @pytest.mark.parametrize(
     ('ours', 'systems', 'sentence'),
     [
-        (protocol(''), [], r'my_precomp/test does not say which data set it is.* coco or f30k, .* dataset.txt'),
-        (protocol('f8k'), [], "is a split of the data set 'f8k', but published rows are available for coco and f30k"),
+        (
+            protocol(''),
+            [],
+            r'my_precomp/test does not say which data set it is.* one of coco, f30k, cc152k.* dataset.txt',
+        ),
+        (protocol('f8k'), [], "is a split of the data set 'f8k', but published rows are available for coco, f30k, "),
         (protocol(split='dev'), [], 'my_precomp/dev is not a test split.*--split test'),
         (
             protocol(images=10, texts=50),
@@ -319,7 +429,8 @@ def test_command_refuses_data_without_published_rows(finished, capsys, monkeypat
     assert cli.main(['eval', f'--workdir={finished}', '--split=test', '--compare', f'--output={tmp_path / "out"}']) == 2
     assert capsys.readouterr() == (
         '',
-        "error: scenes/test is a split of the data set 'scenes', but published rows are available for coco and f30k\n",
+        "error: scenes/test is a split of the data set 'scenes', but published rows are available for coco, f30k, "
+        'cc152k, cc120k\n',
     )
     assert not (tmp_path / 'out').exists()
 

@@ -169,7 +169,10 @@ def test_features_of_other_programs_are_not_mixed_with_these(root, split, tmp_pa
     assert contents(tmp_path) == before
 
 
-FOREIGN = ['dev_caps.txt', 'dev_counts.npy', 'dev_image_of_text.npy', 'dev_boxes.npy', 'dev_tags.jsonl', 'boxes.npy']
+FOREIGN = [
+    *('dev_caps.txt', 'dev_caps.tsv', 'dev_counts.npy', 'dev_image_of_text.npy', 'dev_boxes.npy', 'dev_tags.jsonl'),
+    'boxes.npy',
+]
 
 
 @pytest.mark.parametrize('name', [*FOREIGN, 'encoded.json', 'notes.txt'])

@@ -172,8 +172,8 @@ def test_ladder_equals_a_loop():
             positives,
             negatives,
             relevance=RELEVANCE,
-            margins=(0.2, 0.1, 0.05),
             thresholds=(0.3, 0.6),
+            ladder_margins=(0.1, 0.05),
         )
     for q, (row, own, others) in enumerate(zip(scores, positives, negatives, strict=True)):
         if own.any() and others.any():
