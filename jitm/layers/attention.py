@@ -61,10 +61,8 @@ def attend(scores: chex.Array, context_mask: chex.Array, inverse_temperature: fl
     return jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), jnp.exp(inverse_temperature * scores), 0)
 
 
-def scan_attention(
-    scores: chex.Array, context: Elements, queries: Elements, inverse_temperature: float
-) -> chex.Array:
-    """Returns SCAN's attention to the context, unnormalized, from similarities: `attend` on `normalize_over_queries`."""
+def scan_attention(scores: chex.Array, context: Elements, queries: Elements, inverse_temperature: float) -> chex.Array:
+    """Returns SCAN's unnormalized attention to the context: `attend` after `normalize_over_queries`."""
     return attend(normalize_over_queries(scores, queries.mask), context.mask, inverse_temperature)
 
 

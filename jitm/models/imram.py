@@ -101,9 +101,7 @@ class IMRAM(CrossAttentionMatcher):
         sides = {'t2i': (images, texts), 'i2t': (texts, images)}
         return {direction: sides[direction] for direction in DIRECTIONS[self.direction]}
 
-    def _attend(
-        self, direction: str, scores: chex.Array, context: Elements, queries: Elements
-    ) -> Iterator[chex.Array]:
+    def _attend(self, direction: str, scores: chex.Array, context: Elements, queries: Elements) -> Iterator[chex.Array]:
         """Yields the unnormalized attention of each step, [C, K, Q, M], from the similarities of the first queries."""
         current = queries.vectors
         for step in range(1, self.steps + 1):
