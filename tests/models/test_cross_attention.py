@@ -1,5 +1,8 @@
 """Cross-attention models against loops over pairs in float64, in value and in gradient."""
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -270,6 +273,28 @@ def test_imram_with_one_step_is_scan(direction):
 def test_full_imram_is_the_sum_of_its_directions():
     both, t2i, i2t = (similarity(make_imram(direction)) for direction in ('both', 't2i', 'i2t'))
     np.testing.assert_allclose(both, t2i + i2t, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_attention_of_imram_is_the_mean_over_its_steps():
+    model, options = make_imram('both'), {'steps': 3, 'softmax_temperature': ATTENTION['lambda_softmax']}
+    got = model.apply(variables_of(model), IMAGES, TEXTS, method='attention_block')
+    for n, (V, W) in enumerate(zip(real(IMAGES), real(TEXTS), strict=True)):
+        words = np.mean(oracle.imram_attention(W, V, MEMORIES, 't2i', **options), axis=0)
+        regions = np.mean(oracle.imram_attention(V, W, MEMORIES, 'i2t', **options), axis=0)
+        for direction, want in (('t2i', words), ('i2t', regions.T)):
+            np.testing.assert_allclose(got[direction][n, n, : len(W), : len(V)], want, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['scan_t2i_avg', 'imram_t2i', 'imram_i2t', 'imram_both', 'imram_one_step', 'gsmn'])
+def test_floats_per_pair_is_the_size_of_the_largest_array(name):
+    model, _ = CASES[name]
+    images, texts = make_elements([4] * 7, 4, seed=0), make_elements([6] * 7, 6, seed=1)
+    traced = jax.make_jaxpr(lambda *sides: model.apply(variables_of(model), *sides, method='score_block'))(
+        images, texts
+    )
+    sizes = [math.prod(map(int, shape.split(','))) for shape in re.findall(r'f32\[([\d,]+)\]', str(traced))]
+    assert max(sizes) == 7 * 7 * model.floats_per_pair(images, texts)
 
 
 @pytest.mark.slow
