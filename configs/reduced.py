@@ -125,6 +125,16 @@ def _bfan(focal: str, loss: str, data: str) -> ConfigDict:
     return cross_attention(load(f'bfan:{focal},{loss},f30k'))
 
 
+@variants('imram', 'f8k')
+def _imram(direction: str, loss: str, data: str) -> ConfigDict:
+    return cross_attention(load(f'imram:{direction},{loss},f30k'))
+
+
+@variants('gsmn', 'f8k')
+def _gsmn(loss: str, data: str) -> ConfigDict:
+    return cross_attention(load(f'gsmn:{loss},f30k'))
+
+
 @variants('naaf', 'f8k')
 def _naaf(data: str) -> ConfigDict:
     return cross_attention(load('naaf:f30k'))

@@ -100,17 +100,20 @@ class Elements(struct.PyTreeNode):
       mask: bool [N, K], the valid elements, at least one for each item.
       whole: float [N, D], a global vector of the image or the text; None for models without one.
       gram: float32 [N, K, K], the inner products of the elements of each item, if they are shared by many pairs.
+      mapped: float [N, K, P], linear maps of the elements, if they are shared by many pairs.
     """
 
     vectors: chex.Array
     mask: chex.Array
     whole: chex.Array | None = None
     gram: chex.Array | None = None
+    mapped: chex.Array | None = None
 
     def first(self, count: int) -> 'Elements':
         """Returns the first `count` elements of each item."""
         gram = None if self.gram is None else self.gram[:, :count, :count]
-        return self.replace(vectors=self.vectors[:, :count], mask=self.mask[:, :count], gram=gram)
+        mapped = None if self.mapped is None else self.mapped[:, :count]
+        return self.replace(vectors=self.vectors[:, :count], mask=self.mask[:, :count], gram=gram, mapped=mapped)
 
 
 class TextFormat(NamedTuple):

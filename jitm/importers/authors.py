@@ -32,7 +32,7 @@ DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30
 # Other names of tensors, as from torch.nn.DataParallel and weight normalization in torch 2.
 _RENAMED = (
     (r'(?<!\w)module\.', ''),
-    (r'^model\.img_enc\.', 'model.0.'),  # of DBL, whose modules are not a list
+    (r'^model\.img_enc\.', 'model.0.'),  # of DBL and IMRAM, whose modules are not a list
     (r'^model\.txt_enc\.', 'model.1.'),
     (r'^model\.sim_enc\.', 'model.2.'),
     (r'\.embed\.glove\.', '.embed.'),  # of NAAF

@@ -30,6 +30,14 @@ VSEPP = KeyMap(
 )
 SCAN = KeyMap(_IMAGES | _TEXTS)  # also of BFAN
 
+IMRAM = KeyMap(
+    _IMAGES
+    | _TEXTS
+    | {f'memory_{side}/{part}': f'model.{part}_{side}' for side in ('t2i', 'i2t') for part in ('gate', 'linear')},
+    # As released, a model has the memories of both directions, also if it takes one direction or one step.
+    unread=r'.*\.num_batches_tracked|model\.(gate|linear)_(t2i|i2t)\..*',
+)
+
 STEPS = 8  # of the graph reasoning of SGR, at most; 3 as released
 SGRAF = KeyMap(
     modules={

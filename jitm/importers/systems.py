@@ -180,6 +180,19 @@ SYSTEMS = {
         required={'raw_feature_norm': 'clipped_l2norm'},
         recognize=_recognize_encoders,
     ),
+    'imram': ReleasedSystem(
+        'IMRAM',
+        'imram',
+        key_maps.IMRAM,
+        fixed=_REGIONS,
+        options={
+            'direction': ('model_mode', {'full_IMRAM': 'both', 'text_IMRAM': 't2i', 'image_IMRAM': 'i2t'}),
+            'steps': ('iteration_step', None),
+            'lambda_softmax': ('lambda_softmax', None),
+        },
+        required={'raw_feature_norm': 'clipped_l2norm', 'no_IMRAM_norm': True},
+        recognize=_recognize_encoders,
+    ),
     'sgraf': ReleasedSystem(
         'SGRAF',
         'sgraf',

@@ -34,12 +34,30 @@ class Linear(nn.Module):
     use_bias: bool = True
 
     @nn.compact
+    def parameters(self, size: int) -> tuple[chex.Array, chex.Array | None]:
+        """Returns the kernel [size, features] and the bias [features], None without one."""
+        uniform = symmetric_uniform(size**-0.5)
+        kernel = self.param('kernel', uniform, (size, self.features))
+        return kernel, self.param('bias', uniform, (self.features,)) if self.use_bias else None
+
     def __call__(self, x: chex.Array) -> chex.Array:
         """Maps [..., inputs] to [..., features]."""
-        uniform = symmetric_uniform(x.shape[-1] ** -0.5)
-        dense = nn.Dense(self.features, self.use_bias, kernel_init=uniform, bias_init=uniform, name='dense')
-        nn.share_scope(self, dense)
-        return dense(x)
+        kernel, bias = self.parameters(x.shape[-1])
+        return jnp.dot(x, kernel) if bias is None else jnp.dot(x, kernel) + bias
+
+
+class WeightNormLinear(Linear):
+    """x W + b, where each column of W is l v / |v|, as `torch.nn.utils.weight_norm` of `torch.nn.Linear`.
+
+    The direction v is initialized as a column of `Linear`, and the length l as |v|.
+    """
+
+    @nn.compact
+    def parameters(self, size: int) -> tuple[chex.Array, chex.Array | None]:
+        """See `Linear`."""
+        direction, bias = super().parameters(size)
+        norm = jnp.linalg.norm(direction, axis=0)
+        return direction * (self.param('length', lambda _: norm) / norm), bias
 
 
 class XavierLinear(nn.Module):

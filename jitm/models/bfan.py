@@ -47,8 +47,7 @@ class BFAN(CrossAttentionMatcher):
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """Returns the unnormalized focal attention of each query element to the context: [C, K, Q, M]."""
-        normalized = attention.normalize_over_queries(scores, queries.mask)
-        weights = attention.attend(normalized, context.mask, self.lambda_softmax)
+        weights = attention.scan_attention(scores, context, queries, self.lambda_softmax)
         return attention.focus(weights, context.mask, self.focal)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:

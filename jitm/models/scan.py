@@ -52,8 +52,7 @@ class SCAN(CrossAttentionMatcher):
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """Returns the unnormalized attention of each query element to the context: [C, K, Q, M]."""
-        normalized = attention.normalize_over_queries(scores, queries.mask)
-        return attention.attend(normalized, context.mask, self.lambda_softmax)
+        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention in the model's direction: name -> [I, T, L, R]."""

@@ -69,9 +69,7 @@ class SGRAF(CrossAttentionMatcher):
 
     def weights(self, images: Elements, texts: Elements) -> chex.Array:
         """Returns the unnormalized attention of each word to the regions: [I, R, T, L]."""
-        scores = attention.similarities(images, texts)
-        normalized = attention.normalize_over_queries(scores, texts.mask)
-        return attention.attend(normalized, images.mask, self.lambda_softmax)
+        return attention.scan_attention(attention.similarities(images, texts), images, texts, self.lambda_softmax)
 
     def alignments(self, images: Elements, texts: Elements) -> chex.Array:
         """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it.

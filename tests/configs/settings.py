@@ -12,7 +12,7 @@ from jitm.training.setup import make_optimizer
 from jitm.training.sources import make_objective
 
 FILES = (
-    *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf'),
+    *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf', 'imram', 'gsmn'),
     *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'noisy', 'recipe'),
 )
 

@@ -130,11 +130,17 @@ def test_vse(words):
     assert (reduced['terms'], reduced['model']['image']) == (config['terms'], model['image'])
 
 
-@pytest.mark.parametrize('words', ['scan:t2i,avg', 'scan:i2t,avg', 'bfan:equal', 'bfan:prob', 'sgraf:sgr', 'sgraf:saf'])
+@pytest.mark.parametrize(
+    'words',
+    [
+        *('scan:t2i,avg', 'scan:i2t,avg', 'bfan:equal', 'bfan:prob', 'sgraf:sgr', 'sgraf:saf'),
+        *('imram:both', 'imram:t2i', 'gsmn:'),
+    ],
+)
 @pytest.mark.parametrize('data', ['f30k', 'coco', 'f8k'])
 def test_cross_attention_replaces_only_the_loss_by_summed_selhn(words, data):
     """Li et al. 2023, section 4.2 and equations 9 to 12."""
-    config, other = load(f'{words},selhn,{data}'), load(f'{words},max,{data}')
+    config, other = (load(f'{words},{loss},{data}'.replace(':,', ':')) for loss in ('selhn', 'max'))
     selhn = {'loss': 'ranking.selective_hard_negative', 'margin': 0.2, 'epsilon': 0.01, 'weight': 1, 'reduction': 'sum'}
     assert config['terms'] == {'ranking': selhn | ALWAYS}
     assert {**config, 'terms': other['terms']} == other
@@ -193,6 +199,28 @@ ATTENTION = {  # epochs, learning rate and decay on Flickr30K, the same on COCO,
         {'activation': 'tanh', 'image_whole': None, 'lambda_softmax': 9},
     ),
 }
+
+
+IMRAM_AND_GSMN = {  # epochs, rate, decay, batch and lambda on Flickr30K, the same on COCO, arguments of the model
+    'imram:both': ((30, 2e-4, 15, 128, 9), (20, 5e-4, 10, 128, 11), {'direction': 'both', 'steps': 3}),
+    'imram:t2i': ((30, 2e-4, 15, 128, 9), (20, 5e-4, 10, 128, 11), {'direction': 't2i', 'steps': 3}),
+    'imram:i2t': ((30, 2e-4, 15, 128, 9), (20, 5e-4, 10, 128, 11), {'direction': 'i2t', 'steps': 3}),
+    'gsmn:': ((30, 2e-4, 15, 64, 20), (20, 5e-4, 5, 32, 10), {'blocks': 16}),
+}
+
+
+@pytest.mark.parametrize('words', IMRAM_AND_GSMN)
+def test_imram_and_gsmn(words):
+    *schedules, arguments = IMRAM_AND_GSMN[words]
+    for data, schedule in zip(('f30k', 'coco'), schedules, strict=True):
+        config = load(f'{words},{data}'.replace(':,', ':'))
+        model, optimizer, term = config['model'], config['optimizer'], config['terms']['ranking']
+        training = config['epochs'], optimizer['learning_rate'], optimizer['decay_epochs'], config['batch_size']
+        assert (*training, model['lambda_softmax']) == schedule
+        assert (term['loss'], term['margin'], term['reduction']) == ('ranking.max_of_hinges', 0.2, 'sum')
+        assert (model['embed_dim'], model['text']['word_dim'], model['text']['bidirectional']) == (1024, 300, True)
+        assert arguments.items() <= model.items()
+        assert config['data']['root'] == f'data/{data}_precomp'
 
 
 @pytest.mark.parametrize('words', ATTENTION)

@@ -12,6 +12,7 @@ DROPS_LAST = {  # the last, smaller batch of an epoch
     'sgraf:sgr': False,
     'sgraf:saf': False,
     'naaf:': False,
+    'imram:both': False,
     'dbl:baseline,max,alone': False,
     'dbl:naaf,rm,oss': False,
     'aoq:vsrn,adapoffquin': False,

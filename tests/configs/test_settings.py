@@ -32,6 +32,8 @@ FIRST_WORDS = {
     'bfan': 'equal,f30k',
     'sgraf': 'sgr,f30k',
     'naaf': 'f30k',
+    'imram': 'both,f30k',
+    'gsmn': 'f30k',
     'aoq': 'vsrn,adapoffquin,f30k',
     'dbl': 'baseline,rm,oss,f30k',
     'uniter': 'uniter,base,f30k',

@@ -38,6 +38,9 @@ ORACLES = {
     'scan_i2t': lambda V, W: {'i2t': oracle.scan_attention(V, W, direction='i2t', **OPTIONS)},
     'sgr': lambda V, W: {'t2i': oracle.scan_attention(V, W, **OPTIONS)},
     'dbl': lambda V, W: {'t2i': oracle.scan_attention(V, W, **OPTIONS)},
+    'gsmn': lambda V, W: {
+        direction: oracle.scan_attention(V, W, direction=direction, **OPTIONS) for direction in ('t2i', 'i2t')
+    },
     'bfan_equal': lambda V, W: dict(
         zip(('t2i', 'i2t'), oracle.bfan_attention(V, W, focal='equal', **OPTIONS), strict=True)
     ),

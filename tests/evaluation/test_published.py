@@ -102,6 +102,7 @@ def test_every_table_is_complete():
         'model zoo of Oscar': 3,
         'README of SGRAF': 7,
         'README of NAAF': 1,
+        'GSMN paper or README': 2,
         'README of ESA': 6,
         'VSE-infinity paper': 2,
         'VSE-infinity paper or README': 5,

@@ -27,6 +27,7 @@ SIZES = {
     'embed_dim': 16,
     'word_dim': 8,
     'alignment_dim': 8,
+    'blocks': 4,
     'caption_dim': 8,
     'size': 'tiny',
     'minimum_words': 2,

@@ -7,6 +7,7 @@ SLOW = (
     'configs/vsrn.py:f30k',
     'configs/scan.py:i2t,lse,f30k',
     'configs/sgraf.py:saf,f30k',
+    'configs/imram.py:both,f30k',
     'configs/vse_infinity.py:esa,gru,f30k',
     'configs/aoq.py:bfan_equal,adapoffquin,f30k',
     'configs/dbl.py:vsepp,rm,oss,f8k',

@@ -12,6 +12,7 @@ from tests.models import cross_attention_oracle as oracle
 
 D, W, F, M, SLOTS = 6, 5, 7, 5, 3
 WORDS = (*SPECIAL_WORDS, *'abcdefgh')
+MEMORY = {'gate': 'gate', 'output': 'linear'}  # the oracle's name -> that of IMRAM
 KINDS = {'f': 'FloatStorage', 'i': 'LongStorage'}
 CAPTIONS = (np.array([1, 4, 5, 2]), np.array([1, 11, 7, 8, 6, 3, 2]), np.array([1, 2]))
 
@@ -99,6 +100,13 @@ def sgraf(rng, reasoning):
 
 def dbl(rng):
     return [*encoders(rng, 'cap_rnn'), linear(rng, 'sim_tran_w', M, D) | linear(rng, 'sim_eval_w', 1, M)]
+
+
+def imram(rng):
+    tensors = {}
+    for name in ('linear_t2i', 'gate_t2i', 'linear_i2t', 'gate_i2t'):
+        tensors |= linear(rng, name, D, 2 * D)
+    return [*encoders(rng), tensors]
 
 
 def naaf(rng):
@@ -205,6 +213,13 @@ def score_dbl(modules, regions, ids, **options):
     params = {f'{ours}/kernel': modules[2][f'{theirs}.weight'].T for ours, theirs in names.items()}
     params |= {f'{ours}/bias': modules[2][f'{theirs}.bias'] for ours, theirs in names.items()}
     return oracle.dbl_score(images, words, params, **options)
+
+
+def score_imram(modules, regions, ids, **options):
+    names = {f'{side}_{ours}': f'{part}_{side}' for side in ('t2i', 'i2t') for ours, part in MEMORY.items()}
+    params = {f'{ours}/kernel': modules[2][f'{theirs}.weight'].T for ours, theirs in names.items()}
+    params |= {f'{ours}/bias': modules[2][f'{theirs}.bias'] for ours, theirs in names.items()}
+    return oracle.imram_score(*encode(modules, regions, ids), params, **options)
 
 
 def score_naaf(modules, regions, ids, threshold):

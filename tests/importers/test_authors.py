@@ -240,15 +240,55 @@ def test_a_checkpoint_written_by_torch(tmp_path, vocabulary, legacy):
     np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS), want, atol=1e-5)
 
 
+def write_one_dict(path, modules, names, options, **others) -> str:
+    """Writes a checkpoint whose model is not a list."""
+    flat = {f'module.{m}{k}': x for m, tensors in zip(names, modules, strict=True) for k, x in tensors.items()}
+    namespace = Build(Call(Global('argparse', 'Namespace'), ()), options)
+    return write_zip(path, {'model': state_dict(flat), 'opt': namespace} | others)
+
+
 def test_dbl_is_one_dict_with_an_average_beside_it(tmp_path, vocabulary):
     system, modules, options, images, score = SYSTEMS['dbl']
-    names = ('img_enc', 'txt_enc', 'sim_enc')
-    flat = {f'module.{m}.{k}': x for m, tensors in zip(names, modules, strict=True) for k, x in tensors.items()}
-    namespace = Build(Call(Global('argparse', 'Namespace'), ()), options)
-    content = {'model': state_dict(flat), 'model_t': {'module.x': dense(WIDE, 't')}, 'opt': namespace}
-    path = write_zip(tmp_path / 'checkpoint_1.pth.tar', content)
+    names, average = ('img_enc.', 'txt_enc.', 'sim_enc.'), {'module.x': dense(WIDE, 't')}
+    path = write_one_dict(tmp_path / 'checkpoint_1.pth.tar', modules, names, options, model_t=average)
     assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     np.testing.assert_allclose(scores_of(tmp_path / 'run', images), theirs.score_all(score, modules, images), atol=1e-5)
+
+
+IMRAM = {'model_mode': 'full_IMRAM', 'iteration_step': 3, 'lambda_softmax': 9.0, 'no_IMRAM_norm': True}
+IMRAM |= {'raw_feature_norm': 'clipped_l2norm'}
+MEMORIES = ('img_enc.', 'txt_enc.', '')
+
+
+@pytest.mark.parametrize(
+    ('mode', 'steps', 'directions'),
+    [('full_IMRAM', 3, ('t2i', 'i2t')), ('text_IMRAM', 2, ('t2i',)), ('image_IMRAM', 1, ('i2t',))],
+)
+def test_imram_is_one_dict_with_the_memories_of_both_directions(tmp_path, vocabulary, mode, steps, directions):
+    modules = theirs.imram(np.random.default_rng(1))
+    path = write_one_dict(tmp_path / 'x.pth', modules, MEMORIES, IMRAM | {'model_mode': mode, 'iteration_step': steps})
+    assert convert('imram', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    score = functools.partial(theirs.score_imram, directions=directions, steps=steps, softmax_temperature=9.0)
+    want = theirs.score_all(score, modules, REGIONS)
+    np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS), want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('options', 'missing', 'message'),
+    [
+        ({'no_IMRAM_norm': False}, None, 'was trained with no_IMRAM_norm=False, but IMRAM has True here'),
+        ({'model_mode': 'half'}, None, "has the option model_mode='half'"),
+        ({}, 'gate_i2t.bias', 'lacks tensors (model.gate_i2t.bias)'),
+    ],
+)
+def test_other_checkpoints_of_imram_are_one_sentence(tmp_path, vocabulary, capsys, options, missing, message):
+    *encoders, memories = theirs.imram(np.random.default_rng(1))
+    memories.pop(missing, None)
+    path = write_one_dict(tmp_path / 'x.pth', [*encoders, memories], MEMORIES, IMRAM | options)
+    assert convert('imram', path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count('\n') == 1
 
 
 PIECES = (np.array([2, 5, 6, 3]), np.array([2, 9, 10, 7, 7, 3]), np.array([2, 3]))

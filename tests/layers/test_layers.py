@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jitm.layers.linear import Linear, WeightNormLinear
 from jitm.layers.normalization import BatchNorm, l2_normalize, safe_sqrt
 from jitm.layers.recurrent import GRU, GRUCell
 from jitm.layers.text import BERTEncoder, GRUEncoder
@@ -210,3 +211,12 @@ def test_what_is_not_counted_does_not_change_the_statistics():
     dirty = norm.apply(variables, spoiled, mask, train=True, mutable=['batch_stats'])
     chex.assert_trees_all_equal(clean[1], dirty[1])
     np.testing.assert_array_equal(clean[0][mask[..., 0]], dirty[0][mask[..., 0]])
+
+
+def test_weight_normalization_starts_as_the_linear_layer():
+    x, key = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32), jax.random.key(0)
+    (want, params), (got, normalized) = (layer(5).init_with_output(key, x) for layer in (Linear, WeightNormLinear))
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    lengths = normalized['params'].pop('length')
+    np.testing.assert_allclose(lengths, np.linalg.norm(params['params']['kernel'], axis=0), rtol=1e-6)
+    chex.assert_trees_all_equal(normalized, params)

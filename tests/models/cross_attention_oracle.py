@@ -16,7 +16,12 @@ Parameters are one flat dict, D features, M numbers in an alignment, R region sl
     filter_norm                                                    /scale /bias /mean /variance [1]
     score                                                          /kernel [M, 1]  /bias [1]
 
-DBL's network reads local_alignment and score. Dropout is left out everywhere.
+DBL's network reads local_alignment and score. Dropout is left out everywhere. IMRAM and GSMN have their own
+(`random_memories`, `random_readouts`), for each direction, t2i and i2t:
+
+    {direction}_gate, {direction}_output                           /kernel [2 D, D]  /bias [D]              IMRAM
+    {direction}_kernels                                            /kernel [blocks, 32]                     GSMN
+    {direction}_hidden, {direction}_score                          /kernel [32, 32 or 1]  /length  /bias    GSMN
 """
 
 import numpy as np
@@ -306,6 +311,64 @@ def naaf_thresholds(images, captions, *, minimum):
     return np.array(used), threshold, safe_threshold
 
 
+# IMRAM
+
+
+def imram_attention(queries, contexts, params, direction, *, steps, softmax_temperature):
+    """Weights [Lq, Lc] of each step; between steps a gate mixes each query with what it attended to."""
+    weights = [attention(queries, contexts, softmax_temperature=softmax_temperature)]
+    while len(weights) < steps:
+        updated = []
+        for k in range(len(queries)):
+            both = np.concatenate([queries[k], weighted_sum(weights[-1][k], contexts)])
+            gate = sigmoid(linear(params, f'{direction}_gate', both))
+            updated.append(gate * queries[k] + (1 - gate) * np.tanh(linear(params, f'{direction}_output', both)))
+        queries = np.array(updated)
+        weights.append(attention(queries, contexts, softmax_temperature=softmax_temperature))
+    return weights
+
+
+def imram_score(V, W, params, *, directions, **options):
+    """IMRAM, in [-2 steps, 2 steps]: the cosines of all steps are of the first queries, not of the updated ones."""
+    total = 0.0
+    for direction in directions:
+        queries, contexts = (W, V) if direction == 't2i' else (V, W)
+        for weights in imram_attention(queries, contexts, params, direction, **options):
+            relevance = [cosine(queries[k], weighted_sum(weights[k], contexts)) for k in range(len(queries))]
+            total += sum(relevance) / len(queries)
+    return total
+
+
+# GSMN without its graphs
+
+
+def gsmn_node(query, attended, params, direction, blocks):
+    """The score of one word or region: cosines of the blocks, then three layers with one tanh."""
+    size = len(query) // blocks
+    slices = [slice(n * size, (n + 1) * size) for n in range(blocks)]
+    hidden = (
+        np.array([cosine(query[block], attended[block]) for block in slices]) @ params[f'{direction}_kernels/kernel']
+    )
+    for name, activation in (('hidden', np.tanh), ('score', float)):
+        kernel, length, bias = (params[f'{direction}_{name}/{part}'] for part in ('kernel', 'length', 'bias'))
+        columns = [length[n] * l2norm(kernel[:, n]) for n in range(kernel.shape[1])]
+        outputs = np.array([np.dot(hidden, column) for column in columns]) + bias
+        hidden = activation(outputs) if name == 'hidden' else activation(outputs[0])
+    return hidden
+
+
+def gsmn_score(V, W, params, *, blocks, softmax_temperature):
+    total = 0.0
+    for direction, queries, contexts in (('t2i', W, V), ('i2t', V, W)):
+        weights = attention(queries, contexts, softmax_temperature=softmax_temperature)
+        nodes = [
+            gsmn_node(queries[k], weighted_sum(weights[k], contexts), params, direction, blocks)
+            for k in range(len(queries))
+        ]
+        total += sum(nodes) / len(nodes)
+    return total
+
+
 # DBL's baseline network
 
 
@@ -318,6 +381,32 @@ def dbl_score(V, W, params):
 # For tests
 
 
+def random_layers(rng, shapes):
+    params = {}
+    for name, shape in shapes.items():
+        params[f'{name}/kernel'] = rng.normal(size=shape) * 1.5 / np.sqrt(shape[0])
+        params[f'{name}/bias'] = rng.normal(size=shape[1]) * 0.3
+    return params
+
+
+def random_memories(rng, features):
+    """Parameters of IMRAM."""
+    names = [f'{direction}_{part}' for direction in ('t2i', 'i2t') for part in ('gate', 'output')]
+    return random_layers(rng, dict.fromkeys(names, (2 * features, features)))
+
+
+def random_readouts(rng, blocks, hidden=32):
+    """Parameters of GSMN."""
+    params = {}
+    for direction in ('t2i', 'i2t'):
+        shapes = {'kernels': (blocks, hidden), 'hidden': (hidden, hidden), 'score': (hidden, 1)}
+        params |= random_layers(rng, {f'{direction}_{name}': shape for name, shape in shapes.items()})
+        del params[f'{direction}_kernels/bias']
+        params[f'{direction}_hidden/length'] = rng.uniform(0.5, 1.5, hidden)
+        params[f'{direction}_score/length'] = rng.uniform(0.5, 1.5, 1)
+    return params
+
+
 def random_params(rng, features, size, slots):
     """Parameters of SGR, SAF and DBL, none of them at its initial 0 or 1."""
     shapes = {
@@ -327,10 +416,7 @@ def random_params(rng, features, size, slots):
         **{f'graph_{step}_{part}': (size, size) for step in range(3) for part in ('query', 'key', 'update')},
         **{'filter': (size, 1), 'score': (size, 1)},
     }
-    params = {}
-    for name, shape in shapes.items():
-        params[f'{name}/kernel'] = rng.normal(size=shape) * 1.5 / np.sqrt(shape[0])
-        params[f'{name}/bias'] = rng.normal(size=shape[1]) * 0.3
+    params = random_layers(rng, shapes)
     for name, channels in (('image_local_norm', slots), ('image_global_norm', features), ('filter_norm', 1)):
         params[f'{name}/scale'] = rng.uniform(0.5, 1.5, channels)
         params[f'{name}/bias'] = rng.normal(size=channels) * 0.3

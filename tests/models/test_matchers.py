@@ -14,7 +14,7 @@ import pytest
 from jitm.errors import UserError
 from jitm.layers import alignment, clip_resnet, clip_text, text, vision, vit
 from jitm.losses import tokens
-from jitm.models import bfan, clip, naaf, oscar, scan, sgraf, uniter, vse, vsrn
+from jitm.models import bfan, clip, gsmn, imram, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.joint import JointEncoder, has_heads, read_pairs
 from jitm.models.make import model_keys
 from jitm.models.matcher import DualEncoder
@@ -111,6 +111,9 @@ MATCHERS = {
     'saf': make_sgraf(alignment.AttentionFiltration()),
     'dbl': make_sgraf(alignment.Mean(), wholes=False, activation='tanh'),
     'naaf': naaf.NAAF(DIM, **sides() | NAAF),
+    'imram_t2i': imram.IMRAM(DIM, direction='t2i', steps=2, **sides() | ATTENTION),
+    'imram_both': imram.IMRAM(DIM, direction='both', steps=3, **sides() | ATTENTION),
+    'gsmn': gsmn.GSMN(DIM, blocks=4, **sides() | ATTENTION),
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
     'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),
     'oscar': oscar.OSCAR(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', image_norm=True),
@@ -299,7 +302,8 @@ def test_capabilities_are_classes():
     dual = [name for name, model in MATCHERS.items() if isinstance(model, DualEncoder)]
     cross = [name for name, model in MATCHERS.items() if isinstance(model, CrossAttentionMatcher)]
     joint = [name for name, model in MATCHERS.items() if isinstance(model, JointEncoder)]
-    assert cross == ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'dbl', 'naaf']
+    scan_lineage = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'dbl', 'naaf']
+    assert cross == [*scan_lineage, 'imram_t2i', 'imram_both', 'gsmn']
     assert joint == ['uniter', 'oscar']
     assert sorted([*dual, *cross, *joint, 'order0', 'orderpp']) == sorted(MATCHERS)
 

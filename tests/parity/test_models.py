@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from jitm.data.text import SPECIAL_WORDS, Vocabulary
-from jitm.importers import oscar, uniter
+from jitm.importers import key_maps, oscar, uniter
 from jitm.importers.authors import load_checkpoint
 from jitm.importers.joint import load_joint
+from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import SYSTEMS
-from jitm.importers.tensors import export
+from jitm.importers.tensors import KeyMap, convert, export, open_tensors
 from jitm.models.joint import read_pairs
 from jitm.models.make import make_model
 from jitm.models.matcher import Matcher
@@ -35,7 +36,13 @@ VOCABULARIES = {  # file -> content
     'words.json': Vocabulary((*SPECIAL_WORDS, *LETTERS)).to_json(),
     'vocab.txt': '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *LETTERS[:-1]]),
 }
-NAMES = {'tags_dc': uniter.NAMES, 'oscar': oscar.NAMES}
+READOUTS = {'t2i': 'model.2', 'i2t': 'model.3'}  # of GSMN, of which jitm reads no released checkpoints
+GSMN = KeyMap(
+    modules=dict(key_maps.SCAN.modules)
+    | {f'{ours}/{layer}': f'{of}.{layer}' for ours, of in READOUTS.items() for layer in ('kernels', 'hidden', 'score')},
+    variables={f'{ours}/{x}/length': f'{of}.lengths.{x}' for ours, of in READOUTS.items() for x in ('hidden', 'score')},
+)
+NAMES = {'tags_dc': uniter.NAMES, 'oscar': oscar.NAMES, 'gsmn': GSMN}
 PAIRS = 5
 SEED = 42  # with which NAAF mines its thresholds from two captions
 CHANGES = {'dropout': 0.0, 'output_dropout': 0.0, 'dtype': 'float32'}  # of keys of all models
@@ -73,6 +80,10 @@ CASES = {  # by the config
     'scan:i2t,avg,f30k': Case('SCAN', lambda: theirs.SCAN('i2t', 4.0), 'scan'),
     'bfan:equal,f30k': Case('BFAN', lambda: theirs.BFAN('equal'), 'bfan'),
     'bfan:prob,f30k': Case('BFAN', lambda: theirs.BFAN('prob'), 'bfan'),
+    'imram:both,f30k': Case('IMRAM', lambda: theirs.IMRAM(('t2i', 'i2t')), 'imram'),
+    'imram:t2i,f30k': Case('IMRAM', lambda: theirs.IMRAM(('t2i',)), 'imram'),
+    'imram:i2t,coco': Case('IMRAM', lambda: theirs.IMRAM(('i2t',), scale=11.0), 'imram'),
+    'gsmn:f30k': Case('GSMN', theirs.GSMN, 'gsmn'),
     'naaf:f30k': Case('NAAF', lambda: theirs.NAAF(minimum_words=4), 'naaf', {'minimum_words': 4}),
     'sgraf:sgr,f30k': Case('SGRAF', lambda: theirs.SGRAF('SGR'), 'sgraf'),
     'sgraf:saf,f30k': Case('SGRAF', lambda: theirs.SGRAF('SAF'), 'sgraf'),
@@ -132,14 +143,28 @@ def in_torch(system: str, images: Images, texts: Texts) -> tuple[list, list]:
     return regions, rows(texts.ids, texts.lengths)
 
 
+def load_gsmn(system: str, path: str, vocabulary: str, model: Mapping[str, Any]) -> ReleasedModel:
+    """Reads the weights of the network of GSMN."""
+    text = dict(model['text'], word_dim=theirs.WORD_DIM)
+    section = dict(model, embed_dim=theirs.DIM, blocks=theirs.BLOCKS, text=text)
+    images = Images(np.zeros((1, 1, theirs.FEATURES), np.float32), np.ones(1, np.int32))
+    shapes = shapes_of(section, theirs.WORDS, images)
+    variables = convert(path, open_tensors(path, system), shapes, NAMES[system], system)
+    return ReleasedModel(section, variables, None, vocabulary, {})
+
+
+READERS = {'tags_dc': load_joint, 'oscar': load_joint, 'gsmn': load_gsmn}
+
+
 def load(name: str, network, folder) -> tuple[Matcher, dict[str, chex.ArrayTree]]:
     """Returns the model and the variables that jitm reads from the weights of a network."""
     case, config = CASES[name], settings.load(name)
     vocabulary = 'vocab.txt' if config['vocabulary']['path'].endswith('.txt') else 'words.json'
     (folder / vocabulary).write_text(VOCABULARIES[vocabulary])
     np.savez(folder / 'x.npz', **network.state_dict())
-    read = load_joint if case.system in NAMES else load_checkpoint
-    released = read(case.system, str(folder / 'x.npz'), str(folder / vocabulary), config['model'])
+    released = READERS.get(case.system, load_checkpoint)(
+        case.system, str(folder / 'x.npz'), str(folder / vocabulary), config['model']
+    )
     changes = CHANGES | case.changes
 
     def change(section):

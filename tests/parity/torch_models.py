@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers.models.bert.modeling_bert import BertLMPredictionHead
 
-FEATURES, DIM, WORD_DIM, ALIGNMENT_DIM = 12, 16, 10, 8
+FEATURES, DIM, WORD_DIM, ALIGNMENT_DIM, BLOCKS = 12, 16, 10, 8, 4
 WORDS, SLOTS = 12, 4  # the number of words, and the largest number of regions
 
 Tensors = Sequence[Tensor]
@@ -275,6 +275,62 @@ class BFAN(CrossAttention):
         above = torch.sum((weights[:, :, None] - weights[:, None]) * others[:, None], dim=-1) > 0
         focused = F.normalize(weights * above, p=1, dim=-1)
         return F.cosine_similarity(queries, focused @ context)
+
+
+class IMRAM(CrossAttention):
+    """Attends in several steps, between which a gate mixes each query with its context (Chen et al., 2020c)."""
+
+    def __init__(self, directions: Sequence[str], steps: int = 3, scale: float = 9.0):
+        super().__init__(Words())
+        self.directions, self.steps, self.scale = directions, steps, scale
+        for name in ('gate_t2i', 'linear_t2i', 'gate_i2t', 'linear_i2t'):
+            self.model.add_module(name, nn.Linear(2 * DIM, DIM))
+
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        sides = {'t2i': (words, regions), 'i2t': (regions, words)}
+        return sum(self.score_in(direction, *sides[direction]) for direction in self.directions)
+
+    def score_in(self, direction: str, queries: Tensor, context: Tensor) -> Tensor:
+        gate, linear = (self.model.get_submodule(f'{name}_{direction}') for name in ('gate', 'linear'))
+        total, current = 0, queries
+        for _ in range(self.steps):
+            attended = attend(current, context, self.scale) @ context
+            total = total + F.cosine_similarity(queries, attended).mean()
+            both = torch.cat([current, attended], dim=-1)
+            current = torch.lerp(torch.tanh(linear(both)), current, torch.sigmoid(gate(both)))
+        return total
+
+
+class Readout(nn.Module):
+    """Maps the cosines of blocks to a number; the last two layers are weight-normalized."""
+
+    def __init__(self, hidden: int = 32):
+        super().__init__()
+        self.kernels = nn.Linear(BLOCKS, hidden, bias=False)
+        self.hidden, self.score = nn.Linear(hidden, hidden), nn.Linear(hidden, 1)
+        self.lengths = nn.ParameterDict({'hidden': torch.ones(hidden), 'score': torch.ones(1)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.normalized('score', torch.tanh(self.normalized('hidden', self.kernels(x))))
+
+    def normalized(self, name: str, x: Tensor) -> Tensor:
+        layer = self.get_submodule(name)
+        return F.linear(x, self.lengths[name][:, None] * unit(layer.weight), layer.bias)
+
+
+class GSMN(CrossAttention):
+    """Averages what a network makes of the cosines of blocks, in both directions (Liu et al., 2020), without graphs."""
+
+    def __init__(self, scale: float = 20.0):
+        super().__init__(Words(), Readout(), Readout())
+        self.scale = scale
+
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        return self.nodes(self.model[2], words, regions).mean() + self.nodes(self.model[3], regions, words).mean()
+
+    def nodes(self, readout: Readout, queries: Tensor, context: Tensor) -> Tensor:
+        attended = attend(queries, context, self.scale) @ context
+        return readout(F.cosine_similarity(*(x.unflatten(-1, (BLOCKS, -1)) for x in (queries, attended)), dim=-1))
 
 
 class NAAF(CrossAttention):

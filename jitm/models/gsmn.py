@@ -1,0 +1,91 @@
+"""Block-wise cosines of words and regions with what they attend to (GSMN; Liu et al., 2020), without its graphs."""
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import ArgumentError
+from jitm.layers import attention
+from jitm.layers.linear import Linear, WeightNormLinear, product
+from jitm.layers.normalization import l2_normalize
+from jitm.models.tiled import CrossAttentionMatcher
+from jitm.types import Count, Elements, InverseTemperature
+
+HIDDEN = 32  # units of a layer; as released, four for each of eight kernels of the graph
+
+
+def block_cosines(queries: chex.Array, attended: chex.Array, blocks: int) -> chex.Array:
+    """Returns the cosine of each of `blocks` parts of queries [Q, M, D] and attended vectors [C, Q, M, D].
+
+    The result is float32 [C, Q, M, blocks]; a cosine is 0 if either part is zero.
+    """
+    parts = (einops.rearrange(x, '... (b d) -> ... b d', b=blocks) for x in (queries, attended))
+    return product('qmbd,cqmbd->cqmb', *map(l2_normalize, parts))
+
+
+class Readout(nn.Module):
+    """Maps the block cosines of each node [..., B] to its score [...]: tanh(x W_1 W_2 + b_2) W_3 + b_3.
+
+    W_2 and W_3 are weight-normalized. As released, there is no activation between W_1 and W_2.
+    """
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        """See the class."""
+        hidden = Linear(HIDDEN, use_bias=False, name='kernels')(x)
+        hidden = nn.tanh(WeightNormLinear(HIDDEN, name='hidden')(hidden))
+        return WeightNormLinear(1, name='score')(hidden)[..., 0]
+
+
+class GSMN(CrossAttentionMatcher):
+    """Compares words with attended regions, and regions with attended words, in blocks of their dimensions.
+
+    The score is the sum of both directions' mean over nodes, words or regions, of a small network's output. The graphs
+    are left out: as released, no node receives anything from its neighbours (docs/cross_attention.md).
+
+    Attributes:
+      embed_dim, image, text: see `CrossAttentionMatcher`.
+      lambda_softmax: The attention's inverse temperature.
+      blocks: The number of blocks, 16 as published; it divides `embed_dim`.
+    """
+
+    lambda_softmax: InverseTemperature
+    blocks: Count
+
+    def setup(self):
+        """Checks the options and creates the networks of both directions."""
+        if self.embed_dim % self.blocks:
+            raise ArgumentError('blocks', f'is {self.blocks}, which does not divide embed_dim, {self.embed_dim}')
+        self.t2i, self.i2t = Readout(), Readout()
+
+    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+        """Adds nothing."""
+        return images, texts
+
+    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+        """Scores every image of a block with every text of it: [I, T]."""
+        scores = attention.similarities(images, texts)
+        words = self._mean_score(self.t2i, scores, images, texts)
+        regions = self._mean_score(self.i2t, einops.rearrange(scores, 'i r t l -> t l i r'), texts, images)
+        return words + regions.T
+
+    def _mean_score(self, readout: Readout, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+        weights = attention.normalize(attention.scan_attention(scores, context, queries, self.lambda_softmax))
+        attended = product('ckqm,ckd->cqmd', weights, context.vectors)
+        nodes = block_cosines(queries.vectors, attended, self.blocks)
+        return jnp.mean(readout(nodes), axis=-1, where=queries.mask)
+
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+        """Returns the attention in both directions: name -> [I, T, L, R]."""
+
+        def weights(context: Elements, queries: Elements, direction: str) -> chex.Array:
+            scores = attention.similarities(context, queries)
+            attended = attention.scan_attention(scores, context, queries, self.lambda_softmax)
+            return attention.word_by_region(attended, queries, direction)
+
+        return {'t2i': weights(images, texts, 't2i'), 'i2t': weights(texts, images, 'i2t')}
+
+    def floats_per_pair(self, images: Elements, texts: Elements) -> int:
+        """Returns the size of the attended vectors, or of the units of a layer, of all words or all regions."""
+        return max(images.mask.shape[1], texts.mask.shape[1]) * max(self.embed_dim, HIDDEN)
