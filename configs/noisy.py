@@ -7,12 +7,14 @@ Example: --config noisy:sgr,rcl,f30k --config.data.noise_rate=0.4 --config.data.
 
 from ml_collections import ConfigDict
 
-from jitm.configs import common, scan, sgraf, vse, vsrn
+from jitm.configs import common, gsmn, imram, scan, sgraf, vse, vsrn
 
 NETWORK = {  # the file and its words
     'sgr': (sgraf, 'sgr'),
     'saf': (sgraf, 'saf'),
     'scan': (scan, 't2i,avg'),
+    'imram': (imram, 'both'),
+    'gsmn': (gsmn, ''),
     'vsrn': (vsrn, ''),
     'mean': (vse, 'mean,max'),  # in no paper
     'fc': (vse, 'fc,max'),  # CRCL
