@@ -109,7 +109,7 @@ from jitm.configs import default
 def get_config():
     config = default.get_config()
     for key, value in {tiny!r}.items():
-        if key in ('data', 'terms'):
+        if key in ('data', 'terms', 'labels', 'members'):
             config[key] = value
         elif isinstance(value, dict):
             config[key].update(value)
