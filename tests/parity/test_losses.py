@@ -89,6 +89,40 @@ def projection_matching(s, temperature):
     return (predicted * torch.log(1e-8 + predicted / (uniform_over_positives(s) + 1e-8))).sum()
 
 
+def complementary_contrastive(s, temperature, complement='log'):
+    rest = (1 - F.softmax(s.all / temperature, 0)[len(s.own) :]).clamp(min=1e-10)
+    losses = {'log': -rest.log(), 'tan': (1 - rest).tan(), 'abs': 1 - rest, 'exp': (-rest).exp()}
+    return losses[complement].sum()
+
+
+def active_complementary(s, labels, temperature, complementary_weight=5.0):
+    probabilities = F.softmax(s.all / temperature, 0)
+    tangents, positives = probabilities.tan(), len(s.own)
+    complementary = tangents[positives:].sum() / tangents.sum() ** (1 - labels)
+    return -labels * probabilities[:positives].min().log() + complementary_weight * complementary
+
+
+def soft_margin(s, labels, margin):
+    return F.relu(margin * (10**labels - 1) / 9 + s.others.max() - s.own.min())
+
+
+def evidential(s, temperature=0.1, divergence_weight=0.1):
+    evidence, truth = (s.all / temperature).exp(), torch.cat([torch.ones_like(s.own), torch.zeros_like(s.others)])
+    predicted, ones = torch.distributions.Dirichlet(evidence + 1), torch.ones_like(evidence)
+    wrong = torch.distributions.Dirichlet((1 - truth) * evidence + 1)
+    divergence = torch.distributions.kl_divergence(wrong, torch.distributions.Dirichlet(ones))
+    return (
+        F.mse_loss(predicted.mean, truth, reduction='sum') + predicted.variance.sum() + divergence_weight * divergence
+    )
+
+
+def ladder(s, relevance, margin=0.2, threshold=0.63, ladder_margin=0.01, ladder_weight=0.25):
+    above = relevance.others >= threshold
+    related, below = torch.cat([s.own, s.others[above]]), s.others[~above]
+    loss = max_of_hinges(s, margin)
+    return loss + ladder_weight * max_of_hinges(Row(related, below), ladder_margin) if len(below) else loss
+
+
 def offline_triplet(s, offline_scores, online_margin=0.2, offline_margin=0.0):
     return max_of_hinges(s, online_margin) + F.relu(offline_margin + offline_scores - s.own.min())
 
@@ -226,6 +260,11 @@ OF_QUERIES = {
     'CMPM': (projection_matching, {'temperature': 0.1}),
     'MPL': (polynomial, {'margin': 0.2}),
     'SAM': (adaptive_margin, {}),
+    'RCL': (complementary_contrastive, *({'temperature': 0.1, 'complement': c} for c in ('log', 'tan', 'abs', 'exp'))),
+    'CRCL': (active_complementary, {'temperature': 0.1}),
+    'NCR': (soft_margin, {'margin': 0.2}),
+    'DECL': (evidential, {}),
+    'ladder': (ladder, {}),
     'OffTri': (offline_triplet, {}, {'online_margin': 0.1, 'offline_margin': 0.3}),
     'OffQuin': (offline_quintuplet, {}, {'online_margin': 0.1, 'offline_margin': 0.3}),
     'OnlyOffline': (offline_quintuplet, {'online_weight': 0.0}),
@@ -284,9 +323,11 @@ def make_scores(name: str, masks: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     """Makes the scores and the other arrays that a formula takes: cosines, or probabilities for ITM."""
     taken, shape = inspect.signature(CASES[name][0]).parameters, masks['positives'].shape
     shapes = {'anchor_scores': shape, 'margins': shape, 'offline_scores': shape[0], 'offline_pair_scores': shape[0]}
+    shapes |= {'labels': shape[0], 'relevance': shape}
     shapes = {'scores': shape} | {key: shape for key, shape in shapes.items() if key in taken}
     rng, low = np.random.default_rng(1), 0 if name == 'ITM' else -1
-    return {key: rng.uniform(low, 1, shape).astype(np.float32) for key, shape in shapes.items()}
+    lows = {'labels': 0, 'relevance': 0}
+    return {key: rng.uniform(lows.get(key, low), 1, shape).astype(np.float32) for key, shape in shapes.items()}
 
 
 def compare(name: str, loss: Callable, formula: Callable, arrays: Mapping, constants: Mapping) -> None:
