@@ -551,6 +551,23 @@ def test_resuming_with_other_steps_per_epoch_is_refused(finished, tiny_config, t
         loop.train_and_evaluate(tiny_config, workdir)
 
 
+def test_run_without_labels_of_pairs_resumes(finished, tiny_config, tmp_path, monkeypatch):
+    """Runs of earlier versions have none."""
+    workdir = shutil.copytree(finished, tmp_path / 'run')
+    remove_checkpoints(workdir, after=28)
+    read = Checkpoints.read
+
+    def read_without_labels(self, step):
+        tree, run = read(self, step)
+        assert tree.pop('labels') == {}
+        return tree, run
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Checkpoints, 'read', read_without_labels)
+        loop.train_and_evaluate(tiny_config, workdir)
+    assert_same_run(workdir, finished)
+
+
 def test_run_without_a_hash_of_all_images_resumes(finished, tiny_config, tmp_path, monkeypatch):
     """Runs of earlier versions have none."""
     restore = Checkpoints.restore_latest

@@ -173,7 +173,8 @@ class Checkpoints:
         if not steps:
             return None
         tree, run = self.read(steps[-1])
-        return serialization.from_state_dict(template, tree), run
+        # Earlier versions stored no labels of pairs, which are empty then.
+        return serialization.from_state_dict(template, serialization.to_state_dict(template) | tree), run
 
     def best_step(self) -> int | None:
         """Returns the step of the highest rsum, the later one of ties, as the last checkpoint names it.
