@@ -128,6 +128,7 @@ PAIRS = (
         for loss in ('max', 'selhn')
     ),
     *_pairs('mean_softmax', *(f'mean_softmax_t{percent:02}' for percent in (2, 3, 7, 10, 15, 20))),
+    *_pairs('mean_softmax_learned', 'mean_softmax', 'mean_softmax_t07', 'mean_softmax_t10'),
     *_pairs('mean_softmax_t10', 'mean_selhn_m50', 'mean_sum_max_m40', 'vsepp_rm_oss', 'recipe_mean_selhn_oss'),
     *(
         Pair(f'mean_{loss}_steps_b128', f'mean_{loss}_steps_b{size}')
