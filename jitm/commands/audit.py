@@ -7,7 +7,6 @@ Writes audit.jsonl and, with Jinja2, the page audit.html to audit/ in the run di
 same pairs finds them best with a loss that bears noise (docs/noise.md).
 """
 
-import shlex
 from pathlib import Path
 
 from absl import flags
@@ -51,7 +50,6 @@ def main(values: flags.FlagValues) -> None:
     results = [
         Result(pair['image_id'], pair['doubt'], pictures.get(pair['image'], ''), note=pair['caption']) for pair in pairs
     ]
-    command = shlex.join(['jitm', 'audit', '--workdir', values.workdir, '--count', str(values.count)])
     page = render(
         'audit.html',
         title=f'Doubtful pairs of {split.name}',
@@ -59,7 +57,7 @@ def main(values: flags.FlagValues) -> None:
         group=audit.PAIRS,
         results=results,
         small=are_small(split),
-        command=command,
+        command=shared.repeated('audit', values),
     )
     audit.write(pairs, page, folder)
     for pair in pairs[:5]:

@@ -111,7 +111,7 @@ def noise_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], ep
       noise/DIRECTION/gradient: The share of mixed pairs in the gradient, by its absolute value at the score of each
         pair. Above the rate of the noise a loss follows mixed pairs more than clean ones.
       noise/DIRECTION/separation: The probability that a clean pair of the batch scores above a mixed one, ties as half:
-        the area under the ROC curve.
+        the area under the ROC curve; 0.5 in a batch without pairs of both kinds.
     """
     noisy = {way: ranking for way in DIRECTIONS if (ranking := rankings[way]).clean is not None}
     metrics, terms = {}, ranking_terms(terms)
@@ -127,7 +127,7 @@ def noise_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], ep
         scores = hardest_positive(ranking.scores, ranking.positives)
         both = ranking.clean[:, None] & ~ranking.clean
         above = (jnp.sign(scores[:, None] - scores) + 1) / 2
-        separation = jnp.sum(jnp.where(both, above, 0)) / jnp.maximum(jnp.sum(both), 1)
+        separation = jnp.where(both.any(), jnp.sum(jnp.where(both, above, 0)) / jnp.maximum(jnp.sum(both), 1), 0.5)
         metrics |= {f'noise/{way}/gradient': mixed_share, f'noise/{way}/separation': separation}
     return metrics
 

@@ -160,6 +160,10 @@ def test_diagnostics_of_noise():
         own = np.diagonal(scores)
         wins = [own[c] > own[m] for c in range(5) for m in range(5) if clean[c] and not clean[m]]
         assert found[f'noise/{way}/separation'] == pytest.approx(np.mean(wins))
+    alike = {way: r.replace(clean=np.ones(5, bool)) for way, r in rankings.items()}
+    found = diagnostics.noise_metrics(alike, terms, 0)
+    assert found['noise/i2t/separation'] == 0.5
+    assert found['noise/i2t/gradient'] == 0
     assert diagnostics.noise_metrics({way: r.replace(clean=None) for way, r in rankings.items()}, terms, 0) == {}
 
 
