@@ -82,6 +82,7 @@ PAIRS = (
     *_pairs('photo_rc_sum_normalized', 'photo_rc_sum', 'photo_rc_max'),
     *_pairs('photo_finetuned_sum_normalized', 'photo_finetuned_max'),
     *(Pair('mean_max_n127', f'mean_max_n{number}') for number in (2, 4, 8, 16, 32, 64)),  # section 3.6
+    *_pairs('mean_sum', 'mean_max_n2'),
     # Chen et al. 2020; the published differences are those of VSRN on Flickr30K
     Pair('mean_sum_max', 'aoq_offtri', published=1.8),
     Pair('mean_sum_max', 'aoq_offquin', published=2.9),

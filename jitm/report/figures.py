@@ -103,8 +103,9 @@ def draw_curves(
         bottom.set_xlabel('epochs')
     figure.align_ylabels()
     figure.supxlabel(note, fontsize='small', color='gray')
-    max_columns = int(width / (0.8 + 0.09 * max(map(len, labels))))
-    figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, max_columns), frameon=False)
+    if len(labels) > 1:
+        max_columns = int(width / (0.8 + 0.09 * max(map(len, labels))))
+        figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, max_columns), frameon=False)
     return figure, dict(zip(quantities, panels, strict=True))
 
 
