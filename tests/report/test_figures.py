@@ -295,11 +295,15 @@ def test_points_of_the_evaluated_member(tmp_path):
             'b/absolute_gap': 0.2,
         },
         {'step': 2, 'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
+        {'step': 3, 'epoch': 1.5, 'part': 'train', 'b/noise/i2t/gradient': 0.3}
+        | {'b/ranking_loss': 1.0, 'b/collapsed_loss': 0.0},
     ]
     assert read_points(read_run_log(write(tmp_path / 'run', config, lines))) == {
         'loss': [(0.5, 0.5)],
         'image_fc_gradient_norm': [],
         'absolute_gap': [(1.0, 0.2)],
+        'noise/i2t/gradient': [(1.5, 0.3)],
+        'noise/i2t/separation': [],
         'hard_share': [],
         'i2t/recall@1': [],
         't2i/recall@1': [],
