@@ -58,6 +58,7 @@ def _pairs(control: str, *treatments: str) -> tuple[Pair, ...]:
     return tuple(Pair(control, treatment) for treatment in treatments)
 
 
+NOISE = ('sum', 'selhn', 'softmax', 'rm_oss', 'rcl', 'crcl', 'ncr', 'dropped')
 MARGINS = ('m30', 'm40', 'm50')
 PAIRS = (
     # Faghri et al. 2018
@@ -91,6 +92,11 @@ PAIRS = (
     *(Pair('mean_sum_max_b16', f'aoq_{loss}_b16') for loss in ('offtri', 'offquin', 'adapoffquin')),
     *(Pair(f'aoq_{loss}', 'aoq_adapoffquin') for loss in ('onlyoffline', 'onlinequin', 'withoutadap')),
     *_pairs('mean_sum_max_again', 'aoq_finetune'),
+    # Noisy captions
+    *_pairs('noise40_sum_max', *(f'noise40_{name}' for name in NOISE)),
+    *_pairs('noise40_sum', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
+    *_pairs('noise40_softmax', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
+    *_pairs('noise40_dropped', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
     # Diao et al. 2024
     *_pairs('mean_sum_max', *(f'vsepp_{loss}_{how}' for how in ('oss', 'mss', 'oas') for loss in ('rm', 'am'))),
     *_pairs('mean_sum_max', 'vsepp_rs_oss', 'vsepp_as_oss', 'vsepp_dml_mutual', 'vsepp_dml_sum'),
