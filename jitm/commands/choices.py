@@ -17,7 +17,7 @@ from jitm.commands import flags as shared
 from jitm.data import choices as choices_lib
 from jitm.data.photos import load_folder
 from jitm.data.scenes import SceneSplit
-from jitm.errors import UserError, require
+from jitm.errors import UserError
 from jitm.evaluation import choices as evaluation
 from jitm.evaluation import published
 from jitm.evaluation.retrieval import evenly_spaced
@@ -47,59 +47,53 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     folder = shared.evaluation_folder(values, values.workdir)
     folder.check([REPORT, LINES])
     run = load_run(values.workdir, values.step, values.member)
-    # The choices.
+    # The choices and their images.
     choices, pictures = [], {}
-    for file in words:
-        read, embedded = choices_lib.read(file)
+    for read, embedded in map(choices_lib.read, words):
         choices += read
         pictures |= embedded
-    # Their images.
-    transform = None
-    if photos or pictures:
-        require('PIL.Image', extra='photos')
-        if 'pixels' not in run.model.reads:
-            raise UserError(f'{run.workdir} does not read photos: leave --photos out, and take images of --split')
-        transform = transform_of(run)
+    if (photos or pictures) and 'pixels' not in run.model.reads:
+        raise UserError(f'{run.workdir} does not read photos: leave --photos out, and take images of --split')
+    transform = transform_of(run) if photos or pictures else None
     if photos:
         split = load_folder(photos, transform)
     else:
         split = None if pictures else read_split([run], values.split, values.data_root)
-    if not words:
-        if not isinstance(split, SceneSplit):
-            raise UserError(f'{values.workdir} was not trained on scenes, which has choices of its own: give a file')
-        choices = choices_lib.of_scenes(split, range(split.num_texts))
+    if not words and not isinstance(split, SceneSplit):
+        raise UserError(f'{values.workdir} was not trained on scenes, which has choices of its own: give a file')
+    choices = choices if words else choices_lib.of_scenes(split)
     choices = [choices[n] for n in evenly_spaced(min(values.count or len(choices), len(choices)), len(choices))]
     name = ', '.join(words) or split.name
-    found = evaluation.find_images(choices, split, pictures, transform, name)
+    split, kept, missing = evaluation.find_images(choices, split, pictures, transform, name)
     # Their scores.
     options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
-    scorer = PairScorer(run, found.split, options, report=ProgressPrinter())
-    scores = evaluation.score(scorer, found.choices, found.images)
-    report = evaluation.evaluate(found.choices, scores, values.min_count)
+    scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), kept)
+    report = evaluation.evaluate([choice for choice, _ in kept], scores, values.min_count)
     protocol = {
         'files': list(words),
         'split': None if photos else values.split,
         'photos': values.photos,
         'choices': len(choices),
-        'excluded': len(choices) - len(found.choices),
+        'excluded': len(choices) - len(kept),
+        'missing_images': missing,
         'ties': 'count against the match',
         'min_count': values.min_count,
         **precision_of(run, options),
         'runs': describe_runs([run]),
     }
-    lines = [
-        choices_lib.as_line(choice, scores=one.tolist(), **evaluation.decide(one, choice.matches))
-        for choice, one in zip(found.choices, scores, strict=True)
-    ]
-    content = json.dumps({'groups': report, 'missing_images': found.missing, 'protocol': protocol}, indent=2) + '\n'
-    for file_name, text in ((REPORT, content), (LINES, ''.join(lines))):
+    lines = [choices_lib.as_line(choice, scores=one.tolist()) for (choice, _), one in zip(kept, scores, strict=True)]
+    for file_name, text in (
+        (REPORT, json.dumps({'results': report, 'protocol': protocol}, indent=2) + '\n'),
+        (LINES, ''.join(lines)),
+    ):
         with folder.replacing(file_name) as file:
             file.write(text.encode())
-    print(f'{name}: {len(found.choices):,} of {len(choices):,} choices; ties {protocol["ties"]}')
-    if found.missing:
-        names = ', '.join(found.missing[:SHOWN]) + (', ...' if len(found.missing) > SHOWN else '')
-        print(f'{protocol["excluded"]:,} choices are left out: {len(found.missing):,} images are missing ({names})')
-    print(evaluation.table(report))
-    if compared := evaluation.compare(report, published.load()):
-        print(f'\npublished:\n\n{compared}')
+    print(f'{name}: {len(kept):,} of {len(choices):,} choices; ties {protocol["ties"]}')
+    if missing:
+        names = ', '.join(missing[:SHOWN]) + (', ...' if len(missing) > SHOWN else '')
+        print(
+            f'left out: {protocol["excluded"]:,} choices without all images; missing images: {len(missing):,} ({names})'
+        )
+    compared = evaluation.compare(report, published.load())
+    print(evaluation.table(report) + (f'\n\npublished:\n\n{compared}' if compared else ''))
     print(f'written to {folder.path}  ({REPORT}, {LINES})')

@@ -1,13 +1,13 @@
 """Choices between captions, or between images, that are nearly the same: tests of compositional understanding.
 
-One choice is one or several images with several captions, some of which belong together. The format of jitm is JSONL
-with the fields of `Choice`. Readers take the published files of SugarCrepe (Hsieh et al., 2023) and SugarCrepe++, ARO
-(Yuksekgonul et al., 2023), Winoground (Thrush et al., 2022) and BiVLC (Miranda et al., 2024).
+A choice is one or several images with several captions, some of which belong together. The format of jitm is JSONL with
+the fields of `Choice`. The published files of SugarCrepe (Hsieh et al., 2023) and SugarCrepe++, ARO (Yuksekgonul et
+al., 2023), Winoground (Thrush et al., 2022) and BiVLC (Miranda et al., 2024) are read, too.
 """
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,7 @@ from jitm.errors import UserError
 from jitm.files import open_file, parse_json
 
 Row = Mapping[str, Any]
-Box = tuple[float, float, float, float]
-TWO_PAIRS = ((0, 0), (1, 1))
+ONE, TWO = ((0, 0),), ((0, 0), (1, 1))  # matches of the first caption, and of two pairs
 
 
 class Choice(NamedTuple):
@@ -43,65 +42,66 @@ class Choice(NamedTuple):
     images: tuple[str, ...]
     captions: tuple[str, ...]
     matches: tuple[tuple[int, int], ...]
-    box: Box | None = None
+    box: tuple[float, ...] | None = None
 
 
-def _get(row: Row, key: str, kind: type | tuple[type, ...], where: str) -> Any:
-    value = row.get(key)
-    if not isinstance(value, kind) or isinstance(value, bool) or value == '':
-        problem = 'no' if value in (None, '') else 'a wrong'
-        raise UserError(f"{where} has {problem} '{key}': give the file as it was published, or correct it")
-    return value
+class _Fields:
+    """The fields of a row of a file; a missing or wrong one is a UserError that names the row."""
+
+    def __init__(self, row: Row, where: str, stem: str):
+        self.row, self.where, self.stem, self.id = row, where, stem, str(row['id'])
+
+    def get(self, key: str, kind: type | tuple[type, ...] = str) -> Any:
+        value = self.row.get(key)
+        if not isinstance(value, kind) or value == '':
+            problem = 'no' if value in (None, '') else 'a wrong'
+            raise UserError(f"{self.where} has {problem} '{key}': give the file as it was published, or correct it")
+        return value
+
+    def texts(self, *keys: str) -> tuple[str, ...]:
+        return tuple(map(self.get, keys))
 
 
-def _texts(row: Row, keys: Iterable[str], where: str) -> tuple[str, ...]:
-    return tuple(_get(row, key, str, where) for key in keys)
+def _sugarcrepe(row: _Fields) -> Choice:
+    further = ('caption2',) if 'caption2' in row.row else ()
+    group = f'SugarCrepe{"++" * len(further)} {row.stem.partition("_")[0]}'
+    captions = row.texts('caption', *further, 'negative_caption')
+    matches = tuple((0, caption) for caption in range(1 + len(further)))
+    return Choice(row.id, group, row.stem, row.texts('filename'), captions, matches)
 
 
-def _sugarcrepe(row: Row, where: str, path: Path) -> Choice:
-    keys, name, matches = ('caption', 'negative_caption'), 'SugarCrepe', ((0, 0),)
-    if 'caption2' in row:
-        keys, name, matches = ('caption', 'caption2', 'negative_caption'), 'SugarCrepe++', ((0, 0), (0, 1))
-    images, captions = _texts(row, ['filename'], where), _texts(row, keys, where)
-    return Choice(str(row['id']), f'{name} {path.stem.partition("_")[0]}', path.stem, images, captions, matches)
-
-
-def _aro(row: Row, where: str, path: Path) -> Choice:
-    if 'relation_name' in row:
-        group, category = 'ARO relation', _get(row, 'relation_name', str, where)
+def _aro(row: _Fields) -> Choice:
+    if 'relation_name' in row.row:
+        names = 'ARO relation', row.get('relation_name')
     else:
-        group, category = 'ARO attribute', '_'.join(map(str, _get(row, 'attributes', list, where)))
-    images, captions = _texts(row, ['image_path'], where), _texts(row, ('true_caption', 'false_caption'), where)
-    box = tuple(_get(row, f'bbox_{side}', (int, float), where) for side in 'xywh')
-    return Choice(str(row['id']), group, category, images, captions, ((0, 0),), box)
+        names = 'ARO attribute', '_'.join(map(str, row.get('attributes', list)))
+    box = tuple(row.get(f'bbox_{side}', (int, float)) for side in 'xywh')
+    return Choice(row.id, *names, row.texts('image_path'), row.texts('true_caption', 'false_caption'), ONE, box)
 
 
-def _winoground(row: Row, where: str, path: Path) -> Choice:
-    category = _get(row, 'collapsed_tag', str, where)
-    images, captions = _texts(row, ('image_0', 'image_1'), where), _texts(row, ('caption_0', 'caption_1'), where)
-    return Choice(str(row['id']), 'Winoground', category, images, captions, TWO_PAIRS)
+def _winoground(row: _Fields) -> Choice:
+    images, captions = row.texts('image_0', 'image_1'), row.texts('caption_0', 'caption_1')
+    return Choice(row.id, 'Winoground', row.get('collapsed_tag'), images, captions, TWO)
 
 
-def _bivlc(row: Row, where: str, path: Path) -> Choice:
-    category = '_'.join(_texts(row, ('type', 'subtype'), where)).lower()
-    images = _texts(row, ('image', 'negative_image'), where)
-    captions = _texts(row, ('caption', 'negative_caption'), where)
-    return Choice(str(row['id']), 'BiVLC', category, images, captions, TWO_PAIRS)
+def _bivlc(row: _Fields) -> Choice:
+    category = '_'.join(row.texts('type', 'subtype')).lower()
+    images, captions = row.texts('image', 'negative_image'), row.texts('caption', 'negative_caption')
+    return Choice(row.id, 'BiVLC', category, images, captions, TWO)
 
 
-def _own(row: Row, where: str, path: Path) -> Choice:
-    names = _texts(row, ('id', 'group', 'category'), where)
-    images, captions, matches = (tuple(_get(row, key, list, where)) for key in ('images', 'captions', 'matches'))
+def _own(row: _Fields) -> Choice:
+    images, captions, matches = (tuple(row.get(key, list)) for key in ('images', 'captions', 'matches'))
     try:
-        pairs, box = tuple((int(i), int(c)) for i, c in matches), tuple(map(float, row.get('box') or ())) or None
-        if box and len(box) != 4:
+        pairs, box = tuple((int(i), int(c)) for i, c in matches), tuple(map(float, row.row.get('box') or ())) or None
+        if len(box or 'xywh') != 4:
             raise ValueError
     except (TypeError, ValueError):
-        raise UserError(f"{where}: 'matches' are pairs [image, caption] and 'box' 4 numbers; correct them") from None
-    return Choice(*names, images, captions, pairs, box)
+        raise UserError(f"{row.where}: 'matches' are pairs [image, caption], 'box' 4 numbers; correct them") from None
+    return Choice(row.id, *row.texts('group', 'category'), images, captions, pairs, box)
 
 
-FORMATS: dict[tuple[str, ...], Callable[[Row, str, Path], Choice]] = {  # keys of the first row -> reader
+FORMATS: dict[tuple[str, ...], Callable[[_Fields], Choice]] = {  # keys of the first row -> reader
     ('captions', 'matches'): _own,
     ('caption', 'negative_caption', 'negative_image'): _bivlc,
     ('filename', 'negative_caption'): _sugarcrepe,
@@ -110,113 +110,90 @@ FORMATS: dict[tuple[str, ...], Callable[[Row, str, Path], Choice]] = {  # keys o
 }
 
 
-def read(path: str | Path) -> tuple[list[Choice], dict[str, bytes]]:
-    """Reads a file of choices.
-
-    Args:
-      path: A file of `FORMATS`: JSON, JSONL, or Parquet with images in it.
+def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
+    """Reads a file of choices in a format of `FORMATS`: JSON, JSONL, or Parquet with images in it.
 
     Returns:
       The choices, and name -> image file for images that are in the file itself.
 
     Raises:
-      UserError: If the file cannot be read, is of another format, or has a choice that nothing decides.
+      UserError: If the file cannot be read, is of another format, or has a choice that cannot be decided.
     """
-    path, pictures = Path(path), {}
-    rows = [(where, _take_pictures(row, where, path, pictures)) for where, row in _rows(path)]
+    rows, pictures = _rows(Path(path)), {}
+    for where, row in rows:
+        for key in [key for key, value in row.items() if isinstance(value, dict) and value.get('bytes')]:
+            name = f'{where}, {key}'
+            pictures[name], row[key] = row[key]['bytes'], name
     reader = next((reader for keys, reader in FORMATS.items() if rows and {*keys} <= rows[0][1].keys()), None)
     if reader is None:
         keys = '; '.join(', '.join(keys) for keys in FORMATS)
         raise UserError(f'{path} has no choices of a known format: give a file whose rows have one of {keys}')
-    choices = [reader(row, where, path) for where, row in rows]
+    choices = [reader(_Fields(row, where, Path(path).stem)) for where, row in rows]
     for (where, _), choice in zip(rows, choices, strict=True):
-        _check(choice, where)
+        if not all(isinstance(text, str) and text.strip() for text in (*choice.images, *choice.captions)):
+            raise UserError(f'{where} has a blank caption or name of an image: write it, or remove the choice')
+        within = all(0 <= i < len(choice.images) and 0 <= c < len(choice.captions) for i, c in choice.matches)
+        if not within or not 0 < len({*choice.matches}) < len(choice.images) * len(choice.captions):
+            raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
     return choices, pictures
 
 
-def _check(choice: Choice, where: str) -> None:
-    """Raises a UserError unless a choice can be decided."""
-    if not all(isinstance(text, str) and text.strip() for text in (*choice.images, *choice.captions)):
-        raise UserError(f'{where} has a blank caption or name of an image: write it, or remove the choice')
-    within = all(0 <= i < len(choice.images) and 0 <= c < len(choice.captions) for i, c in choice.matches)
-    if not within or not 0 < len({*choice.matches}) < len(choice.images) * len(choice.captions):
-        raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
-
-
-def _rows(path: Path) -> list[tuple[str, Row]]:
-    """Reads the rows of a file, each with its place for messages."""
+def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Reads the rows of a file with an `id`, each with its place for messages."""
     try:
         with open_file(path) as file:
             content = file.read()
         if path.suffix == '.parquet':
             import pyarrow.parquet  # of tensorflow-datasets; slow to import
 
-            rows = pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
-            return [(f'{path}, row {n}', {'id': n, **row}) for n, row in enumerate(rows)]
-        return _parse(content.decode('utf-8-sig'), path)
+            rows = dict(enumerate(pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()))
+        else:
+            rows = _parse(content.decode('utf-8-sig'))
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f'{path} cannot be read ({reason}): give the path of a file of choices') from None
     except ValueError as error:  # pyarrow's errors are such, too
         raise UserError(f'{path} is damaged ({str(error).splitlines()[0]}): restore the file') from None
+    for key, row in rows.items():
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, entry '{key}' is not an object with fields: give a file of choices")
+    return [(f"{path}, entry '{key}'", {'id': key} | row) for key, row in rows.items()]
 
 
-def _parse(text: str, path: Path) -> list[tuple[str, Row]]:
-    """Parses JSON, an object or a list of rows, or else JSONL."""
+def _parse(text: str) -> dict[Any, Any]:
+    """Parses JSON, an object or a list of rows, or else JSONL, whose rows are named `line 1` and so on."""
     try:
         content = parse_json(text)
-        items = content if isinstance(content, dict) else dict(enumerate(content))
-        rows = [(f"{path}, entry '{key}'", row) for key, row in items.items()]
-        if rows and not isinstance(rows[0][1], dict):  # the only line of a JSONL file
-            rows = [(f'{path}, line 1', content)]
+        rows = content if isinstance(content, dict) else dict(enumerate(content))
+        if all(isinstance(row, dict) for row in rows.values()):
+            return rows
     except (ValueError, TypeError):
-        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-        rows = []
-        for n, line in lines:
-            try:
-                rows.append((f'{path}, line {n}', parse_json(line)))
-            except ValueError:
-                raise ValueError(f'line {n} is not JSON') from None
-    for where, row in rows:
-        if not isinstance(row, dict):
-            raise UserError(f'{where} is not an object with fields: give a file of choices')
-    return [(where, {'id': where.rpartition(' ')[2].strip("'")} | row) for where, row in rows]
+        pass
+    rows = {}
+    for n, line in enumerate(text.splitlines(), 1):
+        try:
+            rows |= {f'line {n}': parse_json(line)} if line.strip() else {}
+        except ValueError:
+            raise ValueError(f'line {n} is not JSON') from None
+    return rows
 
 
-def _take_pictures(row: Row, where: str, path: Path, pictures: dict[str, bytes]) -> Row:
-    """Moves the image files in a row of Parquet to `pictures`, and leaves their names."""
-    embedded = {key: value for key, value in row.items() if isinstance(value, dict) and value.get('bytes')}
-    names = {key: f'{path.stem}/{row["id"]}/{key}' for key in embedded}
-    pictures.update({names[key]: value['bytes'] for key, value in embedded.items()})
-    return row | names
-
-
-def of_scenes(split: SceneSplit, texts: Sequence[int]) -> list[Choice]:
-    """Makes the choices of `scenes`: for some captions one of each kind of `falsehoods.KINDS`, with known truth."""
+def of_scenes(split: SceneSplit) -> list[Choice]:
+    """Makes the choices of `scenes`: for each caption one of each kind of `falsehoods.KINDS`, with known truth."""
     choices = []
-    for text in map(int, texts):
-        image, caption = int(split.image_of_text[text]), split.captions[text]
-        false = falsify(caption, split.graphs[image], np.random.default_rng(text))
-        for kind, other in false.items():
-            names = split.image_ids[image], f'{text}-{kind}'
-            choices.append(Choice(names[1], 'scenes', kind, names[:1], (caption, other), ((0, 0),)))
+    for text, (caption, image) in enumerate(zip(split.captions, split.image_of_text, strict=True)):
+        for kind, other in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():
+            images = (split.image_ids[image],)
+            choices.append(Choice(f'{text}-{kind}', 'scenes', kind, images, (caption, other), ONE))
     return choices
 
 
-class Cut(Sequence):
-    """Image files, some of them cut to a box, as PNG; they are read when they are indexed."""
-
-    def __init__(self, files: Sequence[str | bytes], boxes: Sequence[Box | None]):
-        """Takes I paths or contents, and for each a box as of `Choice`, or None."""
-        self._files, self._boxes = files, boxes
-
-    def __len__(self) -> int:
-        """Returns I."""
-        return len(self._files)
+class Cut(list):
+    """Image files, (path or content, box or None), which are cut to their boxes when they are indexed."""
 
     def __getitem__(self, index: int) -> str | bytes:
-        """Returns a path, or the content of a file."""
-        file, box = self._files[index], self._boxes[index]
+        """Returns a path, or the content of a PNG file."""
+        file, box = super().__getitem__(index)
         if box is None:
             return file
         x, y, width, height = box

@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,23 +21,8 @@ from jitm.evaluation.published import Row
 from jitm.inference.pair_scorer import PairScorer
 
 SCORES = ('text', 'image', 'group')
+ALL, MEAN = 'all', 'mean of categories'  # rows of a group with several categories
 LEVEL = 0.95  # of the intervals
-
-
-class Found(NamedTuple):
-    """Choices with their images.
-
-    Attributes:
-      split: A split with the images and all captions of the choices, for `PairScorer`.
-      choices: The choices whose images exist.
-      images: The rows of their images in the split.
-      missing: The names of the images that do not exist, each once.
-    """
-
-    split: Split
-    choices: list[Choice]
-    images: list[list[int]]
-    missing: list[str]
 
 
 def find_images(
@@ -46,47 +31,43 @@ def find_images(
     pictures: Mapping[str, bytes],
     transform: Transform | None,
     name: str,
-) -> Found:
+) -> tuple[Split, list[tuple[Choice, list[int]]], list[str]]:
     """Finds the images of choices by their names, with or without folders, suffix, `COCO_val2014_` and leading zeros.
 
     Args:
       choices: The choices.
       split: Images with names; None if all are `pictures`.
       pictures: Name -> image file, of images that a file of choices contains.
-      transform: How photos become pixels; None for a model of features.
+      transform: How photos become pixels; None for those of the split.
       name: The name of the new split in messages.
+
+    Returns:
+      A split of the images with all captions, the choices that have their images, each with their rows in the split,
+      and the names of the images that are missing.
 
     Raises:
       UserError: If none of the choices has its images.
     """
-    ids, photos = (split.image_ids, split.pixels) if split else ((), None)
-    exact, short = {n: row for row, n in enumerate(ids)}, {_short(n): row for row, n in enumerate(ids)}
-    cut = isinstance(photos, Photos) or split is None  # a box is of a photo; features are of whole images
-    used, kept, images, missing = {}, [], [], {}
+    ids, photos = (split.image_ids, split.pixels) if split else ((), Photos((), transform))
+    cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
+    known = {_short(image): row for row, image in enumerate(ids)} | {image: row for row, image in enumerate(ids)}
+    known |= {image: image for image in pictures}
+    used, kept, missing = {}, [], {}
     for choice in choices:
-        rows = []
-        for image in choice.images:
-            source = image if image in pictures and transform else exact.get(image, short.get(_short(image)))
-            if source is None or (choice.box and not cut):
-                missing[image] = None
-            else:
-                rows.append(used.setdefault((source, choice.box), len(used)))
-        if len(rows) == len(choice.images):
-            kept.append(choice)
-            images.append(rows)
+        sources = {image: known.get(image, known.get(_short(image))) for image in choice.images}
+        absent = [image for image, source in sources.items() if source is None or (choice.box and not cut)]
+        missing |= dict.fromkeys(absent)
+        if not absent:
+            kept.append((choice, [used.setdefault((sources[i], choice.box), len(used)) for i in choice.images]))
     if not kept:
-        boxes = ', to cut them to boxes' if any(choice.box for choice in choices) else ''
-        raise UserError(f'{name} has no choice whose images are given: give a folder of photos as --photos{boxes}')
-    captions = tuple(dict.fromkeys(caption for choice in kept for caption in choice.captions))
-    texts = {'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
-    sources = [source for source, _ in used]
-    if cut:
-        files = [pictures[source] if isinstance(source, str) else photos.files[source] for source in sources]
-        pixels = Photos(Cut(files, [box for _, box in used]), transform or photos.transform)
-        found = Split(name, None, None, **texts, image_ids=tuple(map(str, sources)), pixels=pixels)
-    else:
-        found = dataclasses.replace(split.take(np.array(sources)), name=name, **texts)
-    return Found(found, kept, images, list(missing))
+        raise UserError(f'{name} has no choice whose images are given: give the folder of its photos as --photos')
+    captions = tuple(dict.fromkeys(caption for choice, _ in kept for caption in choice.captions))
+    texts = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
+    if not cut:
+        return dataclasses.replace(split.take(np.array([row for row, _ in used])), **texts), kept, [*missing]
+    files = Cut((pictures[s] if isinstance(s, str) else photos.files[s], box) for s, box in used)
+    pixels = Photos(files, transform or photos.transform)
+    return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **texts), kept, [*missing]
 
 
 def _short(name: str) -> str:
@@ -95,32 +76,18 @@ def _short(name: str) -> str:
     return re.sub(r'^(COCO_(train|val|test)\d{4}_)?0*(?=\d+$)', '', stem)
 
 
-def score(scorer: PairScorer, choices: Sequence[Choice], images: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """Scores the images of each choice with its captions; equal pairs are scored once.
-
-    Args:
-      scorer: A scorer of the images.
-      choices: The choices.
-      images: The row of each image of each choice.
-
-    Returns:
-      For each choice float32 [I, C].
+def score(scorer: PairScorer, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:
+    """Scores choices with the rows of their images: for each float32 [I, C]; equal pairs are scored once.
 
     Raises:
       UserError: If a score is not finite.
     """
-    encode, pairs, places = scorer.run.vocabulary.encode, {}, []
-    for choice, rows in zip(choices, images, strict=True):
-        texts = [encode(caption) for caption in choice.captions]
-        keys = [[(row, text.tobytes()) for text in texts] for row in rows]
-        places.append(
-            [
-                [pairs.setdefault(key, (len(pairs), text))[0] for key, text in zip(line, texts, strict=True)]
-                for line in keys
-            ]
-        )
-    rows = np.array([row for row, _ in pairs])
-    scores = scorer.score(rows, join([text for _, text in pairs.values()]))
+    pairs, places = {}, []
+    for choice, rows in choices:
+        texts = [tuple(scorer.run.vocabulary.encode(caption)) for caption in choice.captions]
+        places.append([[pairs.setdefault((row, text), len(pairs)) for text in texts] for row in rows])
+    rows, texts = zip(*pairs, strict=True)
+    scores = scorer.score(np.array(rows), join([np.array(text, np.int32) for text in texts]))
     if not np.isfinite(scores).all():
         raise UserError('scores of the choices are not finite: the model is broken')
     return [scores[np.array(place)] for place in places]
@@ -135,104 +102,95 @@ def decide(scores: np.ndarray, matches: Iterable[tuple[int, int]]) -> dict[str, 
 
     Returns:
       `text`, whether every match scores above all captions of its image that do not match; `image`, whether it does
-      above all such images of its caption; `group`, both (Thrush et al., 2022); and `tie`, whether a match scores as
+      above all such images of its caption; `group`, both (Thrush et al., 2022); and `ties`, whether a match scores as
       high as one of them. Without what nothing is compared with.
     """
     belong = np.zeros(scores.shape, bool)
-    belong[tuple(np.array(list(matches)).T)] = True
-    right, tie = {}, False
+    belong[tuple(np.array([*matches]).T)] = True
+    right, ties = {}, False
     for name, rows, match in (('text', scores, belong), ('image', scores.T, belong.T)):
         compared = [(row[m], row[~m]) for row, m in zip(rows, match, strict=True) if m.any() and not m.all()]
-        tie |= any(np.isin(positives, others).any() for positives, others in compared)
+        ties |= any(np.isin(positives, others).any() for positives, others in compared)
         if compared:
             right[name] = all(positives.min() > others.max() for positives, others in compared)
-    if len(right) == 2:
-        right['group'] = right['text'] and right['image']
-    return right | {'tie': tie}
+    return right | ({'group': all(right.values())} if len(right) == 2 else {}) | {'ties': ties}
 
 
-def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count: int = 1) -> dict[str, Any]:
+def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count: int = 1) -> list[dict[str, Any]]:
     """Evaluates scored choices.
 
     Args:
       choices: The choices.
       scores: The scores of each, [I, C].
-      min_count: The choices that a category has at least; smaller ones are left out of the report and of the means.
+      min_count: The choices that a category has at least; smaller ones have no row and are not in the mean.
 
     Returns:
-      A dict for JSON: for each group of choices what `_summarize` returns of all, the mean of the `categories`, and
-      each category.
+      A row for each category, and unless a group has one, for all its choices and for the mean of its categories: the
+      group as `test`, the `category`, the number of `choices`, and in percent `SCORES`, with intervals, and `ties`.
     """
     decided = collections.defaultdict(lambda: collections.defaultdict(list))
     for choice, one in zip(choices, scores, strict=True):
         decided[choice.group][choice.category].append(decide(one, choice.matches))
-    report = {}
+    report = []
     for group, categories in decided.items():
-        kept = {name: _summarize(rows) for name, rows in sorted(categories.items()) if len(rows) >= min_count}
-        report[group] = _summarize([row for rows in categories.values() for row in rows]) | {
-            'mean': {
-                name: float(np.mean([category[name] for category in kept.values()]))
-                for name in SCORES
-                if kept and all(name in category for category in kept.values())
-            },
-            'categories': kept,
-        }
+        rows = [_summarize(group, name, of) for name, of in sorted(categories.items()) if len(of) >= min_count]
+        report += rows
+        if len(rows) != 1:
+            report.append(_summarize(group, ALL, [one for of in categories.values() for one in of]))
+            names = [name for name in SCORES if rows and all(name in row for row in rows)]
+            means = {name: float(np.mean([row[name] for row in rows])) for name in names}
+            report.append({'test': group, 'category': MEAN} | means)
     return report
 
 
-def _summarize(rows: Sequence[Mapping[str, bool]]) -> dict[str, Any]:
-    """Returns the number of choices, the share that is right and that has ties in percent, and Wilson's intervals."""
+def _summarize(group: str, category: str, decided: Sequence[Mapping[str, bool]]) -> dict[str, Any]:
+    """Returns the row of some choices, with Wilson's intervals."""
     from scipy.stats import binomtest
 
-    summary = {'choices': len(rows), 'ties': 100 * float(np.mean([row['tie'] for row in rows]))}
-    for name in SCORES:
-        right = [row[name] for row in rows if name in row]
-        if len(right) == len(rows):
-            interval = binomtest(sum(right), len(right)).proportion_ci(LEVEL, method='wilson')
-            summary[name] = 100 * float(np.mean(right))
-            summary[f'{name}_interval'] = [100 * float(interval.low), 100 * float(interval.high)]
-    return summary
+    row = {'test': group, 'category': category, 'choices': len(decided)}
+    for name in (*SCORES, 'ties'):
+        if len(right := [one[name] for one in decided if name in one]) == len(decided):
+            row[name] = 100 * float(np.mean(right))
+            ends = binomtest(sum(right), len(right)).proportion_ci(LEVEL, method='wilson')
+            row[f'{name}_interval'] = [100 * float(end) for end in ends]
+    return row
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """Returns the report of `evaluate` as a Markdown table."""
-    rows = []
-    for group, row in report.items():
-        rows += [[group, name, *_cells(category)] for name, category in row['categories'].items()]
-        if len(row['categories']) != 1:
-            rows.append([group, 'all', *_cells(row)])
-            rows.append([group, 'mean of categories', *_cells(row['mean'])])
-    return tables.table(['group', 'category', 'choices', *SCORES, 'ties'], rows)
+def table(report: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the rows of `evaluate` as a Markdown table."""
 
+    def cell(row: Mapping[str, Any], name: str) -> str:
+        ends = row.get(f'{name}_interval') if name in SCORES else None
+        return _number(row.get(name)) + (' ({:.1f} to {:.1f})'.format(*ends) if ends else '')
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    cells = [f'{row["choices"]:,}' if 'choices' in row else '']
-    for name in SCORES:
-        low, high = row.get(f'{name}_interval', (0, 0))
-        cells.append(_number(row.get(name)) + (f' ({low:.1f} to {high:.1f})' if high else ''))
-    return [*cells, _number(row.get('ties'))]
+    names = ('test', 'category', 'choices')
+    cells = [
+        [*(str(row.get(name, '')) for name in names), *(cell(row, name) for name in (*SCORES, 'ties'))]
+        for row in report
+    ]
+    return tables.table([*names, *SCORES, 'ties'], cells)
 
 
 def _number(value: float | None) -> str:
     return '-' if value is None else f'{value:.1f}'
 
 
-def compare(report: Mapping[str, Any], rows: Iterable[Row]) -> str:
-    """Returns a table of published numbers below those of a report, '' if there are none of these tests.
+def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
+    """Returns tables of the published numbers of the tests in a report, with its own; '' if there are none.
 
-    A number of a whole group is the mean of its categories for `ARO relation`, and of all choices for `Winoground`.
+    A number of `ARO relation` is the mean of its categories, one of `Winoground` that of all choices.
     """
     ours = collections.defaultdict(dict)
-    for group, row in report.items():
-        name, _, part = group.partition(' ')
-        whole = {f'{part}/text': row['mean'].get('text')} if part else {key: row.get(key) for key in SCORES}
-        of_categories = {f'{key}/text': category.get('text') for key, category in row['categories'].items()}
-        ours[name.lower()] |= whole | of_categories
-    parts, rows = [], list(rows)
-    for dataset, metrics in ours.items():
-        published = [row for row in rows if row.dataset == dataset and row.metrics.keys() & metrics.keys()]
+    for row in report:
+        test, _, part = row['test'].partition(' ')
+        whole = {MEAN: f'{part}/'} if part else {ALL: ''}
+        prefix = whole.get(row['category'], f'{row["category"]}/')
+        ours[test.lower()] |= {f'{prefix}{name}': row[name] for name in SCORES if name in row}
+    parts = []
+    for test, metrics in ours.items():
+        published = [row for row in rows if row.dataset == test and row.metrics.keys() & metrics.keys()]
         keys = [key for key in metrics if any(key in row.metrics for row in published)]
         lines = [('ours', metrics), *((f'{row.system} {row.backbone}'.strip(), row.metrics) for row in published)]
         cells = [[name, *(_number(numbers.get(key)) for key in keys)] for name, numbers in lines]
-        parts += [tables.table([dataset, *keys], cells)] if published else []
+        parts += [tables.table([test, *keys], cells)] if published else []
     return '\n\n'.join(parts)

@@ -120,9 +120,9 @@ def test_parquet_with_images(tmp_path):
     path = tmp_path / 'test.parquet'
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row, row]), path)
     read, pictures = choices.read(path)
-    images = ('test/1/image', 'test/1/negative_image')
+    images = tuple(f"{path}, entry '1', {key}" for key in ('image', 'negative_image'))
     assert read[1] == Choice('1', 'BiVLC', 'replace_object', images, ('a cat', 'a dog'), ((0, 0), (1, 1)))
-    assert pictures['test/0/negative_image'] == b'negative_image'
+    assert pictures[f"{path}, entry '0', negative_image"] == b'negative_image'
     assert len(pictures) == 4
 
 
@@ -142,17 +142,20 @@ def changed(text, old, new):
         (changed(WINOGROUND * 2, '"id": 0}', '"id": 0'), r'x.json is damaged \(line 1 is not JSON\)'),
         ('', r'x.json has no choices of a known format: give a file whose rows have one of captions, matches; '),
         ('{"a": {"b": 1}}', r'x.json has no choices of a known format'),
-        ('{"a": 1}', r'x.json has no choices of a known format'),
-        ('[1]', r'x.json, line 1 is not an object with fields: give a file of choices'),
-        ('3', r'x.json, line 1 is not an object with fields'),
-        (choices.as_line(OWN._replace(matches=((0, 3),))), r"line 1 has wrong 'matches': some pairs must match"),
-        (choices.as_line(OWN._replace(matches=((0, 0), (0, 1), (0, 2)))), r"line 1 has wrong 'matches': some pairs"),
-        (choices.as_line(OWN._replace(matches=(0, 1))), r"line 1: 'matches' are pairs \[image, caption\]"),
+        ('{"a": 1}', 'x.json has no choices of a known format'),
+        ('[1]', r"x.json, entry 'line 1' is not an object with fields: give a file"),
+        ('3', r"x.json, entry 'line 1' is not an object with fields"),
+        (choices.as_line(OWN._replace(matches=((0, 3),))), r"'line 1' has wrong 'matches': some pairs must match"),
+        (choices.as_line(OWN._replace(matches=((0, 0), (0, 1), (0, 2)))), r"'line 1' has wrong 'matches': some pairs"),
+        (
+            choices.as_line(OWN._replace(matches=(0, 1))),
+            r"'line 1': 'matches' are pairs \[image, caption\], 'box' 4 numbers",
+        ),
         (
             choices.as_line(OWN._replace(box=(1, 2))),
-            r"line 1: 'matches' are pairs .* and 'box' 4 numbers; correct them",
+            r"'line 1': 'matches' are pairs",
         ),
-        (choices.as_line(OWN._replace(captions=(1, 2))), r'line 1 has a blank caption'),
+        (choices.as_line(OWN._replace(captions=(1, 2))), r"'line 1' has a blank caption"),
     ],
 )
 def test_errors_name_file_and_entry(content, message, tmp_path):
@@ -173,8 +176,8 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_choices_of_scenes_have_one_true_caption():
     split = scenes.load('dev', dev_images=20)
-    made = choices.of_scenes(split, range(split.num_texts))
-    assert made == choices.of_scenes(split, range(split.num_texts))
+    made = choices.of_scenes(split)
+    assert made == choices.of_scenes(split)
     assert {choice.category for choice in made} == {*falsehoods.KINDS}
     assert len({choice.id for choice in made}) == len(made)
     for choice in made:
@@ -186,7 +189,7 @@ def test_photos_are_cut_to_boxes():
     pixels = np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8)
     content = io.BytesIO()
     Image.fromarray(pixels).save(content, 'PNG')
-    files = Cut([content.getvalue(), 'a.jpg'], [(2, 1, 4, 3), None])
+    files = Cut([(content.getvalue(), (2, 1, 4, 3)), ('a.jpg', None)])
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(files[0]))), pixels[1:4, 2:6])
     assert (files[1], len(files)) == ('a.jpg', 2)
 
