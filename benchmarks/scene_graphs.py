@@ -17,9 +17,9 @@ from textblob.en import lexicon
 
 from benchmarks.results import Row
 from jitm.data import scene_graphs
+from jitm.data.perturbations import singular
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.errors import UserError
-from jitm.evaluation.discrimination.perturbations import singular
 
 NUMBERS = {'two': '2', 'three': '3', 'four': '4', 'five': '5', 'six': '6', 'seven': '7', 'eight': '8', 'nine': '9'}
 IRREGULAR = {

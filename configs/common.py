@@ -175,6 +175,15 @@ def sum_first(config: ConfigDict, epochs: int) -> None:
     config.terms = dict(warm_up=warm_up, ranking=dict(ranking, start_epoch=epochs), **terms)
 
 
+def perturb(config: ConfigDict) -> None:
+    """Adds perturbed captions to the negatives of images: the swaps of `scenes`, or changed relations."""
+    scenes = config.data.source == SCENES['source']
+    kinds, graphs = (('swap',), '') if scenes else (('relation',), 'scene_graphs.rules')
+    config.candidates = dict(source='perturbed', same_image=config.candidates.same_image, perturbations=kinds)
+    config.scene_graphs.source = graphs
+    config.augmentation.change_words = 0.0  # perturbed captions are not augmented
+
+
 def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
     """Returns a term that is active in all epochs and averaged over its queries, captions or tokens."""
     return term(dict(loss=loss), weight=weight, reduction='mean', **arguments)

@@ -13,10 +13,11 @@ ANCHOR = {
     'alone': 'one model',
     'oss': 'learns from an anchor that trains beside it (DBL, relative margins)',
 }
-DATA = ('f8k', 'f30k', 'coco')
+DATA = ('f8k', 'f30k', 'coco', 'scenes')
 NEGATIVES = {
     'in_batch': 'one stage',
     'offline': 'a second stage with negatives that the first mines in all data (AOQ)',
+    'perturbed': 'perturbed captions are further negatives of images (NegCLIP, without its hard images)',
 }
 
 
@@ -27,6 +28,8 @@ def get_config(model: str, loss: str, anchor: str, negatives: str, data: str) ->
     first = common.first_stage(config)
     if anchor == 'oss':
         dbl.boost(config, 'rm', 'oss')
+    if negatives == 'perturbed':
+        common.perturb(config)
     if negatives == 'offline':
         config.stages = dict(first=first, top_h_texts=300, top_h_images=60, fine_tune=False)
         hinges = dict(common.LOSS['onlyoffline'], online_margin=0.2, offline_margin=0.0)

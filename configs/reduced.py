@@ -66,9 +66,11 @@ def sum_before_max(config: ConfigDict, epochs: int) -> ConfigDict:
     return config
 
 
-@variants('vse', 'f8k')
+@variants('vse', 'f8k', 'scenes')
 def _vse(model: str, loss: str, data: str) -> ConfigDict:
     config = dual_encoder(load(f'vse:{model},{loss},f30k'))
+    if data == 'scenes':
+        config.data, config.batch_size, config.model.embed_dim = common.SCENES, 64, 256
     if model == 'rvsepp':  # SelHN does not train a BERT from random parameters
         common.sum_first(config, epochs=1)
     return config

@@ -165,6 +165,8 @@ class Batch(struct.PyTreeNode):
       masked: K variants of each text, [B, K, L]; optional.
       caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; optional.
       clean: bool [B], the pairs that `jitm.data.noise` left together; None without noise.
+      perturbed: Texts with B rows, a perturbed caption of each pair, padded as the texts; optional.
+      is_perturbed: bool [B], whether it differs from the caption; False where there is nothing to perturb; optional.
       text_index: int32 [B], the row of each pair's text in its split.
     """
 
@@ -181,6 +183,8 @@ class Batch(struct.PyTreeNode):
     masked: Masked | None = None
     caption_words: chex.Array | None = None
     clean: chex.Array | None = None
+    perturbed: Texts | None = None
+    is_perturbed: chex.Array | None = None
     text_index: chex.Array | None = None
 
 

@@ -24,6 +24,7 @@ import optax  # noqa: E402
 from jitm import parallel  # noqa: E402
 from jitm.data import cider  # noqa: E402
 from jitm.data.augmentation import Augmentation  # noqa: E402
+from jitm.data.perturbations import PerturbedCaptions  # noqa: E402
 from jitm.data.pipeline import Pipeline  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
 from jitm.data.text import Tokens, Vocabulary  # noqa: E402
@@ -32,6 +33,7 @@ from jitm.models import tiling  # noqa: E402
 from jitm.training.labels import CoTeaching, Labels, MovingAverage, Stored  # noqa: E402
 from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
+from jitm.training.sources import make_retrieval  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
@@ -44,6 +46,7 @@ MODELS = {
     'boosted': 'rvse_mlp',
     'ncr': 'vsepp',
     'crcl': 'vsepp',
+    'perturbed': 'vsepp',
 }  # other cases are named after their model
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
@@ -58,6 +61,7 @@ CASES = [
     ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'num_views': 2}),
     ('ncr', functools.partial(noisy.soft_margin, **HINGE), {}),  # labels from both models' scores of all devices
     ('crcl', functools.partial(noisy.active_complementary, temperature=0.1), {}),
+    ('perturbed', functools.partial(ranking.sum_of_hinges, **HINGE), {}),  # captions of the parts of the batch
     ('clip_resnet', ranking.softmax_contrastive, {}),  # pixels, batch normalization over them, a learned temperature
 ]
 
@@ -131,6 +135,10 @@ def main() -> None:
         if name == 'shortlist':
             sources = (shortlist_source(8, 5),)
             pipeline = dataclasses.replace(pipeline, relevance=None, num_extra=8)
+        if name == 'perturbed':
+            sources = (make_retrieval({'source': name, 'same_image': 'ignored', 'perturbations': ('swap',)}),)
+            made = PerturbedCaptions((lambda text: [f'w{text % 7} w{text % 5} w4'] * (text % 3),))
+            pipeline = dataclasses.replace(pipeline, relevance=None, perturbed=made)
         parts = {'members': members, 'terms': terms, 'sources': sources, 'labels': labels}
         step = functools.partial(train_step, **parts, seed=0, steps_per_epoch=2, epochs=2)
         step = parallel.data_parallel(step, 'highest')

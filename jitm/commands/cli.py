@@ -39,6 +39,7 @@ COMMANDS = (
     'eval',
     'mine',
     'audit',
+    'choices',
     'encode',
     'convert',
     'search',

@@ -17,10 +17,10 @@ from absl import flags
 
 from jitm import parallel
 from jitm.commands import flags as shared
+from jitm.data.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.data.splits import Split
 from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
-from jitm.evaluation.discrimination.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
 from jitm.evaluation.retrieval import evenly_spaced

@@ -10,6 +10,7 @@ from jitm.data.augmentation import Augmentation, change_words, drop_regions, exa
 from jitm.data.candidates import OfflineNegatives
 from jitm.data.cider import Relevance
 from jitm.data.masking import MaskedWords
+from jitm.data.perturbations import PerturbedCaptions
 from jitm.data.pixels import Photos
 from jitm.data.reading import bucket, pad_texts, take_images
 from jitm.data.splits import Split
@@ -17,8 +18,8 @@ from jitm.data.text import Tokens, join
 from jitm.data.vocabularies import Tokenizer
 from jitm.types import Batch, Images, Pairs, Texts
 
-# These numbers separate the random numbers of the extra pairs, of crops and of mismatched pairs from others.
-_EXTRA, _CROP, _MISMATCHED = 2, 3, 4
+# These separate the random numbers of the extra pairs, crops, mismatched pairs and perturbed captions from others.
+_EXTRA, _CROP, _MISMATCHED, _PERTURBED = 2, 3, 4, 5
 
 
 @functools.lru_cache(maxsize=2)
@@ -50,6 +51,7 @@ class Pipeline:
       num_extra: P, the number of candidate pairs besides those of the batch.
       mismatched: Whether the batches have a mismatched pair for each pair.
       masked: The masking of the captions; optional.
+      perturbed: The perturbed captions to sample from, one for each pair of the batches; optional.
       drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
       num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
     """
@@ -68,6 +70,7 @@ class Pipeline:
     num_extra: int = 0
     mismatched: bool = False
     masked: MaskedWords | None = None
+    perturbed: PerturbedCaptions | None = None
     drop_last: bool = True
     num_devices: int = 1
 
@@ -80,7 +83,8 @@ class Pipeline:
         pixels = {'pixels': list(self.split.pixels.shape)} if 'pixels' in self.reads else {}
         tags = {'tags': self.split.tags_hash} if 'tags' in self.reads else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
-        return self.split.identity | relevance | mined | boxes | pixels | tags | phrases
+        graphs = {'perturbed': self.perturbed.hash} if self.perturbed else {}
+        return self.split.identity | relevance | mined | boxes | pixels | tags | phrases | graphs
 
     @property
     def texts_per_epoch(self) -> int:
@@ -118,7 +122,8 @@ class Pipeline:
         offline, extra = self._sample_offline(step, text_index), self._sample_extra(step)
         mismatched = self._sample_mismatched(step, text_index)
         all_texts = np.concatenate([text_index, extra, *mismatched[1:2], *(texts for _, texts in offline)])
-        longest = self.tokens.lengths[all_texts].max()
+        perturbed, is_perturbed = self._sample_perturbed(step, text_index)
+        longest = max(self.tokens.lengths[all_texts].max(), perturbed.lengths.max(initial=0))
         length = bucket(longest, self.length_multiple, self.max_length)
         rows = np.split(text_index, num_shards)[shard]
         image_index = self.split.image_of_text[rows]
@@ -145,6 +150,10 @@ class Pipeline:
         if self.mismatched:
             image_rows, text_rows, replaced = (np.split(index, num_shards)[shard] for index in mismatched)
             batch = batch.replace(mismatched=self._pairs(step, image_rows, text_rows, length), text_replaced=replaced)
+        if self.perturbed:
+            positions = np.split(np.arange(len(text_index)), num_shards)[shard]
+            changed = pad_texts(perturbed, positions, length)
+            batch = batch.replace(perturbed=changed, is_perturbed=is_perturbed[positions])
         if self.masked:
             masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
             variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)
@@ -172,6 +181,23 @@ class Pipeline:
         others += others >= own
         texts = self.split.sample_texts(others, rng)
         return np.where(replaced, own, others), np.where(replaced, texts, text_index), replaced
+
+    def _sample_perturbed(self, step: int, text_index: np.ndarray) -> tuple[Tokens, np.ndarray]:
+        """Samples a perturbed caption for each text of a global batch.
+
+        Returns:
+          The B captions, and which of them have other ids than the text, bool [B]: the text itself is given for one
+          that cannot be perturbed, or whose perturbed caption is too long. Nothing without `perturbed`.
+        """
+        captions, changed = [np.zeros(0, np.int32)], []
+        for text in map(int, text_index if self.perturbed else ()):
+            rng = np.random.default_rng(np.random.SeedSequence([self.seed, step, text], spawn_key=(_PERTURBED,)))
+            own = self.tokens.ids[self.tokens.starts[text] : self.tokens.starts[text + 1]]
+            caption = self.perturbed.sample(text, rng)
+            ids = own if caption is None else self.vocabulary.encode(caption)
+            changed.append(not np.array_equal(ids, own) and len(ids) <= (self.max_length or len(ids)))
+            captions.append(ids if changed[-1] else own)
+        return join(captions[1:] or captions), np.array(changed, bool)
 
     def _sample_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """Samples images and texts of the two mined pairs for each example of a global batch; () without `offline`."""

@@ -2,9 +2,10 @@
 
 The rows are those of the result tables of Chen et al. (2020, AOQ), Fan et al. (2022, TAGS-DC), Diao et al. (2024, DBL),
 Faghri et al. (2018, VSE++) and Li et al. (2023, SelHN), those with noise of Huang et al. (2021, NCR), Qin et al. (2022,
-DECL), Hu et al. (2023, RCL) and Zhang et al. (2024, NPC), and numbers from the READMEs of released code. Numbers are as
-printed; the `note` of a row says what is doubtful about it. Rows that repeat the same numbers are one row with several
-sources. Table 10 of Li et al. is left out: it is labelled COCO 1K but repeats the Flickr30K numbers of table 3.
+DECL), Hu et al. (2023, RCL) and Zhang et al. (2024, NPC), numbers from the READMEs of released code, and those of the
+tests that `jitm choices` reads. Numbers are as printed; the `note` of a row says what is doubtful about it. Rows that
+repeat the same numbers are one row with several sources. Table 10 of Li et al. is left out: it is labelled COCO 1K but
+repeats the Flickr30K numbers of table 3.
 """
 
 import dataclasses
@@ -48,9 +49,9 @@ class Row:
 
     Attributes:
       system: Its name, with the loss or variant.
-      dataset: A key of `PROTOCOLS`.
+      dataset: A key of `PROTOCOLS`, or a test that `jitm choices` reads.
       protocol: A key of `PROTOCOLS[dataset]`, with the noise of the training captions if some were mixed (`1K, 20 % of
-        captions mixed`), or another measurement (the analyses of TAGS-DC).
+        captions mixed`), or another measurement (`choices`, the analyses of TAGS-DC).
       ensemble: Whether several models were averaged; None if no source states it.
       sources: The tables that print these numbers.
       metrics: In percent, with the keys of our reports; unpublished metrics are absent.

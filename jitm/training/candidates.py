@@ -1,4 +1,4 @@
-"""Sources of retrieval candidates: the global batch with mined negatives, sampled negatives, and a shortlist.
+"""Sources of retrieval candidates: the global batch with mined or perturbed negatives, sampled ones, and a shortlist.
 
 A public function makes a `Source` from the keys of the section `candidates`. The scores of an anchor are those of the
 same ranking by the anchor. `jitm.training.generated` has the sources of synthetic captions and token predictions.
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jitm import collectives
+from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.step import Models, Rankings, Source, TokenLosses
 from jitm.types import Batch, Count, Index, Pairs, Ranking
@@ -37,6 +38,22 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
     return Source(functools.partial(_rank_in_batch, same_image=same_image, num_negatives=num_negatives))
 
 
+def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) -> Source:
+    """Ranks the captions of the global batch and a perturbed caption of each pair for each image, [B, 2 B] (NegCLIP).
+
+    A perturbed caption is a negative of all images, and no query (Yuksekgonul et al., 2023, without their hard images).
+    It is sampled anew in every step, with equal probability of each kind that changes the caption.
+
+    Args:
+      same_image: See `in_batch`.
+      perturbations: The kinds, see `jitm.data.perturbations.perturber`; all but 'swap' take `scene_graphs.source`.
+    """
+    if not perturbations:
+        raise ArgumentError('perturbations', "is empty; give kinds, such as ('relation',)")
+    rank = functools.partial(_rank_in_batch, same_image=same_image, num_negatives=None)
+    return Source(rank, perturbations=perturbations)
+
+
 def _rank_in_batch(
     matcher: Matcher,
     images: Encoding,
@@ -50,10 +67,14 @@ def _rank_in_batch(
 ) -> tuple[Rankings, TokenLosses]:
     del chosen
     # Score this device's images with all texts and its mined negatives, and gather the scores.
-    rows = _score(matcher.similarity, matcher, images, collectives.all_gather(texts), train)
+    all_texts = collectives.all_gather(texts)
+    if batch.perturbed is not None:
+        changed = collectives.all_gather(matcher.encode_text(batch.perturbed, train))
+        all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), all_texts, changed)
+    rows = _score(matcher.similarity, matcher, images, all_texts, train)
     mined = _score_offline(matcher, images, texts, batch.offline) if train and batch.offline is not None else {}
-    scores, image_index, relevance, offline = collectives.gather_results(
-        (rows, batch.image_index, batch.relevance, mined)
+    scores, image_index, is_perturbed, relevance, offline = collectives.gather_results(
+        (rows, batch.image_index, batch.is_perturbed, batch.relevance, mined)
     )
     views = len(scores) // len(image_index)
     positives, negatives = _batch_masks(image_index, views, same_image)
@@ -61,8 +82,14 @@ def _rank_in_batch(
         negatives &= _follows(len(image_index), num_negatives).repeat(views, axis=0).repeat(views, axis=1)
     rankings = {
         'i2t': Ranking(scores, positives, negatives, temperature=matcher.temperature),
-        't2i': Ranking(scores.T, positives, negatives, temperature=matcher.temperature),
+        't2i': Ranking(scores[:, : len(scores)].T, positives, negatives, temperature=matcher.temperature),
     }
+    # Add perturbed captions as candidates of images.
+    if is_perturbed is not None:
+        further = jnp.broadcast_to(is_perturbed, positives.shape)
+        masks = {'positives': (positives, jnp.zeros_like(further)), 'negatives': (negatives, further)}
+        masks = {name: jnp.concatenate(both, axis=1) for name, both in masks.items()}
+        rankings['i2t'] = rankings['i2t'].replace(**masks)
     # Add margins of the relevance.
     if relevance is not None:
         relevance = relevance.repeat(views, axis=0).repeat(views, axis=1)

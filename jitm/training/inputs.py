@@ -14,6 +14,7 @@ from jitm.data import noise
 from jitm.data.augmentation import Augmentation
 from jitm.data.load import change_train, load_relevance, load_scene_graphs, load_split, load_whole
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
+from jitm.data.perturbations import SWAP, PerturbedCaptions, perturber
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.splits import Split
@@ -181,6 +182,14 @@ def load_masked_words(config: Mapping[str, Any], data: Data) -> MaskedWords | No
     return MaskedWords(masking(), phrases, caption_words(data.train_tokens, data.train.image_of_text))
 
 
+def load_perturbed(config: Mapping[str, Any], split: Split, kinds: Sequence[str]) -> PerturbedCaptions | None:
+    """Prepares the perturbed captions of a training split, of some kinds; None without kinds."""
+    if not kinds:
+        return None
+    graphs = load_scene_graphs(config['scene_graphs'], split) if {*kinds} - {SWAP} else None
+    return PerturbedCaptions(tuple(perturber(split, graphs, kind) for kind in kinds), graphs)
+
+
 def read_fields(models: Iterable[Matcher], augmentation: Augmentation) -> tuple[str, ...]:
     """Returns the fields of `Images` that some models read; a UserError if augmentation is of another field."""
     reads = {field for model in models for field in model.reads}
@@ -229,6 +238,7 @@ def make_pipeline(
         num_extra=sum(source.num_extra for source in sources),
         mismatched=any(source.mismatched for source in sources),
         masked=load_masked_words(config, data),
+        perturbed=load_perturbed(config, data.train, [kind for source in sources for kind in source.perturbations]),
         drop_last=config['drop_last'],
         num_devices=jax.device_count(),
     )

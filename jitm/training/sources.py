@@ -8,6 +8,7 @@ from jitm import names
 from jitm.config import bind, choose
 from jitm.data.load import source_of
 from jitm.data.masking import Masking
+from jitm.data.perturbations import SWAP
 from jitm.errors import UserError, did_you_mean
 from jitm.hints import check_keys
 from jitm.synthesis.generator import Synthesis
@@ -87,11 +88,20 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
     # The augmentation.
     if section['source'] != 'in_batch' and augmentation['num_views'] != 1:
         raise UserError(f"config key 'augmentation.num_views' must be 1: {source} has each pair once")
-    if retrieval.num_extra or retrieval.mismatched:
-        # Augmentation would tell the pairs of a batch from the negatives that the source adds to it.
-        for key in ('drop_regions', 'change_words'):
-            if augmentation[key]:
-                raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
+    # Augmentation would tell the pairs of a batch from the negatives that the source adds to it.
+    added = ('change_words',) if retrieval.perturbations else ()
+    for key in ('drop_regions', 'change_words') if retrieval.num_extra or retrieval.mismatched else added:
+        if augmentation[key]:
+            raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
+    # The perturbed captions.
+    for key in ('relevance', 'labels') if retrieval.perturbations else ():
+        if config[key]['source']:
+            raise UserError(f"config key '{key}.source' must be '': perturbed captions of {source} have no {key}")
+    if {*retrieval.perturbations} - {SWAP} and not config['scene_graphs']['source']:
+        raise UserError(
+            f"config key 'scene_graphs.source' is '', but {source} perturbs captions by their scene graphs: set it, "
+            "such as to 'scene_graphs.rules'"
+        )
     # The numbers of negatives in the batch.
     if (count := section.get('num_negatives')) is not None and count >= config['batch_size']:
         raise UserError(
@@ -165,7 +175,10 @@ def check_used(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
         'offline.path': (any(name.startswith('offline') for name in inputs), 'a term of mined negatives'),
         'synthesis.generator': (reads_generated or GENERATED in inputs, 'a term of these captions'),
         'masking.num_views': (generator or reads_generated or MASKED in predictions, 'a term of masked words'),
-        'scene_graphs.source': (config['masking']['num_views'], 'masked captions (masking.num_views)'),
+        'scene_graphs.source': (
+            config['masking']['num_views'] or {*config['candidates'].get('perturbations', ())} - {SWAP},
+            'masked captions (masking.num_views)',
+        ),
     }
     for key, (is_read, reader) in readers.items():
         section, name = key.split('.')

@@ -33,12 +33,14 @@ class Source(NamedTuple):
         this name, without gradient; `models` are all models that train together. None if nothing is chosen.
       num_extra: The number of candidate pairs that the batch has besides its own, `Batch.extra`.
       mismatched: Whether the batch has `Batch.mismatched`.
+      perturbations: The kinds of the captions in `Batch.perturbed`, see `jitm.data.perturbations.perturber`.
     """
 
     rank: Callable[..., tuple[Rankings, TokenLosses]]
     choose: Callable[..., chex.ArrayTree] | None = None
     num_extra: int = 0
     mismatched: bool = False
+    perturbations: tuple[str, ...] = ()
 
 
 class TrainState(struct.PyTreeNode):

@@ -71,7 +71,7 @@ def test_settings_initialize_from_runs_of_settings():
             'vse:fc,selhm,f30k',
             "the preset 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; take at most one word of "
             'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax | '
-            'softmax_learned; f30k | coco | f8k',
+            'softmax_learned; f30k | coco | f8k | scenes',
         ),
         ('vsrn:zzz', "the unknown word 'zzz'; take at most one word of each table: f30k | coco | f8k"),
         ('vse:fc,', "the unknown word ''"),
@@ -85,7 +85,9 @@ def test_settings_initialize_from_runs_of_settings():
     ],
 )
 def test_wrong_words_are_refused(setting, message):
-    with pytest.raises(ValueError, match=re.escape(message) + '$' if message.endswith('f8k') else re.escape(message)):
+    with pytest.raises(
+        ValueError, match=re.escape(message) + '$' if message.endswith('scenes') else re.escape(message)
+    ):
         load(setting)
 
 

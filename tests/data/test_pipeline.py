@@ -7,6 +7,7 @@ import pytest
 
 from jitm.data import cider, masking, scenes
 from jitm.data.augmentation import Augmentation
+from jitm.data.perturbations import PerturbedCaptions, perturber
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import bucket, check_images, pad_texts, take_images, tokenize_split
 from jitm.data.text import Vocabulary
@@ -275,3 +276,43 @@ def test_batch_has_masked_captions_and_words_of_images(pipeline):
     np.testing.assert_array_equal(np.concatenate([part.masked.ids for part in parts]), batch.masked.ids)
     other = masking.MaskedWords(masks, masking.find_phrases(split.captions, vocabulary, None), words)
     assert dataclasses.replace(masked, masked=other).identity != masked.identity
+
+
+def test_perturbed_captions_are_false_and_a_function_of_the_step(pipeline):
+    split, vocabulary = pipeline.split, pipeline.vocabulary
+    made = dataclasses.replace(pipeline, perturbed=PerturbedCaptions((perturber(split, None, 'swap'),)))
+    seen = set()
+    for step in range(8):  # two epochs
+        batch, again = made.batch(step), dataclasses.replace(made).batch(step)
+        chex.assert_trees_all_equal(batch, again)
+        chex.assert_trees_all_equal(batch.texts.lengths, pipeline.batch(step).texts.lengths)
+        assert batch.perturbed.ids.shape == batch.texts.ids.shape
+        for n, text in enumerate(batch.text_index):
+            ids = tuple(batch.perturbed.ids[n, : batch.perturbed.lengths[n]])
+            swaps = {tuple(vocabulary.encode(swap.caption)) for swap in split.swaps[text]}
+            assert (ids in swaps) == batch.is_perturbed[n] == bool(swaps)
+            seen.add((text, ids))
+        parts = [made.batch(step, shard, 4) for shard in range(4)]
+        whole = jax.tree.map(lambda *x: np.concatenate(x), *[(p.perturbed, p.is_perturbed) for p in parts])
+        chex.assert_trees_all_equal(whole, (batch.perturbed, batch.is_perturbed))
+    assert len(seen) > len({text for text, _ in seen})  # another one in another epoch
+    other = dataclasses.replace(made, seed=4).batch(0)
+    assert not np.array_equal(other.perturbed.ids, made.batch(0).perturbed.ids)
+
+
+def test_captions_without_perturbed_ones_stand_for_themselves(pipeline):
+    """Nothing to change, the same words to the model, and a caption longer than the model reads."""
+    changed = {0: [], 1: [pipeline.split.captions[1].upper()], 2: ['a red ring ' * 20]}
+    made = PerturbedCaptions((lambda text: changed.get(text % 4, ['a red ring']), lambda text: []))
+    batch = dataclasses.replace(pipeline, perturbed=made, max_length=40, batch_size=35).batch(0)
+    for n, text in enumerate(batch.text_index):
+        assert batch.is_perturbed[n] == (text % 4 in (1, 3) and text != 1)
+        if not batch.is_perturbed[n]:
+            np.testing.assert_array_equal(batch.perturbed.ids[n], batch.texts.ids[n])
+
+
+def test_kinds_of_perturbed_captions_are_sampled_alike():
+    made = PerturbedCaptions((lambda text: ['one'], lambda text: ['many'] * 99, lambda text: []))
+    sampled = [made.sample(0, np.random.default_rng(n)) for n in range(400)]
+    assert {*sampled} == {'one', 'many'}
+    assert abs(sampled.count('one') - 200) < 60

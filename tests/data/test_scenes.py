@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.scenes import Object, Phrase, Relation, SceneGraph, Statement, drawing, grammar, graphs
+from jitm.data.scenes import (
+    Object,
+    Phrase,
+    Relation,
+    SceneGraph,
+    Statement,
+    drawing,
+    falsehoods,
+    grammar,
+    graphs,
+    parser,
+)
 from jitm.errors import UserError
 
 IMAGES = 100
@@ -429,3 +440,59 @@ def test_errors(arguments, message):
     with pytest.raises(UserError) as error:
         scenes.load(**arguments)
     assert str(error.value) == message
+
+
+# The inverse of the grammar, and false captions.
+
+
+def test_every_caption_and_swap_is_parsed_back(dev):
+    for text, swaps, statement, image in zip(dev.captions, dev.swaps, dev.statements, dev.image_of_text, strict=True):
+        parsed = parser.read(text)
+        assert parsed.statement == statement == parser.parse(text)
+        assert grammar.render(*parsed)[0] == text
+        for swap in swaps:
+            assert grammar.render(*parser.read(swap.caption))[0] == swap.caption
+            assert not graphs.holds(parser.parse(swap.caption), dev.graphs[image])
+
+
+@pytest.mark.parametrize(
+    ('text', 'statement'),
+    [
+        (
+            'A big red circle is above a box.',  # capitals, punctuation without blanks
+            Statement((Phrase('large', 'red', 'circle'), Phrase(shape='square')), (Relation(0, 'above', 1),)),
+        ),
+        (
+            'a image of an red ring beneath an object .',  # a and an
+            Statement((Phrase(colour='red', shape='ring'), Phrase()), (Relation(0, 'below', 1),)),
+        ),
+        ('', None),
+        ('a red dog is above a box .', None),
+        ('a red ring is above .', None),
+        ('a red ring is above a box', None),
+        ('two red ring and a box in a picture of three shapes .', None),
+        ('two red rings and a box in a picture of three red shapes .', None),
+    ],
+)
+def test_parsing_beyond_what_is_rendered(text, statement):
+    assert parser.parse(text) == statement
+
+
+def test_changes_are_false_and_of_their_kind(dev):
+    found = set()
+    for n, (text, image) in enumerate(zip(dev.captions, dev.image_of_text, strict=True)):
+        false = falsehoods.falsify(text, dev.graphs[image], np.random.default_rng(n))
+        assert false == falsehoods.falsify(text, dev.graphs[image], np.random.default_rng(n))
+        found |= {*false}
+        true = parser.parse(text)
+        for kind, caption in false.items():
+            statement = parser.parse(caption)
+            assert not graphs.holds(statement, dev.graphs[image]), (text, caption)
+            changed = [a != b for a, b in itertools.zip_longest(true.phrases, statement.phrases)]
+            relations = sum(a != b for a, b in zip(true.relations, statement.relations, strict=True))
+            if kind.startswith('swap'):
+                assert (sum(changed), relations) in ([(2, 0)] if kind == 'swap_attribute' else [(2, 0), (0, 1)])
+            else:
+                assert (sum(changed), relations) == ((0, 1) if kind == 'replace_relation' else (1, 0))
+            assert (len(statement.phrases) > len(true.phrases)) == (kind == 'add_object')
+    assert found == set(falsehoods.KINDS)

@@ -8,12 +8,12 @@ import pytest
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.losses.anchored import relative_max
-from jitm.losses.ranking import matching_cross_entropy
+from jitm.losses.ranking import matching_cross_entropy, softmax_contrastive
 from jitm.models.matcher import DualEncoder
-from jitm.training.candidates import SAME_IMAGE, in_batch, sampled
+from jitm.training.candidates import SAME_IMAGE, in_batch, perturbed, sampled
 from jitm.training.sources import check_candidates, make_objective, make_retrieval
 from jitm.training.step import with_anchors
-from jitm.types import Batch, Pairs, Ranking
+from jitm.types import Batch, Pairs, Ranking, Texts
 from tests.configs.settings import load
 from tests.models.test_matchers import make_inputs, perturb
 from tests.training.models import in_batch_source, on_one_device, shortlist_source, small_vse
@@ -334,3 +334,58 @@ def test_models_with_a_shortlist_do_not_learn_from_others(tiny_config):
     tiny_config['members']['target']['learn_from'] = ('other',)
     with pytest.raises(UserError, match=r"'members.target.learn_from' needs 'candidates.source' 'in_batch'"):
         check_candidates(tiny_config, 100)
+
+
+def test_perturbed_captions_are_further_negatives_of_images():
+    index, is_perturbed = np.array([4, 7, 4]), np.array([True, False, True])
+    texts, images = np.eye(6, dtype=np.float32)[:3], np.arange(18, dtype=np.float32).reshape(3, 6)
+    batch = Batch(np.int32(0), None, None, index, perturbed=Texts(None, None), is_perturbed=is_perturbed)
+    source = perturbed('ignored', ('swap',))
+
+    class Given(Scores):
+        def encode_text(self, texts, train=False):
+            return jnp.eye(6)[3:]
+
+    both = on_one_device(lambda t: source.rank(Given(), jnp.asarray(images), t, batch, None, True)[0])(texts)
+    np.testing.assert_array_equal(both['i2t'].scores, images)  # captions, then perturbed captions
+    np.testing.assert_array_equal(both['i2t'].positives, np.eye(3, 6, dtype=bool))
+    other = index[:, None] != index
+    np.testing.assert_array_equal(both['i2t'].negatives, np.hstack([other, np.tile(is_perturbed, (3, 1))]))
+    np.testing.assert_array_equal(both['t2i'].scores, images[:, :3].T)
+    np.testing.assert_array_equal(both['t2i'].negatives, other)
+    # NegCLIP's loss: the softmax over all captions for each image, and over the images for each caption.
+    masks = both['i2t'].positives, both['i2t'].negatives
+    loss = softmax_contrastive(both['i2t'].scores, *masks, temperature=1.0)
+    kept = np.exp(images - images.max()) * np.hstack([other | np.eye(3, dtype=bool), np.tile(is_perturbed, (3, 1))])
+    np.testing.assert_allclose(loss, -np.log(np.diagonal(kept) / kept.sum(axis=1)), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (
+            {},
+            r"'scene_graphs.source' is '', but 'candidates.source' 'perturbed' perturbs captions by",
+        ),
+        ({'augmentation': {'change_words': 0.1}}, r"'augmentation.change_words' must be 0: .* 'perturbed' does not"),
+        ({'augmentation': {'num_views': 2}}, r"'augmentation.num_views' must be 1: .* 'perturbed' has each pair once"),
+        (
+            {'relevance': {'source': 'cider.from_captions'}},
+            r"'relevance.source' must be '': perturbed captions",
+        ),
+        ({'labels': {'source': 'MovingAverage'}}, r"'labels.source' must be '': perturbed captions .* have no labels"),
+    ],
+)
+def test_perturbed_captions_fit_the_other_sections(changes, message):
+    config = load('vsepp:vsepp,f8k')
+    config['candidates'] = {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('relation',)}
+    for section, keys in changes.items():
+        config[section] |= keys
+    with pytest.raises(UserError, match=message):
+        check_candidates(config, 100)
+    config['candidates']['perturbations'] = ('swap',)
+    if not changes:
+        check_candidates(config, 100)
+    config['candidates']['perturbations'] = ()
+    with pytest.raises(UserError, match=r"'candidates.perturbations' is empty; give kinds, such as"):
+        check_candidates(config, 100)

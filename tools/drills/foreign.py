@@ -6,7 +6,7 @@ from tools.drills import runs
 
 NAMES = (
     *('blocks/0123456789abcdef/0_0', 'explain/00.png', 'explain/explain.json', 'explain/explain.html'),  # jitm eval
-    *('metrics.json', 'sims.npy', 'image_of_text.npy', 'vectors.npz', 'words.json', 'words.html'),
+    *('metrics.json', 'sims.npy', 'image_of_text.npy', 'vectors.npz', 'words.json', 'words.html', 'choices.json'),
     *('manifest.json', 'vectors.npy', 'vectors-40703a8131575e05.npy', 'parts/0.npz', 'names.json'),  # jitm search
     *('state_0.npz', 'texts_of_image.npy', 'images_of_text.npy', 'found_0.npz'),  # jitm mine
     *('config.json', 'metrics.jsonl', 'timing.jsonl', 'checkpoints/1/manifest', 'damaged/1', 'model.safetensors'),
@@ -27,6 +27,8 @@ FOLDERS = {  # commands that write to a folder, which follows the last flag
     'eval': (*runs.EVALUATE[:-1], FOLDER),
     'eval with everything': (*runs.EVALUATE[:-2], '--save_sims', '--save_vectors', '--output', FOLDER),
     'words': ('words', '--workdir', 'run', '--perturbations', 'noun', '--output', FOLDER),
+    'audit': ('audit', '--workdir', 'run', '--output', FOLDER),
+    'choices': ('choices', '--workdir', 'run', '--output', FOLDER),
     'search': (*runs.SEARCH, '--index', FOLDER),
     'mine': ('mine', '--workdir', 'run', '--top_h_texts=3', '--top_h_images=3', '--out', FOLDER),
     'train': ('train', '--config', 'config.py', '--workdir', FOLDER),
@@ -57,6 +59,13 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'explorer --data_root': ('explorer', '--workdir', 'run', '--data_root', FOLDER),
     'mine --workdir': ('mine', '--workdir', FOLDER, '--out', 'new'),
     'mine --data_root': ('mine', '--workdir', 'run', '--out', 'new', '--data_root', FOLDER),
+    'audit --workdir': ('audit', '--workdir', FOLDER),
+    'audit --photos': ('audit', '--workdir', 'run', '--photos', f'{FOLDER}/config.json'),
+    'audit --data_root': ('audit', '--workdir', 'run', '--data_root', FOLDER),
+    'choices --workdir': ('choices', '--workdir', FOLDER),
+    'choices --photos': ('choices', '--workdir', 'run', '--photos', f'{FOLDER}/config.json'),
+    'choices --data_root': ('choices', '--workdir', 'run', '--data_root', FOLDER),
+    'choices FILE': ('choices', '--workdir', 'run', f'{FOLDER}/config.json'),
     'words --workdir': ('words', '--workdir', FOLDER),
     'words --data_root': ('words', '--workdir', 'run', '--data_root', FOLDER),
     'words --generator': ('words', '--workdir', 'run', '--perturbations', 'generated', '--generator', FOLDER),

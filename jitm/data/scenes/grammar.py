@@ -110,7 +110,7 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
       The caption, in lower case with spaces between words and before the final period; and its scene graph, without the
       picture itself.
     """
-    slots = _slots(template)
+    slots = slots_of(template)
     fields = {'picture': words['picture']}
     for slot, phrase in zip(slots, statement.phrases, strict=True):
         fields[slot] = _noun_phrase(phrase, words)
@@ -140,11 +140,13 @@ def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
     return text, scene_graphs.CaptionGraph(*map(tuple, found.values()), tuple(described))
 
 
-def _slots(template: str) -> str:
+def slots_of(template: str) -> str:
+    """Returns the slots of a template, in the order of the phrases of its statements."""
     return ''.join(slot for slot in _SLOTS if f'{{{slot}}}' in template)
 
 
-def _related_slots(template: str) -> list[tuple[int, int]]:
+def related_slots(template: str) -> list[tuple[int, int]]:
+    """Returns the phrases, subject and object, of each relation of a template."""
     return [(_SLOTS.index(s), _SLOTS.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
 
 
@@ -160,10 +162,10 @@ def _sample_statement(
         group, members = groups[rng.integers(len(groups))]
         phrases, free = [group], [i for i in free if i not in members]
     predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
-    related = _related_slots(template)
+    related = related_slots(template)
     candidates = [
         chosen
-        for chosen in itertools.permutations(free, len(_slots(template)) - len(phrases))
+        for chosen in itertools.permutations(free, len(slots_of(template)) - len(phrases))
         if all((chosen[s], chosen[o]) in predicates for s, o in related)
     ]
     if not candidates:
@@ -195,8 +197,13 @@ def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
     attributes = [words.get(word, word) for word in (phrase.size, phrase.colour) if word]
     noun, count = words.get(phrase.shape or 'shape', phrase.shape), 'a'
     if phrase.count > 1:
-        count, noun = _mark(_ATTRIBUTE, NUMERALS[phrase.count]), noun + ('es' if noun[-1] in 'sx' else 's')
+        count, noun = _mark(_ATTRIBUTE, NUMERALS[phrase.count]), plural(noun)
     return ' '.join([count, *(_mark(_ATTRIBUTE, word) for word in attributes), _mark(_OBJECT, noun)])
+
+
+def plural(noun: str) -> str:
+    """Returns the plural of a noun of the grammar."""
+    return noun + ('es' if noun[-1] in 'sx' else 's')
 
 
 def _preposition(predicate: str, words: dict[str, str]) -> str:
@@ -209,14 +216,14 @@ def _preposition(predicate: str, words: dict[str, str]) -> str:
 def _swaps(template: str, statement: Statement, words: dict[str, str], graph: SceneGraph) -> tuple[Swap, ...]:
     """Returns the swaps that are false of the scene, without duplicates."""
     swaps = {}
-    for kind, swapped in _exchanges(statement):
+    for kind, swapped in exchanges(statement):
         if not holds(swapped, graph):
             text, _ = render(template, swapped, words)
             swaps.setdefault(text, Swap(kind, text))
     return tuple(swaps.values())
 
 
-def _exchanges(statement: Statement):
+def exchanges(statement: Statement):
     """Yields (kind, statement) for every exchange of a color, a shape, a direction, or of subject and object."""
     phrases, relations = statement.phrases, statement.relations
     for i, j in itertools.combinations(range(len(phrases)), 2):

@@ -7,6 +7,8 @@ import numpy as np
 
 from jitm import metrics
 from jitm.data.reading import pad_texts
+from jitm.data.scenes import SceneSplit, holds
+from jitm.data.scenes.parser import parse
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
@@ -76,8 +78,9 @@ def evaluate(
         first perturbed caption of each, as it is and corrected; see `check_perplexity`.
 
     Returns:
-      A dict for JSON: for each of the `sets` its size, `metrics.caption_discrimination`, and if the model has these
-      heads `metrics.word_discrimination`, `metrics.word_correction` and pseudo-perplexities.
+      A dict for JSON: for each of the `sets` its size, `metrics.caption_discrimination`, on `scenes` the `truth` of the
+      perturbed captions, and if the model has these heads `metrics.word_discrimination`, `metrics.word_correction` and
+      pseudo-perplexities.
 
     Raises:
       UserError: if a set is empty, or a score is not finite.
@@ -126,7 +129,8 @@ class _Originals:
                 f"perturbation '{name}' finds nothing to change in {len(sets)} captions of {self._split.name}; "
                 'leave it out'
             )
-        perturbed = _encode([caption for captions in sets for caption in captions], self._scorer.run.vocabulary)
+        texts = [caption for captions in sets for caption in captions]
+        perturbed = _encode(texts, self._scorer.run.vocabulary)
         same_length, identical = _compare(self._captions, perturbed, owners)
         scores = self._scorer.score(self._images[owners], perturbed)
         scores[identical] = self._scores[owners[identical]]
@@ -139,6 +143,8 @@ class _Originals:
             'different_length': int(len(owners) - same_length.sum()),
             'caption_discrimination': metrics.caption_discrimination(self._scores, scores, owners),
         }
+        if isinstance(self._split, SceneSplit):
+            report['truth'] = truth(texts, self._images[owners], self._split)
         comparable = np.flatnonzero(same_length & ~identical)
         if self._predicts_words and len(comparable):
             report |= self._evaluate_words(_take(perturbed, comparable), owners[comparable])
@@ -169,6 +175,24 @@ class _Originals:
             corrected = self._scorer.log_likelihoods(images, _corrected(self._scorer, images, perturbed))
             perplexities['pseudo_perplexity_corrected'] = _perplexity(corrected, lengths[1])
         return perplexities
+
+
+def truth(captions: Sequence[str], images: Sequence[int], split: SceneSplit) -> dict[str, float]:
+    """Returns how many captions are `false` (true negatives), `true`, or not in the grammar of `scenes`, in percent.
+
+    Args:
+      captions: N captions.
+      images: The image of each, int [N].
+      split: The scenes.
+    """
+    statements = list(map(parse, captions))
+    true = [
+        statement is not None and holds(statement, split.graphs[image])
+        for statement, image in zip(statements, images, strict=True)
+    ]
+    others = np.mean([statement is None for statement in statements])
+    shares = {'false': 1 - np.mean(true) - others, 'true': np.mean(true), 'not_parsed': others}
+    return {name: 100 * float(share) for name, share in shares.items()}
 
 
 def _encode(captions: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
@@ -214,6 +238,9 @@ def table(report: Mapping[str, Any]) -> str:
         for name, row in sets.items()
     ]
     parts = [tables.table(header, rows)]
+    rows = [[name, *_numbers(row, 'truth')] for name, row in sets.items() if 'truth' in row]
+    if rows:
+        parts.append(tables.table(['truth in %', 'false', 'true', 'not parsed'], rows))
     rows = [
         [name, *_numbers(row, 'word_discrimination'), *_numbers(row, 'word_correction')]
         for name, row in sets.items()

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data import scene_graphs
+from jitm.data import perturbations, scene_graphs
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
-from jitm.evaluation.discrimination import perturbations
 from jitm.synthesis.trained import TrainedGenerator, generate_captions
 
-SWAP = 'swap'
 GENERATED = 'generated'
-KINDS = (SWAP, GENERATED, *perturbations.KINDS)
+KINDS = (perturbations.SWAP, GENERATED, *perturbations.KINDS)
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -58,7 +56,7 @@ def perturbed_captions(
     load_graphs = functools.cache(lambda: _load_graphs(split, graphs))
     sets = {}
     for kind in dict.fromkeys(kinds):
-        if kind == SWAP:
+        if kind == perturbations.SWAP:
             sets |= {f'{name} swap': captions for name, captions in perturbations.swaps(split).items()}
         elif kind == GENERATED:
             sets[kind] = generate_captions(generator, split, texts, load_graphs() if graphs else None, seed=seed)

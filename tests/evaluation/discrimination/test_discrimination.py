@@ -231,6 +231,10 @@ def test_evaluation_by_hand(split, uniter):
         '| --- | --- | --- | --- | --- |',
         '| one | 8 | 3 | 62.5 | 33.3 |',
         '',
+        '| truth in % | false | true | not parsed |',
+        '| --- | --- | --- | --- |',
+        '| one | 0.0 | 0.0 | 100.0 |',
+        '',
         '| words | detected: overall | matched | mismatched | balanced | corrected: replaced | all |',
         '| --- | --- | --- | --- | --- | --- | --- |',
         '| one | 57.1 | 71.4 | 42.9 | 57.1 | 28.6 | 50.0 |',
@@ -248,7 +252,8 @@ def test_model_without_word_heads_scores_captions_only(split, vse):
     got = evaluate(make_scorer(vse, split), split, np.arange(6), {'one': perturbed})
     row = got['sets'].pop('one')
     assert got == {'sets': {}}
-    assert row.keys() == {*('captions', 'perturbed', 'identical_tokens', 'different_length', 'caption_discrimination')}
+    counts = 'captions', 'perturbed', 'identical_tokens', 'different_length'
+    assert row.keys() == {*counts, 'caption_discrimination', 'truth'}
     # `a disc` and `a blue box` are unchanged.
     assert (row['captions'], row['identical_tokens']) == (6, 2)
 
@@ -571,3 +576,16 @@ def test_commands(uniter_config, tmp_path, capsys):  # noqa: F811
     verdicts = Page((folder / 'words.html').read_text()).texts('p')[2::2]
     assert [verdict.split(',')[0] for verdict in verdicts] == list(report['sets'])
     assert all(verdict in output for verdict in verdicts)
+
+
+def test_the_truth_of_captions_of_scenes(split):
+    graph = split.graphs[0]
+    thing = graph.objects[0]
+    captions = [
+        f'we see a {thing.size} {thing.colour} {thing.shape} , a {graph.objects[1].shape} and a pink ring .',
+        f'the picture shows a {thing.colour} {thing.shape} and a {graph.objects[1].colour} {graph.objects[1].shape} .',
+        f'the picture shows a {thing.colour} {thing.shape} and a {thing.size} {thing.colour} {thing.shape} .',
+        f'a {thing.shape}',
+    ]
+    assert report_lib.truth(captions, [0] * 4, split) == {'false': 25.0, 'true': 25.0, 'not_parsed': 50.0}
+    assert report_lib.truth([swap.caption for swap in split.swaps[0]], [0] * len(split.swaps[0]), split)['false'] == 100

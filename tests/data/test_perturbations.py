@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from jitm.data import scenes
+from jitm.data import perturbations, scenes
+from jitm.data.perturbations import perturb
 from jitm.data.scene_graphs import CaptionGraph, parse
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.discrimination import perturbations
-from jitm.evaluation.discrimination.perturbations import perturb
 
 
 def make_split(*captions, images=1):

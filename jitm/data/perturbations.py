@@ -6,10 +6,14 @@ code, synonyms that no caption of the image uses can therefore replace each othe
 """
 
 import collections
+import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -184,7 +188,77 @@ def _noun_phrase(caption: str, graph: CaptionGraph, thing: int) -> Span:
     return start, stop
 
 
+SWAP = 'swap'  # of `scenes`
 KINDS = ('noun', 'number', 'relation')
+Perturb = Callable[[int], list[str]]  # the row of a caption in its split -> its distinct perturbed captions
+
+
+def perturber(
+    split: Split,
+    graphs: Sequence[CaptionGraph] | None,
+    kind: str,
+    *,
+    min_count: int = MIN_COUNT,
+    concreteness: str = '',
+) -> Perturb:
+    """Returns a function that perturbs a caption of a split; none of its results is a caption of the image.
+
+    Args:
+      split: Images and captions.
+      graphs: T scene graphs of the captions, which 'swap' does not read.
+      kind: 'noun', 'number' (VSE-C's numeral), 'relation' (prepositions and swapped objects), or 'swap', the swapped
+        attributes and relations that `scenes` contains.
+      min_count: Rarer nouns in the captions are neither replaced nor used as replacements.
+      concreteness: A file of words with scores, see `read_concreteness`; only nouns above 0.6 are used. '' for all.
+
+    Raises:
+      UserError: if the kind is unknown, or the split lacks what it needs: two nouns, or swaps.
+    """
+    if kind not in (SWAP, *KINDS):
+        raise UserError(f"there is no perturbation '{kind}'{did_you_mean(kind, KINDS)}")
+    if kind == SWAP:
+        of_kind = swaps(split).values()
+        return lambda text: [caption for captions in of_kind for caption in captions[text]]
+    nouns = _frequent_nouns(split, graphs, min_count, concreteness) if kind == 'noun' else []
+    texts, starts = split.texts_of_image
+
+    def perturb_text(text: int) -> list[str]:
+        image, caption, graph = split.image_of_text[text], split.captions[text], graphs[text]
+        captions = [split.captions[t] for t in texts[starts[image] : starts[image + 1]]]
+        if kind == 'noun':
+            changed = replace_nouns(caption, graph, captions, nouns)
+        elif kind == 'number':
+            changed = change_numbers(caption, graph)
+        else:
+            changed = itertools.chain(replace_prepositions(caption, graph), swap_objects(caption, graph))
+        return [other for other in dict.fromkeys(changed) if other not in captions]
+
+    return perturb_text
+
+
+@dataclasses.dataclass(frozen=True)
+class PerturbedCaptions:
+    """Perturbed captions of a split, for training.
+
+    Attributes:
+      kinds: The perturbation of a caption by each kind.
+      graphs: The scene graphs of its captions; None if no kind reads them.
+    """
+
+    kinds: Sequence[Perturb]
+    graphs: Sequence[CaptionGraph] | None = None
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of the scene graphs, as hex."""
+        return hashlib.sha256(json.dumps(self.graphs).encode()).hexdigest()
+
+    def sample(self, text: int, rng: np.random.Generator) -> str | None:
+        """Samples a perturbed caption of the caption in a row of the split; None if no kind changes it."""
+        for kind in rng.permutation(len(self.kinds)):
+            if others := self.kinds[kind](text):
+                return others[rng.integers(len(others))]
+        return None
 
 
 def perturb(
@@ -194,48 +268,32 @@ def perturb(
     *,
     seed: int,
     max_per_caption: int = MAX_PER_CAPTION,
-    min_count: int = MIN_COUNT,
-    concreteness: str = '',
+    **options: Any,
 ) -> tuple[tuple[str, ...], ...]:
     """Perturbs every caption of a split by rules.
 
     Args:
-      split: Images and captions.
-      graphs: T scene graphs of the captions.
-      kind: 'noun', 'number' (VSE-C's numeral), or 'relation' (prepositions and swapped objects).
+      split, graphs, kind: See `perturber`.
       seed: The seed of the selection and order of the perturbed captions.
       max_per_caption: Perturbed captions kept for one caption.
-      min_count: Rarer nouns in the captions are neither replaced nor used as replacements.
-      concreteness: A file of words with scores, see `read_concreteness`; only nouns above 0.6 are used. '' for all.
+      **options: of `perturber`.
 
     Returns:
-      For each caption its distinct perturbed captions, in random order; none is a caption of its image.
+      For each caption its distinct perturbed captions, in random order.
 
     Raises:
-      UserError: if the kind is unknown, or fewer than two nouns are available.
+      UserError: As `perturber`.
     """
-    if kind not in KINDS:
-        raise UserError(f"there is no perturbation '{kind}'{did_you_mean(kind, KINDS)}")
-    nouns = _frequent_nouns(split, graphs, min_count, concreteness) if kind == 'noun' else []
-    texts, starts = split.texts_of_image
-    perturbed = []
-    for text, (caption, graph) in enumerate(zip(split.captions, graphs, strict=True)):
-        image = split.image_of_text[text]
-        captions = [split.captions[t] for t in texts[starts[image] : starts[image + 1]]]
-        if kind == 'noun':
-            changed = replace_nouns(caption, graph, captions, nouns)
-        elif kind == 'number':
-            changed = change_numbers(caption, graph)
-        else:
-            changed = itertools.chain(replace_prepositions(caption, graph), swap_objects(caption, graph))
-        negatives = [other for other in dict.fromkeys(changed) if other not in captions]
+    perturb_text, perturbed = perturber(split, graphs, kind, **options), []
+    for text in range(split.num_texts):
+        negatives = perturb_text(text)
         order = np.random.default_rng([seed, text]).permutation(len(negatives))[:max_per_caption]
         perturbed.append(tuple(negatives[n] for n in order))
     return tuple(perturbed)
 
 
 def _frequent_nouns(split: Split, graphs: Sequence[CaptionGraph], min_count: int, concreteness: str) -> list[str]:
-    """Returns the nouns that may replace each other, see `perturb`; raises a UserError if there are fewer than two."""
+    """Returns the nouns that may replace each other, see `perturber`; a UserError if there are fewer than two."""
     scores = read_concreteness(concreteness) if concreteness else {}
     nouns = sorted(
         noun

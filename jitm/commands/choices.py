@@ -1,0 +1,99 @@
+"""Choose between captions that differ in a word or in their order: SugarCrepe, ARO, Winoground and BiVLC.
+
+    jitm choices --workdir runs/clip --photos data/val2017 sugar-crepe/data/*.json
+    jitm choices --workdir runs/demo --split test
+
+Without files, the choices are those of `scenes`, made with known truth. Prints a table, with published numbers, and
+writes choices.json and the scored choices as choices.jsonl.
+"""
+
+import json
+from collections.abc import Sequence
+
+from absl import flags
+
+from jitm import parallel
+from jitm.commands import flags as shared
+from jitm.data import choices as choices_lib
+from jitm.data.photos import load_folder
+from jitm.data.scenes import SceneSplit
+from jitm.errors import UserError
+from jitm.evaluation import choices as evaluation
+from jitm.evaluation import published
+from jitm.evaluation.retrieval import evenly_spaced
+from jitm.inference.options import ScoringOptions, precision_of
+from jitm.inference.pair_scorer import PairScorer
+from jitm.runs.progress import ProgressPrinter
+from jitm.runs.run import describe_runs, load_run, read_split
+from jitm.serving.inputs import transform_of
+
+REPORT, LINES = 'choices.json', 'choices.jsonl'
+SHOWN = 5  # missing images
+REQUIRED = ('workdir',)
+ARGUMENTS = '[FILE ...]'
+FLAGS = {
+    **shared.common('workdir', 'split'),
+    'photos': shared.text('A folder with the photos, for a model that reads photos; images of --split if not given.'),
+    'count': shared.count('The number of choices, evenly spaced; all if not given.'),
+    'min_count': shared.count('The choices of a category at least; ARO takes 25 for attributes.', 1),
+    **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
+}
+
+
+def main(values: flags.FlagValues, words: Sequence[str]) -> None:
+    """Prints the tables, and writes the report and the choices."""
+    parallel.use_all_cores()
+    photos = shared.photos_folder(values)
+    folder = shared.evaluation_folder(values, values.workdir)
+    folder.check([REPORT, LINES])
+    run = load_run(values.workdir, values.step, values.member)
+    # The choices and their images.
+    choices, pictures = [], {}
+    for read, embedded in map(choices_lib.read, words):
+        choices += read
+        pictures |= embedded
+    if (photos or pictures) and 'pixels' not in run.model.reads:
+        raise UserError(f'{run.workdir} does not read photos: leave --photos out, and take images of --split')
+    transform = transform_of(run) if photos or pictures else None
+    if photos:
+        split = load_folder(photos, transform)
+    else:
+        split = None if pictures else read_split([run], values.split, values.data_root)
+    if not words and not isinstance(split, SceneSplit):
+        raise UserError(f'{values.workdir} was not trained on scenes, which has choices of its own: give a file')
+    choices = choices if words else choices_lib.of_scenes(split)
+    choices = [choices[n] for n in evenly_spaced(min(values.count or len(choices), len(choices)), len(choices))]
+    name = ', '.join(words) or split.name
+    split, kept, missing = evaluation.find_images(choices, split, pictures, transform, name)
+    # Their scores.
+    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
+    scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), kept)
+    report = evaluation.evaluate([choice for choice, _ in kept], scores, values.min_count)
+    protocol = {
+        'files': list(words),
+        'split': None if photos else values.split,
+        'photos': values.photos,
+        'choices': len(choices),
+        'excluded': len(choices) - len(kept),
+        'missing_images': missing,
+        'ties': 'count against the match',
+        'min_count': values.min_count,
+        **precision_of(run, options),
+        'runs': describe_runs([run]),
+    }
+    lines = [choices_lib.as_line(choice, scores=one.tolist()) for (choice, _), one in zip(kept, scores, strict=True)]
+    for file_name, text in (
+        (REPORT, json.dumps({'results': report, 'protocol': protocol}, indent=2) + '\n'),
+        (LINES, ''.join(lines)),
+    ):
+        with folder.replacing(file_name) as file:
+            file.write(text.encode())
+    print(f'{name}: {len(kept):,} of {len(choices):,} choices; ties {protocol["ties"]}')
+    if missing:
+        names = ', '.join(missing[:SHOWN]) + (', ...' if len(missing) > SHOWN else '')
+        print(
+            f'left out: {protocol["excluded"]:,} choices without all images; missing images: {len(missing):,} ({names})'
+        )
+    compared = evaluation.compare(report, published.load())
+    print(evaluation.table(report) + (f'\n\npublished:\n\n{compared}' if compared else ''))
+    print(f'written to {folder.path}  ({REPORT}, {LINES})')

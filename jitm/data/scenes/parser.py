@@ -1,0 +1,108 @@
+"""The inverse of `grammar.render`: the meaning of a caption of the grammar."""
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jitm.data.scenes import grammar
+from jitm.data.scenes.grammar import NUMERALS, PRONOUNS, SYNONYMS, TEMPLATES
+from jitm.data.scenes.graphs import COLOURS, SHAPES, SIZES, Phrase, Relation, Statement
+from jitm.data.text import tokenize
+
+
+class Parsed(NamedTuple):
+    """The arguments of `grammar.render` for a caption."""
+
+    template: str
+    statement: Statement
+    words: dict[str, str]
+
+
+def _synonyms(notions: Iterable[str]) -> dict[str, str]:
+    return {word: notion for notion in notions for word in SYNONYMS.get(notion, (notion,))}
+
+
+_SIZE = _synonyms(SIZES)
+_NOUN = _synonyms((*SHAPES, 'shape'))
+_PLURAL = {grammar.plural(noun): shape for noun, shape in _NOUN.items()}
+_PLACE = _synonyms(('above', 'below')) | {
+    word.format(side): f'{side} of' for side in ('left', 'right') for word in SYNONYMS['side']
+}
+_PLACE_OF_IT = {words: predicate for predicate, words in PRONOUNS.items()}
+_COUNT = {numeral: count for count, numeral in NUMERALS.items()}
+
+
+def _any(words: Iterable[str]) -> str:
+    return f'(?:{"|".join(words)})'
+
+
+_ATTRIBUTES = f'(?:{_any(_SIZE)} )?(?:{_any(COLOURS)} )?'
+_ONE = rf'an? {_ATTRIBUTES}{_any(_NOUN)}'
+_GROUP = f'{_any(_COUNT)} {_ATTRIBUTES}{_any(_PLURAL)}'
+_FIELDS = {'picture': _any(SYNONYMS['picture']), 'g': _GROUP, 'total': _GROUP, **dict.fromkeys('abc', _ONE)}
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    """Returns a pattern of the captions of a template, with a group for each of its fields."""
+    parts = re.split(r'{(\w+)}', template.replace('a {picture}', 'an? {picture}'))
+    for n in range(1, len(parts), 2):
+        place = _PLACE_OF_IT if parts[n].endswith('_it') else _PLACE
+        parts[n] = f'(?P<{parts[n]}>{_FIELDS.get(parts[n]) or _any(place)})'
+    return re.compile(''.join(parts).removesuffix('.') + r'\.')
+
+
+def _phrase(text: str) -> Phrase:
+    count, *attributes, noun = text.split()
+    size = next((_SIZE[word] for word in attributes if word in _SIZE), None)
+    colour = next((word for word in attributes if word in COLOURS), None)
+    shape = _NOUN.get(noun) or _PLURAL[noun]
+    return Phrase(size, colour, None if shape == 'shape' else shape, _COUNT.get(count, 1))
+
+
+def _words(text: str) -> dict[str, str]:
+    """Returns the synonym that a caption uses for each key of `SYNONYMS`, the first one where it uses none."""
+
+    def occurs(word: str) -> bool:
+        return bool(re.search(rf'\b{word.format("(left|right)")}(e?s)?\b', text))
+
+    return {
+        notion: next(filter(occurs, sorted(words, key=len, reverse=True)), words[0])
+        for notion, words in SYNONYMS.items()
+    }
+
+
+def read(text: str) -> Parsed | None:
+    """Reads a caption of the grammar.
+
+    Args:
+      text: A caption in any case. Synonyms may be mixed, and `a` and `an` confused; nothing else may differ.
+
+    Returns:
+      What `grammar.render` makes the caption of; None if it is not in the grammar.
+    """
+    text = ' '.join(tokenize(text))
+    for template in TEMPLATES:
+        if found := _pattern(template).fullmatch(text):
+            break
+    else:
+        return None
+    fields, slots = found.groupdict(), grammar.slots_of(template)
+    total = _phrase(fields['total']) if 'total' in fields else Phrase()
+    if total[:3] != Phrase()[:3]:  # the total of shapes of one color or size is in no template
+        return None
+    relations = []
+    for subject, target in grammar.related_slots(template):
+        pair = slots[subject] + slots[target]
+        predicate = _PLACE[fields[pair]] if pair in fields else _PLACE_OF_IT[fields[f'{pair}_it']]
+        relations.append(Relation(subject, predicate, target))
+    phrases = tuple(_phrase(fields[slot]) for slot in slots)
+    statement = Statement(phrases, tuple(relations), total.count if 'total' in fields else None)
+    return Parsed(template, statement, _words(text))
+
+
+def parse(text: str) -> Statement | None:
+    """Returns the meaning of a caption, see `read`; None if it is not in the grammar."""
+    parsed = read(text)
+    return parsed and parsed.statement
