@@ -196,6 +196,7 @@ class Ranking(struct.PyTreeNode):
       offline_scores: float32 [Q], the score of each query with its mined negative; optional.
       offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
       temperature: float32 [], the temperature that the model learns; None for models that learn none.
+      bias: float32 [], the bias that the model learns; None for models that learn none.
       relevance: float32 [Q, C], how relevant each candidate is for each query; None without a relevance.
       labels: float32 [Q], how far the pair of each query is believed to belong together, in [0, 1]; optional.
       clean: bool [Q], the queries whose pair noise left together, which only diagnostics read; None without noise.
@@ -209,6 +210,7 @@ class Ranking(struct.PyTreeNode):
     offline_scores: chex.Array | None = None
     offline_pair_scores: chex.Array | None = None
     temperature: chex.Array | None = None
+    bias: chex.Array | None = None
     relevance: chex.Array | None = None
     labels: chex.Array | None = None
     clean: chex.Array | None = None

@@ -32,6 +32,7 @@ from jitm.models import tiling  # noqa: E402
 from jitm.training.labels import CoTeaching, Labels, MovingAverage, Stored  # noqa: E402
 from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
+from jitm.training.sources import make_retrieval, make_sources  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
@@ -44,6 +45,8 @@ MODELS = {
     'boosted': 'rvse_mlp',
     'ncr': 'vsepp',
     'crcl': 'vsepp',
+    'sigmoid': 'clip_vit',
+    'sigmoid_in_chunks': 'clip_vit',
 }  # other cases are named after their model
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
@@ -59,6 +62,7 @@ CASES = [
     ('ncr', functools.partial(noisy.soft_margin, **HINGE), {}),  # labels from both models' scores of all devices
     ('crcl', functools.partial(noisy.active_complementary, temperature=0.1), {}),
     ('clip_resnet', ranking.softmax_contrastive, {}),  # pixels, batch normalization over them, a learned temperature
+    *((name, ranking.sigmoid_contrastive, {}) for name in ('sigmoid', 'sigmoid_in_chunks')),
 ]
 
 
@@ -114,6 +118,12 @@ def main() -> None:
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
             sources = predictions_source(caption=terms['caption']), *sources
+        if name.startswith('sigmoid'):  # of one direction, as published; its networks compute in float32 in any case
+            model = model.clone(initial_bias=-3.0)
+            terms = {'ranking': RankingTerm(loss=loss, rankings=('i2t',), **TERM | {'reduction': 'mean'})}
+        if name == 'sigmoid_in_chunks':
+            chunks = {'source': 'in_chunks', 'same_image': 'ignored', 'queries': 3}
+            sources = make_sources(terms, make_retrieval(chunks), masked=False, synthesis=None)
         if name == 'rvse_mlp':
             model = model.clone(image=model.image.clone(norm_padding=True))
         if name == 'saf':

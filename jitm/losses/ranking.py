@@ -188,6 +188,23 @@ def softmax_contrastive(
     return jnp.where(valid, -masked_mean(logs, positives), 0)
 
 
+def sigmoid_contrastive(
+    scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature, bias: float
+) -> PerQuery:
+    """SigLIP (Zhai et al., 2023, eq. 1): the sum of -log sigmoid(z_p) over positives and of -log sigmoid(-z_n) over n.
+
+    z is s / temperature + bias, the logit of a match.
+
+    Published: mean, of one direction: the sum over all pairs, divided by the batch, counts a pair once. Both directions
+    with weight 0.5 have the same value if every query has one positive. Temperature and bias are learned, from 0.1
+    and -10.
+    """
+    negatives, valid = prepare(scores, positives, negatives)
+    logits = scores / temperature + bias
+    losses = jax.nn.softplus(jnp.where(positives, -logits, logits))
+    return jnp.sum(jnp.where((positives | negatives) & valid[:, None], losses, 0), axis=1)
+
+
 def matching_cross_entropy(scores: Scores, positives: Mask, negatives: Mask | None = None) -> PerQuery:
     """ITM (UNITER, section 3.2): half of mean over positives of -log s_p plus mean over negatives of -log(1 - s_n).
 
