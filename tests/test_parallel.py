@@ -137,8 +137,8 @@ def test_devices_agree(tmp_path, one_device, initial, devices, cases):
 
 
 @pytest.mark.slow
-def test_chunks_on_any_number_of_devices_have_the_loss_and_the_gradient_of_the_batch(tmp_path):
-    """The learned temperature and bias included."""
+def test_chunks_on_devices_equal_the_whole_batch(tmp_path):
+    """The loss and its gradient, that of the temperature and the bias included."""
     results = {}
     for devices in (1, 2, 4):
         finish(start(tmp_path / 'out.npz', tmp_path / 'initial', devices, ','.join(IN_CHUNKS)))
