@@ -59,10 +59,8 @@ class Subwords:
         try:
             with open_file(path) as file:
                 content = file.read()
-            if path.endswith('.json'):
-                tokenizer = tokenizers.Tokenizer.from_str(content.decode())
-            else:
-                tokenizer = _unigram(content)
+            make = _from_json if path.endswith('.json') else _from_model
+            tokenizer = make(content)
         except OSError as error:
             raise UserError(f'{path} cannot be read ({error.strerror}): give the tokenizer of a SigLIP') from error
         except Exception as error:  # tokenizers raises no narrower one
@@ -166,7 +164,11 @@ def _max_length(path: str) -> int:
     return length if isinstance(length, int) and 2 <= length <= LONGEST else MAX_IDS
 
 
-def _unigram(content: bytes) -> tokenizers.Tokenizer:
+def _from_json(content: bytes) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(content.decode())
+
+
+def _from_model(content: bytes) -> tokenizers.Tokenizer:
     """Makes the tokenizer of a `.model` file, the message `ModelProto` of the package sentencepiece.
 
     Raises:

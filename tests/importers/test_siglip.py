@@ -5,9 +5,9 @@ import chex
 import jax
 import numpy as np
 import pytest
-from jitm.data.subwords import Subwords
 from safetensors.numpy import save_file
 
+from jitm.data.subwords import Subwords
 from jitm.errors import UserError
 from jitm.importers.released import shapes_of
 from jitm.importers.siglip import NAMES, load_siglip, read_config
@@ -48,7 +48,8 @@ def write(folder, config, tensors=None):
     if tensors is None:
         model, _ = read_config(folder / 'config.json')
         model['text']['pad'] = 1
-        shapes = shapes_of(model, V, Images(pixels=np.zeros((1, SIZE, SIZE, 3), np.uint8)))
+        size = model['image']['image_size']
+        shapes = shapes_of(model, V, Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
         rng = np.random.default_rng(0)
         variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
         tensors = {name: x.reshape(1) if 'logit' in name else x for name, x in export(variables, NAMES).items()}

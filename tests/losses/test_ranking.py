@@ -314,7 +314,7 @@ def test_sigmoid_contrastive_learns_its_temperature_and_bias():
         np.testing.assert_allclose(jax.grad(total)(learned), central_differences(total, learned), rtol=1e-6)
 
 
-def test_sigmoid_contrastive_of_both_directions_is_twice_the_published():
+def test_sigmoid_contrastive_counts_a_pair_once_per_direction():
     keywords = {'temperature': 0.1, 'bias': -10.0}
     logits = SCORES / 0.1 - 10
     published = -jnp.sum(jax.nn.log_sigmoid(jnp.where(EYE, logits, -logits))) / len(SCORES)
