@@ -5,11 +5,12 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import ArgumentError, UserError, check_choice
+from jitm.errors import ArgumentError, check_choice
+from jitm.layers.clip_text import CausalTransformer, check_length
 from jitm.layers.cnn import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, layer_norm
-from jitm.layers.vit import check_size, pre_norm_transformer
-from jitm.types import DTYPES, Count, Images, Index, SequenceLength, TextFormat, Texts
+from jitm.layers.vit import ViT, check_size, pre_norm_transformer
+from jitm.types import DTYPES, Images, Index, Texts
 
 EPSILON = 1e-6  # of the normalizations
 MEAN = DEVIATION = (0.5, 0.5, 0.5)  # of the pixels
@@ -40,40 +41,11 @@ class AttentionPooling(nn.Module):
         return pooled + nn.Dense(size, kernel_init=init, name='mlp_out')(ACTIVATIONS[self.activation](wide))
 
 
-class PooledViT(nn.Module):
-    """Reads an image as patches, whose last states are pooled by attention; there is no class token.
+class PooledViT(ViT):
+    """A `ViT` without a class token and a projection: attention pools the last states of the patches.
 
-    Attributes:
-      embed_dim: The size D of the result, which is `hidden_dim`: nothing is projected.
-      image_size: The height and width of the images, in pixels; what exceeds a multiple of `patch_size` is not read.
-      patch_size, hidden_dim, num_layers, num_heads, mlp_dim, activation, dtype, mean, deviation: See
-        `jitm.layers.vit.ViT`.
+    `hidden_dim` is `embed_dim`. What of an image exceeds a multiple of `patch_size` is not read.
     """
-
-    embed_dim: Count
-    image_size: Count
-    patch_size: Count
-    hidden_dim: Count
-    num_layers: Count
-    num_heads: Count
-    mlp_dim: Count
-    activation: str
-    dtype: str
-    mean: tuple[float, float, float]
-    deviation: tuple[float, float, float]
-
-    reads = ('pixels',)
-    normalize_features = False  # `features` are written as they are
-
-    def __call__(self, images: Images, train: bool = False) -> chex.Array:
-        """Encodes pixels uint8 [I, image_size, image_size, 3] as float32 [I, D]."""
-        del train
-        return self._encode(images, whole=True)
-
-    def features(self, images: Images, train: bool = False) -> chex.Array:
-        """Returns the last states of the patches, row by row, which are pooled: float32 [I, R, H]."""
-        del train
-        return self._encode(images, whole=False)
 
     @nn.compact
     def _encode(self, images: Images, whole: bool) -> chex.Array:
@@ -98,34 +70,17 @@ class PooledViT(nn.Module):
         return AttentionPooling(self.num_heads, self.mlp_dim, self.activation, name='pooling')(tokens)
 
 
-class PaddedTransformer(nn.Module):
-    """Reads a text padded to its full length, of which every token attends to all, padding included.
+class PaddedTransformer(CausalTransformer):
+    """Reads a text padded to `max_length`, of which every token attends to all, padding included.
 
-    The state of the last position, which is padding unless the text is cut, is projected.
+    The state of the last position, which is padding unless the text is cut, is projected. `max_length` is 64 as
+    published, and 16 for So400m/14 at 224 pixels.
 
     Attributes:
-      vocab_size: The number V of pieces, or of words if trained from scratch.
-      embed_dim: The size D of the result.
-      max_length: The length of all texts, in tokens; 64 as published, and 16 for So400m/14 at 224 pixels.
       pad: The id of the padding: 1, which is the end too, for SigLIP, and 0 for SigLIP 2.
-      hidden_dim, num_layers, num_heads, mlp_dim, activation, dtype: See `jitm.layers.vit.ViT`.
     """
 
-    vocab_size: int
-    embed_dim: Count
-    max_length: SequenceLength
     pad: Index
-    hidden_dim: Count
-    num_layers: Count
-    num_heads: Count
-    mlp_dim: Count
-    activation: str
-    dtype: str
-
-    @property
-    def text_format(self) -> TextFormat:
-        """Texts of any kind."""
-        return TextFormat(None, self.max_length)
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
@@ -137,10 +92,7 @@ class PaddedTransformer(nn.Module):
         del train
         check_choice(self.dtype, DTYPES, 'dtype')
         length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
-        if length > self.max_length:
-            raise UserError(
-                f'a batch has texts padded to {length} tokens, the model reads {self.max_length}: shorten the captions'
-            )
+        check_length(length, self.max_length)
         ids = jnp.where(texts.mask, texts.ids, self.pad)
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)
         words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')

@@ -17,7 +17,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.types import Margin, Mask, PerQuery, Scores, Temperature
+from jitm.types import Bias, Margin, Mask, PerQuery, Scores, Temperature
 
 MIN_PROBABILITY = 1e-10  # smaller probabilities are clipped to this, so that their logarithm is finite
 
@@ -189,7 +189,7 @@ def softmax_contrastive(
 
 
 def sigmoid_contrastive(
-    scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature, bias: float
+    scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature, bias: Bias
 ) -> PerQuery:
     """SigLIP (Zhai et al., 2023, eq. 1): the sum of -log sigmoid(z_p) over positives and of -log sigmoid(-z_n) over n.
 

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from jitm.layers.linear import product
 from jitm.models import tiling
-from jitm.types import Images, Temperature, TextFormat, Texts, TokenPredictions
+from jitm.types import Bias, Images, Temperature, TextFormat, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
 
@@ -126,7 +126,7 @@ class TemperatureEncoder(DualEncoder, kw_only=True):
     """
 
     initial_temperature: Temperature | None = None
-    initial_bias: float | None = None
+    initial_bias: Bias | None = None
 
     def setup(self):
         """Creates the temperature and the bias."""
