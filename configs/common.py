@@ -42,7 +42,8 @@ def photos(root: str, **changes: object) -> dict:
         source='photos.load',
         root=root,  # image files with captions, see docs/photos.md
         image_size=224,  # height and width of the pixels that the model reads
-        short_side=256,  # the shorter side of a photo is resized to this many pixels, of which the middle is cut out
+        short_side=256,  # the shorter side of a photo is resized to this many pixels, of which the middle is cut out; 0
+        # to resize both sides to image_size, without a cut (SigLIP)
         interpolation='bilinear',  # or 'bicubic', as CLIP's
         crop='random',  # of training examples (RC); 'centre' (1C), as always in evaluation
         min_area=0.08,  # smallest share of a photo in a random crop; 0.9 in the training of open_clip
@@ -108,6 +109,8 @@ LOSS = {
     ),
     'softmax': dict(loss='ranking.softmax_contrastive', temperature=0.05, weight=0.5, reduction='mean'),  # InfoNCE
     'softmax_learned': dict(loss='ranking.softmax_contrastive', weight=0.5, reduction='mean'),  # CLIP
+    # SigLIP: of the two directions, which have the same sum, one
+    'sigmoid': dict(loss='ranking.sigmoid_contrastive', reduction='mean', rankings=('i2t',)),
     'cmpm': dict(loss='ranking.projection_matching', temperature=0.1, reduction='mean'),
     'mpl': dict(loss='ranking.polynomial', margin=0.2, reduction='mean'),
     'sam': dict(loss='ranking.adaptive_margin'),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from jitm.configs import aoq, clip, common, dbl, load, noisy, oscar, uniter, vsepp
+from jitm.configs import aoq, clip, common, dbl, load, noisy, oscar, siglip, uniter, vsepp
 
 F8K = common.precomp('data/f8k_precomp')
 BOXES = {  # fewer images for validation, since each pair needs its own pass
@@ -187,11 +187,28 @@ def _clip(size: str, loss: str, data: str) -> ConfigDict:
     config = load(f'clip:{loss},f30k')
     image, text = clip.vit(64, 16, clip.tower(128, 4, 4)), clip.text(clip.tower(128, 2, 4))
     config.model.update(embed_dim=128, image=image, text=text)
+    return _tiny_clip(config, data)
+
+
+@variants('siglip', 'f8k', 'scenes')
+def _siglip(version: str, size: str, loss: str, data: str) -> ConfigDict:
+    """A tiny one, from scratch; SigLIP and SigLIP 2 are the same."""
+    refuse_size(version, siglip.RELEASED, data)
+    refuse_size(size, siglip.SIZE, data)
+    config, sizes = load(f'siglip:{loss},f30k'), dict(hidden_dim=128, num_heads=4, mlp_dim=512)
+    image, text = siglip.vit(64, 16, dict(sizes, num_layers=4)), siglip.text(64, 0, dict(sizes, num_layers=2))
+    config.model = siglip.model(128, image, text)
+    return _tiny_clip(config, data)
+
+
+def _tiny_clip(config: ConfigDict, data: str) -> ConfigDict:
+    """Trains a tiny CLIP or SigLIP from scratch."""
     config.vocabulary.path = config.members.target.init_from = ''
     config.length_multiple = 12  # fewer lengths to compile
     config.optimizer.update(learning_rate=1e-3, weight_decay=0.1, warm_up=0.1)
     if data == 'f8k':
-        changes = dict(clip.PHOTOS, image_size=64, short_side=64, min_area=0.5, flip=True)
+        short_side = min(config.data.short_side, 64)  # 0 for SigLIP
+        changes = dict(clip.PHOTOS, image_size=64, short_side=short_side, min_area=0.5, flip=True)
         config.data, config.epochs, config.batch_size = common.photos('data/f8k_photos', **changes), 10, 128
     else:
         config.data, config.epochs, config.batch_size = common.SCENES, 12, 64

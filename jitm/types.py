@@ -23,6 +23,7 @@ Probability = Annotated[float, Interval(ge=0, le=1)]
 Rate = Annotated[float, Interval(ge=0, lt=1)]  # of dropping; dropping everything leaves nothing to learn from
 Share = Annotated[float, Interval(gt=0, le=1)]
 Cosine = Annotated[float, Interval(ge=-1, le=1)]
+Bias = Annotated[float, Interval(ge=-100, le=100)]  # of a logit; beyond, its sigmoid has no digits in float32
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials
 SequenceLength = Annotated[int, Ge(2)]  # with a special token at the start and at the end
 
@@ -200,6 +201,7 @@ class Ranking(struct.PyTreeNode):
       offline_scores: float32 [Q], the score of each query with its mined negative; optional.
       offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
       temperature: float32 [], the temperature that the model learns; None for models that learn none.
+      bias: float32 [], the bias that the model learns; None for models that learn none.
       relevance: float32 [Q, C], how relevant each candidate is for each query; None without a relevance.
       labels: float32 [Q], how far the pair of each query is believed to belong together, in [0, 1]; optional.
       clean: bool [Q], the queries whose pair noise left together, which only diagnostics read; None without noise.
@@ -213,6 +215,7 @@ class Ranking(struct.PyTreeNode):
     offline_scores: chex.Array | None = None
     offline_pair_scores: chex.Array | None = None
     temperature: chex.Array | None = None
+    bias: chex.Array | None = None
     relevance: chex.Array | None = None
     labels: chex.Array | None = None
     clean: chex.Array | None = None

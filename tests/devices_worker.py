@@ -33,7 +33,7 @@ from jitm.models import tiling  # noqa: E402
 from jitm.training.labels import CoTeaching, Labels, MovingAverage, Stored  # noqa: E402
 from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
-from jitm.training.sources import make_retrieval  # noqa: E402
+from jitm.training.sources import make_retrieval, make_sources  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
@@ -47,6 +47,8 @@ MODELS = {
     'ncr': 'vsepp',
     'crcl': 'vsepp',
     'perturbed': 'vsepp',
+    'sigmoid': 'clip_vit',
+    'sigmoid_in_chunks': 'clip_vit',
 }  # other cases are named after their model
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
@@ -63,6 +65,7 @@ CASES = [
     ('crcl', functools.partial(noisy.active_complementary, temperature=0.1), {}),
     ('perturbed', functools.partial(ranking.sum_of_hinges, **HINGE), {}),  # captions of the parts of the batch
     ('clip_resnet', ranking.softmax_contrastive, {}),  # pixels, batch normalization over them, a learned temperature
+    *((name, ranking.sigmoid_contrastive, {}) for name in ('sigmoid', 'sigmoid_in_chunks')),
 ]
 
 
@@ -118,6 +121,12 @@ def main() -> None:
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
             sources = predictions_source(caption=terms['caption']), *sources
+        if name.startswith('sigmoid'):  # of one direction, as published; its networks compute in float32 in any case
+            model = model.clone(initial_bias=-3.0)
+            terms = {'ranking': RankingTerm(loss=loss, rankings=('i2t',), **TERM | {'reduction': 'mean'})}
+        if name == 'sigmoid_in_chunks':
+            chunks = {'source': 'in_chunks', 'same_image': 'ignored', 'queries': 3}
+            sources = make_sources(terms, make_retrieval(chunks), masked=False, synthesis=None)
         if name == 'rvse_mlp':
             model = model.clone(image=model.image.clone(norm_padding=True))
         if name == 'saf':

@@ -20,6 +20,7 @@ from tests.models.test_matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
 FEW = 'vsepp,scan_t2i,rvse_mlp'
+IN_CHUNKS = 'sigmoid', 'sigmoid_in_chunks'
 
 
 def free_port() -> int:
@@ -102,7 +103,9 @@ def check_same(out, one_device, devices):
         if name.endswith(WITHOUT_GRADIENT):
             continue
         scale = max(np.abs(one_device[name]).max(), 1e-3)
-        atol = 2e-5 if name.startswith('clip_resnet/') else 1e-6  # its networks compute in float32 in any case
+        atol = (
+            2e-5 if name.startswith(('clip_resnet/', *IN_CHUNKS)) else 1e-6
+        )  # its networks compute in float32 in any case
         np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=atol, err_msg=name)
     assert got['vsepp/step'] == 1
 
@@ -111,7 +114,7 @@ def check_same(out, one_device, devices):
 def test_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
     models = {'vsepp', 'vsrn_f30k', 'saf', 'scan_t2i', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted', 'clip_resnet'}
-    models |= {'ncr', 'crcl', 'perturbed'}
+    models |= {'ncr', 'crcl', 'perturbed', *IN_CHUNKS}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 3 * 13 + 72
     assert np.ptp(one_device["crcl/labels['target']['label']"]) > 0.1
@@ -131,6 +134,25 @@ def test_devices_agree(tmp_path, one_device, initial, devices, cases):
     out = tmp_path / 'out.npz'
     finish(start(out, initial, devices, cases))
     check_same(out, one_device, devices)
+
+
+@pytest.mark.slow
+def test_chunks_on_devices_equal_the_whole_batch(tmp_path):
+    """The loss and its gradient, that of the temperature and the bias included."""
+    results = {}
+    for devices in (1, 2, 4):
+        finish(start(tmp_path / 'out.npz', tmp_path / 'initial', devices, ','.join(IN_CHUNKS)))
+        results[devices] = dict(np.load(tmp_path / 'out.npz'))
+    whole = {name: value for name, value in results[1].items() if name.startswith('sigmoid/')}
+    compared = [name for name in whole if name == 'sigmoid/loss' or 'gradient[' in name]
+    compared = [name for name in compared if not name.endswith("['key']['bias']")]  # which a softmax cancels
+    assert {f"sigmoid/gradient['logit_{name}']" for name in ('scale', 'bias')} < {*compared}
+    for got in results.values():
+        for name in compared:
+            scale = max(np.abs(whole[name]).max(), 1e-3)
+            for other in (name, name.replace('sigmoid/', 'sigmoid_in_chunks/')):
+                np.testing.assert_allclose(got[other] / scale, whole[name] / scale, atol=1e-5, err_msg=other)
+    assert min(abs(whole[f"sigmoid/gradient['logit_{name}']"]) for name in ('scale', 'bias')) > 1e-3
 
 
 @pytest.mark.slow

@@ -151,6 +151,7 @@ def test_wrong_arguments_of_models(setting, key, value, sentence):
 WRONG_TERMS = [
     ('ranking.max_of_hinges', {'margin': -1}, 'terms.ranking.margin', 'is -1; it must be at least 0'),
     ('ranking.max_of_hinges', {'margin': 'wide'}, 'terms.ranking.margin', "is 'wide'; it must be a number"),
+    ('ranking.sigmoid_contrastive', {'bias': -101}, 'terms.ranking.bias', 'is -101; it must be'),
     ('tokens.word_discrimination', {'match_weight': -1}, 'terms.ranking.match_weight', 'is -1; it must be at least 0'),
 ]
 

@@ -2,6 +2,7 @@
 
     jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32
     jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
+    jitm convert --from siglip models/siglip-base-patch16-224 --out runs/siglip_b16
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
     jitm convert --to safetensors runs/scan --out exported/scan
     jitm convert --to tfds data/f30k_precomp --out data/tfds
@@ -46,6 +47,7 @@ from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
 from jitm.importers.released import ReleasedModel
+from jitm.importers.siglip import load_siglip
 from jitm.models.make import member_model
 from jitm.outputs import OutputFolder
 from jitm.runs import hub
@@ -70,6 +72,7 @@ PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for a model that reads 
 READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
 LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
     'clip': lambda name, path, vocabulary, model: load_clip(path, vocabulary),
+    'siglip': lambda name, path, vocabulary, model: load_siglip(path, vocabulary),
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint.JOINT_SYSTEMS, load_joint),
 }
@@ -154,6 +157,7 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
         )
     if kind == 'pixels' and data.get('image_size') != (size := published.data['pixels'][1]):
         data |= {key: size for key in ('image_size', 'short_side') if key in data}
+    data |= {key: value for key, value in published.resizing.items() if key in data}
     pixels = data.get('interpolation', 'bicubic'), data.get('short_side') == data.get('image_size')
     if published.model['name'] == 'clip.CLIP' and pixels != ('bicubic', True):
         raise UserError(

@@ -17,7 +17,7 @@ from jitm.data.transforms import RAW, Transform, check_image
 from jitm.errors import UserError, printable, require
 from jitm.files import cache_home, check_within, replacing
 from jitm.outputs import OutputFolder
-from jitm.types import Count, Share
+from jitm.types import Count, Index, Share
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'
@@ -31,7 +31,7 @@ def load(
     *,
     root: str,
     image_size: Count = 224,
-    short_side: Count = 256,
+    short_side: Index = 256,
     interpolation: str = 'bilinear',
     crop: str = 'random',
     min_area: Share = 0.08,

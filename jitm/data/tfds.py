@@ -24,7 +24,7 @@ from jitm.data.splits import Split
 from jitm.data.transforms import Transform, decode
 from jitm.errors import UserError
 from jitm.outputs import OutputFolder
-from jitm.types import Count, Share
+from jitm.types import Count, Index, Share
 
 KIND = 'a TensorFlow data set'
 DATASETS = {'coco_captions': 'coco'}  # names by which published results are known
@@ -35,7 +35,7 @@ def load(
     *,
     root: str,
     image_size: Count = 224,
-    short_side: Count = 256,
+    short_side: Index = 256,
     interpolation: str = 'bilinear',
     crop: str = 'random',
     min_area: Share = 0.08,

@@ -19,7 +19,7 @@ import numpy as np
 
 from jitm.errors import UserError, check_at_least, check_choice, require
 from jitm.files import open_file
-from jitm.types import Count, Share
+from jitm.types import Count, Index, Share
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -263,7 +263,8 @@ class Transform:
 
     Attributes:
       image_size: The height and width of the pixels.
-      short_side: The number of pixels to which the shorter side is resized before the square is cut.
+      short_side: The number of pixels to which the shorter side is resized before the square is cut; 0 to resize both
+        sides to `image_size` instead, which changes the aspect (SigLIP).
       interpolation: The filter for resizing, 'bilinear' (VSE++) or 'bicubic' (CLIP).
       crop: The crop of training examples: 'centre', as in evaluation, or 'random', see `sample_box`.
       min_area: The smallest share of the photo in a random crop.
@@ -271,14 +272,15 @@ class Transform:
     """
 
     image_size: Count
-    short_side: Count
+    short_side: Index
     interpolation: str
     crop: str
     min_area: Share
     flip: bool
 
     def __post_init__(self):
-        check_at_least(self.short_side, self.image_size, 'short_side')
+        if self.short_side:
+            check_at_least(self.short_side, self.image_size, 'short_side')
         check_choice(self.interpolation, INTERPOLATIONS, 'interpolation')
         check_choice(self.crop, CROPS, 'crop')
 
@@ -293,12 +295,17 @@ class Transform:
 
     def evaluate_crops(self, image: Image.Image) -> np.ndarray:
         """Returns ten squares (10C): uint8 [10, H, W, 3], those of `CORNERS`, then of the mirror image."""
-        resized = resize(image, self.short_side, self.interpolation)
+        resized = self._resize(image)
         views = resized, _mirror(resized)
         return np.stack([cut_square(view, self.image_size, *corner) for view in views for corner in CORNERS])
 
     def _centre(self, image: Image.Image) -> Image.Image:
-        return cut_square(resize(image, self.short_side, self.interpolation), self.image_size, 0.5, 0.5)
+        return cut_square(self._resize(image), self.image_size, 0.5, 0.5)
+
+    def _resize(self, image: Image.Image) -> Image.Image:
+        if self.short_side:
+            return resize(image, self.short_side, self.interpolation)
+        return image.resize((self.image_size, self.image_size), _filter(self.interpolation))
 
     def sample(self, image: Image.Image, rng: np.random.Generator) -> np.ndarray:
         """Returns a training example: uint8 [H, W, 3]."""

@@ -1,27 +1,31 @@
-"""Reading and storing of vocabularies of any kind: words, word pieces or byte pairs."""
+"""Reading and storing of vocabularies of any kind: words, word pieces, byte pairs or subwords."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 from jitm.data import vocabulary_pickles
 from jitm.data.bpe import BPE
+from jitm.data.subwords import Subwords, has_subwords
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
 
-Tokenizer = Vocabulary | WordPiece | BPE
-KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE}
+Tokenizer = Vocabulary | WordPiece | BPE | Subwords
+KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
 FILES = ('vocabulary.json', 'vocab.txt')  # that `to_file` names, of words and of word pieces
 BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of their files
 
 
 def load_vocabulary(path: str) -> Tokenizer:
-    """Reads a vocabulary of words from a JSON file or a `.pkl`, the word pieces of a BERT from a `.txt`, or byte pairs.
+    """Reads a vocabulary of words from a JSON file or a `.pkl`, the word pieces of a BERT from a `.txt`, or others.
 
-    Byte pairs are read from `merges.txt`, `tokenizer.json`, or a file that ends in `.gz`.
+    CLIP's byte pairs are read from `merges.txt`, `tokenizer.json`, or a file that ends in `.gz`, SigLIP's pieces from a
+    `.model` or `tokenizer.json`.
 
     Raises:
       UserError: If the file is missing or damaged.
     """
+    if path.endswith(('.model', 'tokenizer.json')) and has_subwords(path):
+        return Subwords.load(path)
     if path.endswith(BYTE_PAIRS):
         return BPE.load(path)
     if path.endswith('.pkl'):

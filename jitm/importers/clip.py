@@ -145,16 +145,9 @@ def _find(path: Path) -> tuple[Path, Path | None]:
 
 
 def _open(path: Path) -> Tensors:
-    """Opens the weights, without the prefixes of training checkpoints.
-
-    Raises:
-      UserError: if they are of the other kind of open_clip's models.
-    """
+    """Opens the weights, without the prefixes of training checkpoints and of the text tower of a CustomTextCLIP."""
     stored = open_tensors(str(path), 'a CLIP')
-    tensors = {re.sub(r'^(state_dict\.)?(module\.)?', '', name): read for name, read in stored.items()}
-    if any(name.startswith('text.') for name in tensors):
-        raise UserError(f"{path} is a CustomTextCLIP, with names such as 'text.*': give the weights of a plain CLIP")
-    return tensors
+    return {re.sub(r'^(state_dict\.)?(module\.)?(text\.)?', '', name): read for name, read in stored.items()}
 
 
 def _find_merges(folder: Path) -> str:

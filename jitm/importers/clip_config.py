@@ -9,9 +9,9 @@ from typing import Any
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
 from jitm.importers.tensors import Tensors, shape_of
-from jitm.layers.transformer import ACTIVATIONS
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 
+ACTIVATIONS = ('gelu', 'quick_gelu')
 TEMPERATURE = 0.07  # at the start of training; a converted model has the learned one
 RESIDUAL = 'clip_resnet.ModifiedResNet'
 RESNET_CHANNELS = 32  # of the last map, for each channel of the stem
@@ -74,11 +74,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _hugging_face(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a `CLIPModel`."""
-    content = _read_json(path)
+    content = read_json(path)
     if content.get('model_type') != 'clip':
         raise UserError(f"{path} has the model_type '{content.get('model_type')}': give a model of the type 'clip'")
     text, image = (
-        _values(path, _part(path, content, part), sizes)
+        values_of(path, part_of(path, content, part), sizes)
         for part, sizes in (('text', _TEXT_SIZES), ('vision', _IMAGE_SIZES))
     )
     for part in (text, image):
@@ -92,20 +92,20 @@ def _hugging_face(path: Path) -> dict[str, Any]:
             f'{text["vocab_size"] - 1}: give another model'
         )
     file, size = path.with_name('preprocessor_config.json'), image['image_size']
-    pixels = _read_json(file) if file.is_file() else {}
-    _check_pixels(file, pixels, HUGGING_FACE_PIXELS | hugging_face_sizes(size))
-    mean, deviation = _normalization(file, pixels, 'image_mean', 'image_std')
+    pixels = read_json(file) if file.is_file() else {}
+    check_pixels(file, pixels, HUGGING_FACE_PIXELS | hugging_face_sizes(size))
+    mean, deviation = normalization(file, pixels, 'image_mean', 'image_std')
     text_tower, image_tower = (
         {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()} for part in (text, image)
     )
     return _section(
         _vit(size, image['patch_size'], image_tower, mean, deviation),
         {'max_length': text['max_position_embeddings'], **text_tower},
-        _values(path, content, {'projection_dim': 512})['projection_dim'],
+        values_of(path, content, {'projection_dim': 512})['projection_dim'],
     )
 
 
-def _part(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
+def part_of(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns the sizes of one tower; old files have them twice, and the second ones count."""
     parts = [content.get(key) or {} for key in (f'{name}_config', f'{name}_config_dict')]
     if not all(isinstance(part, dict) for part in parts):
@@ -115,12 +115,12 @@ def _part(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a `CLIP` of open_clip."""
-    content = _read_json(path)
-    sections = _values(path, content, {'model_cfg': {}, 'preprocess_cfg': {}})
+    content = read_json(path)
+    sections = values_of(path, content, {'model_cfg': {}, 'preprocess_cfg': {}})
     pixels = sections['preprocess_cfg']
-    model = _of_open_clip(path, sections['model_cfg'], *_normalization(path, pixels, 'mean', 'std'))
+    model = _of_open_clip(path, sections['model_cfg'], *normalization(path, pixels, 'mean', 'std'))
     size = model['image']['image_size']
-    _check_pixels(path, pixels, OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
+    check_pixels(path, pixels, OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
     return model
 
 
@@ -160,7 +160,7 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
 
 def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviation: Numbers) -> dict[str, Any]:
     """Returns the config's `model` of the `model_cfg` of open_clip."""
-    model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale',))
+    model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale', 'custom_text'))
     if not model['vision_cfg'] or not model['text_cfg']:
         raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give the config of a CLIP of open_clip')
     text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
@@ -205,12 +205,18 @@ def _vit(image_size: int, patch_size: int, tower: Mapping[str, Any], mean: Numbe
     return {'name': 'vit.ViT', **sizes, **tower, 'dtype': 'float32', 'mean': mean, 'deviation': deviation}
 
 
-def _normalization(path: Path, content: Mapping[str, Any], mean: str, deviation: str) -> list[Numbers]:
-    """Returns the mean and the deviation of the pixels, by default those of CLIP."""
+def normalization(
+    path: Path,
+    content: Mapping[str, Any],
+    mean: str,
+    deviation: str,
+    defaults: tuple[Numbers, Numbers] = (CLIP_MEAN, CLIP_DEVIATION),
+) -> list[Numbers]:
+    """Returns the mean and the deviation of the pixels."""
     found = []
     for key, default, wanted, is_right in (
-        (mean, CLIP_MEAN, 'three numbers', _is_number),
-        (deviation, CLIP_DEVIATION, 'three numbers above 0', _is_positive),
+        (mean, defaults[0], 'three numbers', _is_number),
+        (deviation, defaults[1], 'three numbers above 0', _is_positive),
     ):
         value = default if content.get(key) is None else content[key]
         if not isinstance(value, (list, tuple)) or len(value) != 3 or not all(map(is_right, value)):
@@ -237,7 +243,7 @@ _KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # of a default: what 
 }
 
 
-def _values(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the known keys, by default the given ones.
 
     Raises:
@@ -251,19 +257,24 @@ def _values(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) ->
     return values
 
 
-def _check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tuple]) -> None:
-    """Raises a UserError unless photos become pixels as in OpenAI's CLIP.
+def check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tuple], model: str = 'CLIP') -> None:
+    """Raises a UserError unless photos become pixels in a known way.
 
-    The shorter side is resized to the size of the image encoder, then the center is cropped.
+    Args:
+      path: The path of the file.
+      content: The keys that it sets.
+      known: The values that a key may have; those of OpenAI's CLIP, whose photos are resized on the shorter side to the
+        size of the image encoder, after which the center is cropped.
+      model: The name of the model, for messages.
     """
     for key, values in known.items():
         if (value := content.get(key)) is not None and value not in values:
-            raise UserError(
-                f"{path} sets '{key}' to {value!r}, but a CLIP is converted with {values[0]!r} only: give another model"
-            )
+            wanted = f'a {model} is converted with {values[0]!r} only'
+            raise UserError(f"{path} sets '{key}' to {value!r}, but {wanted}: give another model")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a config; raises a UserError unless it is a JSON object."""
     try:
         with open_file(path) as file:
             content = parse_json(file.read())
@@ -275,7 +286,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ignored: Collection[str] = ()) -> dict:
-    """Returns the values of the known keys, see `_values`.
+    """Returns the values of the known keys, see `values_of`.
 
     Raises:
       UserError: if there is another key with a value, which would change the model.
@@ -283,7 +294,7 @@ def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ign
     for key, value in section.items():
         if key not in known and key not in ignored and value not in (None, False, ''):
             raise UserError(f"{path} sets '{key}' to {value!r}, which this CLIP does not have: give another model")
-    return _values(path, section, known)
+    return values_of(path, section, known)
 
 
 def _section(image: dict[str, Any], text: dict[str, Any], embed_dim: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.importers.clip import names_of
 from jitm.importers.clip_config import (
+    ACTIVATIONS,
     HUGGING_FACE_PIXELS,
     HUGGING_FACE_TOWER,
     OPEN_CLIP_PIXELS,
@@ -49,6 +50,9 @@ def export_clip(
         raise UserError('the run reads no byte pairs, as CLIP does: convert it --to safetensors')
     if target == TRANSFORMERS and model['image']['name'] == RESIDUAL:
         raise UserError('transformers has no CLIP with a residual network: convert it --to clip')
+    for activation in (model['text']['activation'], model['image'].get('activation', ACTIVATIONS[0])):
+        if activation not in ACTIVATIONS:
+            raise UserError(f"the run has the activation '{activation}'; CLIP has {', '.join(ACTIVATIONS)}")
     weights = safetensors.numpy.save(export(variables, names_of(model, target == TRANSFORMERS)), {'format': 'pt'})
     merges = '\n'.join(['#version: 0.2', *vocabulary.merges, '']).encode()
     if target == OPEN_CLIP:

@@ -21,6 +21,7 @@ class ReleasedModel(NamedTuple):
       vocabulary: The vocabulary of its texts.
       vocabulary_path: The path of the vocabulary.
       data: The known part of the identity of its training images, see `Split.identity`.
+      resizing: Keys of the config's `data` that state how photos become pixels, where the config may say otherwise.
       assumed: Keys of the model that nothing in the files states -> their values.
     """
 
@@ -29,6 +30,7 @@ class ReleasedModel(NamedTuple):
     vocabulary: Tokenizer
     vocabulary_path: str
     data: dict[str, Any]
+    resizing: Mapping[str, Any] = {}
     assumed: Mapping[str, Any] = {}
 
 

@@ -10,6 +10,12 @@ from jitm.layers.vit import EPSILON, pre_norm_transformer
 from jitm.types import DTYPES, Count, SequenceLength, TextFormat, Texts
 
 
+def check_length(length: int, maximum: int) -> None:
+    """Raises a UserError if texts are padded to more tokens than a model reads."""
+    if length > maximum:
+        raise UserError(f'a batch has texts padded to {length} tokens, the model reads {maximum}: shorten the captions')
+
+
 class CausalTransformer(nn.Module):
     """Reads a text from left to right; each token attends to itself and those before it.
 
@@ -45,10 +51,7 @@ class CausalTransformer(nn.Module):
         del train
         check_choice(self.dtype, DTYPES, 'dtype')
         length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
-        if length > self.max_length:
-            raise UserError(
-                f'a batch has texts padded to {length} tokens, the model reads {self.max_length}: shorten the captions'
-            )
+        check_length(length, self.max_length)
         words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
         positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
         tokens = (words(texts.ids) + positions[:length]).astype(dtype)

@@ -64,7 +64,13 @@ def quick_gelu(x: chex.Array) -> chex.Array:
     return x * nn.sigmoid(1.702 * x)
 
 
-ACTIVATIONS = MappingProxyType({'gelu': functools.partial(nn.gelu, approximate=False), 'quick_gelu': quick_gelu})
+ACTIVATIONS = MappingProxyType(
+    {
+        'gelu': functools.partial(nn.gelu, approximate=False),
+        'quick_gelu': quick_gelu,
+        'gelu_tanh': functools.partial(nn.gelu, approximate=True),
+    }
+)
 
 
 class KernelInits(NamedTuple):

@@ -16,7 +16,13 @@ CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
 def pre_norm_transformer(
-    hidden_dim: int, num_layers: int, num_heads: int, mlp_dim: int, activation: str, dtype: chex.ArrayDType
+    hidden_dim: int,
+    num_layers: int,
+    num_heads: int,
+    mlp_dim: int,
+    activation: str,
+    dtype: chex.ArrayDType,
+    epsilon: float = EPSILON,
 ) -> Transformer:
     """Returns CLIP's blocks as the module `encoder`, initialized as its text transformer (released code).
 
@@ -36,7 +42,7 @@ def pre_norm_transformer(
         dropout=0.0,
         dtype=dtype,
         kernel_init=inits,
-        style=BlockStyle(pre_norm=True, activation=activation, epsilon=EPSILON),
+        style=BlockStyle(pre_norm=True, activation=activation, epsilon=epsilon),
         name='encoder',
     )
 
@@ -62,7 +68,7 @@ class ViT(nn.Module):
       num_layers: The number of blocks.
       num_heads: The number of attention heads.
       mlp_dim: The hidden size of the two-layer network in each block.
-      activation: 'gelu', or 'quick_gelu' as in OpenAI's models.
+      activation: 'gelu', 'quick_gelu' as in OpenAI's models, or 'gelu_tanh' as in SigLIP.
       dtype: The type of the computation, 'float32' or 'bfloat16'; parameters are float32.
       mean: The mean of the pixels of each channel, as a fraction of 255.
       deviation: The standard deviation of the pixels of each channel, as a fraction of 255.

@@ -24,6 +24,7 @@ from jitm.losses.ranking import (
     selective_contrastive,
     selective_hard_negative,
     semi_hard_hinge,
+    sigmoid_contrastive,
     softmax_contrastive,
     sum_of_hinges,
 )
@@ -57,6 +58,7 @@ __all__ = [
     'selective_hard_negative',
     'self_distillation',
     'semi_hard_hinge',
+    'sigmoid_contrastive',
     'similarity_preserving',
     'soft_margin',
     'softmax_contrastive',

@@ -17,7 +17,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.types import Margin, Mask, PerQuery, Scores, Temperature
+from jitm.types import Bias, Margin, Mask, PerQuery, Scores, Temperature
 
 MIN_PROBABILITY = 1e-10  # smaller probabilities are clipped to this, so that their logarithm is finite
 
@@ -186,6 +186,23 @@ def softmax_contrastive(
     negatives, valid = prepare(scores, positives, negatives)
     logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
     return jnp.where(valid, -masked_mean(logs, positives), 0)
+
+
+def sigmoid_contrastive(
+    scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature, bias: Bias
+) -> PerQuery:
+    """SigLIP (Zhai et al., 2023, eq. 1): the sum of -log sigmoid(z_p) over positives and of -log sigmoid(-z_n) over n.
+
+    z is s / temperature + bias, the logit of a match.
+
+    Published: mean, of one direction: the sum over all pairs, divided by the batch, counts a pair once. Both directions
+    with weight 0.5 have the same value if every query has one positive. Temperature and bias are learned, from 0.1
+    and -10.
+    """
+    negatives, valid = prepare(scores, positives, negatives)
+    logits = scores / temperature + bias
+    losses = jax.nn.softplus(jnp.where(positives, -logits, logits))
+    return jnp.sum(jnp.where((positives | negatives) & valid[:, None], losses, 0), axis=1)
 
 
 def matching_cross_entropy(scores: Scores, positives: Mask, negatives: Mask | None = None) -> PerQuery:

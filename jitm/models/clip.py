@@ -1,4 +1,4 @@
-"""CLIP: cosines of an image's and a text's vector, with a learned temperature (Radford et al., 2021)."""
+"""CLIP and SigLIP: cosines of an image's and a text's vector (Radford et al., 2021; Zhai et al., 2023)."""
 
 import chex
 from flax import linen as nn
@@ -28,3 +28,10 @@ class CLIP(TemperatureEncoder):
     def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes [T, L] tokens as unit vectors [T, D]."""
         return l2_normalize(self.text(texts, train))
+
+
+class SigLIP(CLIP):
+    """CLIP with the towers of `jitm.layers.siglip`; the loss is sigmoid, with a learned temperature and bias.
+
+    sigmoid(score / temperature + bias) is the probability of a match.
+    """

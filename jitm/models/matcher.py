@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from jitm.layers.linear import product
 from jitm.models import tiling
-from jitm.types import Images, Temperature, TextFormat, Texts, TokenPredictions
+from jitm.types import Bias, Images, Temperature, TextFormat, Texts, TokenPredictions
 
 Encoding = chex.ArrayTree
 
@@ -41,6 +41,11 @@ class Matcher(nn.Module):
     @property
     def temperature(self) -> chex.Array | None:
         """The learned temperature of the scores in a softmax, float32 []; None for models that learn none."""
+        return None
+
+    @property
+    def bias(self) -> chex.Array | None:
+        """The learned bias of the scores in a sigmoid, float32 []; None for models that learn none."""
         return None
 
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
@@ -109,26 +114,37 @@ class DualEncoder(Matcher):
 
 
 class TemperatureEncoder(DualEncoder, kw_only=True):
-    """A dual encoder that can learn the temperature of its scores in a softmax (Radford et al., 2021).
+    """A dual encoder that can learn the temperature of its scores (Radford et al., 2021), and a bias (SigLIP).
 
-    Only the loss divides by the temperature: the ranks are the same, and margins apply to the scores themselves.
+    Only the loss divides by the temperature and adds the bias: the ranks are the same, and margins apply to the scores
+    themselves.
 
     Attributes:
-      initial_temperature: 0.07 as published; its inverse is learned as a logarithm, `logit_scale`. None to learn none.
+      initial_temperature: 0.07 as published, 0.1 for SigLIP; its inverse is learned as a logarithm, `logit_scale`. None
+        to learn none.
+      initial_bias: -10 as published for SigLIP; `logit_bias` is learned. None to learn none.
     """
 
     initial_temperature: Temperature | None = None
+    initial_bias: Bias | None = None
 
     def setup(self):
-        """Creates the temperature."""
+        """Creates the temperature and the bias."""
         if self.initial_temperature is not None:
             initial = nn.initializers.constant(-math.log(self.initial_temperature))
             self.logit_scale = self.param('logit_scale', initial, ())
+        if self.initial_bias is not None:
+            self.logit_bias = self.param('logit_bias', nn.initializers.constant(self.initial_bias), ())
 
     @property
     def temperature(self) -> chex.Array | None:
         """The learned temperature, float32 []; None if none is learned."""
         return None if self.initial_temperature is None else jnp.exp(-self.logit_scale)
+
+    @property
+    def bias(self) -> chex.Array | None:
+        """The learned bias, float32 []; None if none is learned."""
+        return None if self.initial_bias is None else self.logit_bias
 
 
 def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:

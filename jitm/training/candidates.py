@@ -1,9 +1,10 @@
-"""Sources of retrieval candidates: the global batch with mined or perturbed negatives, sampled ones, and a shortlist.
+"""Sources of retrieval candidates: the global batch, whole, in chunks or with perturbed captions, and chosen negatives.
 
 A public function makes a `Source` from the keys of the section `candidates`. The scores of an anchor are those of the
 same ranking by the anchor. `jitm.training.generated` has the sources of synthetic captions and token predictions.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -13,11 +14,15 @@ import einops
 import jax
 import jax.numpy as jnp
 
-from jitm import collectives
-from jitm.errors import ArgumentError
-from jitm.models.matcher import Encoding, Matcher
-from jitm.training.step import Models, Rankings, Source, TokenLosses
+from jitm import collectives, parallel
+from jitm.errors import ArgumentError, UserError
+from jitm.losses.ranking import hardest_negative, hardest_positive
+from jitm.models.matcher import DualEncoder, Encoding, Matcher
+from jitm.training.objective import RankingTerm, check_inputs
+from jitm.training.step import Models, Rankings, Source, TermLosses
 from jitm.types import Batch, Count, Index, Pairs, Ranking
+
+Rows = tuple[chex.Array, chex.Array]
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 MARGIN_TEMPERATURE = 5.0  # tau: differences in CIDEr divided by tau are 0.2 on average
@@ -64,7 +69,7 @@ def _rank_in_batch(
     *,
     same_image: str,
     num_negatives: int | None,
-) -> tuple[Rankings, TokenLosses]:
+) -> tuple[Rankings, TermLosses]:
     del chosen
     # Score this device's images with all texts and its mined negatives, and gather the scores.
     all_texts = collectives.all_gather(texts)
@@ -77,12 +82,14 @@ def _rank_in_batch(
         (rows, batch.image_index, batch.is_perturbed, batch.relevance, mined)
     )
     views = len(scores) // len(image_index)
-    positives, negatives = _batch_masks(image_index, views, same_image)
+    rows = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
+    positives, negatives = _masks(rows, rows, same_image)
     if num_negatives is not None:
         negatives &= _follows(len(image_index), num_negatives).repeat(views, axis=0).repeat(views, axis=1)
+    learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
     rankings = {
-        'i2t': Ranking(scores, positives, negatives, temperature=matcher.temperature),
-        't2i': Ranking(scores[:, : len(scores)].T, positives, negatives, temperature=matcher.temperature),
+        'i2t': Ranking(scores, positives, negatives, **learned),
+        't2i': Ranking(scores[:, : len(scores)].T, positives, negatives, **learned),
     }
     # Add perturbed captions as candidates of images.
     if is_perturbed is not None:
@@ -102,16 +109,73 @@ def _rank_in_batch(
     return rankings, {}
 
 
-def _batch_masks(image_index: chex.Array, views: int, same_image: str) -> tuple[chex.Array, chex.Array]:
-    """Returns the positives and the negatives of `in_batch`, bool [E B, E B].
+def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count) -> Source:
+    """Ranks the candidates of `in_batch` without keeping their scores: for large batches of dual encoders.
+
+    Each device scores some of its queries at a time with all candidates of the global batch, reduces them to the losses
+    of the ranking terms, and scores them again for the gradient. Vectors and losses are gathered, scores are not: of
+    the B^2 scores, a device holds `queries` B. The rankings that are left for the diagnostics have the match of each
+    query and its hardest negative.
 
     Args:
-      image_index: int [B], equal numbers are the same image.
-      views: E, the number of views of a pair.
+      same_image: See `in_batch`.
+      queries: The number of queries that a device scores at a time.
+    """
+    return Source(functools.partial(_rank_in_chunks, same_image=same_image, queries=queries), by_term=True)
+
+
+def _rank_in_chunks(
+    matcher: Matcher,
+    images: Encoding,
+    texts: Encoding,
+    batch: Batch,
+    chosen: None,
+    train: bool,
+    *,
+    terms: Mapping[str, RankingTerm],
+    same_image: str,
+    queries: int,
+) -> tuple[Rankings, TermLosses]:
+    """Returns the ranking of each query's match and hardest negative, [B, 2], and the losses [B] of the terms."""
+    del chosen, train
+    if not isinstance(matcher, DualEncoder):
+        raise UserError(
+            f"'candidates.source' 'in_chunks' needs a dual encoder, not {type(matcher).__name__}: take 'in_batch'"
+        )
+    count, device = len(batch.image_index), jax.lax.axis_index(parallel.AXIS)
+    (all_images, all_texts), index = collectives.all_gather(((images, texts), batch.image_index))
+    sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
+    learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
+
+    def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, chex.Array], tuple]:
+        encoded, *own = jax.tree.map(lambda x: x[None], query)
+        scores = matcher.similarity(encoded, sides[way][1])  # inner products, of which either side may be the images
+        positives, negatives = _masks(own, (jnp.arange(len(index)), index), same_image)
+        ranking = Ranking(scores, positives, negatives, **learned)
+        used = {name: term for name, term in terms.items() if way in term.rankings}
+        check_inputs({name: dataclasses.replace(term, rankings=(way,)) for name, term in used.items()}, {way: ranking})
+        extremes = hardest_positive(scores, positives)[0], hardest_negative(scores, negatives)[0]
+        return {name: term.per_query(ranking)[0] for name, term in used.items()}, (extremes, negatives.any())
+
+    reduced = {}
+    for way, (encoded, _) in sides.items():
+        rows = encoded, device * count + jnp.arange(count), batch.image_index
+        reduced[way] = jax.lax.map(jax.checkpoint(functools.partial(reduce, way)), rows, batch_size=min(queries, count))
+    rankings, losses = {}, {}
+    for way, (of_terms, (extremes, valid)) in collectives.gather_results(reduced).items():
+        rankings[way] = Ranking.from_list(jnp.stack(extremes, axis=1), valid[:, None]).replace(**learned)
+        losses |= {name: losses.get(name, 0) + values for name, values in of_terms.items()}
+    return rankings, losses
+
+
+def _masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[chex.Array, chex.Array]:
+    """Returns the positives and the negatives of `in_batch`, bool [Q, C].
+
+    Args:
+      queries, candidates: The pair and the image of each, two int [Q] and two int [C].
       same_image: See `in_batch`.
     """
-    pair, image = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
-    equal_pair, equal_image = pair[:, None] == pair, image[:, None] == image
+    equal_pair, equal_image = (one[:, None] == other for one, other in zip(queries, candidates, strict=True))
     positives = equal_image if same_image == 'positive' else equal_pair
     return positives, ~equal_pair if same_image == 'negative' else ~equal_image
 
@@ -215,7 +279,7 @@ def _rank_chosen(
     batch: Batch,
     chosen: Mapping[str, tuple[chex.Array, chex.Array]],
     train: bool,
-) -> tuple[Rankings, TokenLosses]:
+) -> tuple[Rankings, TermLosses]:
     """Scores the matching pairs and what `_choose_hardest` returned."""
     (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)
 
@@ -245,7 +309,7 @@ def sampled() -> Source:
 
 def _rank_sampled(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool
-) -> tuple[Rankings, TokenLosses]:
+) -> tuple[Rankings, TermLosses]:
     del chosen
     pairs, text_replaced = batch.mismatched, batch.text_replaced[:, None]
     negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)

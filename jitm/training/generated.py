@@ -11,7 +11,7 @@ from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
 from jitm.training.objective import GENERATED, TokenTerm
-from jitm.training.step import Models, Rankings, TokenLosses
+from jitm.training.step import Models, Rankings, TermLosses
 from jitm.types import Batch, Ranking, TokenPredictions
 
 MASKED = 'masked_language_modeling'
@@ -22,7 +22,7 @@ TokenTerms = Mapping[str, TokenTerm]
 
 def matcher_predictions(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, terms: TokenTerms
-) -> tuple[Rankings, TokenLosses]:
+) -> tuple[Rankings, TermLosses]:
     """Computes the losses of what the model predicts of matching pairs, see `Matcher.predict_tokens`.
 
     Args:
@@ -48,7 +48,7 @@ def matcher_predictions(
 
 def masked_captions(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool, *, terms: TokenTerms
-) -> tuple[Rankings, TokenLosses]:
+) -> tuple[Rankings, TermLosses]:
     """Computes the losses of masked words as the model's `mlm` head predicts them, for all K masked views of a caption.
 
     Args:
@@ -90,7 +90,7 @@ def generated_captions(
     train: bool,
     *,
     terms: TokenTerms,
-) -> tuple[Rankings, TokenLosses]:
+) -> tuple[Rankings, TermLosses]:
     """Ranks each image's caption against synthetic negatives, and reads their mismatched words in the same pass.
 
     Args:

@@ -29,7 +29,9 @@ INPUTS = {
     'relevance': "set relevance.source, such as 'cider.from_file', and candidates.source to 'in_batch'",
     'labels': "set labels.source, such as to 'MovingAverage'",
     'temperature': 'set it, or take a model that learns it, from model.initial_temperature',
+    'bias': 'set it, or take a model that learns it, from model.initial_bias',
 }
+LEARNED = ('temperature', 'bias')  # by a model, or set by the term
 # Predictions that need more than a model -> the config key with which they are computed.
 PREDICTED_WITH = {
     'masked_language_modeling': 'masking.num_views',
@@ -209,7 +211,7 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
             extra = {'predictions': loss_name.partition('.')[2]}
         else:
             _check_arguments(where, loss)
-            optional = [key for key in INPUTS if key != 'temperature' or key not in keywords]  # set or learned
+            optional = [key for key in INPUTS if key not in LEARNED or key not in keywords]
             kind, inputs, extra = RankingTerm, ('scores', 'positives', 'negatives', *optional), {}
         bound = config_lib.bind(loss, keywords, where=where, later=inputs)
         make = config_lib.bind(kind, common, where=where, later=('name', 'loss', 'arguments', *extra))
@@ -232,11 +234,11 @@ def _check_arguments(where: str, loss: Callable) -> None:
 
 
 def check_inputs(
-    terms: Mapping[str, Term], rankings: Mapping[str, Ranking], token_losses: Mapping[str, chex.Array]
+    terms: Mapping[str, Term], rankings: Mapping[str, Ranking], losses: Mapping[str, chex.Array] = MappingProxyType({})
 ) -> None:
-    """Raises a UserError if a term needs a ranking, an input of its rankings or token losses that do not exist."""
+    """Raises a UserError if a term needs a ranking, an input of its rankings or losses that do not exist."""
     for name, term in token_terms(terms).items():
-        if name not in token_losses:
+        if name not in losses:
             key = PREDICTED_WITH[term.predictions]
             raise UserError(f"'terms.{name}' needs '{key}': set it, or leave the term out")
     for name, term in ranking_terms(terms).items():
@@ -246,7 +248,7 @@ def check_inputs(
                     f"'terms.{name}.rankings' names '{ranking}', which is not a ranking"
                     f'{did_you_mean(ranking, rankings)}'
                 )
-            for key in term.inputs:
+            for key in () if name in losses else term.inputs:
                 if getattr(rankings[ranking], key) is None:
                     needed = f': {INPUTS[key]}' if ranking in DIRECTIONS else ', which only rankings i2t and t2i have'
                     raise UserError(f"'terms.{name}' needs {key}{needed}")
@@ -256,7 +258,7 @@ def objective(
     terms: Mapping[str, Term],
     rankings: Mapping[str, Ranking],
     epoch: chex.Numeric,
-    token_losses: Mapping[str, chex.Array] = MappingProxyType({}),
+    losses: Mapping[str, chex.Array] = MappingProxyType({}),
 ) -> tuple[chex.Array, dict[str, chex.Array]]:
     """Computes the sum of all terms.
 
@@ -264,7 +266,8 @@ def objective(
       terms: The terms by name.
       rankings: The rankings by name.
       epoch: int [].
-      token_losses: The unreduced loss [B] of each token term by name.
+      losses: The unreduced losses [B] that a source has computed, by the name of their term; those of token terms,
+        and perhaps of others.
 
     Returns:
       The sum, a scalar, and the value of each term by name.
@@ -272,9 +275,9 @@ def objective(
     Raises:
       UserError: See `check_inputs`.
     """
-    check_inputs(terms, rankings, token_losses)
+    check_inputs(terms, rankings, losses)
     values = {
-        name: term(rankings, epoch) if isinstance(term, RankingTerm) else term.reduce([token_losses[name]], epoch)
+        name: term.reduce([losses[name]], epoch) if name in losses else term(rankings, epoch)
         for name, term in terms.items()
     }
     return sum(values.values()), values

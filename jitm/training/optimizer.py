@@ -17,7 +17,7 @@ from jitm.types import Count, NotNegative, Positive, Rate
 B1, MIN_RATE = 0.9, 1e-8  # of UNITER and OSCAR, as released; the first one also of open_clip
 CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # of open_clip
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
-NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale'}  # of CLIP, as released by open_clip
+NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # of CLIP, as released by open_clip
 MAX_LOGIT_SCALE = math.log(100)
 
 

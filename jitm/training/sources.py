@@ -56,6 +56,8 @@ def make_sources(
     def terms_with(*predictions: str) -> dict[str, TokenTerm]:
         return {name: term for name, term in token_terms(terms).items() if term.predictions in predictions}
 
+    if retrieval.by_term:
+        retrieval = retrieval._replace(rank=functools.partial(retrieval.rank, terms=ranking_terms(terms)))
     sources = [retrieval]
     from_matcher = {term.predictions for term in token_terms(terms).values()} - {MASKED, *HEADS}
     if masked:
@@ -109,14 +111,16 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
             f'{config["batch_size"] - 1} other pairs: lower it, or set it to None for all'
         )
     # The anchors and the numbers of candidates of a shortlist.
-    if retrieval.choose is None:
+    if retrieval.choose is None and not retrieval.by_term:
         return
     for name, member in config['members'].items():
         if member.get('learn_from'):
             raise UserError(
                 f"config key 'members.{name}.learn_from' needs 'candidates.source' 'in_batch' or 'sampled': models "
-                'with a shortlist score different candidates'
+                f'with {source} keep the scores of different candidates'
             )
+    if retrieval.choose is None:
+        return
     if retrieval.num_extra > num_texts:
         raise UserError(
             f"config key 'candidates.num_extra' is {retrieval.num_extra}, but there are {num_texts} texts for training"

@@ -18,14 +18,14 @@ from jitm.types import Batch, Ranking
 
 Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
 Rankings = dict[str, Ranking]
-TokenLosses = dict[str, chex.Array]  # name of a token term -> its unreduced loss of every pair, [B]
+TermLosses = dict[str, chex.Array]  # name of a term -> its unreduced loss of every pair, [B]
 
 
 class Source(NamedTuple):
-    """A source of rankings, of token losses, or of both.
+    """A source of rankings, of losses of terms, or of both.
 
     Attributes:
-      rank: `(matcher, images, texts, batch, chosen, train) -> (rankings, token losses)`: scores candidates with a bound
+      rank: `(matcher, images, texts, batch, chosen, train) -> (rankings, losses)`: scores candidates with a bound
         model, given the encoded images and texts and the part of the batch on this device, what `choose` returned, and
         whether the model trains. The result is that of the global batch. A model that others learn from is scored with
         `train=False`, and only by sources without `choose`.
@@ -34,13 +34,15 @@ class Source(NamedTuple):
       num_extra: The number of candidate pairs that the batch has besides its own, `Batch.extra`.
       mismatched: Whether the batch has `Batch.mismatched`.
       perturbations: The kinds of the captions in `Batch.perturbed`, see `jitm.data.perturbations.perturber`.
+      by_term: Whether `rank` computes the losses of the ranking terms itself, which it takes as `terms`.
     """
 
-    rank: Callable[..., tuple[Rankings, TokenLosses]]
+    rank: Callable[..., tuple[Rankings, TermLosses]]
     choose: Callable[..., chex.ArrayTree] | None = None
     num_extra: int = 0
     mismatched: bool = False
     perturbations: tuple[str, ...] = ()
+    by_term: bool = False
 
 
 class TrainState(struct.PyTreeNode):
@@ -79,7 +81,7 @@ def train_step(
       batch: The part of the batch on this device.
       members: The models that train together; no gradient flows through the scores of another model.
       terms: The objective of each trained model, see `terms_of`.
-      sources: The sources of rankings and token losses, in the order in which they are computed.
+      sources: The sources of rankings and losses, in the order in which they are computed.
       seed: The seed of dropout and sampling.
       steps_per_epoch: The number of steps of an epoch, which decides which terms are active.
       epochs: The number of epochs of the run.
@@ -115,11 +117,11 @@ def train_step(
 
     def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
         # Score the candidates; the scores of other models are constants.
-        rankings, token_losses, batch_stats = {}, {}, {}
+        rankings, term_losses, batch_stats = {}, {}, {}
         for name, member in trained.items():
             variables = {'params': member.stop_frozen(params[name]), 'batch_stats': state.members[name].batch_stats}
             scored = score(member.model, variables, sources=sources, batch=batch, chosen=chosen[name], key=keys[name])
-            rankings[name], token_losses[name], batch_stats[name] = scored
+            rankings[name], term_losses[name], batch_stats[name] = scored
             for way in DIRECTIONS:
                 if believed:
                     rankings[name][way] = labelled(rankings[name][way], believed[name])
@@ -135,7 +137,7 @@ def train_step(
         total, values = 0.0, {}
         for name, member in trained.items():
             objective_terms = terms_of(member, terms)
-            value, term_values = objective(objective_terms, rankings[name], epoch, token_losses[name])
+            value, term_values = objective(objective_terms, rankings[name], epoch, term_losses[name])
             total += value
             values[f'{name}/loss'] = value
             values |= {f'{name}/terms/{term}': term_value for term, term_value in term_values.items()}
@@ -188,29 +190,29 @@ def score(
     batch: Batch,
     chosen: Sequence[Any],
     key: chex.PRNGKey,
-) -> tuple[Rankings, TokenLosses, chex.ArrayTree]:
+) -> tuple[Rankings, TermLosses, chex.ArrayTree]:
     """Scores the candidates of all sources with one model in training.
 
     Args:
       model: The matcher.
       variables: The parameters and batch statistics of the matcher.
-      sources: The sources of rankings and token losses.
+      sources: The sources of rankings and losses.
       batch: The part of the batch on this device.
       chosen: The choices of each source, None for a source that chooses nothing.
       key: The random key for dropout.
 
     Returns:
-      The rankings and the token losses of the global batch, and the batch statistics after it.
+      The rankings and the losses of terms of the global batch, and the batch statistics after it.
     """
 
-    def score_all(matcher: Matcher) -> tuple[Rankings, TokenLosses]:
+    def score_all(matcher: Matcher) -> tuple[Rankings, TermLosses]:
         texts = matcher.encode_text(batch.texts, train=True)
         images = matcher.encode_image(batch.images, train=True)
         rankings, losses = {}, {}
         for source, choice in zip(sources, chosen, strict=True):
-            ranked, token_losses = source.rank(matcher, images, texts, batch, choice, True)
+            ranked, term_losses = source.rank(matcher, images, texts, batch, choice, True)
             rankings |= ranked
-            losses |= token_losses
+            losses |= term_losses
         return rankings, losses
 
     outputs, changed = model.apply(variables, method=score_all, mutable=['batch_stats'], rngs={'dropout': key})

@@ -1,17 +1,20 @@
-"""A published CLIP becomes a run directory; tests/importers/test_clip.py tests its parameters."""
+"""A published CLIP or SigLIP becomes a run directory; tests/importers tests the parameters."""
 
 import json
 
 import chex
 import numpy as np
 import pytest
+from PIL import Image
 
 import jitm
+from jitm import parallel
 from jitm.commands.cli import main
 from jitm.importers.clip import load_clip
 from jitm.runs.run import load_run
 from jitm.training.setup import set_up
 from tests.importers import test_clip as published
+from tests.importers import test_siglip
 
 DATA = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 10), ('test', 10))]
 SIZE = 64  # pixels of scenes
@@ -133,3 +136,38 @@ def test_the_default_config_gets_the_size_of_the_images(folder, tmp_path, capsys
     assert main(['convert', '--from', 'clip', folder, '--out', str(tmp_path / 'run')]) == 0
     data = load_run(tmp_path / 'run').config['data']
     assert (data['source'], data['image_size'], data['short_side']) == ('photos.load', SIZE, SIZE)
+
+
+def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
+    sizes = {'vision_config__image_size': SIZE, 'text_config__max_position_embeddings': 32}
+    folder, _ = test_siglip.write(tmp_path / 'siglip', test_siglip.siglip_config(**sizes))
+    run = str(tmp_path / 'run')
+    arguments = ['--from', 'siglip', folder, '--out', run, '--config', 'siglip:scenes', *DATA]
+    assert main(['convert', *arguments]) == 0, capsys.readouterr().err
+    assert main(['eval', '--workdir', run, '--split', 'test']) == 0, capsys.readouterr().err
+    assert main(['search', '--workdir', run, '--split', 'test', 'a dog, a ball']) == 0, capsys.readouterr().err
+    config = load_run(run).config
+    assert (config['model']['text']['max_length'], config['vocabulary']['path']) == (32, f'{folder}/spiece.model')
+    (tmp_path / 'siglip' / 'tokenizer_config.json').write_text('{"model_max_length": 32}')
+    config['members']['target']['init_from'] = run
+    config['candidates'] = {'source': 'in_chunks', 'same_image': 'ignored', 'queries': 3}
+    config |= {'batch_size': 8, 'epochs': 1}
+    assert config['terms']['ranking']['loss'] == 'ranking.sigmoid_contrastive'
+    setup = set_up(config)
+    state, batch = parallel.put_state(setup.initial_state()), parallel.put_batch(setup.make_batch(0))
+    _, metrics = setup.train_step(state, batch)
+    assert metrics['finite']
+    assert 0 < metrics['target/loss'] < 100
+
+
+def test_a_siglip_reads_whole_photos(tmp_path):
+    folder, _ = test_siglip.write(tmp_path / 'siglip', test_siglip.siglip_config())
+    assert main(['convert', '--from', 'siglip', folder, '--out', str(tmp_path / 'run')]) == 0
+    run = jitm.load(tmp_path / 'run')
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
+    size = (test_siglip.SIZE, test_siglip.SIZE)
+    whole = np.asarray(photo.resize(size, Image.Resampling.BICUBIC))
+    np.testing.assert_array_equal(run.encode_image([photo]), run.encode_image(whole[None]))
+    vectors = run.encode_text(['a dog', 'A dog!', 'a ball'])
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert abs(vectors[0] - vectors[2]).max() > 0.01

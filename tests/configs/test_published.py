@@ -465,6 +465,35 @@ CLIP = {  # Shi et al. 2023 for L/14@336, Miranda et al. 2024 for the others: ra
 }
 
 
+@pytest.mark.parametrize(
+    ('words', 'sizes', 'text'),
+    [
+        ('b16_224', (768, 12, 12, 3072), (64, 1)),
+        ('l16_384', (1024, 24, 16, 4096), (64, 1)),
+        ('so400m14_224', (1152, 27, 16, 4304), (16, 1)),
+        ('siglip2,so400m14_224', (1152, 27, 16, 4304), (64, 0)),
+        ('siglip2,gopt16_256', (1536, 40, 16, 6144), (64, 0)),
+    ],
+)
+def test_siglip(words, sizes, text):
+    """As released; neither paper fine-tunes on captions."""
+    config, like = load(f'siglip:{words},f30k'), load('clip:b16,softmax,f30k')
+    model, loss = config['model'], config['terms']['ranking']
+    keys = 'hidden_dim', 'num_layers', 'num_heads', 'mlp_dim'
+    assert tuple(model['image'][key] for key in keys) == sizes
+    assert tuple(model['text'][key] for key in keys) == (sizes if 'gopt' not in words else (1152, 27, 16, 4304))
+    assert (model['text']['max_length'], model['text']['pad']) == text
+    assert (model['initial_temperature'], model['initial_bias'], model['embed_dim']) == (0.1, -10, sizes[0])
+    assert (loss['reduction'], loss['weight'], loss['rankings']) == ('mean', 1, ('i2t',))
+    assert not {'temperature', 'bias'} & loss.keys()
+    data = config['data']
+    assert data['short_side'] == 0
+    assert data['interpolation'] == ('bilinear' if 'siglip2' in words else 'bicubic')
+    assert data['image_size'] == model['image']['image_size'] == int(words.rpartition('_')[2])
+    shared = {'model', 'data', 'terms', 'vocabulary', 'members'}
+    assert {key: config[key] for key in config.keys() - shared} == {key: like[key] for key in like.keys() - shared}
+
+
 @pytest.mark.parametrize('words', CLIP)
 def test_clip(words):
     config, size = load(f'clip:softmax,{words}'), words.partition(',')[0]

@@ -19,6 +19,8 @@ NUMBERS = {  # epochs, batch size, learning rate
     'gsmn:f8k': (10, 64, 5e-4),
     'clip:f8k': (10, 128, 1e-3),
     'clip:scenes': (12, 64, 1e-3),
+    'siglip:f8k': (10, 128, 1e-3),
+    'siglip:scenes': (12, 64, 1e-3),
     'uniter:pretrain,f8k': (2, 8, 1e-3),
     'uniter:pretrain,scenes': (6, 16, 1e-3),
     'uniter:f8k': (1, 16, 3e-4),
@@ -45,6 +47,7 @@ WARM_UP = {  # epochs of sums before max of hinges
     'vsepp:vsepp,squeezenet,scratch,f8k': 6,
     'scan:t2i,avg,scenes': 1,
     'clip:max,f8k': 1,
+    'siglip:max,scenes': 1,
     'dbl:gpo,rm,oss,f8k': 1,
     'vse:rvsepp,selhn,f8k': 1,
     'noisy:mean,ncr,f8k': 2,  # of means

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from jitm.configs import clip, common
+from jitm.configs import clip, common, siglip
 from tests.configs.settings import FILES, SETTINGS, build, load, module_of
 from tests.conftest import ROOT
 
@@ -40,6 +40,7 @@ FIRST_WORDS = {
     'tags': 'tags,base,f30k',
     'oscar': 'alone,base,coco',
     'clip': 'l14_336,softmax,f30k',
+    'siglip': 'siglip,b16_224,sigmoid,f30k',
     'noisy': 'sgr,rcl,f30k',
     'recipe': 'mean,selhn,alone,in_batch,f8k',
 }
@@ -56,6 +57,7 @@ def test_settings_initialize_from_runs_of_settings():
     runs = {common.run_of(*setting.partition(':')[::2]).rstrip('_') for setting in SETTINGS}
     assert len(runs) == len(SETTINGS)
     runs |= {f'runs/clip_{size}' for size in clip.SIZE}  # made by `jitm convert`
+    runs |= {f'runs/{version}_{size}' for version in siglip.RELEASED for size in siglip.SIZE}
     for setting in SETTINGS:
         config = load(setting)
         named = [member.get('init_from', '') for member in config['members'].values()]
@@ -66,6 +68,8 @@ def test_settings_initialize_from_runs_of_settings():
 @pytest.mark.parametrize(
     ('setting', 'message'),
     [
+        ('siglip:b32_256', "'siglip' was not released as 'b32_256': take another size, or 'siglip2'"),
+        ('siglip:siglip2,f8k', "the reduced variant 'f8k' is tiny: leave the word 'siglip2' out"),
         ('clip:b32,f8k', "the reduced variant 'f8k' is tiny: leave the word 'b32' out"),
         (
             'vse:fc,selhm,f30k',

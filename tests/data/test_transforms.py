@@ -46,6 +46,15 @@ def test_the_centre_crop_is_a_resize_and_a_crop(width, height, interpolation):
     np.testing.assert_array_equal(transform.evaluate(image), whole.crop((left, top, left + 22, top + 22)))
 
 
+@pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic'])
+def test_without_a_short_side_nothing_is_cut(interpolation):
+    image, transform = picture(60, 40), Transform(22, 0, interpolation, 'centre', 1.0, flip=False)
+    want = image.resize((22, 22), Image.Resampling[interpolation.upper()])
+    np.testing.assert_array_equal(transform.evaluate(image), want)
+    np.testing.assert_array_equal(transform.sample(image, np.random.default_rng(0)), want)
+    np.testing.assert_array_equal(transform.evaluate_crops(image), [want] * 5 + [ImageOps.mirror(want)] * 5)
+
+
 def test_ten_crops_are_the_corners_the_centre_and_their_mirror_images():
     crops = Transform(22, 30, 'bilinear', 'centre', 0.08, flip=False).evaluate_crops(picture())
     whole = resized(picture(), 30, BILINEAR)

@@ -169,6 +169,11 @@ def test_all_names_give_the_same_parameters(tmp_path):
     trained |= {'module.input_resolution': np.zeros((), np.int64)}
     again = load_clip(write(tmp_path / 'trained', trained, open_clip_config(), 'open_clip'))
     chex.assert_trees_all_equal(again.variables, want.variables)
+    custom = {f'text.{name}' if 'visual' not in name else name: x for name, x in open_clip(tensors).items()}
+    custom['logit_scale'] = custom.pop('text.logit_scale')
+    custom_config = open_clip_config(custom_text=True)
+    again = load_clip(write(tmp_path / 'custom_text', custom, custom_config, 'open_clip'))  # a CustomTextCLIP
+    chex.assert_trees_all_equal(again.variables, want.variables)
     half = {name: tensor.astype(np.float16) for name, tensor in tensors.items()}
     halved = load_clip(write(tmp_path / 'half', half, hugging_face_config())).variables
     chex.assert_trees_all_equal_shapes_and_dtypes(halved, want.variables)
@@ -413,9 +418,9 @@ def test_other_models_are_refused(tmp_path, change, config, message):
 
 def test_other_models_of_open_clip_are_refused(tmp_path):
     tensors = open_clip(hugging_face())
-    custom = {f'text.{name}': tensor for name, tensor in tensors.items()}
-    with pytest.raises(UserError, match='is a CustomTextCLIP'):
-        load_clip(write(tmp_path / 'custom', custom, open_clip_config(), 'open_clip'))
+    timm = {name.replace('visual.', 'visual.trunk.'): tensor for name, tensor in tensors.items()}
+    with pytest.raises(UserError, match=r'has unknown tensors \(visual.trunk.'):
+        load_clip(write(tmp_path / 'trunk', timm, open_clip_config(), 'open_clip'))
     vision = open_clip_config()['model_cfg']['vision_cfg'] | {'timm_model_name': 'vit'}
     with pytest.raises(UserError, match="sets 'timm_model_name' to 'vit'"):
         load_clip(write(tmp_path / 'timm', tensors, open_clip_config(vision_cfg=vision), 'open_clip'))

@@ -1,4 +1,4 @@
-"""What the encoders of CLIP refuse; their values are compared with other libraries in tests/importers/test_clip.py."""
+"""What the encoders of CLIP and SigLIP refuse; their values are compared with other libraries in tests/importers."""
 
 import re
 
@@ -9,6 +9,7 @@ import pytest
 from jitm.errors import UserError
 from jitm.layers.clip_resnet import ModifiedResNet
 from jitm.layers.clip_text import CausalTransformer
+from jitm.layers.siglip import PaddedTransformer, PooledViT
 from jitm.layers.vit import ViT
 from jitm.types import Images, Texts
 
@@ -17,7 +18,9 @@ PIXELS = {'mean': (0.5, 0.4, 0.3), 'deviation': (0.3, 0.4, 0.5)}
 VIT = {'embed_dim': 4, 'image_size': 32, 'patch_size': 16} | TOWER | PIXELS
 RESNET = {'embed_dim': 4, 'image_size': 32, 'blocks': (1, 1, 1, 1), 'stem_dim': 4, 'num_heads': 2, 'train_norm': True}
 RESNET |= {'dtype': 'float32'} | PIXELS
+POOLED = VIT | {'embed_dim': 8}
 TEXT = {'vocab_size': 9, 'embed_dim': 4, 'max_length': 6} | TOWER
+PADDED = TEXT | {'pad': 1}
 
 
 def shape_of(module, inputs):
@@ -37,23 +40,27 @@ def images(height=32, width=32):
         (ViT, VIT, {'dtype': 'float16'}, "dtype is 'float16'"),
         (ModifiedResNet, RESNET, {'image_size': 40}, 'image_size is 40, no multiple of 32'),
         (ModifiedResNet, RESNET, {'num_heads': 3}, 'num_heads is 3, which does not divide the 128 channels'),
+        (PooledViT, POOLED, {'embed_dim': 4}, 'hidden_dim is 8; without a projection it is embed_dim'),
+        (PooledViT, POOLED, {'dtype': 'float16'}, "dtype is 'float16'"),
+        (PaddedTransformer, PADDED, {'activation': 'relu'}, "activation is 'relu'; take one of gelu, quick_gelu, gelu"),
         (CausalTransformer, TEXT, {'num_heads': 5}, 'num_heads is 5, which does not divide hidden_dim 8'),
     ],
 )
 def test_wrong_sizes_are_refused(make, arguments, changes, message):
-    inputs = Texts(np.ones((2, 3), np.int32), np.full(2, 3)) if make is CausalTransformer else images()
+    inputs = Texts(np.ones((2, 3), np.int32), np.full(2, 3)) if 'max_length' in arguments else images()
     with pytest.raises(ValueError, match=re.escape(message)):
         shape_of(make(**arguments | changes), inputs)
 
 
-@pytest.mark.parametrize(('make', 'arguments'), [(ViT, VIT), (ModifiedResNet, RESNET)])
+@pytest.mark.parametrize(('make', 'arguments'), [(ViT, VIT), (ModifiedResNet, RESNET), (PooledViT, POOLED)])
 def test_images_of_another_size_are_refused(make, arguments):
-    assert shape_of(make(**arguments), images()) == (2, 4)
+    assert shape_of(make(**arguments), images()) == (2, arguments['embed_dim'])
     with pytest.raises(UserError, match='the images have 64 x 32 pixels, but the model reads 32 x 32'):
         shape_of(make(**arguments), images(64, 32))
 
 
-def test_texts_that_are_too_long_are_refused():
-    assert shape_of(CausalTransformer(**TEXT), Texts(np.ones((2, 6), np.int32), np.full(2, 6))) == (2, 4)
+@pytest.mark.parametrize(('make', 'arguments'), [(CausalTransformer, TEXT), (PaddedTransformer, PADDED)])
+def test_texts_that_are_too_long_are_refused(make, arguments):
+    assert shape_of(make(**arguments), Texts(np.ones((2, 6), np.int32), np.full(2, 6))) == (2, 4)
     with pytest.raises(UserError, match='padded to 7 tokens, the model reads 6'):
-        shape_of(CausalTransformer(**TEXT), Texts(np.ones((2, 7), np.int32), np.full(2, 7)))
+        shape_of(make(**arguments), Texts(np.ones((2, 7), np.int32), np.full(2, 7)))

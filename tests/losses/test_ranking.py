@@ -71,6 +71,11 @@ def softmax_contrastive(own, others, temperature):
     return sum(-math.log(math.exp(score / temperature) / total) for score in own) / len(own)
 
 
+def sigmoid_contrastive(own, others, temperature, bias):
+    matches = [math.log(1 + math.exp(-score / temperature - bias)) for score in own]
+    return sum(matches) + sum(math.log(1 + math.exp(score / temperature + bias)) for score in others)
+
+
 def matching_of_logits(own, others):
     matches = [-math.log(1 / (1 + math.exp(-logit))) for logit in own]
     mismatches = [-math.log(1 - 1 / (1 + math.exp(-logit))) for logit in others]
@@ -99,6 +104,7 @@ CASES = {
     'adaptive_margin': Case(ranking.adaptive_margin, {'margins': MARGINS}, adaptive_margin),
     'projection_matching': Case(ranking.projection_matching, {'temperature': 0.3}, projection_matching),
     'softmax_contrastive': Case(ranking.softmax_contrastive, {'temperature': 0.3}, softmax_contrastive),
+    'sigmoid_contrastive': Case(ranking.sigmoid_contrastive, {'temperature': 0.3, 'bias': -1.5}, sigmoid_contrastive),
     'matching_cross_entropy': Case(
         lambda scores, *masks: ranking.matching_cross_entropy(jax.nn.sigmoid(scores), *masks), {}, matching_of_logits
     ),
@@ -290,6 +296,32 @@ def one_query(loss, positives, negatives, **keywords):
     return float(value), gradient[0].tolist()
 
 
+def test_sigmoid_contrastive_by_hand():
+    # the logits 2 * .5 - 1 = 0 and 2 * 1.5 - 1 = 2: log 2 and log(1 + e^2), with the slopes -2 / 2 and 2 sigmoid(2)
+    value, gradient = one_query(ranking.sigmoid_contrastive, [0.5], [1.5], temperature=0.5, bias=-1.0)
+    np.testing.assert_allclose([value, *gradient], [0.6931472 + 2.126928, -1, 1.7615942], rtol=1e-6)
+
+
+def test_sigmoid_contrastive_learns_its_temperature_and_bias():
+    scores, positives, negatives = random_case(0)
+    with jax.enable_x64(True):
+
+        def total(learned):
+            keywords = {'temperature': learned[0], 'bias': learned[1]}
+            return ranking.sigmoid_contrastive(jnp.asarray(scores), positives, negatives, **keywords).sum()
+
+        learned = jnp.asarray([0.3, -1.5])
+        np.testing.assert_allclose(jax.grad(total)(learned), central_differences(total, learned), rtol=1e-6)
+
+
+def test_sigmoid_contrastive_counts_a_pair_once_per_direction():
+    keywords = {'temperature': 0.1, 'bias': -10.0}
+    logits = SCORES / 0.1 - 10
+    published = -jnp.sum(jax.nn.log_sigmoid(jnp.where(EYE, logits, -logits))) / len(SCORES)
+    for scores in (SCORES, SCORES.T):
+        np.testing.assert_allclose(ranking.sigmoid_contrastive(scores, EYE, **keywords).mean(), published, rtol=1e-6)
+
+
 def test_mean_of_hinges_divides_by_the_number_of_negatives():
     # .2+.8-.9 = .1 and 0
     value, gradient = one_query(ranking.mean_of_hinges, [0.9], [0.8, 0.3], margin=0.2)
@@ -341,9 +373,9 @@ def test_polynomial_is_0_outside_of_its_range():
     np.testing.assert_allclose([value, *gradient], [0.3375, -0.6, 0], rtol=1e-6)
 
 
-@pytest.mark.parametrize('name', ['projection_matching', 'softmax_contrastive'])
+@pytest.mark.parametrize('name', ['projection_matching', 'softmax_contrastive', 'sigmoid_contrastive'])
 def test_softmaxes_bear_a_low_temperature(name):
-    value, gradient = one_query(CASES[name].loss, [-1.0], [1.0, 1.0], temperature=1e-3)
+    value, gradient = one_query(CASES[name].loss, [-1.0], [1.0, 1.0], **CASES[name].keywords | {'temperature': 1e-3})
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.layers import alignment, clip_resnet, clip_text, text, vision, vit
+from jitm.layers import alignment, clip_resnet, clip_text, siglip, text, vision, vit
 from jitm.losses import tokens
 from jitm.models import bfan, clip, gsmn, imram, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.joint import JointEncoder, has_heads, read_pairs
@@ -89,6 +89,13 @@ def make_clip(image):
     return clip.CLIP(DIM, image, text, initial_temperature=0.07)
 
 
+def make_siglip():
+    tower = TOWER | {'activation': 'gelu_tanh'}
+    image = siglip.PooledViT(DIM, image_size=32, patch_size=10, **tower, **PIXELS)
+    text = siglip.PaddedTransformer(VOCABULARY, DIM, max_length=12, pad=1, **tower)
+    return clip.SigLIP(DIM, image, text, initial_temperature=0.1, initial_bias=-10.0)
+
+
 RESNET = {'image_size': 32, 'blocks': (1, 1, 1, 1), 'stem_dim': 4, 'num_heads': 2, 'train_norm': True}
 MATCHERS = {
     'vsepp': make_vse(),
@@ -118,6 +125,7 @@ MATCHERS = {
     'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),
     'oscar': oscar.OSCAR(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', image_norm=True),
     'clip_vit': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS)),
+    'siglip': make_siglip(),
     'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
 }
 
@@ -128,7 +136,7 @@ WITHOUT_GRADIENT = (
     "['linear_1']['bias']",
     "['image_whole']['whole']['bias']",
     "['relevance']['bias']",
-    "['logit_scale']",  # only the loss reads it
+    *("['logit_scale']", "['logit_bias']"),  # only the loss reads them
 )
 SIZE = 5  # images, and texts
 REGIONS, WORDS = 4, 6  # valid at most
@@ -214,7 +222,7 @@ def name(request):
 
 def test_text_format(name):
     formats = {'rvsepp': ('word pieces', 512), 'uniter': (None, 512), 'oscar': (None, 70)}
-    formats |= {'clip_vit': (None, 12), 'clip_resnet': (None, 12)}
+    formats |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), (None, 12))
     assert MATCHERS[name].text_format == formats.get(name, ('words', None))
 
 
@@ -222,7 +230,7 @@ def test_only_what_a_model_reads_of_images_is_required(name):
     model, variables, _ = compiled(name)
     reads = MATCHERS[name].reads
     others = {'uniter': ('regions', 'locations'), 'oscar': ('regions', 'locations', 'tags')}
-    others |= {'clip_vit': ('pixels',), 'clip_resnet': ('pixels',)}
+    others |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), ('pixels',))
     assert reads == others.get(name, ('regions',))
     images, _ = make_inputs()
     fields = ('regions', 'locations', 'tags', 'pixels')

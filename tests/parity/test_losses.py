@@ -84,6 +84,11 @@ def softmax_contrastive(s, temperature):
     return F.cross_entropy(s.all / temperature, uniform_over_positives(s))
 
 
+def sigmoid_contrastive(s, temperature, bias):
+    logits, labels = s.all / temperature + bias, torch.cat([torch.ones_like(s.own), -torch.ones_like(s.others)])
+    return -F.logsigmoid(labels * logits).sum()
+
+
 def projection_matching(s, temperature):
     predicted = F.softmax(s.all / temperature, 0)
     return (predicted * torch.log(1e-8 + predicted / (uniform_over_positives(s) + 1e-8))).sum()
@@ -257,6 +262,7 @@ OF_QUERIES = {
     'UNITER, TAGS': (mean_of_hinges, {'margin': 0.2}),
     'ITM': (matching_cross_entropy, {}),
     'InfoNCE': (softmax_contrastive, {'temperature': 0.07}),
+    'sigmoid': (sigmoid_contrastive, {'temperature': 0.1, 'bias': -10.0}),
     'CMPM': (projection_matching, {'temperature': 0.1}),
     'MPL': (polynomial, {'margin': 0.2}),
     'SAM': (adaptive_margin, {}),

@@ -1,5 +1,6 @@
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,14 +9,15 @@ import pytest
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.losses.anchored import relative_max
-from jitm.losses.ranking import matching_cross_entropy, softmax_contrastive
+from jitm.losses.ranking import hardest_negative, hardest_positive, matching_cross_entropy, softmax_contrastive
 from jitm.models.matcher import DualEncoder
 from jitm.training.candidates import SAME_IMAGE, in_batch, perturbed, sampled
-from jitm.training.sources import check_candidates, make_objective, make_retrieval
+from jitm.training.objective import make_terms, objective
+from jitm.training.sources import check_candidates, make_objective, make_retrieval, make_sources
 from jitm.training.step import with_anchors
 from jitm.types import Batch, Pairs, Ranking, Texts
 from tests.configs.settings import load
-from tests.models.test_matchers import make_inputs, perturb
+from tests.models.test_matchers import MATCHERS, make_inputs, perturb
 from tests.training.models import in_batch_source, on_one_device, shortlist_source, small_vse
 
 MODEL = small_vse()
@@ -328,8 +330,16 @@ def test_extra_pairs_refuse_augmentation(key):
         check_candidates(config, 100)
 
 
-def test_models_with_a_shortlist_do_not_learn_from_others(tiny_config):
-    tiny_config['candidates'] = {'source': 'shortlist', 'num_extra': 8, 'num_hard': 3}
+@pytest.mark.parametrize(
+    'candidates',
+    [
+        {'source': 'shortlist', 'num_extra': 8, 'num_hard': 3},
+        {'source': 'in_chunks', 'same_image': 'ignored', 'queries': 4},
+    ],
+    ids=['shortlist', 'in_chunks'],
+)
+def test_models_with_other_candidates_do_not_learn_from_others(tiny_config, candidates):
+    tiny_config['candidates'] = candidates
     tiny_config['members'] = {name: dict(tiny_config['members']['target']) for name in ('target', 'other')}
     tiny_config['members']['target']['learn_from'] = ('other',)
     with pytest.raises(UserError, match=r"'members.target.learn_from' needs 'candidates.source' 'in_batch'"):
@@ -389,3 +399,61 @@ def test_perturbed_captions_fit_the_other_sections(changes, message):
     config['candidates']['perturbations'] = ()
     with pytest.raises(UserError, match=r"'candidates.perturbations' is empty; give kinds, such as"):
         check_candidates(config, 100)
+
+
+def chunked(scores, index, queries=2, learned=0.3, train=True, **keywords):
+    """The value of terms in chunks and in the whole batch, their gradients, and the rankings that chunks leave."""
+    terms = make_terms({'ranking': {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, **keywords}})
+    retrieval = make_retrieval({'source': 'in_chunks', 'same_image': 'ignored', 'queries': queries})
+    (source,) = make_sources(terms, retrieval, masked=False, synthesis=None)
+    batch = Batch(np.int32(0), None, None, np.asarray(index))
+
+    def value(scores, source):
+        ranked, losses = source.rank(Scores(learned), jnp.eye(len(scores)), scores.T, batch, None, train)
+        return objective(terms, ranked, 0, losses)[0], ranked
+
+    def gradient_of(source):
+        return jax.value_and_grad(functools.partial(value, source=source), has_aux=True)
+
+    (value_of_chunks, ranked), gradient = on_one_device(gradient_of(source))(scores)
+    (whole, _), gradient_of_whole = on_one_device(gradient_of(in_batch('ignored')))(scores)
+    return (value_of_chunks, gradient), (whole, gradient_of_whole), ranked
+
+
+@pytest.mark.parametrize('queries', [1, 2, 5, 9])
+@pytest.mark.parametrize(
+    'term',
+    [
+        {'loss': 'ranking.sigmoid_contrastive', 'bias': -1.5, 'reduction': 'mean', 'rankings': ('i2t',)},
+        {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'reduction': 'sum'},
+        {'loss': 'ranking.softmax_contrastive', 'reduction': 'mean'},
+    ],
+    ids=['sigmoid', 'max', 'softmax'],
+)
+def test_chunks_have_the_loss_and_the_gradient_of_the_batch(term, queries):
+    chunks, whole, _ = chunked(SCORES, [0, 1, 1, 2, 3], queries, **term)
+    assert whole[0] > 0.1
+    chex.assert_trees_all_close(chunks, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_leave_the_match_and_the_hardest_negative():
+    _, _, ranked = chunked(SCORES, [0, 1, 1, 2, 3], loss='ranking.max_of_hinges', margin=0.2, reduction='sum')
+    whole = rank_in_batch([0, 1, 1, 2, 3], same_image='ignored')
+    for way, ranking in whole.items():
+        want = hardest_positive(ranking.scores, ranking.positives), hardest_negative(ranking.scores, ranking.negatives)
+        np.testing.assert_allclose(ranked[way].scores, np.stack(want, axis=1), rtol=1e-6)
+        np.testing.assert_array_equal(ranked[way].positives, [[True, False]] * 5)
+        np.testing.assert_array_equal(ranked[way].negatives, [[False, True]] * 5)
+
+
+def test_chunks_have_no_inputs_of_whole_rankings():
+    with pytest.raises(UserError, match=r"'terms.ranking' needs margins"):
+        chunked(SCORES, range(5), loss='ranking.adaptive_margin', reduction='sum')
+    with pytest.raises(UserError, match="names 'i2i', which is not a ranking"):
+        chunked(SCORES, range(5), loss='ranking.polynomial', margin=0.2, reduction='sum', rankings=('i2t', 'i2i'))
+
+
+def test_chunks_are_of_dual_encoders():
+    source = make_retrieval({'source': 'in_chunks', 'same_image': 'ignored', 'queries': 2})
+    with pytest.raises(UserError, match="'in_chunks' needs a dual encoder, not SGRAF: take 'in_batch'"):
+        source.rank(MATCHERS['saf'], None, None, None, None, True, terms={})

@@ -89,6 +89,14 @@ def test_a_temperature_is_set_or_learned():
         np.testing.assert_allclose(made.per_query(example), want, rtol=1e-6)
 
 
+def test_a_bias_is_set_or_learned():
+    sigmoid = term(loss='ranking.sigmoid_contrastive', margin='absent', temperature=0.5)
+    with pytest.raises(UserError, match=r"'terms.ranking' needs bias: set it, or take a model that learns it"):
+        objective(make_terms(sigmoid), RANKINGS, 0)
+    fixed = make_terms(sigmoid | {'ranking': sigmoid['ranking'] | {'bias': -1.0}})['ranking']
+    assert (make_terms(sigmoid)['ranking'].inputs, fixed.inputs) == (['bias'], [])
+
+
 def test_wrong_arguments_are_refused_when_built():
     with pytest.raises(UserError, match=r"'terms.ranking.margin' is 'wide'; it must be a number"):
         make_terms(term(margin='wide'))

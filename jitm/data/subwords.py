@@ -1,0 +1,220 @@
+"""The tokenizers of SigLIP and SigLIP 2: subwords (Kudo and Richardson, 2018)."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from jitm.errors import UserError
+from jitm.files import open_file, parse_json
+
+MAX_IDS = 64  # of a caption, unless `tokenizer_config.json` says otherwise; longer ones are cut
+LONGEST = 512  # a larger `model_max_length` stands for any length
+END = 1  # the id of the end in all vocabularies of SigLIP
+UNIGRAM, UNKNOWN = 1, 2  # the kinds of a model and of a piece in a `.model` file
+
+_SPACE = '\u2581'
+_NOT_READ = [  # what transformers removes from captions for SigLIP: capitals, ASCII punctuation, repeated blanks
+    normalizers.Lowercase(),
+    normalizers.Replace(Regex(r'[!-/:-@\[-`{-~]'), ''),
+    normalizers.Replace(Regex(r'\s+'), ' '),
+    normalizers.Strip(),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subwords:
+    """The pieces of a SigLIP, with the interface of `Vocabulary`; there is no mask.
+
+    Attributes:
+      definition: One text, the JSON of the package tokenizers, with the maximum number of ids.
+    """
+
+    definition: tuple[str]
+
+    @classmethod
+    def load(cls, path: str, max_length: int | None = None) -> 'Subwords':
+        """Reads a published tokenizer.
+
+        Captions are lower-cased as in the training of both; SigLIP's, not SigLIP 2's, lose ASCII punctuation.
+
+        Args:
+          path: A `.model` of the package sentencepiece (SigLIP), or a `tokenizer.json`.
+          max_length: The maximum number of ids; None for that of `tokenizer_config.json` beside it, or 64 without one.
+
+        Returns:
+          The pieces.
+
+        Raises:
+          UserError: If the file cannot be read, or is another tokenizer.
+        """
+        try:
+            with open_file(path) as file:
+                content = file.read()
+            make = _from_json if path.endswith('.json') else _from_model
+            tokenizer = make(content)
+        except OSError as error:
+            raise UserError(f'{path} cannot be read ({error.strerror}): give the tokenizer of a SigLIP') from error
+        except Exception as error:  # tokenizers raises no narrower one
+            raise UserError(f'{path} is not the tokenizer of a SigLIP ({error}): give another file') from error
+        end = tokenizer.id_to_token(END)
+        if end not in ('</s>', '<eos>'):
+            raise UserError(f"{path} has '{end}' as piece {END}, not the end: give the tokenizer of a SigLIP")
+        first = _NOT_READ if isinstance(tokenizer.model, models.Unigram) else _NOT_READ[:1]
+        tokenizer.normalizer = normalizers.Sequence([*first, *filter(None, [tokenizer.normalizer])])
+        tokenizer.post_processor = processors.TemplateProcessing(f'$A {end}', special_tokens=[(end, END)])
+        tokenizer.enable_truncation(max_length or _max_length(path))
+        tokenizer.no_padding()
+        return cls((tokenizer.to_str(),))
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Converts a caption to ids.
+
+        Args:
+          caption: A caption, not preprocessed; names of special pieces are ordinary text.
+
+        Returns:
+          int32 [L]: the pieces and the end, at most `max_length` ids, the last of which is the end.
+        """
+        return np.array(self._tokenizer.encode(caption).ids, np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Converts ids to text.
+
+        Args:
+          ids: [L], each below V; padding and the end are omitted.
+
+        Returns:
+          The words, separated by blanks.
+        """
+        return self._tokenizer.decode([int(i) for i in ids if i > END], skip_special_tokens=False).strip()
+
+    def unknown_words(self, caption: str) -> list[str]:
+        """Returns the parts of a caption that have no pieces, each once."""
+        pieces = self._tokenizer.encode(caption)
+        unknown = (span for number, span in zip(pieces.ids, pieces.offsets, strict=True) if number == self.unknown)
+        return list(dict.fromkeys(caption[start:stop].strip() for start, stop in unknown))
+
+    def with_mask(self) -> 'Subwords':
+        """Raises a UserError, since there is no mask."""
+        raise UserError(
+            'the pieces of SigLIP have no mask, which masking and changing words require: leave both out, or give '
+            'another vocabulary.path'
+        )
+
+    @property
+    def pad(self) -> int:
+        """The id with which the model was trained as padding: the end for SigLIP, `<pad>` for SigLIP 2."""
+        return END if isinstance(self._tokenizer.model, models.Unigram) else 0
+
+    @functools.cached_property
+    def unknown(self) -> int:
+        """The id of `<unk>`."""
+        return self._tokenizer.token_to_id('<unk>')
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:
+        """The V pieces; the id of a piece is its index."""
+        return tuple(map(self._tokenizer.id_to_token, range(len(self))))
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of the pieces and the maximum length, as hex: equal hashes mean equal ids."""
+        content = json.loads(self.definition[0])
+        parts = [content['model'].get(key) for key in ('vocab', 'merges')]
+        return hashlib.sha256(json.dumps(['subwords', *parts, content['truncation']]).encode()).hexdigest()
+
+    @functools.cached_property
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        tokenizer = tokenizers.Tokenizer.from_str(self.definition[0])
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+
+def has_subwords(path: str) -> bool:
+    """Returns whether a path is that of a `.model`, or of a `tokenizer.json` with other pieces than CLIP's."""
+    if not path.endswith('.json'):
+        return path.endswith('.model')
+    try:
+        with open_file(path) as file:
+            model = parse_json(file.read())['model']
+        return model.get('type') == 'Unigram' or model.get('byte_fallback') is True
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False  # the reader of CLIP's pieces tells what is wrong
+
+
+def _max_length(path: str) -> int:
+    """Returns the maximum number of ids that `tokenizer_config.json` beside a tokenizer states, or `MAX_IDS`."""
+    try:
+        with open_file(str(Path(path).with_name('tokenizer_config.json'))) as file:
+            length = parse_json(file.read()).get('model_max_length')
+    except (OSError, ValueError, AttributeError):
+        return MAX_IDS
+    return length if isinstance(length, int) and 2 <= length <= LONGEST else MAX_IDS
+
+
+def _from_json(content: bytes) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(content.decode())
+
+
+def _from_model(content: bytes) -> tokenizers.Tokenizer:
+    """Makes the tokenizer of a `.model` file, the message `ModelProto` of the package sentencepiece.
+
+    Raises:
+      ValueError, IndexError, TypeError, struct.error: if it is damaged, or of another kind than a unigram model.
+    """
+    pieces, unknown, kind, characters = [], 0, UNIGRAM, b''
+    for number, value in _fields(content):
+        fields = dict(_fields(value)) if number in (1, 2, 3) else {}
+        if number == 1:  # a piece: its text, its score and its kind
+            if fields.get(3) == UNKNOWN:
+                unknown = len(pieces)
+            pieces.append((fields[1].decode(), struct.unpack('<f', fields.get(2, bytes(4)))[0]))
+        elif number == 2:  # the trainer
+            kind = fields.get(3, UNIGRAM)
+        elif number == 3:  # the normalizer: its compiled table of characters
+            characters = fields.get(2, b'')
+    if kind != UNIGRAM or not pieces:
+        raise ValueError('no unigram model')
+    tokenizer = tokenizers.Tokenizer(models.Unigram(pieces, unknown, byte_fallback=False))
+    table = [normalizers.Precompiled(characters)] if characters else []
+    tokenizer.normalizer = normalizers.Sequence([*table, normalizers.Replace(Regex(' {2,}'), ' '), normalizers.Strip()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, 'always')
+    tokenizer.decoder = decoders.Metaspace(_SPACE, 'always')
+    return tokenizer
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yields the numbers and the values of the fields of a protocol buffer: int, or the bytes of other kinds."""
+    at = 0
+
+    def read_number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = read_number()
+        if key & 7 == 0:
+            yield key >> 3, read_number()
+            continue
+        size = {1: 8, 5: 4}.get(key & 7) or read_number()
+        if key & 7 not in (1, 2, 5) or at + size > len(message):
+            raise ValueError('no protocol buffer')
+        at += size
+        yield key >> 3, message[at - size : at]

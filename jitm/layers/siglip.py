@@ -1,0 +1,106 @@
+"""The towers of SigLIP and SigLIP 2 (Zhai et al., 2023; Tschannen et al., 2025), as released for JAX (big_vision)."""
+
+import chex
+import einops
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jitm.errors import ArgumentError, check_choice
+from jitm.layers.clip_text import CausalTransformer, check_length
+from jitm.layers.cnn import normalize_pixels
+from jitm.layers.transformer import ACTIVATIONS, layer_norm
+from jitm.layers.vit import ViT, check_size, pre_norm_transformer
+from jitm.types import DTYPES, Images, Index, Texts
+
+EPSILON = 1e-6  # of the normalizations
+MEAN = DEVIATION = (0.5, 0.5, 0.5)  # of the pixels
+
+
+class AttentionPooling(nn.Module):
+    """y + MLP(LN(y)), where y is the attention of a learned probe to all tokens (Zhai et al., 2022, the MAP head).
+
+    Attributes:
+      num_heads: The number of attention heads.
+      mlp_dim: The hidden size of the two-layer network.
+      activation: The activation of this network, a key of `ACTIVATIONS`.
+    """
+
+    num_heads: int
+    mlp_dim: int
+    activation: str
+
+    @nn.compact
+    def __call__(self, tokens: chex.Array) -> chex.Array:
+        """Maps [I, R, H] to [I, H]."""
+        init = nn.initializers.xavier_uniform()
+        size = tokens.shape[-1]
+        probe = jnp.broadcast_to(self.param('probe', init, (1, 1, size)), (len(tokens), 1, size))
+        attention = nn.MultiHeadDotProductAttention(self.num_heads, kernel_init=init, name='attention')
+        pooled = attention(probe, tokens)[:, 0]
+        wide = nn.Dense(self.mlp_dim, kernel_init=init, name='mlp_in')(layer_norm(None, 'norm', EPSILON)(pooled))
+        return pooled + nn.Dense(size, kernel_init=init, name='mlp_out')(ACTIVATIONS[self.activation](wide))
+
+
+class PooledViT(ViT):
+    """A `ViT` without a class token and a projection: attention pools the last states of the patches.
+
+    `hidden_dim` is `embed_dim`. What of an image exceeds a multiple of `patch_size` is not read.
+    """
+
+    @nn.compact
+    def _encode(self, images: Images, whole: bool) -> chex.Array:
+        """Returns the pooled states of the patches, or the states."""
+        check_choice(self.dtype, DTYPES, 'dtype')
+        if self.hidden_dim != self.embed_dim:
+            raise ArgumentError('hidden_dim', f'is {self.hidden_dim}; without a projection it is embed_dim')
+        check_size(images, self.image_size)
+        dtype, edge = DTYPES[self.dtype], (self.patch_size, self.patch_size)
+        pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
+        patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', dtype=dtype, name='patches')(pixels)
+        tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')
+        scale = nn.initializers.normal(self.hidden_dim**-0.5)
+        positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
+        blocks = pre_norm_transformer(
+            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype, EPSILON
+        )
+        tokens = blocks(tokens + positions.astype(dtype), None).astype(jnp.float32)
+        tokens = layer_norm(None, 'norm_out', EPSILON)(tokens)
+        if not whole:
+            return tokens
+        return AttentionPooling(self.num_heads, self.mlp_dim, self.activation, name='pooling')(tokens)
+
+
+class PaddedTransformer(CausalTransformer):
+    """Reads a text padded to `max_length`, of which every token attends to all, padding included.
+
+    The state of the last position, which is padding unless the text is cut, is projected. `max_length` is 64 as
+    published, and 16 for So400m/14 at 224 pixels.
+
+    Attributes:
+      pad: The id of the padding: 1, which is the end too, for SigLIP, and 0 for SigLIP 2.
+    """
+
+    pad: Index
+
+    @nn.compact
+    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
+        """Encodes T texts of any padding as float32 [T, D].
+
+        Raises:
+          UserError: if L is more than `max_length`.
+        """
+        del train
+        check_choice(self.dtype, DTYPES, 'dtype')
+        length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
+        check_length(length, self.max_length)
+        ids = jnp.where(texts.mask, texts.ids, self.pad)
+        ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)
+        words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
+        positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
+        blocks = pre_norm_transformer(
+            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype, EPSILON
+        )
+        last = blocks((words(ids) + positions).astype(dtype), None)[:, -1].astype(jnp.float32)
+        last = layer_norm(None, 'norm_out', EPSILON)(last)
+        scale = nn.initializers.normal(self.hidden_dim**-0.5)
+        return nn.Dense(self.embed_dim, kernel_init=scale, name='projection')(last)
