@@ -6,6 +6,8 @@ import signal
 import tarfile
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from jitm.commands import cli
@@ -169,6 +171,31 @@ def test_commands_read_photos(root, finished, tmp_path, capsys):
     argv = 'eval', '--workdir', finished, '--split', 'test', '--output', tmp_path / 'two', '--data_root', root
     assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
     assert json.loads((tmp_path / 'two' / 'metrics.json').read_text())['metrics'] == whole['metrics']
+
+
+def test_choices_of_photos_their_cuts_and_photos_in_the_file(root, finished_clip, tmp_path, capsys):
+    names = [f'dev-00000{n}.png' for n in range(3)]
+    aro = {'image_path': names[0], 'bbox_x': 4, 'bbox_y': 4, 'bbox_w': 40, 'bbox_h': 40, 'relation_name': 'above'}
+    captions = 'a ring above a box', 'a box above a ring'
+    aro |= dict(zip(('true_caption', 'false_caption'), captions, strict=True))
+    (tmp_path / 'aro.json').write_text(json.dumps([aro, aro | {'image_path': names[1]}]))
+    pictures = [{'bytes': (root / 'dev' / name).read_bytes(), 'path': None} for name in names]
+    row = {'caption': captions[0], 'negative_caption': captions[1], 'type': 'Swap', 'subtype': 'Object'}
+    row |= {'image': pictures[0], 'negative_image': pictures[2]}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row, row | {'type': 'Replace'}]), tmp_path / 'test.parquet')
+    files = [str(tmp_path / name) for name in ('aro.json', 'test.parquet')]
+    argv = ['choices', '--workdir', str(finished_clip), '--output', str(tmp_path / 'out'), *files]
+    assert cli.main([*argv, '--photos', str(root / 'dev')]) == 0
+    printed = capsys.readouterr().out
+    assert '4 of 4 choices' in printed
+    assert '| CLIP ViT-B/32 | 75.8 | 52.4 | 49.1 |' in printed  # published for BiVLC
+    first = [json.loads(line)['scores'] for line in (tmp_path / 'out' / 'choices.jsonl').read_text().splitlines()]
+    assert first[0] != first[2][:1]  # the same photo, cut and whole
+    # Without a folder only those in the file.
+    assert cli.main(argv) == 0
+    assert 'left out: 2 choices without all images; missing images: 2' in capsys.readouterr().out
+    again = [json.loads(line)['scores'] for line in (tmp_path / 'out' / 'choices.jsonl').read_text().splitlines()]
+    np.testing.assert_allclose(again[0], first[2], atol=1e-5)
 
 
 def encode(*argv):

@@ -14,6 +14,7 @@ from matplotlib.image import imread
 
 from jitm.commands import cli
 from jitm.data import scene_graphs, scenes
+from jitm.data.choices import Choice
 from jitm.data.masking import Masking
 from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
@@ -21,6 +22,7 @@ from jitm.data.text import Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation import explain
+from jitm.evaluation.choices import find_images, score
 from jitm.evaluation.discrimination import report as report_lib
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
@@ -122,6 +124,19 @@ def test_scores_equal_those_of_single_pairs(name, split, request):
     got = make_scorer(run, split).score(images, join(texts))
     want = [alone(run, split, *pair)['score'] for pair in zip(images, texts, strict=True)]
     assert np.std(want) > 1e-3
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['uniter', 'vse'])
+def test_choices_are_scored_with_any_model(name, split, request):
+    run, captions = request.getfixturevalue(name), ('a red ring', 'two red discs , a ring')
+    pairs = Choice('0', 'Winoground', 'x', (split.image_ids[3], split.image_ids[1]), captions, ((0, 0), (1, 1)))
+    taken, kept, missing = find_images([pairs], split, {}, None, 'x')
+    assert (taken.num_images, missing) == (2, [])
+    (got,) = score(make_scorer(run, taken), kept)
+    ids = list(map(run.vocabulary.encode, captions))
+    want = [[alone(run, split, image, text)['score'] for text in ids] for image in (3, 1)]
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
