@@ -527,13 +527,15 @@ def test_agrees_with_transformers(tmp_path, activation, end):
 RESNET = {'image_size': 64, 'layers': [1, 2, 1, 1], 'width': 8, 'head_width': 64, 'patch_size': None}
 
 
-@pytest.mark.parametrize('kind', ['vit', 'resnet'])
+@pytest.mark.parametrize('kind', ['vit', 'custom', 'resnet'])
 def test_agrees_with_open_clip(tmp_path, kind):
     model_lib = pytest.importorskip('open_clip.model')
     torch = pytest.importorskip('torch')
     changes = {'vision_cfg': RESNET} if kind == 'resnet' else {'quick_gelu': False}
     config = open_clip_config(**changes)
-    model = spread(model_lib.CLIP(**config['model_cfg']))
+    kind_of_model = model_lib.CustomTextCLIP if kind == 'custom' else model_lib.CLIP
+    model = spread(kind_of_model(**config['model_cfg']))
+    config['model_cfg'] |= {'custom_text': True} if kind == 'custom' else {}
     tensors = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
     folder = write(tmp_path, tensors, config, 'open_clip')
     example = Example.make(config['model_cfg']['vision_cfg']['image_size'], V, LENGTH)

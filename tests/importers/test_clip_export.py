@@ -86,6 +86,7 @@ def test_hidden_sizes_that_are_no_multiple_survive(vit):
         ('clip', {'name': 'scan.SCAN'}, None, "the run has the model 'scan.SCAN', which is not CLIP"),
         ('clip', {}, Vocabulary(('<pad>', '<start>', '<end>', '<unk>')), 'the run reads no byte pairs'),
         ('clip_transformers', {'image': {'name': 'clip_resnet.ModifiedResNet'}}, None, 'convert it --to clip'),
+        ('clip', {'text': {'activation': 'gelu_tanh'}}, None, "the activation 'gelu_tanh'; CLIP has gelu, quick_gelu"),
         ('clip', {'text': {'activation': 'quick_gelu'}}, None, 'convert it --to clip_transformers'),
     ],
 )
