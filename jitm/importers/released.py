@@ -21,8 +21,8 @@ class ReleasedModel(NamedTuple):
       vocabulary: The vocabulary of its texts.
       vocabulary_path: The path of the vocabulary.
       data: The known part of the identity of its training images, see `Split.identity`.
-      resizing: Keys of the config's `data` that state how photos become pixels, where the config may say otherwise.
       assumed: Keys of the model that nothing in the files states -> their values.
+      resizing: Keys of the config's `data` that state how photos become pixels, where the config may say otherwise.
     """
 
     model: dict[str, Any]
@@ -30,8 +30,8 @@ class ReleasedModel(NamedTuple):
     vocabulary: Tokenizer
     vocabulary_path: str
     data: dict[str, Any]
-    resizing: Mapping[str, Any] = {}
     assumed: Mapping[str, Any] = {}
+    resizing: Mapping[str, Any] = {}
 
 
 def shapes_of(model: Mapping[str, Any], vocab_size: int, images: Images) -> dict[str, chex.ArrayTree]:
