@@ -96,7 +96,7 @@ def train_step(
     epoch, key = state.step // steps_per_epoch, jax.random.fold_in(jax.random.key(seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
-    clean, rows = collectives.all_gather((batch.clean, batch.text_index))
+    clean, rows = collectives.all_gather((batch.clean, batch.text_index if labels else None))
     learned_from = {other for member in trained.values() for other in member.learn_from}
 
     # Choose the candidates of each trained model, and score those of its anchors, without gradient.
