@@ -77,15 +77,7 @@ def _hugging_face(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if content.get('model_type') != 'clip':
         raise UserError(f"{path} has the model_type '{content.get('model_type')}': give a model of the type 'clip'")
-    text, image = (
-        values_of(path, part_of(path, content, part), sizes)
-        for part, sizes in (('text', _TEXT_SIZES), ('vision', _IMAGE_SIZES))
-    )
-    for part in (text, image):
-        if part['hidden_act'] not in ACTIVATIONS:
-            raise UserError(f"{path} has the hidden_act '{part['hidden_act']}'; jitm has {', '.join(ACTIVATIONS)}")
-        if part['layer_norm_eps'] != EPSILON:
-            raise UserError(f'{path} has layer_norm_eps {part["layer_norm_eps"]}; jitm has {EPSILON} only')
+    text, image = towers_of(path, content, (_TEXT_SIZES, _IMAGE_SIZES), ACTIVATIONS, title='CLIP')
     if text['eos_token_id'] not in (_LEGACY_END, text['vocab_size'] - 1):
         raise UserError(
             f'{path} has eos_token_id {text["eos_token_id"]}, but the tokenizer of CLIP ends texts with '
@@ -103,6 +95,38 @@ def _hugging_face(path: Path) -> dict[str, Any]:
         {'max_length': text['max_position_embeddings'], **text_tower},
         values_of(path, content, {'projection_dim': 512})['projection_dim'],
     )
+
+
+def towers_of(
+    path: Path,
+    content: Mapping[str, Any],
+    sizes: tuple[Mapping[str, Any], Mapping[str, Any]],
+    activations: Collection[str],
+    *,
+    title: str,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the sizes of the text tower and of the image tower of a config.json.
+
+    Args:
+      path: The path of the file, for messages.
+      content: Its content.
+      sizes: The keys of both towers, and the values of those that the file may lack.
+      activations: The names of the activations that jitm has.
+      title: The name of the model, for messages.
+
+    Raises:
+      UserError: If a key is missing or of a wrong type, or a tower has another activation or epsilon than the model.
+    """
+    text, image = (
+        values_of(path, part_of(path, content, part), known)
+        for part, known in zip(('text', 'vision'), sizes, strict=True)
+    )
+    for part, known in zip((text, image), sizes, strict=True):
+        if part['hidden_act'] not in activations:
+            raise UserError(f"{path} has the hidden_act '{part['hidden_act']}'; jitm has {', '.join(activations)}")
+        if part['layer_norm_eps'] != (epsilon := known['layer_norm_eps']):
+            raise UserError(f'{path} has layer_norm_eps {part["layer_norm_eps"]}; {title} has {epsilon}')
+    return text, image
 
 
 def part_of(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:

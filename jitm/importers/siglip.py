@@ -13,9 +13,8 @@ from jitm.importers.clip_config import (
     HUGGING_FACE_TOWER,
     check_pixels,
     normalization,
-    part_of,
     read_json,
-    values_of,
+    towers_of,
 )
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.tensors import KeyMap, convert, open_tensors
@@ -110,15 +109,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if (kind := content.get('model_type')) != 'siglip':
         naflex = ', which is a NaFlex model of several resolutions' if kind == 'siglip2' else ''
         raise UserError(f"{path} has the model_type '{kind}'{naflex}: give a model of the type 'siglip'")
-    text, image = (
-        values_of(path, part_of(path, content, part), sizes)
-        for part, sizes in (('text', _TEXT_SIZES), ('vision', _IMAGE_SIZES))
-    )
-    for part in (text, image):
-        if part['hidden_act'] not in ACTIVATIONS:
-            raise UserError(f"{path} has the hidden_act '{part['hidden_act']}'; jitm has {', '.join(ACTIVATIONS)}")
-        if part['layer_norm_eps'] != EPSILON:
-            raise UserError(f'{path} has layer_norm_eps {part["layer_norm_eps"]}; SigLIP has {EPSILON}')
+    text, image = towers_of(path, content, (_TEXT_SIZES, _IMAGE_SIZES), ACTIVATIONS, title='SigLIP')
     if not image['vision_use_head']:
         raise UserError(f"{path} sets 'vision_use_head' to False: give a SigLIP with its head")
     size = image['image_size']
