@@ -17,6 +17,7 @@ The groups, by question (small: with --small):
     dbl_networks   MSS with the network of the paper
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
     batch_sizes    how losses depend on the batch at equal steps, without false negatives of the same image (small)
+    queues         past pairs as negatives, and smoothed labels, with softmax (small)
     photos         crops and fine-tuning of VSE++ on photos
     normalization  loss and normalization of VSE++ on photos, at two learning rates
     centre_crops   random crops evaluated on the centre crop, as published
@@ -259,6 +260,19 @@ GROUPS = {
         for size in (64, 128, 256)
         for loss in ('max', 'selhn', 'softmax')
     },
+    'queues': {  # 1,872 steps, as those of batch_sizes, at the temperature of the queue
+        f'mean_{name}_steps_b{size}': Experiment(
+            f'vse:mean,{loss}',
+            {'batch_size': size, 'epochs': size // 16, 'optimizer.decay_epochs': 6 * size // 128} | flags,
+        )
+        for size in (64, 128)
+        for name, loss, flags in (
+            ('softmax_t07', 'softmax', {'candidates.same_image': 'ignored', 'terms.ranking.temperature': 0.07}),
+            ('queue512', 'softmax_queue', {'candidates.length': 512}),
+            ('queue4096', 'softmax_queue', {}),
+        )
+    }
+    | {'mean_softmax_smoothed': Experiment('vse:mean,softmax', {'terms.ranking.label_smoothing': 0.1})},
     'photos': {  # docs/photos.md has the commands that encode crops once
         **{
             f'photo_{name}_{loss}': Experiment(

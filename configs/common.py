@@ -109,6 +109,7 @@ LOSS = {
     ),
     'softmax': dict(loss='ranking.softmax_contrastive', temperature=0.05, weight=0.5, reduction='mean'),  # InfoNCE
     'softmax_learned': dict(loss='ranking.softmax_contrastive', weight=0.5, reduction='mean'),  # CLIP
+    'softmax_queue': dict(loss='ranking.softmax_contrastive', temperature=0.07, weight=0.5, reduction='mean'),  # MoCo
     # SigLIP: of the two directions, which have the same sum, one
     'sigmoid': dict(loss='ranking.sigmoid_contrastive', reduction='mean', rankings=('i2t',)),
     'cmpm': dict(loss='ranking.projection_matching', temperature=0.1, reduction='mean'),
@@ -185,6 +186,12 @@ def perturb(config: ConfigDict) -> None:
     config.candidates = dict(source='perturbed', same_image=config.candidates.same_image, perturbations=kinds)
     config.scene_graphs.source = graphs
     config.augmentation.change_words = 0.0  # perturbed captions are not augmented
+
+
+def queue(config: ConfigDict) -> None:
+    """Ranks 4,096 pairs of past steps too, which an average of the target encodes (momentum of Li et al., 2021)."""
+    config.candidates = dict(source='queue', same_image='ignored', encoder='average', length=4096)
+    config.members = dict(config.members.to_dict(), average=dict(rule='ema', of='target', momentum=0.995))
 
 
 def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:

@@ -102,7 +102,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.candidates = dict(
         source='in_batch',  # or dict(source='perturbed', same_image=, perturbations=), with perturbed captions; or
         # dict(source='sampled'), one random negative per pair; or dict(source='shortlist', num_extra=, num_hard=), the
-        # hardest of many, scored twice
+        # hardest of many, scored twice; or dict(source='queue', same_image=, encoder=a member, length=), past pairs too
         same_image='negative',  # other captions of the same image, as published; or 'positive' (CMPM), 'ignored'
         num_negatives=ml_collections.config_dict.placeholder(int),  # other pairs of the batch that are negatives of a
         # query (Faghri et al. 2018, section 3.6: 2 to 127 of 128); None: all

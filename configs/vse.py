@@ -1,7 +1,8 @@
 """VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ with the losses of Li et al. (2023), SelHN among them.
 
 `mean` is VSE(FC) with the poolings of VSE++, `sum_max` the loss of VSE-infinity, `softmax` that of CLIP at a fixed
-temperature, `softmax_learned` at a learned one. None of the four is in the paper.
+temperature, `softmax_learned` at a learned one, `softmax_queue` over a queue of past pairs (MoCo). None of the five is
+in the paper.
 
 Example: --config vse:rvse,selhn,coco
 """
@@ -18,7 +19,7 @@ MODEL = {  # figure 2: the MLP beside the fully connected layer of the regions
     'mean': 'none',  # without GPO
 }
 # Tables 1 and 3; sum_max: max after a sum.
-LOSSES = ('selhn', 'max', 'sum', 'shn', 'sct', 'sum_max', 'softmax', 'softmax_learned')
+LOSSES = ('selhn', 'max', 'sum', 'shn', 'sct', 'sum_max', 'softmax', 'softmax_learned', 'softmax_queue')
 
 
 @common.preset(MODEL, LOSSES, common.DATA)
@@ -38,6 +39,8 @@ def get_config(model: str, loss: str, data: str) -> ConfigDict:
         common.sum_first(config, epochs=1)
     if loss == 'softmax_learned':
         config.model = dict(config.model.to_dict(), initial_temperature=0.07)
+    if loss == 'softmax_queue':
+        common.queue(config)
     config.optimizer.weight_decay = 0.01  # PyTorch's default
     common.set_schedule(config, epochs=20, learning_rate=5e-4, decay_epochs=20)  # the rate of the ablations is constant
     if model == 'rvsepp':

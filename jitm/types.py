@@ -5,6 +5,7 @@ Q queries, C candidates of a ranking, A anchors; N pairs of an image with a text
 of the vocabulary.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import chex
@@ -169,6 +170,7 @@ class Batch(struct.PyTreeNode):
       perturbed: Texts with B rows, a perturbed caption of each pair, padded as the texts; optional.
       is_perturbed: bool [B], whether it differs from the caption; False where there is nothing to perturb; optional.
       text_index: int32 [B], the row of each pair's text in its split.
+      queue: The pairs of past steps, see `jitm.training.queue`; empty without.
     """
 
     step: chex.Array
@@ -187,6 +189,7 @@ class Batch(struct.PyTreeNode):
     perturbed: Texts | None = None
     is_perturbed: chex.Array | None = None
     text_index: chex.Array | None = None
+    queue: Mapping[str, chex.ArrayTree] = struct.field(default_factory=dict)
 
 
 class Ranking(struct.PyTreeNode):

@@ -10,6 +10,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import chex
 import jax
 
 out, initial, devices, chosen, *processes = sys.argv[1:]
@@ -30,11 +31,14 @@ from jitm.data.splits import Split  # noqa: E402
 from jitm.data.text import Tokens, Vocabulary  # noqa: E402
 from jitm.losses import anchored, noisy, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
+from jitm.models.matcher import Matcher  # noqa: E402
 from jitm.training.labels import CoTeaching, Labels, MovingAverage, Stored  # noqa: E402
-from jitm.training.members import Frozen, Gradient, Member, init_members  # noqa: E402
+from jitm.training.members import EMA, Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
+from jitm.training.queue import Queue  # noqa: E402
 from jitm.training.sources import make_retrieval, make_sources  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402
+from jitm.types import Batch  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
 from tests.training.models import in_batch_source, predictions_source, shortlist_source  # noqa: E402
@@ -47,6 +51,7 @@ MODELS = {
     'ncr': 'vsepp',
     'crcl': 'vsepp',
     'perturbed': 'vsepp',
+    'queue': 'vsepp',
     'sigmoid': 'clip_vit',
     'sigmoid_in_chunks': 'clip_vit',
 }  # other cases are named after their model
@@ -64,6 +69,7 @@ CASES = [
     ('ncr', functools.partial(noisy.soft_margin, **HINGE), {}),  # labels from both models' scores of all devices
     ('crcl', functools.partial(noisy.active_complementary, temperature=0.1), {}),
     ('perturbed', functools.partial(ranking.sum_of_hinges, **HINGE), {}),  # captions of the parts of the batch
+    ('queue', functools.partial(ranking.softmax_contrastive, temperature=0.1), {}),  # of the pairs of all devices
     ('clip_resnet', ranking.softmax_contrastive, {}),  # pixels, batch normalization over them, a learned temperature
     *((name, ranking.sigmoid_contrastive, {}) for name in ('sigmoid', 'sigmoid_in_chunks')),
 ]
@@ -80,6 +86,15 @@ def make_stored(labels: Labels, names: list[str]) -> Stored:
     rng = np.random.default_rng(1)
     stored = jax.device_get(labels.init(names, 36))
     return {name: {key: (rng.random(36) < 0.7) * x for key, x in values.items()} for name, values in stored.items()}
+
+
+def make_queue(queue: Queue, model: Matcher, variables: chex.ArrayTree, batch: Batch) -> dict[str, chex.ArrayTree]:
+    """A queue of random vectors, of which some are of no pair."""
+    rng = np.random.default_rng(2)
+    empty = jax.device_get(queue.init(model, variables, batch))
+    rows = {key: rng.normal(size=empty[key].shape).astype(np.float32) / 4 for key in ('images', 'texts')}
+    image_index = rng.integers(-1, 12, queue.length).astype(np.int32)
+    return rows | {'image_index': image_index, 'text_index': np.where(image_index < 0, -1, 3 * image_index)}
 
 
 def make_pipeline(batch_size: int, augmentation: Augmentation, reads: tuple[str, ...]) -> Pipeline:
@@ -148,6 +163,11 @@ def main() -> None:
             sources = (make_retrieval({'source': name, 'same_image': 'ignored', 'perturbations': ('swap',)}),)
             made = PerturbedCaptions((lambda text: [f'w{text % 7} w{text % 5} w4'] * (text % 3),))
             pipeline = dataclasses.replace(pipeline, relevance=None, perturbed=made)
+        if name == 'queue':
+            keep = {'source': name, 'same_image': 'ignored', 'encoder': 'average', 'length': 24}
+            members |= {'average': Member(model, EMA(of='target', momentum=0.5))}
+            sources = (make_retrieval(keep),)
+            pipeline = dataclasses.replace(pipeline, relevance=None)
         parts = {'members': members, 'terms': terms, 'sources': sources, 'labels': labels}
         step = functools.partial(train_step, **parts, seed=0, steps_per_epoch=2, epochs=2)
         step = parallel.data_parallel(step, 'highest')
@@ -156,7 +176,9 @@ def main() -> None:
             states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)
             states = {key: member.replace(params=perturb(member.params)) for key, member in states.items()}
             states_of[name] = jax.device_get(states)
-        state = parallel.put_state(TrainState(np.int32(0), double(states_of[name]), stored))
+        queue = sources[-1].queue
+        queued = make_queue(queue, model, states_of[name]['average'].variables, pipeline.batch(0)) if queue else {}
+        state = parallel.put_state(TrainState(np.int32(0), double(states_of[name]), stored, double(queued)))
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
         state, metrics = step(state, parallel.put_batch(double(batch)))
         target = jax.device_get(state.members['target'])
@@ -165,6 +187,7 @@ def main() -> None:
             ('gradient', target.optimizer.trace),
             ('statistics', target.batch_stats),
             ('labels', jax.device_get(state.labels)),
+            ('queue', jax.device_get(state.queue)),
         ):
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                 results[f'{name}/{what}{jax.tree_util.keystr(path)}'] = leaf

@@ -114,7 +114,7 @@ def check_same(out, one_device, devices):
 def test_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
     models = {'vsepp', 'vsrn_f30k', 'saf', 'scan_t2i', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted', 'clip_resnet'}
-    models |= {'ncr', 'crcl', 'perturbed', *IN_CHUNKS}
+    models |= {'ncr', 'crcl', 'perturbed', 'queue', *IN_CHUNKS}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 3 * 13 + 72
     assert np.ptp(one_device["crcl/labels['target']['label']"]) > 0.1

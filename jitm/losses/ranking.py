@@ -17,7 +17,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.types import Bias, Margin, Mask, PerQuery, Scores, Temperature
+from jitm.types import Bias, Margin, Mask, PerQuery, Probability, Scores, Temperature
 
 MIN_PROBABILITY = 1e-10  # smaller probabilities are clipped to this, so that their logarithm is finite
 
@@ -175,17 +175,25 @@ def masked_mean(values: chex.Array, mask: chex.Array) -> chex.Array:
 
 
 def softmax_contrastive(
-    scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
+    *,
+    temperature: Temperature,
+    label_smoothing: Probability = 0.0,
 ) -> PerQuery:
     """InfoNCE (CLIP; SupCon, eq. 2): the mean over positives of -log softmax(s / temperature).
 
-    With several positives the minimum is the logarithm of their number, not 0.
+    With several positives the minimum is the logarithm of their number, not 0. Label smoothing moves this share of the
+    weight from the positives to all candidates alike (Szegedy et al., 2016, section 7).
 
-    Published (CLIP): mean, weight 0.5; the temperature is learned, from 0.07.
+    Published (CLIP): mean, weight 0.5; the temperature is learned, from 0.07, and labels are not smoothed.
     """
     negatives, valid = prepare(scores, positives, negatives)
     logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
-    return jnp.where(valid, -masked_mean(logs, positives), 0)
+    smoothed = (1 - label_smoothing) * masked_mean(logs, positives)
+    smoothed += label_smoothing * masked_mean(logs, positives | negatives)
+    return jnp.where(valid, -smoothed, 0)
 
 
 def sigmoid_contrastive(

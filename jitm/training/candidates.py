@@ -19,6 +19,7 @@ from jitm.errors import ArgumentError, UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.training.objective import RankingTerm, check_inputs
+from jitm.training.queue import Queue, Stored, encode
 from jitm.training.step import Models, Rankings, Source, TermLosses
 from jitm.types import Batch, Count, Index, Pairs, Ranking
 
@@ -138,10 +139,7 @@ def _rank_in_chunks(
 ) -> tuple[Rankings, TermLosses]:
     """Returns the ranking of each query's match and hardest negative, [B, 2], and the losses [B] of the terms."""
     del chosen, train
-    if not isinstance(matcher, DualEncoder):
-        raise UserError(
-            f"'candidates.source' 'in_chunks' needs a dual encoder, not {type(matcher).__name__}: take 'in_batch'"
-        )
+    _check_dual(matcher, 'in_chunks')
     count, device = len(batch.image_index), jax.lax.axis_index(parallel.AXIS)
     (all_images, all_texts), index = collectives.all_gather(((images, texts), batch.image_index))
     sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
@@ -166,6 +164,56 @@ def _rank_in_chunks(
         rankings[way] = Ranking.from_list(jnp.stack(extremes, axis=1), valid[:, None]).replace(**learned)
         losses |= {name: losses.get(name, 0) + values for name, values in of_terms.items()}
     return rankings, losses
+
+
+def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Source:
+    """Ranks the pairs of the global batch and of past steps, [B, B + K], all encoded by another member (MoCo).
+
+    The gradient flows through the query, not through the candidates, which `encoder` encodes in evaluation mode. A pair
+    that is in the queue since the epoch before is a positive, as it is in the batch. Until the queue is full, there are
+    fewer negatives.
+
+    Args:
+      same_image: See `in_batch`.
+      encoder: The member that encodes the candidates, such as one of the rule 'ema'.
+      length: K, the number of pairs of past steps.
+    """
+    rank = functools.partial(_rank_queued, same_image=same_image)
+    return Source(rank, functools.partial(_all_queued, encoder=encoder), queue=Queue(encoder, length))
+
+
+def _all_queued(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, encoder: str) -> Stored:
+    """Returns the pairs of the global batch, encoded by the member `encoder`, before those of the queue."""
+    del key
+    model, variables = models[encoder]
+    _check_dual(models[name][0], 'queue')
+    pairs = collectives.all_gather(encode(model, variables, batch))
+    return jax.tree.map(lambda *x: jnp.concatenate(x), pairs, batch.queue)
+
+
+def _rank_queued(
+    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: Stored, train: bool, *, same_image: str
+) -> tuple[Rankings, TermLosses]:
+    """Scores this device's queries with the pairs that `_all_queued` returned."""
+    del train
+    scores = {
+        'i2t': matcher.similarity(images, chosen['texts']),
+        't2i': matcher.similarity(chosen['images'], texts).T,
+    }
+    scores, *queries = collectives.gather_results((scores, batch.text_index, batch.image_index))
+    exists = chosen['image_index'] >= 0
+    masks = _masks(queries, (chosen['text_index'], chosen['image_index']), same_image)
+    positives, negatives = (mask & exists for mask in masks)
+    learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
+    return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
+
+
+def _check_dual(matcher: Matcher, source: str) -> None:
+    """Raises a UserError unless a matcher is a dual encoder, which a source needs."""
+    if not isinstance(matcher, DualEncoder):
+        raise UserError(
+            f"'candidates.source' '{source}' needs a dual encoder, not {type(matcher).__name__}: take 'in_batch'"
+        )
 
 
 def _masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[chex.Array, chex.Array]:

@@ -24,6 +24,7 @@ from jitm.training.labels import Labels
 from jitm.training.members import Frozen, Member, copy_members, init_members, make_members
 from jitm.training.objective import INPUTS, Term, ranking_terms
 from jitm.training.optimizer import frozen_modules
+from jitm.training.queue import Queue
 from jitm.training.sources import check_candidates, make_labels, make_objective
 from jitm.training.step import Source, TrainState, pair_hinges, terms_of, train_step
 from jitm.training.weights import check_initialize, load_weights
@@ -46,6 +47,7 @@ class Setup:
       schedule: The learning rate by step, compiled.
       pair_hinges: The function `(state, batch) -> (state, hinges of the pairs)`, compiled likewise, if labels split.
       labels: How the labels of pairs are learned; None for losses without.
+      queue: What is kept of past steps; None for nothing.
       weights: The values of each member that replace randomly initialized ones.
       warnings: The settings that are allowed but suspicious.
     """
@@ -59,6 +61,7 @@ class Setup:
     schedule: optax.Schedule
     pair_hinges: Callable | None
     labels: Labels | None
+    queue: Queue | None
     weights: Mapping[str, Mapping[str, Replacements]]
     warnings: tuple[str, ...]
 
@@ -84,8 +87,13 @@ class Setup:
         """Makes a randomly initialized state before the first step."""
         batch = self.pipeline.one_pair()
         trained = sorted(name for name, member in self.members.items() if member.trains)
+        members = self.init_members(batch.images, batch.texts)
         labels = self.labels.init(trained, self.data.train.num_texts) if self.labels else {}
-        return TrainState(jax.numpy.zeros((), jax.numpy.int32), self.init_members(batch.images, batch.texts), labels)
+        queue = {}
+        if self.queue:
+            encoder = self.queue.encoder
+            queue = self.queue.init(self.members[encoder].model, members[encoder].variables, batch)
+        return TrainState(jax.numpy.zeros((), jax.numpy.int32), members, labels, queue)
 
 
 def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool = False) -> Setup:
@@ -137,6 +145,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
             schedule=jax.jit(schedule),
             pair_hinges=parallel.data_parallel(hinges, config['precision']) if hasattr(labels, 'split') else None,
             labels=labels,
+            queue=next((source.queue for source in sources if source.queue), None),
             weights={},
             warnings=(*data.warnings, *unreached_terms(terms, config['epochs'])),
         )
@@ -264,7 +273,8 @@ def check_members(config: Mapping[str, Any], members: Mapping[str, Member], term
             raise UserError(
                 f"'members.{name}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
             )
-    read = {config['synthesis']['generator']}.union(*(member.learn_from for member in members.values()))
+    read = {config['synthesis']['generator'], config['candidates'].get('encoder')}
+    read = read.union(*(member.learn_from for member in members.values()))
     for name in (name for name, member in members.items() if isinstance(member.rule, Frozen) and name not in read):
         raise UserError(
             f"config key 'members.{name}' is set but unused: it does not train, no member learns from it and it "

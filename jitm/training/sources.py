@@ -95,10 +95,15 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
     for key in ('drop_regions', 'change_words') if retrieval.num_extra or retrieval.mismatched else added:
         if augmentation[key]:
             raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
-    # The perturbed captions.
-    for key in ('relevance', 'labels') if retrieval.perturbations else ():
+    # The perturbed captions, and the pairs of the queue.
+    for key in ('relevance', 'labels') if retrieval.perturbations or retrieval.queue else ():
         if config[key]['source']:
-            raise UserError(f"config key '{key}.source' must be '': perturbed captions of {source} have no {key}")
+            raise UserError(f"config key '{key}.source' must be '': further candidates of {source} have no {key}")
+    if retrieval.queue and (encoder := retrieval.queue.encoder) not in config['members']:
+        raise UserError(
+            f"config key 'candidates.encoder' is '{encoder}', which is not a member"
+            f'{did_you_mean(encoder, config["members"])}'
+        )
     if {*retrieval.perturbations} - {SWAP} and not config['scene_graphs']['source']:
         raise UserError(
             f"config key 'scene_graphs.source' is '', but {source} perturbs captions by their scene graphs: set it, "
@@ -119,7 +124,7 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
                 f"config key 'members.{name}.learn_from' needs 'candidates.source' 'in_batch' or 'sampled': models "
                 f'with {source} keep the scores of different candidates'
             )
-    if retrieval.choose is None:
+    if retrieval.choose is None or retrieval.queue:
         return
     if retrieval.num_extra > num_texts:
         raise UserError(

@@ -14,6 +14,8 @@ from jitm.training import diagnostics
 from jitm.training.labels import Labels, Stored, labelled
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import DIRECTIONS, RankingTerm, Term, objective
+from jitm.training.queue import Queue
+from jitm.training.queue import Stored as Queued
 from jitm.types import Batch, Ranking
 
 Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
@@ -35,6 +37,7 @@ class Source(NamedTuple):
       mismatched: Whether the batch has `Batch.mismatched`.
       perturbations: The kinds of the captions in `Batch.perturbed`, see `jitm.data.perturbations.perturber`.
       by_term: Whether `rank` computes the losses of the ranking terms itself, which it takes as `terms`.
+      queue: What is kept of the first rows that `choose` returns, for the next step; None for nothing.
     """
 
     rank: Callable[..., tuple[Rankings, TermLosses]]
@@ -43,6 +46,7 @@ class Source(NamedTuple):
     mismatched: bool = False
     perturbations: tuple[str, ...] = ()
     by_term: bool = False
+    queue: Queue | None = None
 
 
 class TrainState(struct.PyTreeNode):
@@ -52,11 +56,13 @@ class TrainState(struct.PyTreeNode):
       step: int32 [], the number of steps done.
       members: The state of each member by name.
       labels: What `Labels` store for each training pair; empty without.
+      queue: The pairs of past steps; empty without.
     """
 
     step: chex.Array
     members: dict[str, MemberState]
     labels: Stored = struct.field(default_factory=dict)
+    queue: Queued = struct.field(default_factory=dict)
 
 
 def train_step(
@@ -93,6 +99,7 @@ def train_step(
     Raises:
       UserError: While it is traced, if the members, terms and sources do not fit together.
     """
+    batch = batch.replace(queue=state.queue)
     epoch, key = state.step // steps_per_epoch, jax.random.fold_in(jax.random.key(seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
@@ -165,7 +172,9 @@ def train_step(
     # A state that was not updated no longer stands at the batch's step, so it stays unchanged from then on.
     proceed = finite & (batch.step == state.step)
     stored = labels.after_batch(state.labels, rows, believed, rankings) if labels else {}
-    new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, stored)
+    queued = [found for source, found in zip(sources, next(iter(chosen.values())), strict=True) if source.queue]
+    queue = jax.tree.map(lambda old, new: new[: len(old)], state.queue, *queued)
+    new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, stored, queue)
     return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state), metrics | {'finite': finite}
 
 

@@ -75,7 +75,7 @@ def test_settings_initialize_from_runs_of_settings():
             'vse:fc,selhm,f30k',
             "the preset 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; take at most one word of "
             'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax | '
-            'softmax_learned; f30k | coco | f8k | scenes',
+            'softmax_learned | softmax_queue; f30k | coco | f8k | scenes',
         ),
         ('vsrn:zzz', "the unknown word 'zzz'; take at most one word of each table: f30k | coco | f8k"),
         ('vse:fc,', "the unknown word ''"),

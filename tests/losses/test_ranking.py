@@ -66,9 +66,11 @@ def projection_matching(own, others, temperature):
     return sum(p * math.log(1e-8 + p / (q + 1e-8)) for p, q in zip(predicted, truth, strict=True))
 
 
-def softmax_contrastive(own, others, temperature):
+def softmax_contrastive(own, others, temperature, label_smoothing=0.0):
     total = sum(math.exp(score / temperature) for score in own + others)
-    return sum(-math.log(math.exp(score / temperature) / total) for score in own) / len(own)
+    losses = [-math.log(math.exp(score / temperature) / total) for score in own + others]
+    smooth = label_smoothing * sum(losses) / len(losses)
+    return (1 - label_smoothing) * sum(losses[: len(own)]) / len(own) + smooth
 
 
 def sigmoid_contrastive(own, others, temperature, bias):
@@ -104,6 +106,9 @@ CASES = {
     'adaptive_margin': Case(ranking.adaptive_margin, {'margins': MARGINS}, adaptive_margin),
     'projection_matching': Case(ranking.projection_matching, {'temperature': 0.3}, projection_matching),
     'softmax_contrastive': Case(ranking.softmax_contrastive, {'temperature': 0.3}, softmax_contrastive),
+    'smoothed_softmax': Case(
+        ranking.softmax_contrastive, {'temperature': 0.3, 'label_smoothing': 0.1}, softmax_contrastive
+    ),
     'sigmoid_contrastive': Case(ranking.sigmoid_contrastive, {'temperature': 0.3, 'bias': -1.5}, sigmoid_contrastive),
     'matching_cross_entropy': Case(
         lambda scores, *masks: ranking.matching_cross_entropy(jax.nn.sigmoid(scores), *masks), {}, matching_of_logits

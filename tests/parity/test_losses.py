@@ -80,8 +80,8 @@ def uniform_over_positives(s):
     return torch.cat([torch.full_like(s.own, 1 / len(s.own)), torch.zeros_like(s.others)])
 
 
-def softmax_contrastive(s, temperature):
-    return F.cross_entropy(s.all / temperature, uniform_over_positives(s))
+def softmax_contrastive(s, temperature, label_smoothing=0.0):
+    return F.cross_entropy(s.all / temperature, uniform_over_positives(s), label_smoothing=label_smoothing)
 
 
 def sigmoid_contrastive(s, temperature, bias):
@@ -261,7 +261,7 @@ OF_QUERIES = {
     'SCT': (selective_contrastive, {'margin': 0.2}),
     'UNITER, TAGS': (mean_of_hinges, {'margin': 0.2}),
     'ITM': (matching_cross_entropy, {}),
-    'InfoNCE': (softmax_contrastive, {'temperature': 0.07}),
+    'InfoNCE': (softmax_contrastive, {'temperature': 0.07}, {'temperature': 0.07, 'label_smoothing': 0.1}),
     'sigmoid': (sigmoid_contrastive, {'temperature': 0.1, 'bias': -10.0}),
     'CMPM': (projection_matching, {'temperature': 0.1}),
     'MPL': (polynomial, {'margin': 0.2}),

@@ -381,9 +381,9 @@ def test_perturbed_captions_are_further_negatives_of_images():
         ({'augmentation': {'num_views': 2}}, r"'augmentation.num_views' must be 1: .* 'perturbed' has each pair once"),
         (
             {'relevance': {'source': 'cider.from_captions'}},
-            r"'relevance.source' must be '': perturbed captions",
+            r"'relevance.source' must be '': further candidates",
         ),
-        ({'labels': {'source': 'MovingAverage'}}, r"'labels.source' must be '': perturbed captions .* have no labels"),
+        ({'labels': {'source': 'MovingAverage'}}, r"'labels.source' must be '': further candidates .* have no labels"),
     ],
 )
 def test_perturbed_captions_fit_the_other_sections(changes, message):

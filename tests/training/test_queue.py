@@ -1,0 +1,130 @@
+"""The queue of past pairs: what it holds and the loss on it by loops, and runs that resume exactly."""
+
+import contextlib
+import itertools
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from jitm.errors import InterruptedRun, UserError
+from jitm.runs.interrupt import StopRequest
+from jitm.training import loop
+from jitm.training.members import EMA, Gradient, Member, init_members
+from jitm.training.objective import make_terms
+from jitm.training.queue import Queue, encode
+from jitm.training.sources import check_candidates, make_retrieval
+from jitm.training.step import TrainState
+from tests.configs.settings import load
+from tests.models.test_matchers import MATCHERS
+from tests.test_train import assert_same_run
+from tests.training.models import compile_step, small_vse
+from tests.training.test_members import pipeline  # noqa: F401
+
+LENGTH, TEMPERATURE = 20, 0.1
+QUEUE = {'source': 'queue', 'same_image': 'ignored', 'encoder': 'average', 'length': LENGTH}
+TERM = {'loss': 'ranking.softmax_contrastive', 'temperature': TEMPERATURE, 'reduction': 'sum'}
+TERM |= {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
+AVERAGE = {'rule': 'ema', 'of': 'target', 'momentum': 0.9}
+
+
+def start(pipeline, same_image):  # noqa: F811
+    """The compiled step of a target with its average, and the state before it."""
+    model = small_vse(len(pipeline.vocabulary))
+    members = {
+        'target': Member(model, Gradient(), optax.sgd(1.0)),
+        'average': Member(model, EMA(of='target', momentum=0.5)),
+    }
+    source, batch = make_retrieval(QUEUE | {'same_image': same_image}), pipeline.batch(0)
+    parts = {'members': members, 'terms': make_terms({'ranking': TERM}), 'sources': (source,)}
+    states = init_members(members, 0, batch.images, batch.texts)
+    queue = Queue('average', LENGTH).init(model, states['average'].variables, batch)
+    return compile_step(**parts, seed=0, steps_per_epoch=5, epochs=2), TrainState(np.int32(0), states, queue=queue)
+
+
+def loss_by_loop(queries, keys, index, same_image):
+    """The softmax of each query over the keys, which start with those of its batch; a key without a pair has row -1."""
+    total, images, texts = 0.0, index['image_index'], index['text_index']
+    for query, vector in enumerate(np.asarray(queries, np.float64)):
+        power = {key: np.exp(vector @ np.asarray(keys[key], np.float64) / TEMPERATURE) for key in range(len(keys))}
+        real = [key for key in power if images[key] >= 0]
+        if same_image == 'positive':
+            own = [key for key in real if images[key] == images[query]]
+        else:
+            own = [key for key in real if texts[key] == texts[query]]
+        other = [key for key in real if key not in own]
+        if same_image == 'ignored':
+            other = [key for key in other if images[key] != images[query]]
+        sum_of_all = sum(power[key] for key in own + other)
+        total -= sum(np.log(power[key] / sum_of_all) for key in own) / len(own)
+    return total
+
+
+@pytest.mark.parametrize('same_image', ['negative', 'positive', 'ignored'])
+def test_queue_and_loss_by_a_loop(pipeline, same_image):  # noqa: F811
+    step, state = start(pipeline, same_image)
+    model = small_vse(len(pipeline.vocabulary))
+    held = jax.device_get(state.queue)
+    assert (held['image_index'] == -1).all()
+    repeated = 0
+    for n in range(4):
+        batch = pipeline.batch(n if n < 3 else 1).replace(step=np.int32(n))  # the last pairs are in the queue
+        average, target = (encode(model, state.members[name].variables, batch) for name in ('average', 'target'))
+        candidates = {key: np.concatenate([average[key], held[key]]) for key in held}
+        repeated += len(set(batch.text_index) & set(held['text_index']))
+        state, metrics = step(state, batch)
+        want = sum(
+            loss_by_loop(target[queries], candidates[keys], candidates, same_image)
+            for queries, keys in (('images', 'texts'), ('texts', 'images'))
+        )
+        np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-4)
+        held = {key: values[:LENGTH] for key, values in candidates.items()}
+        for key, values in jax.device_get(state.queue).items():
+            np.testing.assert_allclose(values, held[key], rtol=1e-5, atol=1e-6)
+    assert repeated == 8
+    assert (held['image_index'] >= 0).all()
+
+
+@pytest.fixture
+def queue_config(tiny_config):
+    return tiny_config | {
+        'candidates': QUEUE,
+        'terms': {'ranking': TERM},
+        'members': tiny_config['members'] | {'average': AVERAGE},
+    }
+
+
+def test_runs_resume_exactly(queue_config, tmp_path, monkeypatch):
+    loop.train_and_evaluate(queue_config, tmp_path / 'whole')
+    read = itertools.count(1)
+    monkeypatch.setattr(StopRequest, 'requested', property(lambda _: next(read) == 7, lambda *_: None), raising=False)
+    with contextlib.suppress(InterruptedRun):
+        loop.train_and_evaluate(queue_config, tmp_path / 'run')
+    assert len((tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()) < 30
+    loop.train_and_evaluate(queue_config, tmp_path / 'run')
+    assert_same_run(tmp_path / 'run', tmp_path / 'whole')
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'candidates': {'encoder': 'averge'}}, r"'candidates.encoder' is 'averge', .* did you mean 'average'"),
+        ({'labels': {'source': 'MovingAverage'}}, r"'labels.source' must be '': further candidates of"),
+        ({'augmentation': {'num_views': 2}}, r"'augmentation.num_views' must be 1: .* 'queue' has each pair once"),
+        ({'members': {'target': {'learn_from': ('average',)}}}, r"'members.target.learn_from' needs"),
+    ],
+)
+def test_the_queue_fits_the_other_sections(changes, message):
+    config = load('vse:mean,softmax_queue,f8k')
+    check_candidates(config, 100)
+    for section, keys in changes.items():
+        config[section] |= keys
+    with pytest.raises(UserError, match=message):
+        check_candidates(config, 100)
+
+
+def test_the_queue_is_of_dual_encoders():
+    source = make_retrieval(QUEUE)
+    with pytest.raises(UserError, match="'queue' needs a dual encoder, not SGRAF: take 'in_batch'"):
+        source.choose({name: (MATCHERS['saf'], {}) for name in ('target', 'average')}, 'target', None, None)
