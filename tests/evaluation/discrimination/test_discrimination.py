@@ -42,7 +42,7 @@ from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Batch, Texts
-from tests.models.test_matchers import DIM, make_vse, perturb
+from tests.models.test_matchers import DIM, MATCHERS, make_vse, perturb
 from tests.models.test_uniter import uniter_config  # noqa: F401
 
 CAPTIONS = ('a red ring', 'a disc', 'two red discs , a ring', 'a blue box', 'a ring', 'a red box')
@@ -68,6 +68,10 @@ def make_run(split, model, vocabulary):
     return Run('a_run', 7, 'target', model, variables, vocabulary, CONFIG, split.regions.shape[2], 'hash')
 
 
+def gru(vocabulary):
+    return GRUEncoder(len(vocabulary), DIM, word_dim=5, bidirectional=False, dropout=0.0)
+
+
 @pytest.fixture(scope='module')
 def uniter(split):
     vocabulary = Vocabulary.build(split.captions, min_count=1).with_mask()
@@ -78,8 +82,13 @@ def uniter(split):
 @pytest.fixture(scope='module')
 def vse(split):
     vocabulary = Vocabulary.build(split.captions, min_count=1)
-    encoder = GRUEncoder(len(vocabulary), DIM, word_dim=5, bidirectional=False, dropout=0.0)
-    return make_run(split, make_vse().clone(text=encoder), vocabulary)
+    return make_run(split, make_vse().clone(text=gru(vocabulary)), vocabulary)
+
+
+@pytest.fixture(scope='module')
+def scan(split):
+    vocabulary = Vocabulary.build(split.captions, min_count=1)
+    return make_run(split, MATCHERS['scan_t2i'].clone(text=gru(vocabulary)), vocabulary)
 
 
 def make_scorer(run, split):
@@ -128,7 +137,7 @@ def test_scores_equal_those_of_single_pairs(name, split, request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['uniter', 'vse'])
+@pytest.mark.parametrize('name', ['uniter', 'vse', 'scan'])
 def test_choices_are_scored_with_any_model(name, split, request):
     run, captions = request.getfixturevalue(name), ('a red ring', 'two red discs , a ring')
     pairs = Choice('0', 'Winoground', 'x', (split.image_ids[3], split.image_ids[1]), captions, ((0, 0), (1, 1)))
