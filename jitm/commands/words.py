@@ -4,12 +4,13 @@
     jitm words --workdir runs/tags --split test --perturbations generated --show 5
 
 Reads models with the word-level heads of TAGS-DC (Fan et al. 2022). Prints tables and writes words.json.
+With --save_perturbed any model can train with these captions, see config key candidates.perturbations.
 """
 
 import functools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from jitm.runs.run import Run, describe_runs, load_run, read_split
 from jitm.synthesis.trained import TrainedGenerator, load_generator
 
 REQUIRED = ('workdir', 'perturbations')
+PERTURBED = 'perturbed.jsonl'
 FLAGS = {
     **shared.common('workdir'),
     'perturbations': shared.words(f'Some of {", ".join(KINDS)}.'),
@@ -45,6 +47,7 @@ FLAGS = {
     'min_count': shared.count('Occurrences in the split of a noun to exchange.', MIN_COUNT),
     'concreteness': shared.text('A list of words with scores, to exchange concrete nouns only.', ''),
     'scene_graphs': shared.text('JSON of the scene graphs; parsed by rules if not given.', ''),
+    'save_perturbed': shared.switch('Write the perturbed captions to perturbed.jsonl, to train with them.'),
     'perplexity': shared.switch('Also compute pseudo-perplexities with the head mlm.'),
     'show': shared.count('Show the words of this many captions of each kind.'),
     **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
@@ -124,12 +127,25 @@ def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], f
     print('\n'.join(explanations.lines(pair, sys.stdout.isatty()) for pair in examples))
 
 
+def _write_perturbed(
+    split: Split, texts: np.ndarray, sets: Mapping[str, Sequence[Sequence[str]]], folder: OutputFolder
+) -> None:
+    """Writes the perturbed captions of all sets as `read_perturbed` reads them."""
+    with folder.replacing(PERTURBED) as file:
+        for text in texts:
+            others = [other for captions in sets.values() for other in captions[text]]
+            line = {'caption': split.captions[text], 'perturbed': others}
+            file.write((json.dumps(line, ensure_ascii=False) + '\n').encode())
+
+
 def main(values: flags.FlagValues) -> None:
     """Prints the tables and writes the report."""
     parallel.use_all_cores()
     _check(values)
     folder = shared.evaluation_folder(values, values.workdir)
-    folder.check(['words.json', *(['words.html'] if values.show else [])])
+    written = ['words.json']
+    written += [name for name, given in (('words.html', values.show), (PERTURBED, values.save_perturbed)) if given]
+    folder.check(written)
     run, generator = _load_run(values), _load_generator(values)
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
@@ -156,4 +172,6 @@ def main(values: flags.FlagValues) -> None:
     print(f'{split.name}: {count} of {split.num_texts} captions; ties {report["protocol"]["ties"]}')
     print(f'{run.workdir}, step {run.step}, {run.member}')
     print(table(report))
-    print(f'written to {folder.path / "words.json"}' + (' and words.html' if values.show else ''))
+    if values.save_perturbed:
+        _write_perturbed(split, texts, sets, folder)
+    print(f'written to {folder.path}: {", ".join(written)}')

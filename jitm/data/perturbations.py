@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from jitm.data.scene_graphs import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean, require
-from jitm.files import open_file
+from jitm.files import open_file, parse_json
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
 MIN_COUNT = 200  # occurrences of a noun in the captions, as published
@@ -89,6 +89,47 @@ def read_concreteness(path: str) -> dict[str, float]:
         raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a list of words') from error
     except ValueError:
         raise UserError(f'{path} has a line that is not a word and its score: give another list') from None
+
+
+def is_file(kind: str) -> bool:
+    """Whether a kind of perturbation is a file, see `read_perturbed`."""
+    return kind.endswith('.jsonl')
+
+
+def reads_graphs(kinds: Iterable[str]) -> bool:
+    """Whether some kinds of perturbations read the scene graphs of the captions."""
+    return any(kind != SWAP and not is_file(kind) for kind in kinds)
+
+
+def read_perturbed(path: str, split: Split) -> dict[str, tuple[str, ...]]:
+    """Reads perturbed captions, such as `jitm words --save_perturbed` writes.
+
+    Args:
+      path: A JSONL file of `{"caption": "a red ring", "perturbed": ["a red box", ...]}`.
+      split: The captions.
+
+    Returns:
+      Caption -> its perturbed captions.
+
+    Raises:
+      UserError: If the file cannot be read, a line has another format, or no caption of the split is in it.
+    """
+    perturbed, rows = collections.defaultdict(tuple), 0
+    try:
+        with open_file(path, 'r', encoding='utf-8') as file:
+            for line in file:
+                rows += 1
+                row = parse_json(line)
+                perturbed[row['caption']] += tuple(map(str.strip, row['perturbed']))
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of perturbed captions') from None
+    except (ValueError, TypeError, LookupError):
+        raise UserError(
+            f'{path}, line {rows} is not {{"caption": text, "perturbed": list of texts}}: correct it'
+        ) from None
+    if perturbed.keys().isdisjoint(split.captions):
+        raise UserError(f'{path} has none of the captions of {split.name}: give the file of this split')
+    return dict(perturbed)
 
 
 def _head(caption: str, span: Span) -> tuple[int, str]:
@@ -206,15 +247,17 @@ def perturber(
     Args:
       split: Images and captions.
       graphs: T scene graphs of the captions, which 'swap' does not read.
-      kind: 'noun', 'number' (VSE-C's numeral), 'relation' (prepositions and swapped objects), or 'swap', the swapped
-        attributes and relations that `scenes` contains.
+      kind: 'noun', 'number' (VSE-C's numeral), 'relation' (prepositions and swapped objects), 'swap', the swapped
+        attributes and relations that `scenes` contains, or a file, see `read_perturbed`.
       min_count: Rarer nouns in the captions are neither replaced nor used as replacements.
       concreteness: A file of words with scores, see `read_concreteness`; only nouns above 0.6 are used. '' for all.
 
     Raises:
       UserError: if the kind is unknown, or the split lacks what it needs: two nouns, or swaps.
     """
-    if kind not in (SWAP, *KINDS):
+    if is_file(kind):
+        written = read_perturbed(kind, split)
+    elif kind not in (SWAP, *KINDS):
         raise UserError(f"there is no perturbation '{kind}'{did_you_mean(kind, KINDS)}")
     if kind == SWAP:
         of_kind = swaps(split).values()
@@ -223,9 +266,11 @@ def perturber(
     texts, starts = split.texts_of_image
 
     def perturb_text(text: int) -> list[str]:
-        image, caption, graph = split.image_of_text[text], split.captions[text], graphs[text]
+        image, caption, graph = split.image_of_text[text], split.captions[text], graphs[text] if graphs else None
         captions = [split.captions[t] for t in texts[starts[image] : starts[image + 1]]]
-        if kind == 'noun':
+        if is_file(kind):
+            changed = written.get(caption, ())
+        elif kind == 'noun':
             changed = replace_nouns(caption, graph, captions, nouns)
         elif kind == 'number':
             changed = change_numbers(caption, graph)
@@ -242,16 +287,16 @@ class PerturbedCaptions:
 
     Attributes:
       kinds: The perturbation of a caption by each kind.
-      graphs: The scene graphs of its captions; None if no kind reads them.
+      read: What the kinds read besides the captions, as JSON: the scene graphs and files.
     """
 
     kinds: Sequence[Perturb]
-    graphs: Sequence[CaptionGraph] | None = None
+    read: Any = None
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the scene graphs, as hex."""
-        return hashlib.sha256(json.dumps(self.graphs).encode()).hexdigest()
+        """SHA-256 of what the kinds read, as hex."""
+        return hashlib.sha256(json.dumps(self.read).encode()).hexdigest()
 
     def sample(self, text: int, rng: np.random.Generator) -> str | None:
         """Samples a perturbed caption of the caption in a row of the split; None if no kind changes it."""

@@ -14,7 +14,7 @@ from jitm.data import noise
 from jitm.data.augmentation import Augmentation
 from jitm.data.load import change_train, load_relevance, load_scene_graphs, load_split, load_whole
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
-from jitm.data.perturbations import SWAP, PerturbedCaptions, perturber
+from jitm.data.perturbations import PerturbedCaptions, is_file, perturber, read_perturbed, reads_graphs
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.splits import Split
@@ -186,8 +186,9 @@ def load_perturbed(config: Mapping[str, Any], split: Split, kinds: Sequence[str]
     """Prepares the perturbed captions of a training split, of some kinds; None without kinds."""
     if not kinds:
         return None
-    graphs = load_scene_graphs(config['scene_graphs'], split) if {*kinds} - {SWAP} else None
-    return PerturbedCaptions(tuple(perturber(split, graphs, kind) for kind in kinds), graphs)
+    graphs = load_scene_graphs(config['scene_graphs'], split) if reads_graphs(kinds) else None
+    files = [read_perturbed(kind, split) for kind in kinds if is_file(kind)]
+    return PerturbedCaptions(tuple(perturber(split, graphs, kind) for kind in kinds), [graphs, files])
 
 
 def read_fields(models: Iterable[Matcher], augmentation: Augmentation) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from jitm import names
 from jitm.config import bind, choose
 from jitm.data.load import source_of
 from jitm.data.masking import Masking
-from jitm.data.perturbations import SWAP
+from jitm.data.perturbations import reads_graphs
 from jitm.errors import UserError, did_you_mean
 from jitm.hints import check_keys
 from jitm.synthesis.generator import Synthesis
@@ -104,7 +104,7 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
             f"config key 'candidates.encoder' is '{encoder}', which is not a member"
             f'{did_you_mean(encoder, config["members"])}'
         )
-    if {*retrieval.perturbations} - {SWAP} and not config['scene_graphs']['source']:
+    if reads_graphs(retrieval.perturbations) and not config['scene_graphs']['source']:
         raise UserError(
             f"config key 'scene_graphs.source' is '', but {source} perturbs captions by their scene graphs: set it, "
             "such as to 'scene_graphs.rules'"
@@ -185,7 +185,7 @@ def check_used(config: Mapping[str, Any], terms: Mapping[str, Term]) -> None:
         'synthesis.generator': (reads_generated or GENERATED in inputs, 'a term of these captions'),
         'masking.num_views': (generator or reads_generated or MASKED in predictions, 'a term of masked words'),
         'scene_graphs.source': (
-            config['masking']['num_views'] or {*config['candidates'].get('perturbations', ())} - {SWAP},
+            config['masking']['num_views'] or reads_graphs(config['candidates'].get('perturbations', ())),
             'masked captions (masking.num_views)',
         ),
     }

@@ -1,10 +1,14 @@
 """Perturbations by hand, and of the captions of `scenes`."""
 
+import dataclasses
+import json
+import re
+
 import numpy as np
 import pytest
 
 from jitm.data import perturbations, scenes
-from jitm.data.perturbations import perturb
+from jitm.data.perturbations import perturb, perturber
 from jitm.data.scene_graphs import CaptionGraph, parse
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -120,3 +124,33 @@ def test_user_errors():
         perturb(split, graphs, 'nuon', seed=0)
     with pytest.raises(UserError, match='made has 1 nouns that occur 1 times; lower min_count'):
         perturb(split, graphs, 'noun', seed=0, min_count=1)
+
+
+def test_a_file_of_perturbed_captions(tmp_path):
+    split = make_split('a red ring', 'a ring', 'a disc', images=3)
+    path = tmp_path / 'perturbed.jsonl'
+    lines = {'caption': 'a red ring', 'perturbed': ['a blue ring', 'a ring ']}, {'caption': 'x', 'perturbed': ['y']}
+    path.write_text('\n'.join(map(json.dumps, (*lines, {'caption': 'a red ring', 'perturbed': ['a red disc']}))))
+    kind = perturber(split, None, str(path))
+    assert [kind(text) for text in range(3)] == [['a blue ring', 'a ring', 'a red disc'], [], []]
+    # No caption of the image is a perturbed one.
+    same_image = dataclasses.replace(split, image_of_text=np.zeros(3, np.int32))
+    assert perturber(same_image, None, str(path))(0) == ['a blue ring', 'a red disc']
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (None, 'cannot be read (No such file or directory): give the path of perturbed captions'),
+        ('{"caption": "a red ring", "perturbed": "a blue ring"}\n{}', 'line 2 is not {"caption": text, "perturbed"'),
+        ('{"caption": "a red ring", "perturbed": [1]}', 'line 1 is not'),
+        ('[', 'line 1 is not'),
+        ('{"caption": "x", "perturbed": ["y"]}', 'has none of the captions of made: give the file of this split'),
+    ],
+)
+def test_wrong_files_of_perturbed_captions(content, message, tmp_path):
+    path = tmp_path / 'perturbed.jsonl'
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=re.escape(message)):
+        perturber(make_split('a red ring'), None, str(path))

@@ -16,6 +16,7 @@ from jitm.commands import cli
 from jitm.data import scene_graphs, scenes
 from jitm.data.choices import Choice
 from jitm.data.masking import Masking
+from jitm.data.perturbations import perturber
 from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Vocabulary, join
@@ -37,7 +38,7 @@ from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
 from jitm.outputs import OutputFolder
 from jitm.report import explanations
-from jitm.runs.run import Run
+from jitm.runs.run import Run, load_run, read_split
 from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
 from jitm.training.loop import train_and_evaluate
@@ -589,14 +590,26 @@ def test_commands(uniter_config, tmp_path, capsys):  # noqa: F811
     pairs = json.loads((folder / 'explain' / 'explain.json').read_text())['pairs']
     assert f'{pairs[1]["caption"]}\nretrieved {pairs[1]["image_id"]}, score' in output
     assert '\x1b' not in output
-    flags = ['--perturbations=relation,swap', '--texts=2', '--max_per_caption=1', '--perplexity', '--show=1']
+    flags = [
+        '--perturbations=relation,swap',
+        '--texts=2',
+        '--max_per_caption=1',
+        '--perplexity',
+        '--show=1',
+        '--save_perturbed',
+    ]
     assert cli.main(['words', f'--workdir={tmp_path / "run"}', *flags]) == 0
     output = capsys.readouterr().out
     report = json.loads((folder / 'words.json').read_text())
     assert list(report['sets']) == ['relation', 'attribute swap', 'relation swap']
     assert report['protocol']['texts'] == 2
     assert table(report) in output
-    assert output.endswith(f'written to {folder / "words.json"} and words.html\n')
+    assert output.endswith(f'written to {folder}: words.json, words.html, perturbed.jsonl\n')
+    lines = [json.loads(line) for line in (folder / 'perturbed.jsonl').read_text().splitlines()]
+    assert sum(len(line['perturbed']) for line in lines) == sum(row['perturbed'] for row in report['sets'].values())
+    split = read_split([load_run(tmp_path / 'run')], 'dev')
+    kind = perturber(split, None, str(folder / 'perturbed.jsonl'))
+    assert kind(split.captions.index(lines[0]['caption'])) == lines[0]['perturbed'] != []
     verdicts = Page((folder / 'words.html').read_text()).texts('p')[2::2]
     assert [verdict.split(',')[0] for verdict in verdicts] == list(report['sets'])
     assert all(verdict in output for verdict in verdicts)
