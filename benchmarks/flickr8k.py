@@ -17,6 +17,7 @@ The groups, by question (small: with --small):
     dbl_networks   MSS with the network of the paper
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
     batch_sizes    how losses depend on the batch at equal steps, without false negatives of the same image (small)
+    perturbed      perturbed captions as negatives of a model that reads the order of words (small)
     queues         past pairs as negatives, and smoothed labels, with softmax (small)
     photos         crops and fine-tuning of VSE++ on photos
     normalization  loss and normalization of VSE++ on photos, at two learning rates
@@ -60,6 +61,7 @@ MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
 ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', 'saf': 'sgraf:saf'}
 BAG = {'model.text.recurrent': False}  # captions are bags of words
+GRU = {'model.text.recurrent': True}  # also in small models
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
 AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
 FROM_FIRST = {'terms.warm_up.weight': 0.0, 'terms.ranking.start_epoch': 0}  # no epoch of sums before max of hinges
@@ -273,6 +275,10 @@ GROUPS = {
         )
     }
     | {'mean_softmax_smoothed': Experiment('vse:mean,softmax', {'terms.ranking.label_smoothing': 0.1})},
+    'perturbed': {
+        f'gru_softmax{suffix}': Experiment(f'recipe:mean,softmax{words}', GRU | {'augmentation.change_words': 0.0})
+        for suffix, words in (('', ''), ('_perturbed', ',perturbed'))
+    },
     'photos': {  # docs/photos.md has the commands that encode crops once
         **{
             f'photo_{name}_{loss}': Experiment(
@@ -422,7 +428,8 @@ def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str
     keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
     if small:
         keys |= {'model.embed_dim': 256}
-        keys |= BAG if configs.load(experiment.config).model.get('text_pooling') == 'mean' else {}  # GPO needs the GRU
+        averages = configs.load(experiment.config).model.get('text_pooling') == 'mean'  # GPO needs the GRU
+        keys = (BAG if averages else {}) | keys
     if two_stages(name):
         keys |= {f'stages.first.{key}': value for key, value in keys.items() if key.startswith('model.')}
     keys |= {'seed': seed, 'run.checkpoint_every': 2000}
