@@ -18,8 +18,9 @@ from jitm.inference.text_network import TextNetwork
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.test_photos_runs import make_clip
-from tests.test_train import assert_same_run
+from tests.conftest import run_script
+from tests.test_photos_runs import make_clip, write_config
+from tests.test_train import assert_about_the_same_metrics, assert_same_run
 
 SIZES = {'train': 12, 'dev': 6}
 ENCODE = ['encode', '--texts', '--split', 'train', '--split', 'dev']
@@ -130,6 +131,16 @@ def test_a_head_stops_and_resumes_exactly(clip_tower, tmp_path, monkeypatch):
     assert_same_run(tmp_path / 'run', tmp_path / 'whole')
 
 
+@pytest.mark.slow
+def test_devices_train_the_same_head(clip_tower, tmp_path):
+    config = make_head(clip_tower / 'tokens')
+    loop.train_and_evaluate(config, tmp_path / 'one')
+    command = '--config', write_config(config, tmp_path / 'config.py'), '--workdir', tmp_path / 'two'
+    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES='2')
+    assert result.returncode == 0, result.stderr
+    assert_about_the_same_metrics(tmp_path / 'two', tmp_path / 'one')
+
+
 def test_commands_read_a_head(clip_tower, tmp_path, capsys):
     loop.train_and_evaluate(make_head(clip_tower / 'tokens', 'scan'), tmp_path / 'scan')
     loop.train_and_evaluate(make_head(clip_tower / 'tokens'), tmp_path / 'gpo')
@@ -228,6 +239,7 @@ def test_files_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, name, mess
     ('changes', 'message'),
     [
         ({'data': {'token_vectors': False}}, 'the model reads vectors of tokens, which only captions of a data set'),
+        ({'vocabulary': {'path': 'vocab.txt'}}, "'vocabulary.path' is 'vocab.txt', but vectors of tokens come with"),
         ({'augmentation': {'change_words': 0.2}}, "'augmentation.change_words' changes words, which a frozen encoder"),
         (
             {'candidates': {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('swap',)}},

@@ -129,7 +129,7 @@ def load(
         dataset=dataset,
         tags=None if tags is None else tags[::repeats][:kept],
         encoded_by=encoded_by,
-        token_vectors=vectors and vectors.take(texts_kept),
+        token_vectors=vectors.take(texts_kept) if vectors and kept < images else vectors,
     )
 
 

@@ -102,6 +102,11 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     section = config['vocabulary']
     path = section['path']
     if whole.token_vectors is not None:
+        if path:
+            raise UserError(
+                f"config key 'vocabulary.path' is '{path}', but vectors of tokens come with the vocabulary of their "
+                "encoder ('data.token_vectors'): set it to ''"
+            )
         vocabulary = whole.token_vectors.vocabulary
     else:
         vocabulary = load_vocabulary(path) if path else Vocabulary.build(whole.captions, section['min_count'])
