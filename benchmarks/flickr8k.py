@@ -387,7 +387,7 @@ GROUPS = {
     'heads': {
         'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # of MobileNetEdgeTPU
         'heads_cells_gpo': Experiment('vse:fc,softmax', BAG | CELLS),
-        'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | {'epochs': 4}),
+        'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | {'epochs': 2}),
         'heads_tokens_gpo': Experiment('heads:gpo,softmax', {'epochs': 8, 'optimizer.decay_epochs': 6}),
         'heads_tokens_bag': Experiment('vse:fc,softmax', BAG | {'data.root': 'data/f8k_tokens'}),  # patches alone
     },
