@@ -152,6 +152,9 @@ def test_commands_read_a_head(clip_tower, tmp_path, capsys):
     assert cli.main(['mine', '--workdir', str(tmp_path / 'gpo'), *mined]) == 0
     caption = precomp.load('dev', root=str(clip_tower / 'tokens')).captions[3]
     assert cli.main(['search', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', caption]) == 0
+    capsys.readouterr()
+    assert cli.main(['choices', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', 'choices.jsonl']) == 2
+    assert 'reads vectors of tokens, which new captions lack' in capsys.readouterr().err
     run = jitm.load(tmp_path / 'gpo')  # the text tower reads free captions
     data = run.load_data('dev')
     sims = np.load(tmp_path / 'gpo' / 'eval' / 'dev' / 'sims.npy')
