@@ -103,13 +103,16 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
     """
     vectors = f'{workdir} was trained on vectors of a text encoder'
     remedy = 'name its run directory with --encoder (jitm.load: encoder)'
-    recorded = encoded_by['texts']
-    origin = recorded['origin']
     try:
+        recorded = encoded_by['texts']
+        origin = recorded['origin']
         run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
         network = TextNetwork(run, recorded['dtype'], recorded['precision'])
+        differing = [key for key, value in network.identity.items() if recorded[key] != value]
     except UserError as error:
         raise UserError(f'{vectors} that cannot be read: {error}; {remedy}') from None
-    if differing := [key for key, value in network.identity.items() if recorded[key] != value]:
+    except (KeyError, TypeError):
+        raise UserError(f'{vectors} of which the record is damaged; train again on vectors of jitm encode') from None
+    if differing:
         raise UserError(f'{vectors} that differs from the one found ({", ".join(differing)}); {remedy}')
     return network
