@@ -1,4 +1,4 @@
-"""Tables of docs/results.md, recipes.md, losses.md and noise.md, from the stored rows of runs and intervals.
+"""Tables of docs/results.md, recipes.md, losses.md, noise.md and heads.md, from the stored rows of runs and intervals.
 
 A table follows a comment that names the file of rows, further columns, and experiments of `benchmarks.flickr8k` or
 differences of `benchmarks.intervals`, one a line:
@@ -28,7 +28,7 @@ from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation
 from jitm.report.rows import read_rows
 
-PAGES = 'results', 'recipes', 'losses', 'noise'
+PAGES = 'results', 'recipes', 'losses', 'noise', 'heads'
 MARK = re.compile(r'(<!-- (runs|differences) (small|full)(.*?)\n(.*?)\n-->\n)(?:\n((?:\|[^\n]*\n)*))?', re.DOTALL)
 COLUMNS = {
     'i2t/recall@1': 'R@1 i2t',

@@ -30,6 +30,7 @@ The groups, by question (small: with --small):
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
     noise          captions at other images: losses, RM in OSS, RCL, CRCL, NCR, and without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
+    heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/heads.md; small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
 reads it, or with --again, for the scores that `python -m benchmarks intervals` compares. With --jobs N, N runs share
@@ -100,6 +101,7 @@ def _from(run: str, *members: str) -> dict[str, str]:
     return {f'members.{member}.init_from': f'{{{run}}}' for member in members}
 
 
+CELLS = {'data.root': 'data/f8k_cells_precomp'}  # of SqueezeNet
 PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
@@ -401,6 +403,13 @@ GROUPS = {
             *((f'vsepp_{loss}_oas', f'dbl:vsepp,{loss},oas', PUBLIC_ANCHOR) for loss in ('rm', 'am')),
             ('mean_sum_max_again', 'vse:mean,max', _from(f'public_{VSEPP}', 'target')),
         )
+    },
+    'heads': {
+        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # of MobileNetEdgeTPU
+        'heads_cells_gpo': Experiment('vse:fc,softmax', BAG | CELLS),
+        'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | {'epochs': 2}),
+        'heads_tokens_gpo': Experiment('heads:gpo,softmax', {'epochs': 8, 'optimizer.decay_epochs': 6}),
+        'heads_tokens_bag': Experiment('vse:fc,softmax', BAG | {'data.root': 'data/f8k_tokens'}),  # patches alone
     },
 }
 

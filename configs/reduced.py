@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from jitm.configs import aoq, clip, common, dbl, load, noisy, oscar, siglip, uniter, vsepp
+from jitm.configs import aoq, clip, common, dbl, heads, load, noisy, oscar, siglip, uniter, vsepp
 
 F8K = common.precomp('data/f8k_precomp')
 BOXES = {  # fewer images for validation, since each pair needs its own pass
@@ -147,6 +147,15 @@ def _sgraf(reasoning: str, loss: str, data: str) -> ConfigDict:
     config = cross_attention(load(f'sgraf:{reasoning},{loss},f30k'))
     config.model.alignment_dim = 64
     config.optimizer.learning_rate = 5e-4
+    return config
+
+
+@variants('heads', 'f8k')
+def _heads(head: str, loss: str, data: str) -> ConfigDict:
+    config = cross_attention(load(f'heads:{head},{loss},f30k'))
+    config.data = dict(heads.DATA['f30k'], root='data/f8k_tokens')
+    if 'alignment_dim' in config.model:
+        config.model.alignment_dim = 64
     return config
 
 

@@ -83,10 +83,12 @@ class Texts(struct.PyTreeNode):
     Attributes:
       ids: int32 [T, L], 0 where padded.
       lengths: int32 [T], the number of valid ids.
+      vectors: float16 or float32 [T, L, F], the vectors of the ids by a frozen encoder, 0 where padded; None without.
     """
 
     ids: chex.Array
     lengths: chex.Array
+    vectors: chex.Array | None = None
 
     @property
     def mask(self) -> chex.Array:
@@ -124,10 +126,12 @@ class TextFormat(NamedTuple):
     Attributes:
       kind: 'words' or 'word pieces'; None for either.
       max_length: The maximum number of ids, special tokens included; None for any length.
+      vectors: Whether the model reads the vectors of the ids.
     """
 
     kind: str | None
     max_length: int | None = None
+    vectors: bool = False
 
 
 class Pairs(struct.PyTreeNode):

@@ -47,6 +47,9 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     folder = shared.evaluation_folder(values, values.workdir)
     folder.check([REPORT, LINES])
     run = load_run(values.workdir, values.step, values.member)
+    if run.model.text_format.vectors:
+        raise UserError(f'{run.workdir} reads vectors of tokens, which new captions lack: take a model of words')
+
     # The choices and their images.
     choices, pictures = [], {}
     for read, embedded in map(choices_lib.read, words):

@@ -3,18 +3,19 @@
     jitm encode --workdir runs/vsepp --out data/mine_precomp
     jitm encode --config vsepp:vsepp,f30k,vgg19 --out data/mine_precomp --crops 10
     jitm encode --workdir runs/vsepp --images photos --out data/holiday
-    jitm encode --workdir runs/clip_b32 --out data/mine_cells
+    jitm encode --workdir runs/clip_b32 --texts --out data/mine_tokens
 
 The network comes from a trained run, or from a config with its initial weights, see config key initialize.image. The
 images are splits of its data set, or a folder of photos without captions. The output has the layout of data.source
 precomp.load: one vector for each image, or the cells of the last map as regions. A CLIP has cells, before the
 projection: the patches of a vision transformer after the last normalization, or the last map of a residual network.
-Vectors of its joint space: `jitm eval --save_vectors`.
+Vectors of its joint space: `jitm eval --save_vectors`. With --texts, a CLIP or SigLIP also writes the last states of
+the tokens of all captions, which heads with the text encoder text.TokenEncoder read.
 A stopped job resumes with the split that it has not finished. All splits of a folder have the features of one network.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from jitm.data.reading import check_images
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.inference import features, networks
+from jitm.inference.text_network import TextNetwork
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
 from jitm.serving.inputs import make_transform
@@ -41,6 +43,7 @@ FLAGS = {
     'out': shared.text('The output folder.'),
     'images': shared.text('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
+    'texts': shared.switch('Also the tokens of the captions, by the text encoder of a CLIP or SigLIP.'),
     'crops': shared.number('1 for the centre of each photo, 10 for ten crops.', 1),
     'dtype': shared.choice(('float32', 'float16'), 'Of the features.', 'float32'),
     **shared.common('workdir', 'step', 'member', 'data_root', 'precision', 'compilation_cache'),
@@ -54,6 +57,9 @@ def _check(values: flags.FlagValues) -> None:
     shared.check_read(values, '--workdir', values.workdir, 'step')
     if values.images and (values['split'].present or values.data_root):
         raise UserError('--images is read instead of --split and --data_root; leave them out')
+    shared.check_read(values, '--workdir', values.workdir, 'texts')
+    if values.images and values.texts:
+        raise UserError('--texts needs captions, which --images has not: leave it out, or give a data set')
 
 
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
@@ -81,16 +87,17 @@ def _make_network(
     return network
 
 
-def _encode(network: networks.FeatureNetwork, split: Split, name: str, folder: Path) -> bool:
-    """Encodes a split with a progress bar; returns whether it was written, see `features.write`."""
-    bar = tqdm.tqdm(
-        desc=split.name, total=split.num_images, unit=' images', disable=None, dynamic_ncols=True, leave=False
-    )
+def _encode(
+    write: Callable[..., bool], network: networks.FeatureNetwork | TextNetwork, split: Split, name: str, folder: Path
+) -> bool:
+    """Encodes a split with a progress bar; returns whether it was written, see `features.write` and `write_texts`."""
+    total, unit = (split.num_images, ' images') if write is features.write else (split.num_texts, ' captions')
+    bar = tqdm.tqdm(desc=split.name, total=total, unit=unit, disable=None, dynamic_ncols=True, leave=False)
     with bar:
-        return features.write(network, split, name, folder, bar.update)
+        return write(network, split, name, folder, bar.update)
 
 
-def _print_next(folder: Path, splits: Mapping[str, Split], crops: int) -> None:
+def _print_next(folder: Path, splits: Mapping[str, Split], values: flags.FlagValues) -> None:
     """Prints where the features are, and commands that read them."""
     print(f'\nwritten      {folder}')
     for name, split in splits.items():
@@ -99,7 +106,8 @@ def _print_next(folder: Path, splits: Mapping[str, Split], crops: int) -> None:
             print(f'search       {programs.jitm("search", "--workdir", "RUN", "--images", path, "CAPTION")}')
     if {'train', 'dev'} <= splits.keys():
         cells = (folder / 'boxes.npy').exists()
-        preset = 'scan:t2i,lse,f8k' if cells else f'vsepp:vsepp,f8k_{crops}c'
+        of_images = 'scan:t2i,lse,f8k' if cells else f'vsepp:vsepp,f8k_{values.crops}c'
+        preset = 'heads:gpo,softmax,f8k' if values.texts else of_images
         root = f'--config.data.root={folder}'
         print(f'train        {programs.jitm("train", "--config", preset, "--workdir", "runs/features", root)}')
 
@@ -113,6 +121,7 @@ def main(values: flags.FlagValues) -> None:
     config = config_lib.check(values.config.to_dict()) if run is None else run.config
     computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
+        text_network = TextNetwork(run, *computed[1:]) if values.texts else None
         splits = _read_splits(config['data'], run, values)
         if run is None:
             member = values.member or config['evaluation']['member']
@@ -124,6 +133,9 @@ def main(values: flags.FlagValues) -> None:
         for warning in dict.fromkeys(warnings):  # each of them once
             logging.warning(warning)
         for name, split in splits.items():
-            written = _encode(network, split, name, folder)
+            written = _encode(features.write, network, split, name, folder)
             print(f'{split.name}: {split.num_images} images {"encoded" if written else "had been encoded"}')
-    _print_next(folder, splits, values.crops)
+            if text_network is not None:
+                written = _encode(features.write_texts, text_network, split, name, folder)
+                print(f'{split.name}: {split.num_texts} captions {"encoded" if written else "had been encoded"}')
+    _print_next(folder, splits, values)

@@ -151,6 +151,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     data = run.load_data(values.split, values.data_root) if values.split else None
     source = run.open(values.images if data is None else data, photos)
     encodes = 'pixels' not in run.run.model.reads and (isinstance(source, PhotoFiles) or values.image)
+    encodes = encodes or run.run.model.text_format.vectors
     shared.check_read(values, 'photos for a run on features', encodes, 'encoder')
     if photos and isinstance(source, PhotoFiles):
         raise UserError('--photos is for images of features, but these are photos; leave it out')

@@ -86,6 +86,7 @@ def drop(split: Split, *, noise_dropped: bool) -> Split:
         captions=tuple(split.captions[row] for row in rows),
         image_of_text=split.image_of_text[rows],
         original_image_of_text=split.original_image_of_text[rows],
+        token_vectors=split.token_vectors and split.token_vectors.take(rows),
     )
 
 

@@ -84,7 +84,8 @@ class Pipeline:
         tags = {'tags': self.split.tags_hash} if 'tags' in self.reads else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
         graphs = {'perturbed': self.perturbed.hash} if self.perturbed else {}
-        return self.split.identity | relevance | mined | boxes | pixels | tags | phrases | graphs
+        vectors = {'token_vectors': self.split.token_vectors.hash} if self.split.token_vectors else {}
+        return self.split.identity | relevance | mined | boxes | pixels | tags | phrases | graphs | vectors
 
     @property
     def texts_per_epoch(self) -> int:
@@ -229,16 +230,17 @@ class Pipeline:
             rng = example_generator(self.seed, step, int(rows[n]), view)
             if regions:
                 kept[n, view] = keep_regions(images.counts[n], regions, augmentation.drop_regions, rng)
-            ids = self.tokens.ids[self.tokens.starts[rows[n]] : self.tokens.starts[rows[n] + 1]]
             if augmentation.change_words > 0:
-                ids = change_words(
-                    ids,
+                changed = change_words(
+                    self.tokens.ids[self.tokens.starts[rows[n]] : self.tokens.starts[rows[n] + 1]],
                     self.vocabulary.continues,
                     self.vocabulary.mask,
                     rate=augmentation.change_words,
                     keep_special_tokens=augmentation.keep_special_tokens,
                     rng=rng,
                 )
-            texts.append(ids)
-        tokens = join(texts)
-        return drop_regions(images, kept) if regions else images, pad_texts(tokens, np.arange(len(texts)), length)
+                texts.append(changed)
+        images = drop_regions(images, kept) if regions else images
+        if texts:
+            return images, pad_texts(join(texts), np.arange(len(texts)), length)
+        return images, pad_texts(self.tokens, np.repeat(rows, augmentation.num_views), length)

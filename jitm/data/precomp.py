@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from jitm.data import token_vectors as token_vectors_lib
 from jitm.data.arrays import INTEGERS, check_finite, count_repeats, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
@@ -33,9 +34,10 @@ ENCODED_BY = {
     'interpolation',
     'origin',
 }
-SHARED = 'boxes.npy', 'dataset.txt'  # by all splits of a folder
+SHARED = 'boxes.npy', 'dataset.txt', token_vectors_lib.VOCABULARY  # by all splits of a folder
 _CAPTIONS = '_caps.txt', '_caps.tsv'  # the second is read where the first is missing
-_OTHERS = *_CAPTIONS, '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl'
+TEXTS = token_vectors_lib.VECTORS, token_vectors_lib.LENGTHS
+_OTHERS = *_CAPTIONS, '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl', *TEXTS
 
 
 def splits(root: str) -> tuple[str, ...]:
@@ -60,7 +62,14 @@ def files_of(split: str) -> list[str]:
     return [f'{split}{suffix}' for suffix in (FEATURES, *_OTHERS)]
 
 
-def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_score: NotNegative = 0.0) -> Split:
+def load(
+    split: str,
+    *,
+    root: str,
+    dev_images: Count | None = 1000,
+    min_tag_score: NotNegative = 0.0,
+    token_vectors: bool = False,
+) -> Split:
     """Opens one split of a precomp folder, SCAN's data format, and checks all of it.
 
     Args:
@@ -68,6 +77,7 @@ def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_scor
       root: The folder, such as `data/f30k_precomp`.
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
       min_tag_score: Object tags of a lower score are left out; an image where this leaves none keeps its first one.
+      token_vectors: Whether the vectors of the captions' tokens are opened, see `jitm.data.token_vectors`.
 
     Returns:
       The split; `regions` [I, R, D] is a view of the memory-mapped file with each image once.
@@ -97,7 +107,10 @@ def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_scor
     image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, image_of_text, id_of_text)
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
-    dataset = read_dataset(root)
+    dataset, encoded_by = read_dataset(root), _read_encoded_by(root, split)
+    vectors = None
+    if token_vectors:
+        vectors = token_vectors_lib.read(root, split, captions, (encoded_by or {}).get(token_vectors_lib.ENTRY))
     # The dev split is cut.
     kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
     if kept < 1:
@@ -115,7 +128,8 @@ def load(split: str, *, root: str, dev_images: Count | None = 1000, min_tag_scor
         boxes=None if boxes is None else boxes[:kept],
         dataset=dataset,
         tags=None if tags is None else tags[::repeats][:kept],
-        encoded_by=_read_encoded_by(root, split),
+        encoded_by=encoded_by,
+        token_vectors=vectors.take(texts_kept) if vectors and kept < images else vectors,
     )
 
 
@@ -124,7 +138,10 @@ def _read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
     try:
         with open_file(os.path.join(root, MANIFEST)) as file:
             entry = UNNAMED_PRECISION | parse_json(file.read())[split]
-        return {key: entry[key] for key in sorted(ENCODED_BY)}
+        known = {key: entry[key] for key in sorted(ENCODED_BY)}
+        if (texts := entry.get(token_vectors_lib.ENTRY)) is not None:
+            known[token_vectors_lib.ENTRY] = {key: texts[key] for key in token_vectors_lib.ENCODED_BY}
+        return known
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -35,20 +35,21 @@ class PrecompWriter:
             np.save(file, array)
 
     @contextlib.contextmanager
-    def features(self, num_images: int) -> Iterator[Callable[[np.ndarray], None]]:
-        """Opens the file of the features, which exists when the block ends without an error.
+    def features(self, num_rows: int, name: str = FEATURES) -> Iterator[Callable[[np.ndarray], None]]:
+        """Opens the file of the features, or of vectors, which exists when the block ends without an error.
 
         Args:
-          num_images: The number I of images.
+          num_rows: The number I of images, or of vectors.
+          name: The name of the file, after that of the split.
 
         Yields:
-          A function that appends the features of the next images, [n, R, F] or [n, F].
+          A function that appends the features of the next images, [n, R, F] or [n, F], or the next vectors.
         """
-        with self._output.replacing(self._name(FEATURES)) as file:
+        with self._output.replacing(self._name(name)) as file:
 
             def append(features: np.ndarray) -> None:
                 if not file.tell():
-                    shape = num_images, *features.shape[1:]
+                    shape = num_rows, *features.shape[1:]
                     header = {'descr': features.dtype.str, 'fortran_order': False, 'shape': shape}
                     np.lib.format.write_array_header_1_0(file, header)
                 file.write(features.tobytes())

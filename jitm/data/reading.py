@@ -1,12 +1,15 @@
 """What a model reads of a split: tokens, padded texts and images."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from jitm.data.arrays import Rows
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
+from jitm.data.token_vectors import ENTRY
 from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.types import Images, TextFormat, Texts
@@ -18,6 +21,38 @@ def tokenize_split(captions: tuple[str, ...], vocabulary: Tokenizer, tags: Seque
     """Encodes the captions of a split, and the object tags of its images if it has any."""
     tag_tokens = None if tags is None else tokenize_tags(tags, vocabulary)
     return dataclasses.replace(join([vocabulary.encode(caption) for caption in captions]), tags=tag_tokens)
+
+
+def add_vectors(tokens: Tokens, split: Split) -> Tokens:
+    """Returns the tokens of a split with their vectors by a frozen encoder.
+
+    Raises:
+      UserError: If the split has no vectors, or those of other tokens.
+    """
+    if (vectors := split.token_vectors) is None:
+        raise UserError(f'{split.name} has no vectors of tokens: write them with jitm encode --texts')
+    if not np.array_equal(tokens.lengths, vectors.lengths):
+        raise UserError(f'{split.name} has vectors of other tokens: write them again with jitm encode --texts')
+    return dataclasses.replace(tokens, vectors=vectors.values)
+
+
+def check_encoders(
+    known: Mapping[str, Any] | None, other: Mapping[str, Any] | None, name: str, trained_on: object
+) -> None:
+    """Raises a UserError unless two splits have vectors of tokens by one encoder, see `Split.encoded_by`.
+
+    Args:
+      known: What encoded the training split.
+      other: What encoded the other split.
+      name: The name of the other split.
+      trained_on: The name of the training split, or the run directory, for the message.
+    """
+    of = [(encoded_by or {}).get(ENTRY, {}) for encoded_by in (known, other)]
+    if any(of[0].get(key) != of[1].get(key) for key in ('network', 'parameters', 'vocabulary')):
+        raise UserError(
+            f'{name} has vectors of tokens by another text encoder than {trained_on}: write them with jitm encode '
+            '--texts from the same run'
+        )
 
 
 def tokenize_tags(tags: Sequence[str], vocabulary: Tokenizer) -> Tokens:
@@ -45,14 +80,18 @@ def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
       length: The length L, at least their maximum length.
 
     Returns:
-      Texts with ids [N, L] and lengths [N].
+      Texts with ids [N, L] and lengths [N], and vectors [N, L, F] if the tokens have them.
     """
     lengths = tokens.lengths[index]
-    ids = np.zeros((len(index), length), np.int32)
-    ids[np.arange(length) < lengths[:, None]] = np.concatenate(
-        [tokens.ids[tokens.starts[t] : tokens.starts[t + 1]] for t in index]
-    )
-    return Texts(ids, lengths)
+    valid = np.arange(length) < lengths[:, None]
+    rows = np.concatenate([np.arange(tokens.starts[t], tokens.starts[t + 1]) for t in index])
+
+    def padded(values: np.ndarray | Rows) -> np.ndarray:
+        array = np.zeros((*valid.shape, *values.shape[1:]), values.dtype)
+        array[valid] = values[rows]
+        return array
+
+    return Texts(padded(tokens.ids), lengths, None if tokens.vectors is None else padded(tokens.vectors))
 
 
 def bucket(length: int, multiple: int, maximum: int | None = None) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jitm.data.arrays import Rows
 from jitm.data.pixels import Photos
+from jitm.data.token_vectors import TokenVectors
 from jitm.files import hash_arrays, hash_rows
 from jitm.types import Index, Share
 
@@ -49,6 +50,7 @@ class Split:
       encoded_by: The network that computed the regions, as JSON, see `jitm.inference.networks`; None if not known.
       original_image_of_text: int32 [T], the image of each caption before `jitm.data.noise` moved some; None without
         noise.
+      token_vectors: The vectors of the captions' tokens by a frozen encoder; None without.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Split:
     tags: tuple[str, ...] | None = None
     encoded_by: Mapping[str, Any] | None = None
     original_image_of_text: np.ndarray | None = None
+    token_vectors: TokenVectors | None = None
 
     PER_IMAGE: ClassVar = ('image_ids', 'tags')  # the fields that are tuples
     PER_TEXT: ClassVar = ('captions',)
@@ -155,6 +158,8 @@ class Split:
                 taken[name] = values.take(images) if isinstance(values, Photos) else values[images]
         if self.regions is not None:
             taken['regions'] = Rows(self.regions, images)
+        if self.token_vectors is not None:
+            taken['token_vectors'] = self.token_vectors.take(texts)
         return dataclasses.replace(self, **taken)
 
     def sample_texts(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:

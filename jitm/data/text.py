@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jitm.data.arrays import Rows
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
 
@@ -254,11 +255,13 @@ class Tokens:
       ids: int32 [sum of lengths].
       starts: int64 [T + 1], start of each text; text t is `ids[starts[t]:starts[t + 1]]`.
       tags: The words of the I images' object tags, see `Images.tags`; None without tags.
+      vectors: float16 or float32 [sum of lengths, F], the vector of each id by a frozen encoder; None without.
     """
 
     ids: np.ndarray
     starts: np.ndarray
     tags: 'Tokens | None' = None
+    vectors: np.ndarray | Rows | None = None
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:

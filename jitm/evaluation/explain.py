@@ -12,13 +12,15 @@ import chex
 import jax
 import numpy as np
 
-from jitm.data.reading import LENGTH_MULTIPLE, bucket, take_images
+from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts, take_images
 from jitm.data.splits import Split
+from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
 from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
+from jitm.inference.text_network import restore
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
@@ -94,6 +96,8 @@ class WordOutputs:
         """
         self._run, self._split, self._precision = run, split, resolve_options(run, options).precision
         self._scorer = PairScorer(run, split, options) if has_heads(run.model, WORD_HEADS) else None
+        vectors = run.model.text_format.vectors
+        self._text_network = restore(run.encoded_by, run.workdir) if vectors else None
         self._variables = jax.device_put(run.variables) if self._scorer is None else None
 
     def of(self, images: Sequence[int], captions: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -102,13 +106,15 @@ class WordOutputs:
         if self._scorer is not None:
             yield from describe_words(self._scorer, np.array(images), ids)
             return
-        longest = bucket(max(map(len, ids)), LENGTH_MULTIPLE)
-        for image, row in zip(images, ids, strict=True):
-            yield self._attention(image, row, longest)
+        tokens = join(ids)
+        if self._text_network is not None:
+            tokens = self._text_network.add_vectors(tokens)
+        longest = bucket(tokens.lengths.max(), LENGTH_MULTIPLE)
+        for row, image in enumerate(images):
+            yield self._attention(image, ids[row], pad_texts(tokens, np.array([row]), longest))
 
-    def _attention(self, image: int, ids: np.ndarray, padded_length: int) -> dict[str, Any]:
+    def _attention(self, image: int, ids: np.ndarray, texts: Texts) -> dict[str, Any]:
         length, regions = len(ids), int(self._split.counts[image])
-        texts = Texts(np.pad(ids, (0, padded_length - length))[None], np.array([length], np.int32))
         features = take_images(self._split, np.array([image]), self._run.model.reads)
         attention = _attention(self._run.model, self._precision, self._variables, features, texts)
         return {

@@ -28,6 +28,8 @@ SHORTEST, FREQUENT, LONG_MULTIPLE = 8, 24, 12  # lengths, see `Engine.own_length
 SCORED_PER_CALL = 256  # images, and texts, of a call that scores given encodings
 TILE = (256, 64)  # vectors on each side
 
+Method = str | Callable[[Matcher, chex.ArrayTree], Encoding]  # 'encode_image', 'encode_text', or a function like them
+
 
 def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
     """Returns the inner products of vectors [I, D] and [T, D], float32 [I, T], in tiles of one shape."""
@@ -42,8 +44,8 @@ def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
     return tiling.map_pairs(tile, None, *padded, *TILE)[: len(rows), : len(columns)]
 
 
-def encode(model: Matcher, method: str, dtype: str, items: chex.ArrayTree, variables: chex.ArrayTree) -> Encoding:
-    """Applies 'encode_image' to images, or 'encode_text' to texts; the encodings are of a dtype."""
+def encode(model: Matcher, method: Method, dtype: str, items: chex.ArrayTree, variables: chex.ArrayTree) -> Encoding:
+    """Applies 'encode_image' to images, 'encode_text' to texts, or a function; the encodings are of a dtype."""
 
     def cast(x: chex.Array) -> chex.Array:
         return x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x
@@ -119,8 +121,8 @@ class Engine:
         per_device = TEXTS_PER_CALL if recurrent or parallel.platform() != 'cpu' else SHORT_CALL
         return per_device * parallel.num_local_devices()
 
-    def encoder(self, method: str) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:
-        """Returns the compiled `encode` of 'encode_image' or 'encode_text': `(items, variables) -> encodings`."""
+    def encoder(self, method: Method) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:
+        """Returns the compiled `encode` of a method: `(items, variables) -> encodings`."""
         return parallel.map_rows(encode, self.model, method, self.dtype, precision=self.precision)
 
     @property
@@ -168,19 +170,31 @@ class Engine:
         Returns:
           Leaves [N, ...] in host memory.
         """
-        # The texts of one padded length are encoded together.
+        positions, parts = zip(*self.calls('encode_text', tokens, index), strict=True)
+        return jax.tree.map(lambda x: x[np.argsort(np.concatenate(positions))], concatenate(parts))
+
+    def calls(self, method: Method, tokens: Tokens, index: np.ndarray) -> list[tuple[np.ndarray, Encoding]]:
+        """Encodes texts as `encode_each_alike` does, those of one padded length together.
+
+        Args:
+          method: 'encode_text', or a function of a model and texts.
+          tokens: The texts.
+          index: Rows of the texts, int [N], in any order.
+
+        Returns:
+          For each call the positions of its texts in `index`, int [n], and their encodings, leaves [n, ...] in host
+          memory. Each text is in one of the calls.
+        """
         lengths = np.array([self.own_length(length) for length in tokens.lengths[index]])
         order, calls = np.argsort(lengths, kind='stable'), []
-        encoder, size = self.encoder('encode_text'), self.texts_per_call
+        encoder, size = self.encoder(method), self.texts_per_call
         for length in np.unique(lengths):
-            rows = index[order[lengths[order] == length]]
-            for start in range(0, len(rows), size):
-                call = rows[start : start + size]
-                texts = parallel.put_rows(pad_texts(tokens, fill(call, size), length))
-                calls.append((encoder(texts, self.variables), len(call)))  # returns before it is computed
-        # The padding is cut off, and the order restored.
-        parts = [first(part, count) for part, count in jax.device_get(calls)]
-        return jax.tree.map(lambda x: x[np.argsort(order)], concatenate(parts))
+            positions = order[lengths[order] == length]
+            for start in range(0, len(positions), size):
+                call = positions[start : start + size]
+                texts = parallel.put_rows(pad_texts(tokens, fill(index[call], size), length))
+                calls.append((call, encoder(texts, self.variables)))  # returns before it is computed
+        return [(call, first(part, len(call))) for call, part in jax.device_get(calls)]
 
     def encode_any(self, method: str, items: chex.ArrayTree) -> Encoding:
         """Encodes any number of images or texts, in calls of few sizes: the rounding depends on the number.

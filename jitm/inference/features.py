@@ -1,4 +1,4 @@
-"""Features of a model's image network, written once in the layout that `jitm.data.precomp` reads."""
+"""Features of a model's image network, and vectors of tokens, in the layout that `jitm.data.precomp` reads."""
 
 import json
 import math
@@ -14,16 +14,20 @@ from jitm import config as config_lib
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
-from jitm.data.reading import check_images
+from jitm.data.reading import check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
+from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY, hash_captions
+from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import UserError
 from jitm.files import locked, parse_json
 from jitm.inference.networks import CROPS, FeatureNetwork, check_model
+from jitm.inference.text_network import TextNetwork
 from jitm.models.matcher import Matcher
 from jitm.outputs import OutputFolder
 from jitm.types import UNNAMED_PRECISION, Images
 
 KIND = 'a set of encoded features'
+TEXTS_PER_BLOCK = 1024  # that are encoded before they are written
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 
 
@@ -168,19 +172,13 @@ def _write(
 ) -> bool:
     wanted, known = _describe(network, split), _read_manifest(output.path)
     shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
-    name = f'{split_name}{FEATURES}'
-    present = sorted(path.name for path in output.path.glob(f'*{FEATURES}'))
-    for other in present:
-        entry = known.get(other.removesuffix(FEATURES))
-        _check_same(output.path / other, entry, wanted if other == name else shared)
-    if name in present:
+    present = _check_folder(output.path, FEATURES, known, split_name, wanted, shared)
+    if split_name in present:
         return False
     if not present:  # other features were removed, or never completed
         known = {}
     output.remove(files_of(split_name) if present else output.names)
-    with output.replacing(MANIFEST) as file:
-        entry = {**wanted, 'origin': network.origin}
-        file.write((json.dumps({**known, split_name: entry}, indent=2) + '\n').encode())
+    _write_manifest(output, {**known, split_name: {**wanted, 'origin': network.origin}})
     writer = PrecompWriter(output, split_name)
     writer.write_lines('_ids.txt', split.image_ids)
     if split.captions:
@@ -193,6 +191,10 @@ def _write(
     return True
 
 
+def _with_remedy(dtype: np.dtype) -> str:
+    return f'{dtype}: {"take --dtype float32" if dtype == np.float16 else "check the weights of the network"}'
+
+
 def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter, report: Callable[[int], Any]) -> None:
     """Writes the features of a split, a single region as a vector, and the boxes of a grid."""
     written = 0
@@ -201,14 +203,83 @@ def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter
             finite, regions = np.isfinite(features).all(axis=(1, 2)), features.shape[1]
             if not finite.all():
                 name = f'{split.image_ids[written + int(np.argmin(finite))]} of {split.name}'
-                half = features.dtype == np.float16
-                remedy = 'take --dtype float32' if half else 'check the weights of the network'
-                raise UserError(f'{name} has features that are not finite in {features.dtype}: {remedy}')
+                raise UserError(f'{name} has features that are not finite in {_with_remedy(features.dtype)}')
             append(features[:, 0] if regions == 1 else features)
             written += len(features)
             report(len(features))
         if (boxes := grid_boxes(regions)) is not None:
             writer.write_array('boxes.npy', boxes)
+
+
+def _check_folder(
+    folder: Path,
+    suffix: str,
+    known: Mapping[str, Any],
+    split_name: str,
+    wanted: Mapping[str, Any],
+    shared: Mapping[str, Any],
+) -> list[str]:
+    """Checks the splits of which a folder has files with a suffix, see `_check_same`, and returns their names."""
+    present = sorted(path.name.removesuffix(suffix) for path in folder.glob(f'*{suffix}'))
+    for name in present:
+        _check_same(folder / f'{name}{suffix}', known.get(name), wanted if name == split_name else shared)
+    return present
+
+
+def write_texts(
+    network: TextNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
+) -> bool:
+    """Writes the vectors of the captions' tokens of a split beside its features, unless they have been written before.
+
+    Args:
+      network: The text encoder.
+      split: The images and captions, of which `write` has written the features.
+      split_name: The name of the split in the names of the files.
+      folder: The output of `write`.
+      report: Called with the number of captions, each time that some have been encoded.
+
+    Returns:
+      Whether they were written.
+
+    Raises:
+      UserError: if the vectors are not finite, the folder has other vectors, of this split or of another, or another
+        process writes to it.
+    """
+    with locked(folder, f'another process encodes photos to {folder}; wait for it, or choose another folder'):
+        return _write_texts(network, split, split_name, folder, report or (lambda count: None))
+
+
+def _write_texts(
+    network: TextNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any]
+) -> bool:
+    order, _ = split.texts_of_image
+    captions, manifest = [split.captions[text] for text in order], _read_manifest(folder)
+    wanted = {**network.identity, 'captions': hash_captions(captions)}
+    known = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
+    if split_name in _check_folder(folder, VECTORS, known, split_name, wanted, network.identity):
+        return False
+    output = OutputFolder(folder, KIND)
+    manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**wanted, 'origin': network.origin}}}
+    _write_manifest(output, manifest)
+    tokens, writer = tokenize_split(tuple(captions), network.run.vocabulary), PrecompWriter(output, split_name)
+    check_lengths(split, tokens, network.run.model.text_format)
+    writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.run.vocabulary))])
+    writer.write_array(LENGTHS, tokens.lengths)
+    with writer.features(int(tokens.lengths.sum()), VECTORS) as append:  # the last file
+        for start in range(0, len(captions), TEXTS_PER_BLOCK):
+            rows = np.arange(start, min(start + TEXTS_PER_BLOCK, len(captions)))
+            vectors = network.encode(tokens, rows)
+            if not np.isfinite(vectors).all():
+                infinite = _with_remedy(vectors.dtype)
+                raise UserError(f'captions of {split.name} have vectors that are not finite in {infinite}')
+            append(vectors)
+            report(len(rows))
+    return True
+
+
+def _write_manifest(output: OutputFolder, manifest: Mapping[str, Any]) -> None:
+    with output.replacing(MANIFEST) as file:
+        file.write((json.dumps(manifest, indent=2) + '\n').encode())
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:

@@ -41,7 +41,6 @@ class CausalTransformer(nn.Module):
         """Texts of any kind."""
         return TextFormat(None, self.max_length)
 
-    @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes T texts as float32 [T, D], each by the state of its last token, which is the end.
 
@@ -49,6 +48,19 @@ class CausalTransformer(nn.Module):
           UserError: if L is more than `max_length`.
         """
         del train
+        return self._encode(texts, whole=True)
+
+    def features(self, texts: Texts, train: bool = False) -> chex.Array:
+        """Returns the last states of the tokens, without the projection: float32 [T, L, H].
+
+        The state of the last token is the one that is projected.
+        """
+        del train
+        return self._encode(texts, whole=False)
+
+    @nn.compact
+    def _encode(self, texts: Texts, whole: bool) -> chex.Array:
+        """Returns the projected state of the last token, or the states of all."""
         check_choice(self.dtype, DTYPES, 'dtype')
         length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
         check_length(length, self.max_length)
@@ -60,7 +72,9 @@ class CausalTransformer(nn.Module):
         )
         causal = jnp.tri(length, dtype=bool)[None]
         tokens = blocks(tokens, causal)
-        last = tokens[jnp.arange(len(tokens)), texts.lengths - 1].astype(jnp.float32)
-        last = layer_norm(None, 'norm_out', EPSILON)(last)
+        norm_out = layer_norm(None, 'norm_out', EPSILON)
+        if not whole:
+            return norm_out(tokens.astype(jnp.float32))
+        last = norm_out(tokens[jnp.arange(len(tokens)), texts.lengths - 1].astype(jnp.float32))
         scale = nn.initializers.normal(self.hidden_dim**-0.5)
         return nn.Dense(self.embed_dim, use_bias=False, kernel_init=scale, name='projection')(last)

@@ -83,13 +83,8 @@ class PaddedTransformer(CausalTransformer):
     pad: Index
 
     @nn.compact
-    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
-        """Encodes T texts of any padding as float32 [T, D].
-
-        Raises:
-          UserError: if L is more than `max_length`.
-        """
-        del train
+    def _encode(self, texts: Texts, whole: bool) -> chex.Array:
+        """Returns the projected state of the last position, or states of the tokens: for the last token that state."""
         check_choice(self.dtype, DTYPES, 'dtype')
         length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
         check_length(length, self.max_length)
@@ -100,7 +95,11 @@ class PaddedTransformer(CausalTransformer):
         blocks = pre_norm_transformer(
             self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype, EPSILON
         )
-        last = blocks((words(ids) + positions).astype(dtype), None)[:, -1].astype(jnp.float32)
-        last = layer_norm(None, 'norm_out', EPSILON)(last)
+        states = blocks((words(ids) + positions).astype(dtype), None).astype(jnp.float32)
+        norm_out = layer_norm(None, 'norm_out', EPSILON)
+        if not whole:
+            states = states.at[jnp.arange(len(states)), texts.lengths - 1].set(states[:, -1])
+            return norm_out(states[:, :length])
+        last = norm_out(states[:, -1])
         scale = nn.initializers.normal(self.hidden_dim**-0.5)
         return nn.Dense(self.embed_dim, kernel_init=scale, name='projection')(last)

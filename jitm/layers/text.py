@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_choice
+from jitm.errors import UserError, check_choice
 from jitm.layers.linear import LINEAR, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, SIZES, BERTSize
@@ -86,6 +86,35 @@ class BERTEncoder(nn.Module):
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
         return _zero_padding(words, texts)
+
+
+class TokenEncoder(nn.Module):
+    """Maps vectors of tokens, which a frozen encoder has computed, with a linear layer.
+
+    Attributes:
+      embed_dim: The size D of the result.
+      dropout: The rate of dropout of the vectors.
+    """
+
+    embed_dim: Count
+    dropout: Rate
+
+    text_format = TextFormat(None, vectors=True)
+
+    @nn.compact
+    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
+        """Maps the vectors of the tokens of T texts to float32 [T, L, D], zero where padded.
+
+        Raises:
+          UserError: if the texts have no vectors.
+        """
+        if texts.vectors is None:
+            raise UserError(
+                'the model reads vectors of tokens, which only captions of a data set have that jitm encode --texts '
+                "wrote: set config key 'data.token_vectors' to True, or take a model of words"
+            )
+        vectors = nn.Dropout(self.dropout, deterministic=not train)(texts.vectors.astype(jnp.float32))
+        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(vectors), texts)
 
 
 def _zero_padding(words: chex.Array, texts: Texts) -> chex.Array:

@@ -9,7 +9,7 @@ import chex
 
 from jitm import config as config_lib
 from jitm.data.load import load_split
-from jitm.data.reading import check_images, check_lengths, tokenize_split
+from jitm.data.reading import add_vectors, check_encoders, check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.data.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
@@ -219,7 +219,10 @@ def read_tokens(run: Run, split: Split) -> Tokens:
     check_split(split, run)
     tokens = tokenize_split(split.captions, run.vocabulary, split.tags)
     check_lengths(split, tokens, run.model.text_format)
-    return tokens
+    if not run.model.text_format.vectors:
+        return tokens
+    check_encoders(run.encoded_by, split.encoded_by, split.name, run.workdir)
+    return add_vectors(tokens, split)
 
 
 def describe_inputs(run: Run) -> dict[str, Any]:

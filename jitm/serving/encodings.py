@@ -42,7 +42,8 @@ def image_batches(run: Run, images: Any, boxes: Any, tags: Any, size: int) -> It
 def shapes(run: Run) -> dict[str, chex.ArrayTree]:
     """Returns the shapes of the encodings of one of the 'images' and of one of the 'captions'."""
     model = run.model
-    text = Texts(jnp.zeros((1, 2), jnp.int32), jnp.full(1, 2))
+    vectors = jnp.zeros((1, 2, run.encoded_by['texts']['size'])) if model.text_format.vectors else None
+    text = Texts(jnp.zeros((1, 2), jnp.int32), jnp.full(1, 2), vectors)
     if 'pixels' in model.reads:
         image = Images(pixels=jnp.zeros((1, *run.image_size, 3), jnp.uint8))
     else:

@@ -15,6 +15,8 @@ from jitm.errors import UserError, require
 from jitm.inference.engine import Engine
 from jitm.inference.networks import FeatureNetwork, restore
 from jitm.inference.padding import concatenate, num_items, pad
+from jitm.inference.text_network import TextNetwork
+from jitm.inference.text_network import restore as restore_text
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
 from jitm.serving.encoded_photos import features_of_photos
@@ -75,6 +77,11 @@ class LoadedRun:
         check_photos(self.run, 'photos')
         return restore(self.run.encoded_by, self.run.workdir, self._moved)
 
+    @functools.cached_property
+    def text_network(self) -> TextNetwork:
+        """The text encoder whose vectors of tokens the run was trained on; a UserError if it is not found."""
+        return restore_text(self.run.encoded_by, self.run.workdir, self._moved)
+
     def open(self, images: str | Path | SplitData | ImageSource, photos: Path | None = None) -> ImageSource:
         """Returns images as a source, see `sources.open_source`."""
         return open_source(images, self.run, photos, lambda: self.network)
@@ -119,6 +126,8 @@ class LoadedRun:
           UserError: if there are no captions, one is not a string or empty, or one is longer than the model reads.
         """
         tokens = read_captions(captions, self.run)
+        if self.run.model.text_format.vectors:
+            tokens = self.text_network.add_vectors(tokens)
         index, engine = np.arange(len(tokens.lengths)), self._engine
         if engine.is_dual and len(index) > FEW_TEXTS:
             return engine.encode_each_alike(tokens, index)

@@ -16,7 +16,7 @@ from jitm.data.load import change_train, load_relevance, load_scene_graphs, load
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
 from jitm.data.perturbations import PerturbedCaptions, is_file, perturber, read_perturbed, reads_graphs
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import tokenize_split
+from jitm.data.reading import add_vectors, check_encoders, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.vocabularies import Tokenizer, load_vocabulary
@@ -64,6 +64,11 @@ def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> A
     ):
         if is_set and augmentation.changes:
             raise UserError(f"config keys 'augmentation' must leave examples as they are: {reason} are not augmented")
+    if augmentation.change_words > 0 and config['data'].get('token_vectors'):
+        raise UserError(
+            "config key 'augmentation.change_words' changes words, which a frozen encoder has read already "
+            "('data.token_vectors'): set it to 0, and 'model.text.dropout' for a change of the vectors"
+        )
     captioning = [name for name, term in token_terms(terms).items() if term.predictions == 'captioning']
     if augmentation.change_words > 0 and captioning:
         raise UserError(
@@ -96,7 +101,15 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     # The vocabulary.
     section = config['vocabulary']
     path = section['path']
-    vocabulary = load_vocabulary(path) if path else Vocabulary.build(whole.captions, section['min_count'])
+    if whole.token_vectors is not None:
+        if path:
+            raise UserError(
+                f"config key 'vocabulary.path' is '{path}', but vectors of tokens come with the vocabulary of their "
+                "encoder ('data.token_vectors'): set it to ''"
+            )
+        vocabulary = whole.token_vectors.vocabulary
+    else:
+        vocabulary = load_vocabulary(path) if path else Vocabulary.build(whole.captions, section['min_count'])
     models = [member_model(config, name) for name in config['members']]
     fills_masks = any('mlm' in heads_of(model) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
@@ -104,6 +117,9 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     # The tokens of the captions.
     splits = train, validation
     tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in splits]
+    if whole.token_vectors is not None:
+        check_encoders(train.encoded_by, validation.encoded_by, validation.name, train.name)
+        tokens = list(map(add_vectors, tokens, splits))
     warnings = [
         check_words(split.name, split_tokens, vocabulary) for split, split_tokens in zip(splits, tokens, strict=True)
     ]
@@ -186,6 +202,11 @@ def load_perturbed(config: Mapping[str, Any], split: Split, kinds: Sequence[str]
     """Prepares the perturbed captions of a training split, of some kinds; None without kinds."""
     if not kinds:
         return None
+    if split.token_vectors is not None:
+        raise UserError(
+            "config key 'candidates.source' is 'perturbed', but perturbed captions have no vectors of tokens: take "
+            "other candidates, or a model of words and set 'data.token_vectors' to False"
+        )
     graphs = load_scene_graphs(config['scene_graphs'], split) if reads_graphs(kinds) else None
     files = [read_perturbed(kind, split) for kind in kinds if is_file(kind)]
     return PerturbedCaptions(tuple(perturber(split, graphs, kind) for kind in kinds), [graphs, files])

@@ -13,7 +13,7 @@ from jitm.training.sources import make_objective
 
 FILES = (
     *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf', 'imram', 'gsmn'),
-    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'siglip', 'noisy', 'recipe'),
+    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'siglip', 'heads', 'noisy', 'recipe'),
 )
 
 

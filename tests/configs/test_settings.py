@@ -41,6 +41,7 @@ FIRST_WORDS = {
     'oscar': 'alone,base,coco',
     'clip': 'l14_336,softmax,f30k',
     'siglip': 'siglip,b16_224,sigmoid,f30k',
+    'heads': 'gpo,softmax,f30k',
     'noisy': 'sgr,rcl,f30k',
     'recipe': 'mean,selhn,alone,in_batch,f8k',
 }

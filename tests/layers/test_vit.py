@@ -1,5 +1,9 @@
-"""What the encoders of CLIP and SigLIP refuse; their values are compared with other libraries in tests/importers."""
+"""What the encoders of CLIP and SigLIP refuse, and the states of their tokens against a formula.
 
+Their other values are compared with other libraries in tests/importers.
+"""
+
+import math
 import re
 
 import jax
@@ -64,3 +68,50 @@ def test_texts_that_are_too_long_are_refused(make, arguments):
     assert shape_of(make(**arguments), Texts(np.ones((2, 6), np.int32), np.full(2, 6))) == (2, 4)
     with pytest.raises(UserError, match='padded to 7 tokens, the model reads 6'):
         shape_of(make(**arguments), Texts(np.ones((2, 7), np.int32), np.full(2, 7)))
+
+
+def token_states(params, ids, length, padded):
+    """The last states of the tokens of one text, as loops over heads and positions: float64 [L, H]."""
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+    def norm(x, name, epsilon, within):
+        x = x - x.mean(axis=-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * within[name]['scale'] + within[name]['bias']
+
+    def gelu(x):
+        return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+    epsilon = 1e-6 if padded else 1e-5
+    ids = np.concatenate([ids[:length], np.ones(6 - length, int)]) if padded else ids[:length]
+    x, block = params['words']['embedding'][ids] + params['positions'][: len(ids)], params['encoder']['block_0']
+    y, part = norm(x, 'attention_norm', epsilon, block), block['attention']
+    attended = np.zeros_like(x)
+    for head in range(2):
+        query, key, value = (
+            y @ part[name]['kernel'][:, head] + part[name]['bias'][head] for name in ('query', 'key', 'value')
+        )
+        for row in range(len(x)):
+            seen = len(x) if padded else row + 1
+            weights = np.exp(query[row] @ key[:seen].T / 2)  # the square root of 4 dimensions
+            attended[row] += weights / weights.sum() @ value[:seen] @ part['out']['kernel'][head]
+    x = x + attended + part['out']['bias']
+    y = gelu(norm(x, 'mlp_norm', epsilon, block) @ block['mlp_in']['kernel'] + block['mlp_in']['bias'])
+    x = norm(x + y @ block['mlp_out']['kernel'] + block['mlp_out']['bias'], 'norm_out', epsilon, params)
+    return np.concatenate([x[: length - 1], x[-1:]]) if padded else x
+
+
+@pytest.mark.parametrize(('make', 'arguments'), [(CausalTransformer, TEXT), (PaddedTransformer, PADDED)])
+def test_states_of_tokens_are_their_formula_in_float64(make, arguments):
+    model, rng = make(**arguments), np.random.default_rng(0)
+    ids, lengths = rng.integers(2, 9, (3, 5)).astype(np.int32), np.array([5, 2, 4])
+    texts = Texts(np.where(np.arange(5) < lengths[:, None], ids, 0), lengths)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), texts)
+    variables = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
+    got, whole = jax.jit(lambda v: (model.apply(v, texts, method='features'), model.apply(v, texts)))(variables)
+    assert (got.shape, got.dtype) == ((3, 5, 8), np.float32)
+    projection = variables['params']['projection']
+    for n, length in enumerate(lengths):
+        want = token_states(variables['params'], ids[n], length, padded=make is PaddedTransformer)
+        np.testing.assert_allclose(got[n, :length], want, atol=2e-5)
+        last = got[n, length - 1] @ projection['kernel'] + projection.get('bias', 0)
+        np.testing.assert_allclose(whole[n], last, atol=2e-5)  # the last state is the one that is projected

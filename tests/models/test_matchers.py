@@ -33,7 +33,7 @@ def make_vse(mlp='none', bidirectional=False, bert=False, make=vse.VSE, **change
     if bert:
         text_encoder = text.BERTEncoder(VOCABULARY, DIM, 'tiny', dropout=0.1, output_dropout=0.1, dtype='float32')
     keywords = {'image_pooling': 'mean', 'text_pooling': 'last', 'normalize_images': True, 'absolute': False}
-    return make(DIM, image, text_encoder, **keywords | changes)
+    return make(DIM, image, **{'text': text_encoder} | keywords | changes)
 
 
 ATTENTION = {'lambda_softmax': 9.0}
@@ -60,6 +60,7 @@ def make_sgraf(reasoning, wholes=True, **changes):
 
 NAAF = {'lambda_softmax': 20.0, 'lambda_smoothing': 5.0}
 NAAF |= {'alpha': 2.0, 'minimum_words': 4}
+TOKENS = {'text': text.TokenEncoder(DIM, dropout=0.1)}
 GPO = {'bidirectional': True, 'image_pooling': 'gpo', 'text_pooling': 'gpo'}
 VSRN = {
     'vocab_size': VOCABULARY,
@@ -124,6 +125,9 @@ MATCHERS = {
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
     'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),
     'oscar': oscar.OSCAR(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', image_norm=True),
+    'vse_tokens': make_vse(**TOKENS, image_pooling='gpo', text_pooling='gpo'),
+    'scan_tokens': make_scan('t2i', 'Mean', **TOKENS),
+    'sgr_tokens': make_sgraf(alignment.GraphReasoning(3), **TOKENS),
     'clip_vit': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS)),
     'siglip': make_siglip(),
     'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
@@ -165,8 +169,11 @@ def make_inputs(images=SIZE, texts=SIZE, seed=0, padded=True):
         tags = np.pad(tags, [(0, 0), (0, PADDED_TAGS - TAGS)])
         tags[np.arange(PADDED_TAGS) >= num_tags[:, None]] = 3
     pixels = rng.integers(0, 256, (images, 32, 32, 3), np.uint8)
+    vectors = np.random.default_rng(seed).normal(size=(texts, WORDS, 6)).astype(np.float32)
+    vectors = np.pad(vectors, [(0, 0), (0, ids.shape[1] - WORDS), (0, 0)])
+    vectors[np.arange(ids.shape[1]) >= lengths[:, None]] = 1e3 if padded else 0
     images = Images(regions, counts, locations=locations, pixels=pixels, tags=Texts(tags, num_tags))
-    return images, Texts(ids, lengths)
+    return images, Texts(ids, lengths, vectors)
 
 
 def perturb(params):
@@ -221,9 +228,10 @@ def name(request):
 
 
 def test_text_format(name):
-    formats = {'rvsepp': ('word pieces', 512), 'uniter': (None, 512), 'oscar': (None, 70)}
-    formats |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), (None, 12))
-    assert MATCHERS[name].text_format == formats.get(name, ('words', None))
+    formats = {'rvsepp': ('word pieces', 512, False), 'uniter': (None, 512, False), 'oscar': (None, 70, False)}
+    formats |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), (None, 12, False))
+    formats |= dict.fromkeys(('vse_tokens', 'scan_tokens', 'sgr_tokens'), (None, None, True))
+    assert MATCHERS[name].text_format == formats.get(name, ('words', None, False))
 
 
 def test_only_what_a_model_reads_of_images_is_required(name):

@@ -1,0 +1,36 @@
+"""Small models on the states of a frozen CLIP or SigLIP, of patches and of tokens, see docs/heads.md.
+
+`jitm encode` writes the states once:
+
+    jitm encode --workdir runs/clip_b32 --texts --out data/f30k_tokens
+    jitm train --config heads:gpo,softmax,f30k --workdir runs/gpo
+
+Example: --config heads:scan,selhn,coco
+"""
+
+from ml_collections import ConfigDict
+
+from jitm.configs import common, load
+
+HEADS = {  # word -> file and words of the model
+    'gpo': 'vse:fc',
+    'mean': 'vse:mean',
+    'scan': 'scan:t2i,avg',
+    'sgr': 'sgraf:sgr',
+    'saf': 'sgraf:saf',
+}
+LOSSES = ('softmax', 'selhn', 'max')
+DATA = {word: dict(common.precomp(f'data/{word}_tokens'), token_vectors=True) for word in ('f30k', 'coco')}
+
+
+@common.preset(HEADS, LOSSES, DATA)
+def get_config(head: str, loss: str, data: str) -> ConfigDict:
+    """Returns the config of a preset."""
+    config = load(f'{HEADS[head]},{loss}')
+    config.data = DATA[data]
+    config.augmentation.change_words = 0.0  # the tower has read the words
+    config.model.text = dict(name='text.TokenEncoder', dropout=0.1)
+    if 'image_whole' in config.model:
+        config.model.image_whole.slots = 49  # patches: those of a B/32 at 224 pixels; 196 of a B/16
+    common.set_schedule(config, epochs=10, learning_rate=5e-4, decay_epochs=8)
+    return config

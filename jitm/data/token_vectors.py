@@ -1,0 +1,94 @@
+"""The vectors of the tokens of captions by a frozen text encoder, which `jitm encode --texts` writes.
+
+Beside the features of a split, `{split}_txts.npy` holds the vectors of the tokens of all captions in turn, without
+padding, and `{split}_lengths.npy` the number of tokens of each caption. `vocabulary.json` is that of the encoder.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitm.data.arrays import INTEGERS, Rows, open_npy
+from jitm.data.vocabularies import Tokenizer, restore_vocabulary
+from jitm.errors import UserError
+from jitm.files import hash_rows, open_file, parse_json
+
+VECTORS, LENGTHS = '_txts.npy', '_lengths.npy'
+VOCABULARY = 'vocabulary.json'
+ENTRY = 'texts'  # of the manifest of a split
+ENCODED_BY = 'network', 'parameters', 'vocabulary', 'dtype', 'precision', 'size', 'captions', 'origin'
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenVectors:
+    """The vectors of the tokens of T captions.
+
+    Attributes:
+      values: float16 or float32 [sum of lengths, F], possibly memory-mapped.
+      lengths: int32 [T], the number of tokens of each caption, special tokens included.
+      vocabulary: The vocabulary of the tokens.
+    """
+
+    values: np.ndarray | Rows
+    lengths: np.ndarray
+    vocabulary: Tokenizer
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of the vectors, as hex."""
+        return hash_rows(self.values)
+
+    def take(self, texts: np.ndarray) -> 'TokenVectors':
+        """Returns those of some captions, int [N], which are read when they are indexed."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        rows = np.concatenate([np.arange(starts[text], starts[text] + self.lengths[text]) for text in texts])
+        return dataclasses.replace(self, values=Rows(self.values, rows), lengths=self.lengths[texts])
+
+
+def hash_captions(captions: Sequence[str]) -> str:
+    """Returns a SHA-256 of captions in order, as hex."""
+    return hashlib.sha256(json.dumps(captions).encode()).hexdigest()
+
+
+def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any] | None) -> TokenVectors:
+    """Opens the vectors of a split.
+
+    Args:
+      root: The folder.
+      split: The name of the split.
+      captions: The captions of the split, all of them.
+      entry: What is known of the encoder, `ENTRY` of the manifest.
+
+    Raises:
+      UserError: If a file is missing, damaged or of other captions.
+    """
+    path, lengths_path = (os.path.join(root, f'{split}{name}') for name in (VECTORS, LENGTHS))
+    again = 'write the vectors again with jitm encode --texts'
+    if entry is None or not os.path.exists(path):
+        raise UserError(
+            f"{root} has no vectors of the tokens of '{split}', but config key 'data.token_vectors' is True: write "
+            'them with jitm encode --texts, or set it to False'
+        )
+    values, lengths = open_npy(path), open_npy(lengths_path, INTEGERS)
+    if values.ndim != 2 or lengths.shape != (len(captions),) or lengths.sum() != len(values):
+        raise UserError(
+            f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which are not of {len(captions)} '
+            f'captions with a vector for each token: {again}'
+        )
+    if hash_captions(captions) != entry['captions']:
+        raise UserError(f'{path} is of other captions than those of {split} in {root}: {again}')
+    path = os.path.join(root, VOCABULARY)
+    try:
+        with open_file(path) as file:
+            vocabulary = restore_vocabulary(parse_json(file.read()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        vocabulary = None
+    if vocabulary is None or vocabulary.hash != entry['vocabulary']:
+        raise UserError(f'{path} is not the vocabulary of the vectors beside it: {again}')
+    return TokenVectors(values, lengths.astype(np.int32), vocabulary)

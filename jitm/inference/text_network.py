@@ -1,0 +1,118 @@
+"""Text encoders that write vectors of tokens, and how a run on these vectors finds its encoder again."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+
+from jitm.data.text import Tokens
+from jitm.errors import UserError
+from jitm.files import hash_arrays
+from jitm.inference.engine import Engine
+from jitm.models.matcher import Matcher
+from jitm.runs.run import Run, load_run
+from jitm.types import Precision, Texts
+
+
+@dataclasses.dataclass(frozen=True)
+class TextNetwork:
+    """The text encoder of a CLIP or SigLIP with its parameters.
+
+    Attributes:
+      run: The run that it is of.
+      dtype: The dtype of the vectors, 'float32' or 'float16'.
+      precision: The precision of the products that compute them.
+    """
+
+    run: Run
+    dtype: str
+    precision: Precision
+
+    def __post_init__(self):
+        if not hasattr(getattr(self.run.model, 'text', None), 'features'):
+            raise UserError(
+                f'{self.run.workdir} has no text encoder whose vectors of tokens can be written '
+                f'({type(self.run.model).__name__} as configured): take a CLIP or SigLIP, or leave --texts out'
+            )
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything besides the captions that the vectors depend on, as JSON."""
+        parameters = jax.tree.leaves(self.run.variables['params']['text'])
+        return {
+            'network': repr(self.run.model.text),
+            'parameters': hash_arrays(jax.device_get(parameters)),
+            'vocabulary': self.run.vocabulary.hash,
+            'dtype': self.dtype,
+            'precision': self.precision,
+            'size': self.run.model.text.hidden_dim,
+        }
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the parameters are from, as JSON."""
+        return {'workdir': str(self.run.workdir.absolute()), 'step': self.run.step, 'member': self.run.member}
+
+    def encode(self, tokens: Tokens, index: np.ndarray) -> np.ndarray:
+        """Encodes the tokens of some texts, each of which is computed as if it were alone.
+
+        Args:
+          tokens: The texts.
+          index: Rows of the texts, int [N].
+
+        Returns:
+          The vectors of the tokens of each in turn, [sum of lengths, F] of `dtype`.
+        """
+        lengths = tokens.lengths[index]
+        starts = np.cumsum(lengths) - lengths
+        vectors = np.empty((lengths.sum(), self.identity['size']), self.dtype)
+        for positions, states in self._engine.calls(_token_states, tokens, index):
+            for position, padded in zip(positions, states, strict=True):
+                with np.errstate(over='ignore'):
+                    vectors[starts[position] :][: lengths[position]] = padded[: lengths[position]]
+        return vectors
+
+    def add_vectors(self, tokens: Tokens) -> Tokens:
+        """Returns texts with the vectors of their tokens."""
+        return dataclasses.replace(tokens, vectors=self.encode(tokens, np.arange(len(tokens.lengths))))
+
+    @functools.cached_property
+    def _engine(self) -> Engine:
+        return Engine(self.run.model, self.run.variables, 'float32', self.precision)
+
+
+def _token_states(model: Matcher, texts: Texts) -> chex.Array:
+    return model.text.features(texts)
+
+
+def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> TextNetwork:
+    """Returns the text encoder whose vectors a run was trained on.
+
+    Args:
+      encoded_by: See `Run.encoded_by`.
+      workdir: The run directory.
+      moved: The run directory of the text encoder, if it is not where it was.
+
+    Raises:
+      UserError: if it cannot be read, or is another encoder.
+    """
+    vectors = f'{workdir} was trained on vectors of a text encoder'
+    remedy = 'name its run directory with --encoder (jitm.load: encoder)'
+    try:
+        recorded = encoded_by['texts']
+        origin = recorded['origin']
+        run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
+        network = TextNetwork(run, recorded['dtype'], recorded['precision'])
+        differing = [key for key, value in network.identity.items() if recorded[key] != value]
+    except UserError as error:
+        raise UserError(f'{vectors} that cannot be read: {error}; {remedy}') from None
+    except (KeyError, TypeError):
+        raise UserError(f'{vectors} of which the record is damaged; train again on vectors of jitm encode') from None
+    if differing:
+        raise UserError(f'{vectors} that differs from the one found ({", ".join(differing)}); {remedy}')
+    return network

@@ -1,0 +1,289 @@
+"""Heads on the states of a frozen CLIP and SigLIP: from the photos to the trained run, as a user starts them."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import jitm
+from jitm.commands import cli
+from jitm.configs import load, siglip
+from jitm.data import photos, precomp, scenes
+from jitm.data.reading import pad_texts, tokenize_split
+from jitm.errors import InterruptedRun, UserError
+from jitm.inference import features
+from jitm.inference.text_network import TextNetwork
+from jitm.runs.interrupt import StopRequest
+from jitm.runs.run import load_run, read_split
+from jitm.training import loop
+from tests.conftest import run_script
+from tests.test_photos_runs import make_clip, write_config
+from tests.test_train import assert_about_the_same_metrics, assert_same_run
+
+SIZES = {'train': 12, 'dev': 6}
+ENCODE = ['encode', '--texts', '--split', 'train', '--split', 'dev']
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('photos') / 'drawn'
+    for name, images in SIZES.items():
+        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
+    return folder
+
+
+def make_siglip(root):
+    config = siglip.get_config('f8k').to_dict()
+    clip = make_clip(root)
+    sizes = {key: clip['model']['text'][key] for key in ('hidden_dim', 'num_layers', 'num_heads', 'mlp_dim')}
+    config['model'] |= {'embed_dim': 8}
+    config['model']['image'] |= sizes | {'image_size': 32}
+    config['model']['text'] |= sizes
+    config['data'] |= {'root': str(root), 'image_size': 32, 'short_side': 32}
+    return config | {key: clip[key] for key in ('epochs', 'batch_size', 'length_multiple', 'evaluation', 'run')}
+
+
+@pytest.fixture(scope='module', params=[make_clip, make_siglip], ids=['clip', 'siglip'])
+def tower(request, root, tmp_path_factory):
+    """The run of a tiny tower, and the folder of its states."""
+    folder = tmp_path_factory.mktemp('tower')
+    loop.train_and_evaluate(request.param(root) | {'epochs': 1}, folder / 'run')
+    assert cli.main([*ENCODE, '--workdir', str(folder / 'run'), '--out', str(folder / 'tokens')]) == 0
+    return folder
+
+
+@pytest.fixture
+def clip_tower(root, tmp_path_factory):
+    """The first of them alone, for what does not depend on the tower."""
+    base = tmp_path_factory.getbasetemp() / 'clip_tower'
+    if not base.exists():
+        loop.train_and_evaluate(make_clip(root) | {'epochs': 1}, base / 'run')
+        assert cli.main([*ENCODE, '--workdir', str(base / 'run'), '--out', str(base / 'tokens')]) == 0
+    return base
+
+
+def make_head(tokens, head='gpo', loss='softmax', **changes):
+    """The config of a tiny head of 9 steps."""
+    config = load(f'heads:{head},{loss},f8k').to_dict()
+    config['data']['root'] = str(tokens)
+    config['model']['embed_dim'] = 8
+    config['run'] |= {'log_every': 1, 'checkpoint_every': 4}
+    return config | {'epochs': 3, 'batch_size': 20, 'length_multiple': 32} | changes
+
+
+def losses(workdir):
+    rows = map(json.loads, (workdir / 'metrics.jsonl').read_text().splitlines())
+    return [row['target/loss'] for row in rows if 'target/loss' in row]
+
+
+def test_the_files_have_the_states_of_the_tower(tower, root):
+    run = load_run(tower / 'run')
+    split = precomp.load('dev', root=str(tower / 'tokens'), token_vectors=True)
+    photos_split = read_split([run], 'dev')
+    assert split.captions == photos_split.captions
+    tokens = tokenize_split(split.captions, run.vocabulary)
+    texts = pad_texts(tokens, np.arange(30), 32)
+    want = run.model.apply(run.variables, texts, method=lambda model, texts: model.text.features(texts))
+    vectors = split.token_vectors
+    assert vectors.vocabulary.hash == run.vocabulary.hash
+    np.testing.assert_array_equal(vectors.lengths, tokens.lengths)
+    assert vectors.values.shape == (tokens.lengths.sum(), 8)
+    start = 0
+    for row, length in enumerate(tokens.lengths):
+        np.testing.assert_allclose(vectors.values[np.arange(start, start + length)], want[row, :length], atol=1e-5)
+        start += length
+
+
+def test_a_part_of_the_images_has_its_own_vectors(tower):
+    split = precomp.load('train', root=str(tower / 'tokens'), token_vectors=True)
+    part, starts = split.take(np.array([7, 2])), np.cumsum(split.token_vectors.lengths)
+    texts = np.flatnonzero(np.isin(split.image_of_text, [7, 2]))
+    want = np.concatenate([split.token_vectors.values[np.arange(*starts[[t - 1, t]])] for t in texts])
+    np.testing.assert_array_equal(part.token_vectors.values[np.arange(len(want))], want)
+    assert part.captions == tuple(split.captions[t] for t in texts)
+    dev = precomp.load('dev', root=str(tower / 'tokens'), token_vectors=True, dev_images=2)
+    assert len(dev.token_vectors.lengths) == len(dev.captions) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('head', 'share'), [('gpo', 0.8), ('scan', 0.8), ('saf', 0.98)])  # SAF learns more slowly
+def test_a_head_learns(tower, tmp_path, head, share):
+    config = make_head(tower / 'tokens', head, epochs=12)
+    config['optimizer']['learning_rate'] = 1e-2
+    loop.train_and_evaluate(config, tmp_path / 'run')
+    found = losses(tmp_path / 'run')
+    assert np.mean(found[-3:]) < share * np.mean(found[:3])
+
+
+def test_a_head_stops_and_resumes_exactly(clip_tower, tmp_path, monkeypatch):
+    config = make_head(clip_tower / 'tokens', loss='max')  # the first epoch has another loss
+    config['augmentation'] |= {'drop_regions': 0.2, 'num_views': 2}  # of regions; texts are repeated
+    loop.train_and_evaluate(config, tmp_path / 'whole')
+    read = iter(range(100))
+    fifth = property(lambda _: next(read) == 5, lambda *_: None)
+    monkeypatch.setattr(StopRequest, 'requested', fifth, raising=False)
+    with pytest.raises(InterruptedRun, match='saved at step 5 of 9'):
+        loop.train_and_evaluate(config, tmp_path / 'run')
+    monkeypatch.undo()
+    loop.train_and_evaluate(config, tmp_path / 'run')
+    assert_same_run(tmp_path / 'run', tmp_path / 'whole')
+
+
+@pytest.mark.slow
+def test_devices_train_the_same_head(clip_tower, tmp_path):
+    config = make_head(clip_tower / 'tokens')
+    config['model']['text']['dropout'] = 0.0  # each device draws its own
+    loop.train_and_evaluate(config, tmp_path / 'one')
+    command = '--config', write_config(config, tmp_path / 'config.py'), '--workdir', tmp_path / 'two'
+    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES='2')
+    assert result.returncode == 0, result.stderr
+    assert_about_the_same_metrics(tmp_path / 'two', tmp_path / 'one')
+
+
+def test_commands_read_a_head(clip_tower, tmp_path, capsys):
+    loop.train_and_evaluate(make_head(clip_tower / 'tokens', 'scan'), tmp_path / 'scan')
+    loop.train_and_evaluate(make_head(clip_tower / 'tokens'), tmp_path / 'gpo')
+    arguments = ['eval', '--split', 'dev', '--save_sims', '--workdir']
+    assert cli.main([*arguments, str(tmp_path / 'scan'), '--explain', '2']) == 0, capsys.readouterr().err
+    assert cli.main([*arguments, str(tmp_path / 'gpo')]) == 0
+    mined = ['--top_h_texts', '3', '--top_h_images', '2', '--out', str(tmp_path / 'mined')]
+    assert cli.main(['mine', '--workdir', str(tmp_path / 'gpo'), *mined]) == 0
+    caption = precomp.load('dev', root=str(clip_tower / 'tokens')).captions[3]
+    assert cli.main(['search', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', caption]) == 0
+    capsys.readouterr()
+    assert cli.main(['choices', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', 'choices.jsonl']) == 2
+    assert 'reads vectors of tokens, which new captions lack' in capsys.readouterr().err
+    run = jitm.load(tmp_path / 'gpo')  # the text tower reads free captions
+    data = run.load_data('dev')
+    sims = np.load(tmp_path / 'gpo' / 'eval' / 'dev' / 'sims.npy')
+    got = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
+    np.testing.assert_allclose(got, sims, atol=1e-6)
+    # Without the tower the run is evaluated, and a search is one sentence.
+    moved = clip_tower / 'moved'
+    (clip_tower / 'run').rename(moved)
+    try:
+        capsys.readouterr()
+        search = ['search', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', 'a red ring']
+        assert cli.main(search) == 2
+        assert 'a text encoder that cannot be read' in (error := capsys.readouterr().err)
+        assert 'name its run directory with --encoder' in error
+        assert cli.main([*search, '--encoder', str(moved)]) == 0
+    finally:
+        moved.rename(clip_tower / 'run')
+
+
+def test_what_is_encoded_is_not_encoded_again(clip_tower, tmp_path, monkeypatch, capsys):
+    tokens = shutil.copytree(clip_tower / 'tokens', tmp_path / 'tokens')
+    arguments = [*ENCODE, '--workdir', str(clip_tower / 'run'), '--out', str(tokens)]
+    before = {path.name: path.read_bytes() for path in tokens.iterdir()}
+    assert cli.main(arguments) == 0
+    assert 'drawn/dev: 30 captions had been encoded' in capsys.readouterr().out
+    (tokens / 'dev_txts.npy').unlink()  # that of a killed job is missing
+    monkeypatch.setattr(features, 'TEXTS_PER_BLOCK', 7)
+    assert cli.main(arguments) == 0
+    assert 'drawn/dev: 30 captions encoded' in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in tokens.iterdir()} == before
+    assert cli.main([*arguments, '--dtype', 'float16']) == 2
+    assert 'has other features than these (dtype)' in capsys.readouterr().err
+    other = TextNetwork(load_run(clip_tower / 'run'), 'float16', 'highest')
+    with pytest.raises(UserError, match=r'dev_txts.npy has other features than these \(dtype\)'):
+        features.write_texts(other, read_split([other.run], 'dev'), 'dev', tokens)
+
+
+def test_a_killed_job_leaves_no_vectors(clip_tower, tmp_path, monkeypatch):
+    tokens = tmp_path / 'tokens'
+    arguments = [*ENCODE, '--workdir', str(clip_tower / 'run'), '--out', str(tokens)]
+    monkeypatch.setattr(features, 'TEXTS_PER_BLOCK', 20)
+    encode, calls = TextNetwork.encode, iter(range(9))
+    monkeypatch.setattr(TextNetwork, 'encode', lambda *args: encode(*args) if next(calls) < 4 else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(arguments)
+    assert (tokens / 'train_txts.npy').exists()
+    assert not (tokens / 'dev_txts.npy').exists()
+    with pytest.raises(UserError, match="has no vectors of the tokens of 'dev'"):
+        precomp.load('dev', root=str(tokens), token_vectors=True)
+    monkeypatch.undo()
+    assert cli.main(arguments) == 0
+    same = (clip_tower / 'tokens' / 'dev_txts.npy').read_bytes()
+    assert (tokens / 'dev_txts.npy').read_bytes() == same
+
+
+def damage(tokens, name):
+    """Changes a file of a folder."""
+    path = tokens / name
+    if path.suffix == '.npy':
+        np.save(path, np.load(path)[1:])
+    elif path.suffix == '.txt':
+        path.write_text(path.read_text().replace('a ', 'the ', 1))
+    else:
+        path.write_text('{}')
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('train_txts.npy', 'which are not of 60 captions with a vector for each token: write the vectors again'),
+        ('train_lengths.npy', 'which are not of 60 captions with a vector for each token: write the vectors again'),
+        ('train_caps.txt', 'train_txts.npy is of other captions than those of train in'),
+        ('vocabulary.json', 'vocabulary.json is not the vocabulary of the vectors beside it'),
+        ('encoded.json', "has no vectors of the tokens of 'train', but config key 'data.token_vectors' is True"),
+    ],
+)
+def test_files_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, name, message):
+    tokens = shutil.copytree(clip_tower / 'tokens', tmp_path / 'tokens')
+    damage(tokens, name)
+    with pytest.raises(UserError, match=re.escape(message)):
+        loop.train_and_evaluate(make_head(tokens), tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'data': {'token_vectors': False}}, 'the model reads vectors of tokens, which only captions of a data set'),
+        ({'vocabulary': {'path': 'vocab.txt'}}, "'vocabulary.path' is 'vocab.txt', but vectors of tokens come with"),
+        ({'augmentation': {'change_words': 0.2}}, "'augmentation.change_words' changes words, which a frozen encoder"),
+        (
+            {'candidates': {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('swap',)}},
+            'perturbed captions have no vectors of tokens',
+        ),
+    ],
+)
+def test_configs_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, changes, message):
+    config = make_head(clip_tower / 'tokens')
+    for section, values in changes.items():
+        config[section] = values if section == 'candidates' else config[section] | values
+    with pytest.raises(UserError, match=message):
+        loop.train_and_evaluate(config, tmp_path / 'run')
+
+
+def test_vectors_of_another_tower_are_refused(root, clip_tower, tmp_path, capsys):
+    other = tmp_path / 'other'
+    loop.train_and_evaluate(make_clip(root) | {'epochs': 1, 'seed': 5}, other / 'run')
+    assert cli.main([*ENCODE, '--workdir', str(other / 'run'), '--out', str(other / 'tokens')]) == 0
+    loop.train_and_evaluate(make_head(clip_tower / 'tokens'), tmp_path / 'run')
+    capsys.readouterr()
+    assert cli.main(['eval', '--workdir', str(tmp_path / 'run'), '--data_root', str(other / 'tokens')]) == 2
+    assert 'has vectors of tokens by another text encoder than' in capsys.readouterr().err
+    config = make_head(other / 'tokens')
+    with pytest.raises(UserError, match='data'):
+        loop.train_and_evaluate(config, tmp_path / 'run')  # resumes on other data
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--config', 'clip:f8k'], '--texts is not read without --workdir'),
+        (['--workdir', 'run', '--images', 'photos'], '--texts needs captions, which --images has not'),
+    ],
+)
+def test_wrong_flags_are_one_sentence(tmp_path, capsys, arguments, message):
+    assert cli.main(['encode', '--texts', '--out', str(tmp_path / 'out'), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_without_a_tower_is_refused(finished, tmp_path, capsys):
+    assert cli.main(['encode', '--texts', '--workdir', str(finished), '--out', str(tmp_path / 'out')]) == 2
+    assert 'has no text encoder whose vectors of tokens can be written (VSE as configured)' in capsys.readouterr().err
