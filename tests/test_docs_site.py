@@ -28,7 +28,7 @@ def test_options_have_the_values_and_defaults_of_hints():
 def test_options_list_all_that_a_config_can_name():
     named = {key: {name for name, _ in found} for key, found in docs_options.named().items()}
     assert {'precomp.load', 'photos.load', 'scenes.load', 'tfds.load'} == named['data.source']
-    assert {'in_batch', 'in_chunks', 'perturbed', 'shortlist', 'sampled'} == named['candidates.source']
+    assert {'in_batch', 'in_chunks', 'perturbed', 'queue', 'shortlist', 'sampled'} == named['candidates.source']
     assert {name.rpartition('.')[2] for name in named['terms.*.loss']} == {*losses.__all__}
     assert 'vse.VSE' in named['model.name']
     assert 'cnn.ResNet' in named['model.*.name']
