@@ -28,7 +28,7 @@ The groups, by question (small: with --small):
     sweeps         the sensitivity to epsilon, gamma, alpha and to a weaker anchor (small)
     networks       networks of the papers that no other group has (small)
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
-    noise          captions at other images: losses, RM in OSS, RCL, CRCL, NCR, and without the moved pairs (small)
+    noise          captions at other images: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
     heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/heads.md; small)
 
@@ -391,6 +391,7 @@ GROUPS = {
             *((loss, f'vse:mean,{loss}', {}) for loss in ('sum', 'sum_max', 'selhn', 'softmax')),
             *((method, f'noisy:mean,{method}', {}) for method in ('rcl', 'crcl', 'ncr')),
             ('rm_oss', 'dbl:vsepp,rm,oss', {}),
+            ('adapoffquin', 'aoq:vsepp,adapoffquin', {}),
             ('dropped', 'vse:mean,sum_max', {'data.noise_dropped': True}),
         )
     }
