@@ -58,7 +58,7 @@ def _pairs(control: str, *treatments: str) -> tuple[Pair, ...]:
     return tuple(Pair(control, treatment) for treatment in treatments)
 
 
-NOISE = ('sum', 'selhn', 'softmax', 'rm_oss', 'rcl', 'crcl', 'ncr', 'dropped')
+NOISE = ('sum', 'selhn', 'softmax', 'rm_oss', 'adapoffquin', 'rcl', 'crcl', 'ncr', 'dropped')
 MARGINS = ('m30', 'm40', 'm50')
 PAIRS = (
     # Faghri et al. 2018
@@ -97,8 +97,18 @@ PAIRS = (
     *_pairs('noise40_sum', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
     *_pairs('noise40_softmax', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
     *_pairs('noise40_dropped', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
+    *_pairs('noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
+    # Other candidates of the softmax
+    *_pairs('mean_softmax_unchanged', 'mean_softmax_perturbed'),
+    *(
+        Pair(f'mean_softmax_t07_steps_b{size}', f'mean_queue{k}_steps_b{size}')
+        for size in (64, 128)
+        for k in (512, 4096)
+    ),
+    *_pairs('mean_softmax', 'mean_softmax_smoothed'),
     # Diao et al. 2024
     *_pairs('mean_sum_max', *(f'vsepp_{loss}_{how}' for how in ('oss', 'mss', 'oas') for loss in ('rm', 'am'))),
+    *_pairs('mean_sum_max', 'vsepp_sam', 'vsepp_cmpm', 'vsepp_mpl'),
     *_pairs('mean_sum_max', 'vsepp_rs_oss', 'vsepp_as_oss', 'vsepp_dml_mutual', 'vsepp_dml_sum'),
     *_pairs('mean_sum_max', 'vsepp_dino_mss', 'vsepp_inverse_dino_mss', 'vsepp_dino_sum', 'mean_sum_max_doubled'),
     *(Pair('mean_sum_max', f'mean_sum_max_{margin}') for margin in MARGINS),
@@ -118,6 +128,7 @@ PAIRS = (
     # Li et al. 2023; the published difference is that of Flickr30K
     *_pairs('mean_sum_max', 'mean_selhn'),
     *(Pair(f'{model}_max', f'{model}_selhn') for model in ('mean', 'fc', 'mlp', 'rvse')),
+    *_pairs('mean_max', 'mean_shn', 'mean_sct'),
     Pair('fc_selhn', 'rvse_selhn', published=2.5),
     *_pairs('scan_max', 'scan_selhn_sum', 'scan_selhn', 'scan_max_mean'),
     *_pairs('scan_max_mean', 'scan_selhn', 'scan_selhn_slow'),
