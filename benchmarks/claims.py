@@ -28,7 +28,7 @@ from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation
 from jitm.report.rows import read_rows
 
-PAGES = 'results', 'recipes', 'losses', 'noise', 'heads'
+PAGES = 'results', 'recipes', 'losses', 'noise', 'choices', 'heads'
 MARK = re.compile(r'(<!-- (runs|differences) (small|full)(.*?)\n(.*?)\n-->\n)(?:\n((?:\|[^\n]*\n)*))?', re.DOTALL)
 COLUMNS = {
     'i2t/recall@1': 'R@1 i2t',

@@ -276,10 +276,7 @@ GROUPS = {
         )
     }
     | {'mean_softmax_smoothed': Experiment('vse:mean,softmax', {'terms.ranking.label_smoothing': 0.1})},
-    'perturbed': {  # without changed words, as perturbed captions are not augmented
-        f'mean_softmax_{name}': Experiment(f'recipe:mean,softmax,{word}', {'augmentation.change_words': 0.0})
-        for name, word in (('unchanged', 'in_batch'), ('perturbed', 'perturbed'))
-    },
+    'perturbed': {'mean_softmax_perturbed': Experiment('recipe:mean,softmax,perturbed')},
     'photos': {  # docs/photos.md has the commands that encode crops once
         **{
             f'photo_{name}_{loss}': Experiment(

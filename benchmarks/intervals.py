@@ -99,7 +99,7 @@ PAIRS = (
     *_pairs('noise40_dropped', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
     *_pairs('noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
     # Other candidates of the softmax
-    *_pairs('mean_softmax_unchanged', 'mean_softmax_perturbed'),
+    *_pairs('mean_softmax', 'mean_softmax_perturbed'),
     *(
         Pair(f'mean_softmax_t07_steps_b{size}', f'mean_queue{k}_steps_b{size}')
         for size in (64, 128)
