@@ -271,6 +271,7 @@ GROUPS = {
         for size in (64, 128)
         for name, loss, flags in (
             ('softmax_t07', 'softmax', {'candidates.same_image': 'ignored', 'terms.ranking.temperature': 0.07}),
+            ('queue1', 'softmax_queue', {'candidates.length': 1}),  # what the averaged encoder does alone
             ('queue512', 'softmax_queue', {'candidates.length': 512}),
             ('queue4096', 'softmax_queue', {}),
         )
