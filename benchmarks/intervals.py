@@ -109,7 +109,8 @@ PAIRS = (
     *_pairs('mean_softmax', 'mean_softmax_smoothed'),
     # Diao et al. 2024
     *_pairs('mean_sum_max', *(f'vsepp_{loss}_{how}' for how in ('oss', 'mss', 'oas') for loss in ('rm', 'am'))),
-    *_pairs('mean_sum_max', 'vsepp_sam', 'vsepp_cmpm', 'vsepp_mpl'),
+    *_pairs('mean_sum_max', 'vsepp_sam'),
+    *_pairs('mean_max', 'vsepp_cmpm', 'vsepp_mpl'),
     *_pairs('mean_sum_max', 'vsepp_rs_oss', 'vsepp_as_oss', 'vsepp_dml_mutual', 'vsepp_dml_sum'),
     *_pairs('mean_sum_max', 'vsepp_dino_mss', 'vsepp_inverse_dino_mss', 'vsepp_dino_sum', 'mean_sum_max_doubled'),
     *(Pair('mean_sum_max', f'mean_sum_max_{margin}') for margin in MARGINS),
@@ -148,7 +149,14 @@ PAIRS = (
     ),
     *_pairs('mean_softmax', *(f'mean_softmax_t{percent:02}' for percent in (2, 3, 7, 10, 15, 20))),
     *_pairs('mean_softmax_learned', 'mean_softmax', 'mean_softmax_t07', 'mean_softmax_t10'),
-    *_pairs('mean_softmax_t10', 'mean_selhn_m50', 'mean_sum_max_m40', 'vsepp_rm_oss', 'recipe_mean_selhn_oss'),
+    *_pairs(
+        'mean_softmax_t10',
+        'mean_selhn_m50',
+        'mean_sum_max_m40',
+        'vsepp_rm_oss',
+        'vsepp_rm_oss_first',
+        'recipe_mean_selhn_oss',
+    ),
     *(
         Pair(f'mean_{loss}_steps_b128', f'mean_{loss}_steps_b{size}')
         for size in (64, 256)

@@ -93,6 +93,8 @@ def drop(split: Split, *, noise_dropped: bool) -> Split:
 def describe(split: Split) -> str:
     """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it hits."""
     original, wrong = split.original_image_of_text, ~split.clean
+    if not wrong.any():
+        return f'{split.name} has noise of which no pair is left: its {split.num_texts} pairs are clean'
     together = len(np.unique(np.stack([original, split.image_of_text]), axis=1).T) == len(np.unique(original))
     how = 'all captions of an image together' if together else 'captions one by one'
     images = np.bincount(original[wrong], minlength=split.num_images) > 0

@@ -110,6 +110,7 @@ def test_mixed_pairs_are_dropped():
     noisy = SCENES | {'noise_rate': 0.5}
     mixed = load_split(noisy, 'train', noisy=True)
     kept = load_split(noisy | {'noise_dropped': True}, 'train', noisy=True)
+    assert noise.describe(kept).endswith(f'has noise of which no pair is left: its {kept.num_texts} pairs are clean')
     assert kept.clean.all()
     rows = np.flatnonzero(mixed.clean)
     assert kept.captions == tuple(mixed.captions[row] for row in rows)
