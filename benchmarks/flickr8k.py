@@ -246,8 +246,8 @@ GROUPS = {
             ATTENTION['scan'], {'terms.warm_up.reduction': 'mean', 'terms.ranking.reduction': 'mean'}
         ),
         'scan_selhn_slow': Experiment(f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.learning_rate': 2e-4}),
-        'scan_selhn_clipped': Experiment(  # the sum over 128 queries of both directions, clipped at 2, in other units
-            f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.clip_norm': 2 / 256}
+        'scan_selhn_clipped': Experiment(  # the first epochs of the sum over 256 queries, clipped at 2, in other units
+            f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.clip_norm': 2 / 256, 'epochs': 2}
         ),
     },
     'batch_sizes': {  # 1,872 steps
