@@ -17,7 +17,7 @@ The groups, by question (small: with --small):
     dbl_networks   MSS with the network of the paper
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
     batch_sizes    how losses depend on the batch at equal steps, without false negatives of the same image (small)
-    perturbed      captions with a changed relation as negatives (small)
+    perturbed      captions with a changed relation as negatives, alone and with mined ones (small)
     queues         past pairs as negatives, and smoothed labels, with softmax (small)
     photos         crops and fine-tuning of VSE++ on photos
     normalization  loss and normalization of VSE++ on photos, at two learning rates
@@ -277,7 +277,10 @@ GROUPS = {
         )
     }
     | {'mean_softmax_smoothed': Experiment('vse:mean,softmax', {'terms.ranking.label_smoothing': 0.1})},
-    'perturbed': {'mean_softmax_perturbed': Experiment('recipe:mean,softmax,perturbed')},
+    'perturbed': {
+        f'mean_softmax_{negatives}': Experiment(f'recipe:mean,softmax,{negatives}')
+        for negatives in ('perturbed', 'offline', 'perturbed_offline')
+    },
     'photos': {  # docs/photos.md has the commands that encode crops once
         **{
             f'photo_{name}_{loss}': Experiment(

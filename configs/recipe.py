@@ -18,6 +18,7 @@ NEGATIVES = {
     'in_batch': 'one stage',
     'offline': 'a second stage with negatives that the first mines in all data (AOQ)',
     'perturbed': 'perturbed captions are further negatives of images (NegCLIP, without its hard images)',
+    'perturbed_offline': 'both, in the second stage',
 }
 
 
@@ -28,9 +29,9 @@ def get_config(model: str, loss: str, anchor: str, negatives: str, data: str) ->
     first = common.first_stage(config)
     if anchor == 'oss':
         dbl.boost(config, 'rm', 'oss')
-    if negatives == 'perturbed':
+    if 'perturbed' in negatives:
         common.perturb(config)
-    if negatives == 'offline':
+    if 'offline' in negatives:
         config.stages = dict(first=first, top_h_texts=300, top_h_images=60, fine_tune=False)
         hinges = dict(common.LOSS['onlyoffline'], online_margin=0.2, offline_margin=0.0)
         config.terms = dict(config.terms.to_dict(), offline=hinges | common.schedule_of_ranking(config))

@@ -58,10 +58,11 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if (photos or pictures) and 'pixels' not in run.model.reads:
         raise UserError(f'{run.workdir} does not read photos: leave --photos out, and take images of --split')
     transform = transform_of(run) if photos or pictures else None
+    embedded_only = bool(choices) and all(image in pictures for choice in choices for image in choice.images)
     if photos:
         split = load_folder(photos, transform)
     else:
-        split = None if pictures else read_split([run], values.split, values.data_root)
+        split = None if embedded_only else read_split([run], values.split, values.data_root)
     if not words and not isinstance(split, SceneSplit):
         raise UserError(f'{values.workdir} was not trained on scenes, which has choices of its own: give a file')
     choices = choices if words else choices_lib.of_scenes(split)
@@ -74,7 +75,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     report = evaluation.evaluate([choice for choice, _ in kept], scores, values.min_count)
     protocol = {
         'files': list(words),
-        'split': None if photos else values.split,
+        'split': None if photos or embedded_only else values.split,
         'photos': values.photos,
         'choices': len(choices),
         'excluded': len(choices) - len(kept),

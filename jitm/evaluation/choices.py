@@ -46,16 +46,20 @@ def find_images(
       and the names of the images that are missing.
 
     Raises:
-      UserError: If none of the choices has its images.
+      UserError: If none of the choices has its images, or if boxes or photos come with features.
     """
     ids, photos = (split.image_ids, split.pixels) if split else ((), Photos((), transform))
     cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
     known = {_short(image): row for row, image in enumerate(ids)} | {image: row for row, image in enumerate(ids)}
     known |= {image: image for image in pictures}
+    if not cut and (pictures or any(choice.box for choice in choices)):
+        raise UserError(
+            f'{name} has boxes or photos, but {split.name} has no photos: take a model of photos, and give --photos'
+        )
     used, kept, missing = {}, [], {}
     for choice in choices:
         sources = {image: known.get(image, known.get(_short(image))) for image in choice.images}
-        absent = [image for image, source in sources.items() if source is None or (choice.box and not cut)]
+        absent = [image for image, source in sources.items() if source is None]
         missing |= dict.fromkeys(absent)
         if not absent:
             kept.append((choice, [used.setdefault((sources[i], choice.box), len(used)) for i in choice.images]))

@@ -139,8 +139,11 @@ def test_images_are_found_by_their_names(tmp_path):
     alone = find_images(choices[4:], None, pictures, TRANSFORM, 'file')
     assert alone[1:] == ([(choices[4], [0])], [])
     # Features are of whole images.
-    _, kept, missing = find_images([choices[1], choices[1]._replace(box=(0, 0, 8, 8))], split, {}, None, 'file')
-    assert (kept, missing) == ([(choices[1], [0])], ['dev-000001'])
+    for given, embedded in (([choices[1], choices[1]._replace(box=(0, 0, 8, 8))], {}), (choices[:4], pictures)):
+        with pytest.raises(
+            UserError, match='file has boxes or photos, but scenes/dev has no photos: take a model of photos'
+        ):
+            find_images(given, split, embedded, None, 'file')
     with pytest.raises(UserError, match='file has no choice whose images are given: give the folder of its photos'):
         find_images(choices[:1], split, {}, None, 'file')
 

@@ -116,7 +116,10 @@ def two_stages(tiny_config, tmp_path):
 
 
 @pytest.mark.slow
-def test_step_scores_mined_pairs(two_stages, tmp_path):
+@pytest.mark.parametrize('with_perturbed', [False, True])
+def test_step_scores_mined_pairs(two_stages, tmp_path, with_perturbed):
+    if with_perturbed:
+        two_stages['candidates'] = {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('swap',)}
     first, second, *_ = stages.split_stages(two_stages, tmp_path)
     split = setup_lib.set_up(first).pipeline.split
     save_lists(tmp_path / 'candidates', split, *make_lists(split, 20))
@@ -132,6 +135,11 @@ def test_step_scores_mined_pairs(two_stages, tmp_path):
     negatives, partners = batch.offline
     on = scores(batch.images, batch.texts)
     positive, on = np.diag(on), on - 10 * np.eye(len(on))
+    best = {'i2t': on.max(1), 't2i': on.max(0)}
+    if with_perturbed:
+        assert batch.is_perturbed.sum() > 1
+        changed = np.where(batch.is_perturbed, scores(batch.images, batch.perturbed), -10)
+        best['i2t'] = np.maximum(best['i2t'], changed.max(1))
     with_image, with_text = (
         np.diag(scores(batch.images, negatives.texts)),
         np.diag(scores(negatives.images, batch.texts)),
@@ -142,13 +150,13 @@ def test_step_scores_mined_pairs(two_stages, tmp_path):
         return np.maximum(0, x)
 
     want = sum(
-        (1.5 - (off - best) / 0.3) * hinge(0.2 - positive + best) + hinge(off - positive) + hinge(pair - positive)
-        for off, best, pair in ((with_image, on.max(1), pairs[0]), (with_text, on.max(0), pairs[1]))
+        (1.5 - (off - online) / 0.3) * hinge(0.2 - positive + online) + hinge(off - positive) + hinge(pair - positive)
+        for off, online, pair in ((with_image, best['i2t'], pairs[0]), (with_text, best['t2i'], pairs[1]))
     ).sum()
     _, metrics = made.train_step(parallel.put_state(state), parallel.put_batch(batch))
     np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-5)
-    for direction, off, best in (('i2t', with_image, on.max(1)), ('t2i', with_text, on.max(0))):
-        np.testing.assert_allclose(metrics[f'target/mined/{direction}/harder'], np.mean(off > best))
+    for direction, off in (('i2t', with_image), ('t2i', with_text)):
+        np.testing.assert_allclose(metrics[f'target/mined/{direction}/harder'], np.mean(off > best[direction]))
         np.testing.assert_allclose(metrics[f'target/mined/{direction}/active'], np.mean(off > positive))
 
 
