@@ -92,6 +92,9 @@ def make_app(site: Site, host: str) -> 'Starlette':
     def pair(request: Request) -> HTMLResponse:
         return respond(lambda: site.pair(_row(request.path_params)))
 
+    def doubtful(request: Request) -> HTMLResponse:
+        return respond(site.doubtful)
+
     async def photo(request: Request) -> HTMLResponse:
         body = await _read(request)
         return await run_in_threadpool(respond, lambda: site.photo(*uploaded(body)))
@@ -100,6 +103,7 @@ def make_app(site: Site, host: str) -> 'Starlette':
         Route('/', home),
         Route('/image/{row}', image),
         Route('/pair/{row}', pair),
+        Route('/doubtful', doubtful),
         Route('/photo', photo, methods=['POST']),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))

@@ -8,7 +8,9 @@ import jax
 
 from jitm.data.transforms import View
 from jitm.errors import UserError
+from jitm.evaluation import audit
 from jitm.evaluation.explain import WordOutputs, has_word_outputs
+from jitm.inference.options import ScoringOptions
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.report.render import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
@@ -18,6 +20,7 @@ from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.vectors import Hit, VectorSearch, rank
 
 MAX_CHARACTERS = 1000  # of a caption that is typed; a longer one would be compiled for minutes
+DOUBTFUL = 48  # pairs that are shown
 
 
 class Explored:
@@ -74,6 +77,12 @@ class Explored:
             return self._captions.top(self._images.vectors[image : image + 1], count)[0]
         one = jax.tree.map(lambda x: x[image : image + 1], self._images)
         return rank(self._run.similarity(one, self._captions)[0], count)
+
+    @functools.cached_property
+    def doubtful(self) -> list[dict[str, Any]]:
+        """The pairs of the split that the model believes least, as `jitm audit` lists them after one round."""
+        doubt = audit.doubts(self._run.run, self._data.split, rounds=1, options=ScoringOptions())
+        return audit.describe(doubt, self._data.split, DOUBTFUL)
 
     def rank_all(self, photo: bytes) -> tuple[list[Hit], list[Hit]]:
         """Returns all images and all captions in descending order of their scores with a photo.

@@ -1,4 +1,4 @@
-"""The pages of the explorer: a query with its images, an image with its captions, a pair with its hard negatives.
+"""The pages of the explorer: a query with its images, an image, a pair with its hard negatives, doubtful pairs.
 
 They are plain HTML without scripts, and pictures are part of the page.
 """
@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from jitm.errors import UserError
+from jitm.evaluation import audit
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.report import attention_figures, explanations
 from jitm.report.figures import to_png
@@ -165,6 +166,16 @@ class Site:
             }
 
         return self._render('pair', f'Hard negatives: {caption}', caption, runs=list(map(negatives, self.runs)))
+
+    def doubtful(self) -> str:
+        """Returns the page of the pairs that each run believes least."""
+
+        def result(pair: dict[str, Any]) -> Result:
+            shown = self._image_result(pair['image'], score=pair['doubt'])
+            return dataclasses.replace(shown, note=pair['caption'], link=f'/pair/{pair["text"]}')
+
+        runs = [{'name': run.name, 'pairs': list(map(result, run.doubtful))} for run in self.runs]
+        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=audit.PAIRS)
 
     def message(self, message: str) -> str:
         """Returns a page with a message instead of results."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import http.client
+import json
 import shlex
 import shutil
 import signal
@@ -28,7 +29,7 @@ from jitm.layers.text import GRUEncoder
 from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run, load_run
 from jitm.serving import app, explored, pages
-from jitm.serving.explored import MAX_CHARACTERS, Explored, explore
+from jitm.serving.explored import DOUBTFUL, MAX_CHARACTERS, Explored, explore
 from jitm.serving.inputs import data_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.pages import NotFound, Site
@@ -184,6 +185,19 @@ def test_a_pair_shows_the_hardest_negatives(site):
     assert shown == [site.data.captions[text] for text in negatives[: pages.NEGATIVES]]
 
 
+def test_doubtful_pairs_are_those_of_the_audit(site, finished, tmp_path, capsys):
+    argv = ['audit', '--workdir', str(finished), '--split', 'test', '--rounds', '1', '--output', str(tmp_path)]
+    assert cli.main(argv) == 0
+    capsys.readouterr()
+    pairs = [json.loads(line) for line in (tmp_path / 'audit.jsonl').read_text().splitlines()][:DOUBTFUL]
+    page = site.doubtful()
+    assert in_order(page) == 2 * [pair['image_id'] for pair in pairs]
+    links = [address for address in Page(page).addresses if address.startswith('/pair/')]
+    assert links == 2 * [f'/pair/{pair["text"]}' for pair in pairs]
+    assert page.count(f'<p>{pairs[0]["caption"]}</p>') >= 2
+    assert f'{pairs[0]["doubt"]:.4f}' in page
+
+
 def test_any_caption_shows_its_attention(scan):
     page = scan.image(2, 'a red ring')
     assert '<h3>Attention</h3>' in page
@@ -290,6 +304,7 @@ def test_only_pages_are_served(site):
         assert in_order(page)
         assert "default-src 'none'" in headers['Content-Security-Policy']
         assert 'script' not in headers['Content-Security-Policy']
+        assert get(port, '/doubtful')[0] == 200
         for path in (
             '/image/99',
             '/pair/99',
