@@ -11,6 +11,7 @@ import jitm
 from jitm.commands import cli
 from jitm.configs import load, siglip
 from jitm.data import photos, precomp, scenes
+from jitm.data.choices import as_line
 from jitm.data.reading import pad_texts, tokenize_split
 from jitm.errors import InterruptedRun, UserError
 from jitm.inference import features
@@ -19,6 +20,7 @@ from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import run_script
+from tests.evaluation.test_choices import choice
 from tests.test_photos_runs import make_clip, write_config
 from tests.test_train import assert_about_the_same_metrics, assert_same_run
 
@@ -152,9 +154,17 @@ def test_commands_read_a_head(clip_tower, tmp_path, capsys):
     assert cli.main(['mine', '--workdir', str(tmp_path / 'gpo'), *mined]) == 0
     caption = precomp.load('dev', root=str(clip_tower / 'tokens')).captions[3]
     assert cli.main(['search', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', caption]) == 0
-    capsys.readouterr()
-    assert cli.main(['choices', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', 'choices.jsonl']) == 2
-    assert 'reads vectors of tokens, which new captions lack' in capsys.readouterr().err
+    # Choices between captions of the split have the scores of the evaluation.
+    split = precomp.load('dev', root=str(clip_tower / 'tokens'))
+    pairs = [choice('swap', images=(split.image_ids[0],))._replace(captions=split.captions[t : t + 2]) for t in (4, 9)]
+    (tmp_path / 'choices.jsonl').write_text(''.join(map(as_line, pairs)))
+    for name in ('gpo', 'scan'):
+        arguments = ['choices', '--workdir', str(tmp_path / name), '--split', 'dev', str(tmp_path / 'choices.jsonl')]
+        assert cli.main(arguments) == 0
+        scored = (tmp_path / name / 'eval' / 'dev' / 'choices.jsonl').read_text().splitlines()
+        sims = np.load(tmp_path / name / 'eval' / 'dev' / 'sims.npy')
+        got = [json.loads(line)['scores'][0] for line in scored]
+        np.testing.assert_allclose(got, [sims[0, 4:6], sims[0, 9:11]], atol=1e-6)
     run = jitm.load(tmp_path / 'gpo')  # the text tower reads free captions
     data = run.load_data('dev')
     sims = np.load(tmp_path / 'gpo' / 'eval' / 'dev' / 'sims.npy')

@@ -7,6 +7,7 @@ Without files, the choices are those of `scenes`, made with known truth. Prints 
 writes choices.json and the scored choices as choices.jsonl.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 
@@ -16,13 +17,16 @@ from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data import choices as choices_lib
 from jitm.data.photos import load_folder
+from jitm.data.reading import tokenize_split
 from jitm.data.scenes import SceneSplit
+from jitm.data.token_vectors import TokenVectors
 from jitm.errors import UserError
 from jitm.evaluation import choices as evaluation
 from jitm.evaluation import published
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.inference.options import ScoringOptions, precision_of
 from jitm.inference.pair_scorer import PairScorer
+from jitm.inference.text_network import restore
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import describe_runs, load_run, read_split
 from jitm.serving.inputs import transform_of
@@ -35,6 +39,7 @@ FLAGS = {
     **shared.common('workdir', 'split'),
     'photos': shared.text('A folder with the photos, for a model that reads photos; images of --split if not given.'),
     'count': shared.count('The number of choices, evenly spaced; all if not given.'),
+    'encoder': shared.text('The run directory of the text encoder of a head on tokens, if it has moved.'),
     'min_count': shared.count('The choices of a category at least; ARO takes 25 for attributes.', 1),
     **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
@@ -47,8 +52,9 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     folder = shared.evaluation_folder(values, values.workdir)
     folder.check([REPORT, LINES])
     run = load_run(values.workdir, values.step, values.member)
-    if run.model.text_format.vectors:
-        raise UserError(f'{run.workdir} reads vectors of tokens, which new captions lack: take a model of words')
+    reads_vectors = run.model.text_format.vectors
+    shared.check_read(values, 'a run on vectors of tokens', reads_vectors, 'encoder')
+    text_network = restore(run.encoded_by, run.workdir, values.encoder) if reads_vectors else None
 
     # The choices and their images.
     choices, pictures = [], {}
@@ -69,9 +75,13 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     choices = [choices[n] for n in evenly_spaced(min(values.count or len(choices), len(choices)), len(choices))]
     name = ', '.join(words) or split.name
     split, kept, missing = evaluation.find_images(choices, split, pictures, transform, name)
+    if text_network:
+        tokens = text_network.add_vectors(tokenize_split(split.captions, run.vocabulary))
+        vectors = TokenVectors(tokens.vectors, tokens.lengths, run.vocabulary)
+        split = dataclasses.replace(split, token_vectors=vectors)
     # Their scores.
     options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
-    scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), kept)
+    scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), split, kept)
     report = evaluation.evaluate([choice for choice, _ in kept], scores, values.min_count)
     protocol = {
         'files': list(words),

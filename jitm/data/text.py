@@ -268,6 +268,12 @@ class Tokens:
         """int32 [T], number of ids of each text, special tokens included."""
         return np.diff(self.starts).astype(np.int32)
 
+    def take(self, texts: np.ndarray) -> 'Tokens':
+        """Returns some texts, int [N], without tags."""
+        rows = np.concatenate([np.arange(self.starts[text], self.starts[text + 1]) for text in texts])
+        starts = np.concatenate([[0], np.cumsum(self.lengths[texts])])
+        return Tokens(self.ids[rows], starts, vectors=None if self.vectors is None else self.vectors[rows])
+
 
 def join(texts: Sequence[np.ndarray]) -> Tokens:
     """Concatenates texts, each int32 [L]."""

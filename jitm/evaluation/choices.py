@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -13,12 +14,12 @@ from jitm.data.choices import Choice, Cut
 from jitm.data.photos import SUFFIXES
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
-from jitm.data.text import join
 from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.evaluation import tables
 from jitm.evaluation.published import Row
 from jitm.inference.pair_scorer import PairScorer
+from jitm.runs.run import read_tokens
 
 SCORES = ('text', 'image', 'group')
 ALL, MEAN = 'all', 'mean of categories'  # rows of a group with several categories
@@ -68,7 +69,8 @@ def find_images(
     captions = tuple(dict.fromkeys(caption for choice, _ in kept for caption in choice.captions))
     texts = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
     if not cut:
-        return dataclasses.replace(split.take(np.array([row for row, _ in used])), **texts), kept, [*missing]
+        taken = split.take(np.array([row for row, _ in used]))
+        return dataclasses.replace(taken, token_vectors=None, **texts), kept, [*missing]
     files = Cut((pictures[s] if isinstance(s, str) else photos.files[s], box) for s, box in used)
     pixels = Photos(files, transform or photos.transform)
     return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **texts), kept, [*missing]
@@ -80,18 +82,26 @@ def _short(name: str) -> str:
     return re.sub(r'^(COCO_(train|val|test)\d{4}_)?0*(?=\d+$)', '', stem)
 
 
-def score(scorer: PairScorer, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:
-    """Scores choices with the rows of their images: for each float32 [I, C]; equal pairs are scored once.
+def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:
+    """Scores choices: for each float32 [I, C]. Pairs with equal tokens are scored once.
+
+    Args:
+      scorer: The scorer of the split.
+      split: The images and captions, as `find_images` returns them.
+      choices: The choices with the rows of their images.
 
     Raises:
       UserError: If a score is not finite.
     """
+    tokens = read_tokens(scorer.run, split)
+    rows = {caption: row for row, caption in enumerate(split.captions)}
+    keys = [tuple(tokens.ids[start:stop]) for start, stop in itertools.pairwise(tokens.starts)]
     pairs, places = {}, []
-    for choice, rows in choices:
-        texts = [tuple(scorer.run.vocabulary.encode(caption)) for caption in choice.captions]
-        places.append([[pairs.setdefault((row, text), len(pairs)) for text in texts] for row in rows])
-    rows, texts = zip(*pairs, strict=True)
-    scores = scorer.score(np.array(rows), join([np.array(text, np.int32) for text in texts]))
+    for choice, images in choices:
+        texts = [rows[caption] for caption in choice.captions]
+        places.append([[pairs.setdefault((n, keys[t]), (len(pairs), n, t))[0] for t in texts] for n in images])
+    _, images, texts = np.array([*pairs.values()]).T
+    scores = scorer.score(images, tokens.take(texts))
     if not np.isfinite(scores).all():
         raise UserError('scores of the choices are not finite: the model is broken')
     return [scores[np.array(place)] for place in places]

@@ -106,7 +106,7 @@ def test_scores_are_those_of_the_pairs(finished):
     choices.append(Choice('2', 'x', 'y', (ids[3], ids[1]), ('a red ring', 'a xyzzy', 'a plugh'), ((0, 0),)))
     taken, kept, missing = find_images(choices, split, {}, None, 'mine')
     assert ([one for one, _ in kept], missing) == (choices, [])
-    scores = score(PairScorer(run, taken), kept)
+    scores = score(PairScorer(run, taken), taken, kept)
     for (one, rows), got in zip(kept, scores, strict=True):
         assert [taken.image_ids[row] for row in rows] == [*one.images]
         assert got.shape == (len(one.images), len(one.captions))
