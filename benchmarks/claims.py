@@ -93,7 +93,7 @@ def runs_row(runs: Runs, name: str, label: str, columns: Sequence[str]) -> Row:
 def differences_row(
     runs: Runs, ends: Mapping[int, tuple[float, float]], pair: intervals.Pair, label: str, columns: Sequence[str]
 ) -> Row:
-    """Returns the line of a difference in rsum: by seed with its interval, over the seeds, and the verdict.
+    """Returns the line of a difference in rsum: by seed with its interval, over the seeds, and the result.
 
     Raises:
       UserError: if no seed has rows of both experiments.
@@ -119,7 +119,7 @@ def differences_row(
             title(column): f'{statistics.mean(differences(column)):+.{2 if column == "mean_distance" else 1}f}'
             for column in columns
         },
-        'verdict': line['verdict'].partition(' (')[0] if len(both) > 1 else 'one seed',
+        'result': line['result'],
     }
 
 

@@ -115,6 +115,17 @@ PHOTO_LOSSES = {  # word of vsepp.py and flags; published VSE0 does not normaliz
 UNNORMALIZED = {'max_unnormalized': ('vsepp', {'model.normalize_images': False})}
 
 
+def _distilled(loss: str, *members: str) -> Experiment:
+    """Returns a method of OAS, summed, of which some members start from VSE++."""
+    flags = {
+        'dr': {'terms.rank_distillation.reduction': 'sum', 'terms.rank_distillation.hard': False},  # soft, as the paper
+        'rkd': {'terms.relational_distillation.reduction': 'sum'},
+        'rm': {},  # is summed
+    }
+    start = {'members.target.init_from': ''} | _from(VSEPP, *members)
+    return Experiment(f'dbl:vsepp,{loss},oas', flags[loss] | start)
+
+
 def _weaker(anchor: str) -> dict[str, Experiment]:
     """Returns AM from an anchor that is a run of VSE++, and the same training without the anchor."""
     return {
@@ -189,16 +200,9 @@ GROUPS = {
         },
         'vsepp_rm_oss_first': Experiment('dbl:vsepp,rm,oss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
     },
-    'distillation': {  # at the published weight; gradients are clipped as those of RM and AM
-        **{
-            f'vsepp_{loss}_oas_sum': Experiment(
-                f'dbl:vsepp,{loss},oas', {f'terms.{term}.reduction': 'sum'} | flags | _from(VSEPP, 'anchor', 'target')
-            )
-            for loss, term, flags in (
-                ('dr', 'rank_distillation', {'terms.rank_distillation.hard': False}),  # soft, as the paper says
-                ('rkd', 'relational_distillation', {}),
-            )
-        },
+    'distillation': {  # summed, at the published weight; gradients are clipped as those of RM and AM
+        **{f'vsepp_{loss}_oas_sum': _distilled(loss, 'anchor', 'target') for loss in ('dr', 'rkd')},
+        **{f'vsepp_{loss}_oas_random': _distilled(loss, 'anchor') for loss in ('dr', 'rkd', 'rm')},
         **{
             f'vsepp_{loss}_sum': Experiment(f'dbl:vsepp,{loss},{scenario}', {f'terms.{term}.reduction': 'sum'})
             for loss, scenario, term in (
@@ -238,8 +242,13 @@ GROUPS = {
         )
     },
     'dbl_networks': {
-        'dbl_network': Experiment('dbl:baseline,max,alone'),
-        **{f'dbl_network_{loss}_mss': Experiment(f'dbl:baseline,{loss},mss') for loss in ('rm', 'am')},
+        'dbl_network': Experiment('dbl:baseline,max,alone', FROM_FIRST),
+        **{
+            f'dbl_network_{loss}_mss': Experiment(
+                f'dbl:baseline,{loss},mss', FROM_FIRST | {f'terms.{term}.start_epoch': 0}
+            )
+            for loss, term in (('rm', 'relative_max'), ('am', 'absolute_max'))
+        },
     },
     'reductions': {
         'scan_max_mean': Experiment(

@@ -84,17 +84,19 @@ def test_detectable_differences_are_shown_in_80_percent_of_cases(n):
 @pytest.mark.parametrize(
     ('values', 'published', 'expected'),
     [
-        ([16.1, 13.3, 15.7], None, 'confirmed'),
-        ([-16.1, -13.3, -15.7], None, 'contradicted'),
-        ([3.0, -1.0, 1.0], None, 'no difference found (smallest detectable 6.5)'),
-        ([3.0, -1.0, 1.0], 7.0, 'no difference found (smallest detectable 6.5)'),
+        ([16.1, 13.3, 15.7], None, 'better'),
+        ([-16.1, -13.3, -15.7], None, 'worse'),
+        ([3.0, -1.0, 1.0], None, 'no difference found'),
+        ([3.0, -1.0, 1.0], 7.0, 'no difference found'),
         ([3.0, -1.0, 1.0], 2.5, 'not testable here'),
-        ([0.0, 0.0], None, 'no difference found (smallest detectable 0.0)'),
-        ([25.5], None, 'not testable here'),
+        ([10.0, 10.1], None, 'better'),
+        ([10.0, 14.0], 2.5, 'two seeds'),
+        ([0.0, 0.0, 0.0], None, 'no difference found'),
+        ([25.5], None, 'one seed'),
     ],
 )
-def test_verdicts(values, published, expected):
-    assert intervals.verdict(values, published) == expected
+def test_results(values, published, expected):
+    assert intervals.result(values, published) == expected
 
 
 def test_pairs_are_experiments():
