@@ -98,6 +98,11 @@ PAIRS = (
     *_pairs('noise40_softmax', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
     *_pairs('noise40_dropped', 'noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
     *_pairs('noise40_rcl', 'noise40_crcl', 'noise40_ncr'),
+    *(
+        Pair(f'noise{percent}_{control}', f'noise{percent}_{treatment}')
+        for percent in (20, 60)
+        for control, treatment in (('sum_max', 'rcl'), ('softmax', 'rcl'), ('sum_max', 'adapoffquin'), ('rcl', 'crcl'))
+    ),
     # Other candidates of the softmax
     *_pairs('mean_softmax', 'mean_softmax_perturbed'),
     *(
@@ -112,6 +117,9 @@ PAIRS = (
     *_pairs('mean_sum_max', 'vsepp_sam'),
     *_pairs('mean_max', 'vsepp_cmpm', 'vsepp_mpl'),
     *_pairs('mean_sum_max', 'vsepp_rs_oss', 'vsepp_as_oss', 'vsepp_dml_mutual', 'vsepp_dml_sum'),
+    *_pairs('vsepp_rm_oss', 'vsepp_soft_rm_oss', 'vsepp_rm_am_oss', 'vsepp_rm_oss3', 'vsepp_rm_oss4'),
+    *_pairs('vsepp_am_oss', 'vsepp_soft_am_oss', 'vsepp_rm_am_oss', 'vsepp_am_oss3'),
+    *_pairs('mean_sum_max', 'vsepp_rs_as_oss', 'vsepp_dml4'),
     *_pairs('mean_sum_max', 'vsepp_dino_mss', 'vsepp_inverse_dino_mss', 'vsepp_dino_sum', 'mean_sum_max_doubled'),
     *(Pair('mean_sum_max', f'mean_sum_max_{margin}') for margin in MARGINS),
     *(Pair(f'mean_sum_max_{margin}', f'vsepp_{loss}_oss') for margin in MARGINS for loss in ('rm', 'am')),

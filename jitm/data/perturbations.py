@@ -287,7 +287,7 @@ class PerturbedCaptions:
 
     Attributes:
       kinds: The perturbation of a caption by each kind.
-      read: What the kinds read besides the captions, as JSON: the scene graphs and files.
+      read: What the kinds read besides the captions, as JSON: the scene graphs, and checksums of files.
     """
 
     kinds: Sequence[Perturb]

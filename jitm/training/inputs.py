@@ -14,13 +14,14 @@ from jitm.data import noise
 from jitm.data.augmentation import Augmentation
 from jitm.data.load import change_train, load_relevance, load_scene_graphs, load_split, load_whole
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
-from jitm.data.perturbations import PerturbedCaptions, is_file, perturber, read_perturbed, reads_graphs
+from jitm.data.perturbations import PerturbedCaptions, is_file, perturber, reads_graphs
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import add_vectors, check_encoders, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
+from jitm.files import hash_file
 from jitm.models.make import heads_of, member_model
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term, token_terms
@@ -208,8 +209,8 @@ def load_perturbed(config: Mapping[str, Any], split: Split, kinds: Sequence[str]
             "other candidates, or a model of words and set 'data.token_vectors' to False"
         )
     graphs = load_scene_graphs(config['scene_graphs'], split) if reads_graphs(kinds) else None
-    files = [read_perturbed(kind, split) for kind in kinds if is_file(kind)]
-    return PerturbedCaptions(tuple(perturber(split, graphs, kind) for kind in kinds), [graphs, files])
+    perturb = tuple(perturber(split, graphs, kind) for kind in kinds)
+    return PerturbedCaptions(perturb, [graphs, *(hash_file(kind) for kind in kinds if is_file(kind))])
 
 
 def read_fields(models: Iterable[Matcher], augmentation: Augmentation) -> tuple[str, ...]:
