@@ -353,6 +353,7 @@ GROUPS = {
     },
     'methods': {
         **{system: Experiment(f'vsepp:{system}') for system in ('order0', 'orderpp')},
+        'orderpp_sum': Experiment('vsepp:orderpp', {'terms.ranking.loss': 'ranking.sum_of_hinges'}),
         **{f'mean_{loss}': Experiment(f'vse:mean,{loss}') for loss in ('shn', 'sct')},
         **{f'vsepp_{loss}': Experiment(f'dbl:vsepp,{loss},alone') for loss in ('sam', 'cmpm', 'mpl')},
         **{

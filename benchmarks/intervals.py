@@ -82,6 +82,8 @@ PAIRS = (
     *_pairs('photo_rc_sum', 'photo_rc_max'),
     *_pairs('photo_rc_sum_normalized', 'photo_rc_sum', 'photo_rc_max'),
     *_pairs('photo_finetuned_sum_normalized', 'photo_finetuned_max'),
+    *_pairs('order0', 'orderpp'),  # section 3.7
+    *_pairs('orderpp_sum', 'orderpp'),
     *(Pair('mean_max_n127', f'mean_max_n{number}') for number in (2, 4, 8, 16, 32, 64)),  # section 3.6
     *_pairs('mean_sum', 'mean_max_n2'),
     # Chen et al. 2020; the published differences are those of VSRN on Flickr30K
