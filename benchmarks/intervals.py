@@ -139,7 +139,11 @@ PAIRS = (
     ),
     *_pairs('dbl_network', 'dbl_network_rm_mss', 'dbl_network_am_mss'),
     *_pairs('scan_max', 'scan_rm_oss'),
-    *(Pair(f'mean_sum_max_{anchor}_again', f'vsepp_am_oas_{anchor}') for anchor in ('m10', 'half')),
+    *(
+        Pair(f'mean_sum_max_{anchor}{again}', f'vsepp_am_oas_{anchor}')
+        for anchor in ('m10', 'half')
+        for again in ('', '_again')
+    ),
     # Li et al. 2023; the published difference is that of Flickr30K
     *_pairs('mean_sum_max', 'mean_selhn'),
     *_pairs('mean_sum_max_m40', 'mean_selhn_m50'),
