@@ -113,6 +113,8 @@ PAIRS = (
         for k in (1, 512, 4096)
     ),
     *_pairs('mean_queue1_steps_b64', 'mean_queue4096_steps_b64'),
+    *_pairs('mean_max_steps_b64', 'mean_softmax_t07_steps_b64'),
+    *_pairs('mean_selhn_steps_b64', 'mean_softmax_t07_steps_b64'),
     *_pairs('mean_softmax', 'mean_softmax_smoothed'),
     # Diao et al. 2024
     *_pairs('mean_sum_max', *(f'vsepp_{loss}_{how}' for how in ('oss', 'mss', 'oas') for loss in ('rm', 'am'))),
