@@ -36,12 +36,13 @@ KEYS = ('size', 'pair', 'seed', 'metric')  # of a row, which replaces another on
 
 @dataclass(frozen=True)
 class Pair:
-    """Two experiments; the treatment may be better.
+    """Two experiments, of which the treatment is compared with the control.
 
     Attributes:
       control: The name of an experiment.
       treatment: The name of another one.
-      published: By how much rsum is higher in the paper; None where that is large, or not stated.
+      published: By how much rsum is higher in the paper; None where it is not stated, or so large that it
+        would be seen.
     """
 
     control: str
@@ -106,7 +107,8 @@ PAIRS = (
         for control, treatment in (('sum_max', 'rcl'), ('softmax', 'rcl'), ('sum_max', 'adapoffquin'), ('rcl', 'crcl'))
     ),
     # Other candidates of the softmax
-    *_pairs('mean_softmax', 'mean_softmax_perturbed'),
+    *_pairs('mean_softmax', 'mean_softmax_perturbed', 'mean_softmax_offline', 'mean_softmax_perturbed_offline'),
+    *_pairs('mean_softmax_offline', 'mean_softmax_perturbed_offline'),
     *(
         Pair(f'mean_softmax_t07_steps_b{size}', f'mean_queue{k}_steps_b{size}')
         for size in (64, 128)

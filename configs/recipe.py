@@ -29,9 +29,9 @@ def get_config(model: str, loss: str, anchor: str, negatives: str, data: str) ->
     first = common.first_stage(config)
     if anchor == 'oss':
         dbl.boost(config, 'rm', 'oss')
-    if 'perturbed' in negatives:
+    if negatives in ('perturbed', 'perturbed_offline'):
         common.perturb(config)
-    if 'offline' in negatives:
+    if negatives in ('offline', 'perturbed_offline'):
         config.stages = dict(first=first, top_h_texts=300, top_h_images=60, fine_tune=False)
         hinges = dict(common.LOSS['onlyoffline'], online_margin=0.2, offline_margin=0.0)
         config.terms = dict(config.terms.to_dict(), offline=hinges | common.schedule_of_ranking(config))

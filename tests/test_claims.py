@@ -1,7 +1,10 @@
+import re
+
 import pytest
 
 from benchmarks import claims
 from jitm.errors import UserError
+from tests.conftest import ROOT
 
 
 def row(rsum, distance):
@@ -58,6 +61,18 @@ def test_tables_follow_their_comments():
     assert DIFFERENCES in page
     assert rewritten(page) == page
     assert rewritten(page.replace('281.0', '999.9')) == page
+
+
+@pytest.mark.parametrize(
+    'path', sorted([ROOT / 'README.md', *(ROOT / 'docs').glob('*.md')]), ids=lambda path: path.stem
+)
+def test_rows_of_tables_have_the_cells_of_their_header(path):
+    text = re.sub(r'^```.*?^```|(?<!`)`[^`\n]+`(?!`)|\\\|', '', path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    cells = None
+    for line in text.splitlines():
+        found = line.count('|') if line.startswith('|') else None
+        assert cells is None or found in (None, cells), line
+        cells = found
 
 
 def test_names_are_those_of_runs_and_differences():

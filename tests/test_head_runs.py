@@ -180,6 +180,10 @@ def test_commands_read_a_head(clip_tower, tmp_path, capsys):
         assert 'a text encoder that cannot be read' in (error := capsys.readouterr().err)
         assert 'name its run directory with --encoder' in error
         assert cli.main([*search, '--encoder', str(moved)]) == 0
+        capsys.readouterr()
+        for encoder, code in (([], 2), (['--encoder', str(tmp_path / 'gpo')], 2), (['--encoder', str(moved)], 0)):
+            assert cli.main([*arguments, *encoder]) == code
+            assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
     finally:
         moved.rename(clip_tower / 'run')
 

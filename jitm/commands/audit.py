@@ -54,7 +54,7 @@ def main(values: flags.FlagValues) -> None:
         'audit.html',
         title=f'Doubtful pairs of {split.name}',
         summary=summary,
-        group=audit.PAIRS,
+        group=min(audit.PAIRS, split.num_texts),
         results=results,
         small=are_small(split),
         command=shared.repeated('audit', values),

@@ -53,7 +53,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     folder.check([REPORT, LINES])
     run = load_run(values.workdir, values.step, values.member)
     reads_vectors = run.model.text_format.vectors
-    shared.check_read(values, 'a run on vectors of tokens', reads_vectors, 'encoder')
+    if values.encoder and not reads_vectors:
+        raise UserError(f'--encoder is read with a head on tokens only, which {run.workdir} is not: leave it out')
     text_network = restore(run.encoded_by, run.workdir, values.encoder) if reads_vectors else None
 
     # The choices and their images.

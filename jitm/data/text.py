@@ -272,7 +272,7 @@ class Tokens:
         """Returns some texts, int [N], without tags."""
         rows = np.concatenate([np.arange(self.starts[text], self.starts[text + 1]) for text in texts])
         starts = np.concatenate([[0], np.cumsum(self.lengths[texts])])
-        return Tokens(self.ids[rows], starts, vectors=None if self.vectors is None else self.vectors[rows])
+        return Tokens(self.ids[rows], starts, vectors=None if self.vectors is None else Rows(self.vectors, rows))
 
 
 def join(texts: Sequence[np.ndarray]) -> Tokens:

@@ -47,7 +47,8 @@ def find_images(
       and the names of the images that are missing.
 
     Raises:
-      UserError: If none of the choices has its images, or if boxes or photos come with features.
+      UserError: If none of the choices has its images, or if boxes or photos come with images
+        that are not files.
     """
     ids, photos = (split.image_ids, split.pixels) if split else ((), Photos((), transform))
     cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
@@ -55,7 +56,8 @@ def find_images(
     known |= {image: image for image in pictures}
     if not cut and (pictures or any(choice.box for choice in choices)):
         raise UserError(
-            f'{name} has boxes or photos, but {split.name} has no photos: take a model of photos, and give --photos'
+            f'{name} has boxes or photos, but the images of {split.name} are not files: give the folder of the photos '
+            'as --photos, with a model of photos'
         )
     used, kept, missing = {}, [], {}
     for choice in choices:

@@ -80,7 +80,7 @@ class Explored:
 
     @functools.cached_property
     def doubtful(self) -> list[dict[str, Any]]:
-        """The pairs of the split that the model believes least, as `jitm audit` lists them after one round."""
+        """The pairs of the split that the model believes least, by `jitm audit` with one round, without noise."""
         doubt = audit.doubts(self._run.run, self._data.split, rounds=1, options=ScoringOptions())
         return audit.describe(doubt, self._data.split, DOUBTFUL)
 

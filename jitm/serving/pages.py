@@ -175,7 +175,7 @@ class Site:
             return dataclasses.replace(shown, note=pair['caption'], link=f'/pair/{pair["text"]}')
 
         runs = [{'name': run.name, 'pairs': list(map(result, run.doubtful))} for run in self.runs]
-        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=audit.PAIRS)
+        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=min(audit.PAIRS, self.data.split.num_texts))
 
     def message(self, message: str) -> str:
         """Returns a page with a message instead of results."""

@@ -141,7 +141,8 @@ def test_images_are_found_by_their_names(tmp_path):
     # Features are of whole images.
     for given, embedded in (([choices[1], choices[1]._replace(box=(0, 0, 8, 8))], {}), (choices[:4], pictures)):
         with pytest.raises(
-            UserError, match='file has boxes or photos, but scenes/dev has no photos: take a model of photos'
+            UserError,
+            match='file has boxes or photos, but the images of scenes/dev are not files: give the folder of the photos',
         ):
             find_images(given, split, embedded, None, 'file')
     with pytest.raises(UserError, match='file has no choice whose images are given: give the folder of its photos'):
