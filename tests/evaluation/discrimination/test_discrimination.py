@@ -144,7 +144,7 @@ def test_choices_are_scored_with_any_model(name, split, request):
     pairs = Choice('0', 'Winoground', 'x', (split.image_ids[3], split.image_ids[1]), captions, ((0, 0), (1, 1)))
     taken, kept, missing = find_images([pairs], split, {}, None, 'x')
     assert (taken.num_images, missing) == (2, [])
-    (got,) = score(make_scorer(run, taken), kept)
+    (got,) = score(make_scorer(run, taken), taken, kept)
     ids = list(map(run.vocabulary.encode, captions))
     want = [[alone(run, split, image, text)['score'] for text in ids] for image in (3, 1)]
     np.testing.assert_allclose(got, want, atol=1e-5)
