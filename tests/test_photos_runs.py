@@ -191,11 +191,13 @@ def test_choices_of_photos_their_cuts_and_photos_in_the_file(root, finished_clip
     assert '| CLIP ViT-B/32 | 75.8 | 52.4 | 49.1 |' in printed  # published for BiVLC
     first = [json.loads(line)['scores'] for line in (tmp_path / 'out' / 'choices.jsonl').read_text().splitlines()]
     assert first[0] != first[2][:1]  # the same photo, cut and whole
-    # Without a folder only those in the file.
-    assert cli.main(argv) == 0
-    assert 'left out: 2 choices without all images; missing images: 2' in capsys.readouterr().out
-    again = [json.loads(line)['scores'] for line in (tmp_path / 'out' / 'choices.jsonl').read_text().splitlines()]
-    np.testing.assert_allclose(again[0], first[2], atol=1e-5)
+    # Without a folder those of the split, beside those in the file; with the file alone no split.
+    for given, split, want in ((argv, 'dev', first), ([*argv[:-2], files[1]], None, first[2:])):
+        assert cli.main(given) == 0
+        assert json.loads((tmp_path / 'out' / 'choices.json').read_text())['protocol']['split'] == split
+        again = [json.loads(line)['scores'] for line in (tmp_path / 'out' / 'choices.jsonl').read_text().splitlines()]
+        for one, other in zip(again, want, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def encode(*argv):
