@@ -31,6 +31,7 @@ from jitm.report.rows import read_rows
 PATH = ROOT / 'docs' / 'flickr8k_intervals.jsonl'
 WAYS = 'i2t', 't2i'
 LEVEL, POWER = 0.05, 0.8  # of the test, two-sided
+MIN_SEEDS = 3  # two may be nearly equal by chance
 KEYS = ('size', 'pair', 'seed', 'metric')  # of a row, which replaces another one with the same
 
 
@@ -303,13 +304,11 @@ def result(values: Sequence[float], published: float | None = None) -> str:
       values: The differences.
       published: That of a paper; where it is smaller than what as many seeds would show, it cannot be tested.
     """
-    if len(values) == 1:
-        return 'one seed'
+    if len(values) < MIN_SEEDS:
+        return ('one seed', 'two seeds')[len(values) - 1]
     mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
     if abs(mean) > _critical(len(values)) * error:
         return 'better' if mean > 0 else 'worse'
-    if len(values) == 2:
-        return 'two seeds'
     return 'not testable here' if published is not None and published < detectable(values) else 'no difference found'
 
 

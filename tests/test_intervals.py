@@ -89,7 +89,7 @@ def test_detectable_differences_are_shown_in_80_percent_of_cases(n):
         ([3.0, -1.0, 1.0], None, 'no difference found'),
         ([3.0, -1.0, 1.0], 7.0, 'no difference found'),
         ([3.0, -1.0, 1.0], 2.5, 'not testable here'),
-        ([10.0, 10.1], None, 'better'),
+        ([10.0, 10.1], None, 'two seeds'),
         ([10.0, 14.0], 2.5, 'two seeds'),
         ([0.0, 0.0, 0.0], None, 'no difference found'),
         ([25.5], None, 'one seed'),
