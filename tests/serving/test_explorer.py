@@ -507,7 +507,7 @@ def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished
         style = 'getComputedStyle(document.body)'
         assert page.evaluate(f'{style}.backgroundColor') == 'rgb(24, 24, 27)'
         assert page.evaluate(f'{style}.color') == 'rgb(228, 228, 231)'
-        for address in ('/', '/?q=a+red+ring', '/image/2?q=a+red+ring', '/pair/7'):
+        for address in ('/', '/?q=a+red+ring', '/image/2?q=a+red+ring', '/pair/7', '/doubtful'):
             page.goto(f'http://127.0.0.1:{port}{address}')
             assert page.evaluate('document.documentElement.scrollWidth') == 400, address
         type_query(page, 'dog ' * 2500)
