@@ -64,6 +64,7 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'audit --data_root': ('audit', '--workdir', 'run', '--data_root', FOLDER),
     'choices --workdir': ('choices', '--workdir', FOLDER),
     'choices --photos': ('choices', '--workdir', 'run', '--photos', f'{FOLDER}/config.json'),
+    'choices --encoder': ('choices', '--workdir', 'run', '--encoder', FOLDER),
     'choices --data_root': ('choices', '--workdir', 'run', '--data_root', FOLDER),
     'choices FILE': ('choices', '--workdir', 'run', f'{FOLDER}/config.json'),
     'words --workdir': ('words', '--workdir', FOLDER),
