@@ -21,6 +21,7 @@ from tools import docs_options
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, without its heading
+BADGE = re.compile(r'^\[!\[.*\n\n', re.MULTILINE)
 FENCE = re.compile(r'(^```.*?^```)', re.DOTALL | re.MULTILINE)
 API = ('jitm.api', 'jitm.losses', 'jitm.metrics', 'jitm.models.matcher', 'jitm.mining', 'jitm.types')
 
@@ -77,6 +78,7 @@ def commands() -> str:
 def generated() -> dict[str, str]:
     """Returns the text of each page that is not in docs/, by its name."""
     readme = (ROOT / 'README.md').read_text(encoding='utf-8').replace('src="docs/', 'src="')
+    readme = BADGE.sub('', readme)  # its address is relative to the repository's page
     pages = [path.read_text(encoding='utf-8') for path in (ROOT / 'docs').glob('*.md')]
     outside = {*linked(readme, '.'), *(path for text in pages for path in linked(text, 'docs'))}
     api = ''.join(f'::: {name}\n\n' for name in API)

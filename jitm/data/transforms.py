@@ -171,6 +171,8 @@ def check_image(path: str | Path) -> str:
 def _open(data: bytes, name: str) -> Image.Image:
     """Reads the header of an image file; the pixels are not decoded yet."""
     Image = require('PIL.Image', extra='photos')
+    if not data:
+        raise UserError(f'{name} is empty: copy it again, or leave it out')
     try:
         return Image.open(io.BytesIO(data))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where a program raises it

@@ -77,7 +77,7 @@ def _number(count: int, noun: str) -> str:
 def _runs(groups: Sequence[Group]) -> Table:
     """Returns the seeds, epochs, steps and times of the runs."""
     columns = [Column('group'), Column('runs', text=True)]
-    columns += map(Column, ('seeds', 'epochs', 'steps', 'hours of training'))
+    columns += map(Column, ('seeds', 'epochs', 'steps', 'minutes of training'))
     rows = []
     for group in groups:
         numbers = [row_of(run) for run in group.runs]
@@ -89,10 +89,10 @@ def _runs(groups: Sequence[Group]) -> Table:
             ', '.join(str(row['seed']) for row in numbers),
             ', '.join(dict.fromkeys(epochs)),
             ', '.join(dict.fromkeys(f'{row["steps"]:,}' for row in numbers)),
-            mean_and_deviation([] if None in seconds else [second / 3600 for second in seconds], '.2f'),
+            mean_and_deviation([] if None in seconds else [second / 60 for second in seconds], '.1f'),
         )
         rows.append(cells)
-    return Table('Runs; hours without validation, as far as they were logged', columns, rows)
+    return Table('Runs; minutes without validation, as far as they were logged', columns, rows)
 
 
 def _progress(last: float, epochs: int) -> str:

@@ -30,6 +30,11 @@ CAPTIONS = 20  # shown for an image
 NO_PHOTOS = 'The model reads region features of an unknown network, so a photo cannot be the query'
 
 
+def _argument(caption: str) -> list[str]:
+    """Returns a caption as an argument of a command."""
+    return ['--', caption] if caption.startswith('-') else [caption]
+
+
 class NotFound(Exception):
     """The split has no such image or caption."""
 
@@ -63,13 +68,12 @@ class Site:
             some = evenly_spaced(IMAGES, len(self.data.image_ids))
             results = [self._image_result(image) for image in some]
             return self._render('home', results=results, problem='' if self._reads_photos else NO_PHOTOS)
-        words = ['--', caption] if caption.startswith('-') else [caption]
         runs = [
             {
                 'name': run.name,
                 'unknown': run.describe_unknown_words(caption),
                 'images': self._image_results(run.rank_images(caption), IMAGES, caption),
-                'command': self._search(run, IMAGES, *words),
+                'command': self._search(run, IMAGES, *_argument(caption)),
             }
             for run in self.runs
         ]
@@ -163,6 +167,7 @@ class Site:
                 'pair': self._image_result(image, caption, own.score, rank=rank, right=True),
                 'images': self._image_results(harder, NEGATIVES, caption),
                 'captions': self._caption_results(captions, image),
+                'command': self._search(run, NEGATIVES + 1, *_argument(caption)),
             }
 
         return self._render('pair', f'Hard negatives: {caption}', caption, runs=list(map(negatives, self.runs)))
@@ -174,7 +179,14 @@ class Site:
             shown = self._image_result(pair['image'], score=pair['doubt'])
             return dataclasses.replace(shown, note=pair['caption'], link=f'/pair/{pair["text"]}')
 
-        runs = [{'name': run.name, 'pairs': list(map(result, run.doubtful))} for run in self.runs]
+        runs = [
+            {
+                'name': run.name,
+                'pairs': list(map(result, run.doubtful)),
+                'command': shlex.join(('jitm', 'audit', '--workdir', run.name, *self.flags, '--rounds', '1')),
+            }
+            for run in self.runs
+        ]
         return self._render('doubtful', 'Doubtful pairs', runs=runs, group=min(audit.PAIRS, self.data.split.num_texts))
 
     def message(self, message: str) -> str:

@@ -111,6 +111,8 @@ def test_results_have_the_command_that_repeats_them(site, scan, finished):
     assert command == f'{flags} 20 --image {site.data.image_ids[3]} --find captions'
     assert cli.main(shlex.split(command)[1:]) == 0
     assert served_by == 'jitm explorer'
+    pair = Page(site.pair(7)).texts['code'][-2]
+    assert pair == f'{flags} 7 {shlex.quote(site.data.captions[7])}'
     assert Page(scan.image(3, '')).texts['code'] == ['jitm explorer']  # it has no index to search
 
 
@@ -191,6 +193,8 @@ def test_doubtful_pairs_are_those_of_the_audit(site, finished, tmp_path, capsys)
     capsys.readouterr()
     pairs = [json.loads(line) for line in (tmp_path / 'audit.jsonl').read_text().splitlines()][:DOUBTFUL]
     page = site.doubtful()
+    command = f'jitm audit --workdir {finished} --split test --rounds 1'
+    assert Page(page).texts['code'].count(command) == 2
     assert in_order(page) == 2 * [pair['image_id'] for pair in pairs]
     links = [address for address in Page(page).addresses if address.startswith('/pair/')]
     assert links == 2 * [f'/pair/{pair["text"]}' for pair in pairs]
