@@ -12,8 +12,9 @@ from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation, table
 from jitm.report.figures import Curve, draw_curves, save
 from jitm.report.groups import Group, RunLog, group_runs
-from jitm.report.validation import NOTE, TITLES
+from jitm.report.validation import TITLES
 
+NOTE = 'points: means over seeds; whiskers: minimum to maximum, none with one seed'
 LOG_SCALE = 8  # of positive values that span as much
 
 
@@ -95,11 +96,9 @@ def draw(found: Sequence[Dependence], key: str, output: Path) -> None:
       UserError: If the figure cannot be written.
     """
     groups, curves = [one.group for one in found], [{name: one.curve(name) for name in TITLES} for one in found]
-    figure, panels = draw_curves(groups, curves, TITLES, NOTE)
+    figure, panels = draw_curves(groups, curves, TITLES, NOTE, points=True)
     values = sorted({value for one in found for value in one.metrics})
     for panel in (panel for row in panels.values() for panel in row):
-        for line in panel.lines:
-            line.set_marker('.')
         if values[0] > 0 and values[-1] >= LOG_SCALE * values[0]:
             panel.set_xscale('log')
             panel.minorticks_off()

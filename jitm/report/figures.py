@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jitm.errors import UserError, require
 from jitm.outputs import MARK, check_own, replacing_own
 from jitm.report.groups import Group
@@ -60,7 +62,11 @@ def arrange(groups: Sequence[Group]) -> list[tuple[str, str]]:
 
 
 def draw_curves(
-    groups: Sequence[Group], curves: Sequence[Mapping[str, Curve]], titles: Mapping[str, str], note: str
+    groups: Sequence[Group],
+    curves: Sequence[Mapping[str, Curve]],
+    titles: Mapping[str, str],
+    note: str,
+    points: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
     """Draws a row of panels per quantity and a column per model, see `arrange`.
 
@@ -69,6 +75,7 @@ def draw_curves(
       curves: [S], the curves of each group by quantity.
       titles: Axis label of each quantity, from top to bottom.
       note: A line below the panels.
+      points: Whether the curves join single values, whose range over seeds is a whisker instead of a band.
 
     Returns:
       A matplotlib figure, and the panels of each quantity, from left to right.
@@ -90,7 +97,13 @@ def draw_curves(
         dashes, color = styles[label]
         for quantity, panel in zip(quantities, panels[:, columns.index(column)], strict=True):
             if joined := by_quantity.get(quantity):
-                (handles[label],) = panel.plot(joined.epochs, joined.mean, dashes, color=color)
+                line = {'linestyle': dashes, 'color': color}
+                if points:
+                    handles[label], *_ = panel.errorbar(
+                        joined.epochs, joined.mean, whiskers(joined), **line, marker='.', capsize=3
+                    )
+                    continue
+                (handles[label],) = panel.plot(joined.epochs, joined.mean, **line)
                 panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
     for quantity, row in zip(quantities, panels, strict=True):
         row[0].set_ylabel(titles[quantity])
@@ -107,6 +120,12 @@ def draw_curves(
         max_columns = int(width / (0.8 + 0.09 * max(map(len, labels))))
         figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, max_columns), frameon=False)
     return figure, dict(zip(quantities, panels, strict=True))
+
+
+def whiskers(curve: Curve) -> np.ndarray:
+    """Returns the distances of the minimum and the maximum from the mean, [2, N]; NaN for one seed, without whisker."""
+    mean, low, high = map(np.asarray, (curve.mean, curve.low, curve.high))
+    return np.where(high > low, [mean - low, high - mean], np.nan)
 
 
 def to_svg(figure: Any) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.report import by_key, difficulty, validation
-from jitm.report.figures import Curve, arrange, curve
+from jitm.report.figures import Curve, arrange, curve, whiskers
 from jitm.report.groups import Group, distinguish, read_groups, read_run_log
 from jitm.report.rows import read_runs
 from jitm.report.summary import summary
@@ -440,6 +440,7 @@ def test_metrics_by_key(tmp_path):
     runs = read_runs(write_batch_sizes(tmp_path))
     of_max, of_sum = by_key.dependences(runs, ['batch_size', 'epochs'])
     assert of_max.curve('rsum') == Curve([16, 128], [40, 60], [30, 60], [50, 60])
+    np.testing.assert_array_equal(whiskers(of_max.curve('rsum')), [[10, np.nan], [10, np.nan]])
     assert of_sum.curve('i2t/recall@1') == Curve([16], [2], [2], [2])
     with pytest.raises(UserError, match=r'r0 has no terms\.ranking\.epsilon'):
         by_key.dependences(runs, ['terms.ranking.epsilon'])
