@@ -1,7 +1,7 @@
 """Distinguish captions from perturbed captions, and find and correct their mismatched words.
 
     jitm words --workdir runs/tags --split test --perturbations noun,number,relation
-    jitm words --workdir runs/tags --split test --perturbations generated --show 5
+    jitm words --workdir runs/tags --split test --perturbations in_batch,retrieved,generated --texts 200 --show 5
 
 Reads models with the word-level heads of TAGS-DC (Fan et al. 2022). Prints tables and writes words.json.
 With --save_perturbed any model can train with these captions, see config key candidates.perturbations.
@@ -150,6 +150,8 @@ def main(values: flags.FlagValues) -> None:
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
     texts = np.array(evenly_spaced(count, split.num_texts))
+    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
+    scorer = PairScorer(run, split, options, report=ProgressPrinter())
     sets = perturbed_captions(
         split,
         texts,
@@ -157,12 +159,11 @@ def main(values: flags.FlagValues) -> None:
         seed=values.seed,
         graphs=values.scene_graphs,
         generator=generator,
+        scorer=scorer,
         max_per_caption=values.max_per_caption,
         min_count=values.min_count,
         concreteness=values.concreteness,
     )
-    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
-    scorer = PairScorer(run, split, options, report=ProgressPrinter())
     report = evaluate(scorer, split, texts, sets, perplexity=values.perplexity)
     report['protocol'] = _describe_protocol(run, generator, split, count, values, options)
     with folder.replacing('words.json') as file:

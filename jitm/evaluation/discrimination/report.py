@@ -147,7 +147,7 @@ class _Originals:
             report['truth'] = truth(texts, self._images[owners], self._split)
         comparable = np.flatnonzero(same_length & ~identical)
         if self._predicts_words and len(comparable):
-            report |= self._evaluate_words(_take(perturbed, comparable), owners[comparable])
+            report |= self._evaluate_words(perturbed.take(comparable), owners[comparable])
         if self._likelihoods is not None:
             report |= self._perplexities(perturbed, owners)
         return report
@@ -165,7 +165,7 @@ class _Originals:
     def _perplexities(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
         """Computes pseudo-perplexities of the captions and of the first perturbed caption of each."""
         used, first = np.unique(owners, return_index=True)
-        perturbed, images = _take(perturbed, first), self._images[used]
+        perturbed, images = perturbed.take(first), self._images[used]
         lengths = self._captions.lengths[used], perturbed.lengths
         perplexities = {
             'pseudo_perplexity_captions': _perplexity(self._likelihoods[used], lengths[0]),
@@ -197,10 +197,6 @@ def truth(captions: Sequence[str], images: Sequence[int], split: SceneSplit) -> 
 
 def _encode(captions: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
     return join([vocabulary.encode(caption) for caption in captions])
-
-
-def _take(tokens: Tokens, index: np.ndarray) -> Tokens:
-    return join([tokens.ids[tokens.starts[n] : tokens.starts[n + 1]] for n in index])
 
 
 def _padded(tokens: Tokens, index: np.ndarray | None = None) -> np.ndarray:

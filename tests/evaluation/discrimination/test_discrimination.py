@@ -25,6 +25,7 @@ from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.choices import find_images, score
 from jitm.evaluation.discrimination import report as report_lib
+from jitm.evaluation.discrimination import sets as sets_lib
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
@@ -317,12 +318,28 @@ def test_scene_graphs_are_read_from_a_file(tmp_path):
 def test_unavailable_perturbations_are_refused(split):
     with pytest.raises(UserError, match=r"--perturbations has 'nouns', did you mean 'noun'\?"):
         perturbed_captions(split, ALL, ['nouns'])
-    with pytest.raises(UserError, match='--perturbations is empty; give some of swap, generated, noun'):
+    with pytest.raises(UserError, match='--perturbations is empty; give some of swap, generated, in_batch'):
         perturbed_captions(split, ALL, [])
     plain = Split(**{field.name: getattr(split, field.name) for field in dataclasses.fields(Split)})
     with pytest.raises(UserError, match='scenes/dev has no swaps, only scenes has them; take noun, number, relation'):
         perturbed_captions(plain, ALL, ['swap'])
     assert any(perturbed_captions(plain, ALL, ['number'])['number'])
+
+
+def test_hardest_captions_of_other_images(split, vse, monkeypatch):
+    monkeypatch.setattr(sets_lib, 'BATCH', 3)
+    scorer, texts = make_scorer(vse, split), np.array([1, 4])
+    sets = perturbed_captions(split, texts, ['in_batch', 'retrieved'], scorer=scorer)
+    for text in texts:
+        others = np.flatnonzero(split.image_of_text != split.image_of_text[text])
+        captions = join([vse.vocabulary.encode(split.captions[row]) for row in others])
+        scores = scorer.score(np.full(len(others), split.image_of_text[text]), captions)
+        best = dict(zip(np.argsort(-scores), range(len(others)), strict=True))
+        assert sets['retrieved'][text] == (split.captions[others[np.argmax(scores)]],)
+        (drawn,) = sets['in_batch'][text]
+        ranks = [best[n] for n, row in enumerate(others) if split.captions[row] == drawn]
+        assert min(ranks) < len(others) - 1  # the better of two
+    assert not any(sets[name][text] for name in sets for text in set(range(split.num_texts)) - {*texts})
 
 
 @pytest.fixture(scope='module')
