@@ -21,7 +21,7 @@ from tools import docs_options
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, without its heading
-BADGE = re.compile(r'^\[!\[.*\n\n', re.MULTILINE)
+BADGE = re.compile(r'^(?:\[!\[.*\n)+\n', re.MULTILINE)
 FENCE = re.compile(r'(^```.*?^```)', re.DOTALL | re.MULTILINE)
 API = ('jitm.api', 'jitm.losses', 'jitm.metrics', 'jitm.models.matcher', 'jitm.mining', 'jitm.types')
 

@@ -23,7 +23,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
-from jitm.evaluation.discrimination.sets import GENERATED, KINDS, check_kinds, perturbed_captions
+from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, check_kinds, perturbed_captions
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.inference.options import ScoringOptions, precision_of
 from jitm.inference.pair_scorer import PairScorer
@@ -59,6 +59,11 @@ def _check(values: flags.FlagValues) -> None:
     check_kinds(values.perturbations)
     nouns = 'noun' in values.perturbations
     shared.check_read(values, "the perturbation 'noun'", nouns, 'min_count', 'concreteness')
+    if values.save_perturbed and (others := [kind for kind in values.perturbations if kind in RETRIEVED]):
+        raise UserError(
+            f'--save_perturbed writes negatives to train with, but a caption of kind {others[0]} may be true; leave '
+            f'{others[0]} out of --perturbations'
+        )
     if values.scene_graphs and set(values.perturbations) == {'swap'}:
         raise UserError(
             "--scene_graphs is not read by the perturbation 'swap'; leave it out, or add another to --perturbations"

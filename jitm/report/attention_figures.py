@@ -133,7 +133,7 @@ def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np
 def _draw_cells(panel: Any, weights: np.ndarray, largest: float, width: int, height: int) -> None:
     """Draws a heat map of a grid that leaves the photo as it is where a word has at most the mean of its weights."""
     cells = weights.reshape(math.isqrt(len(weights)), -1)
-    alpha = 0.8 * np.clip((cells - cells.mean()) / max(largest - cells.mean(), 1e-9), 0, 1)
+    alpha = 0.8 * np.clip((cells - cells.mean()) / max(largest - cells.mean(), 1e-3 * largest, 1e-9), 0, 1)
     panel.imshow(cells, cmap=COLORS, vmin=0, vmax=largest, alpha=alpha, extent=(0, width, height, 0))
 
 

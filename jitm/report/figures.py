@@ -24,7 +24,7 @@ FORMATS = {
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A quantity over training: epochs [N], and at each the mean, minimum and maximum [N] over seeds."""
+    """A quantity by epoch or by the value of a key, [N]: its mean, minimum and maximum over seeds, [N]."""
 
     epochs: Sequence[float]
     mean: Sequence[float]
@@ -102,9 +102,9 @@ def draw_curves(
                     handles[label], *_ = panel.errorbar(
                         joined.epochs, joined.mean, whiskers(joined), **line, marker='.', capsize=3
                     )
-                    continue
-                (handles[label],) = panel.plot(joined.epochs, joined.mean, **line)
-                panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
+                else:
+                    (handles[label],) = panel.plot(joined.epochs, joined.mean, **line)
+                    panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
     for quantity, row in zip(quantities, panels, strict=True):
         row[0].set_ylabel(titles[quantity])
     for panel in panels.flat:

@@ -30,11 +30,6 @@ CAPTIONS = 20  # shown for an image
 NO_PHOTOS = 'The model reads region features of an unknown network, so a photo cannot be the query'
 
 
-def _argument(caption: str) -> list[str]:
-    """Returns a caption as an argument of a command."""
-    return ['--', caption] if caption.startswith('-') else [caption]
-
-
 class NotFound(Exception):
     """The split has no such image or caption."""
 
@@ -260,3 +255,8 @@ class Site:
             return explanations.shown(pair, [pixels])
         figure = attention_figures.draw(pair, None if pixels is None else [pixels])
         return {'caption': caption, 'figure': uri(to_png(figure), 'png')}
+
+
+def _argument(caption: str) -> list[str]:
+    """Returns a caption as an argument of a command."""
+    return ['--', caption] if caption.startswith('-') else [caption]

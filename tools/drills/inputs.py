@@ -543,6 +543,10 @@ ARGUMENTS = [
     (('search', '--workdir', 'run', '--images', 'data/dev_ims.npy', '--data_root=data', 'a dog'), 'without --split'),
     (('encode', '--config', 'config.py', '--out', 'new', '--step=3'), 'not read without --workdir'),
     (('words', '--workdir', 'run', '--perturbations', 'swap', '--min_count=3'), "without the perturbation 'noun'"),
+    (
+        ('words', '--workdir', 'run', '--perturbations', 'noun,in_batch', '--save_perturbed'),
+        'leave in_batch out of --perturbations',
+    ),
     (('report', 'run', '--photos=absent'), 'absent is not a folder'),
     (('report', 'sumary', 'run'), ''),
     (('report', 'summary'), ''),

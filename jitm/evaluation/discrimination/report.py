@@ -14,6 +14,7 @@ from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation import tables
+from jitm.evaluation.discrimination.sets import RETRIEVED
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer, WordPredictions, word_mask
 from jitm.models.joint import has_heads
 from jitm.runs.run import Run
@@ -146,7 +147,7 @@ class _Originals:
         if isinstance(self._split, SceneSplit):
             report['truth'] = truth(texts, self._images[owners], self._split)
         comparable = np.flatnonzero(same_length & ~identical)
-        if self._predicts_words and len(comparable):
+        if self._predicts_words and len(comparable) and name not in RETRIEVED:
             report |= self._evaluate_words(perturbed.take(comparable), owners[comparable])
         if self._likelihoods is not None:
             report |= self._perplexities(perturbed, owners)

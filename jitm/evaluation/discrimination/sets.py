@@ -14,8 +14,7 @@ from jitm.runs.run import read_tokens
 from jitm.synthesis.trained import TrainedGenerator, generate_captions
 
 GENERATED = 'generated'
-RETRIEVED = 'in_batch', 'retrieved'  # the hardest caption of another image, among those of a batch or of the split
-BATCH = 128
+RETRIEVED = {'in_batch': 128, 'retrieved': None}  # the hardest caption of another image -> the pairs of a batch, or all
 KINDS = (perturbations.SWAP, GENERATED, *RETRIEVED, *perturbations.KINDS)
 
 
@@ -49,7 +48,7 @@ def perturbed_captions(
       graphs: A file of scene graphs, see `scene_graphs.from_file`; if '', gold graphs for `scenes` and parsed graphs
         otherwise, and for 'generated' those that the generator was trained with (none if it masks single words).
       generator: The generator of the kind 'generated'.
-      scorer: Tells which captions are hard, for the kinds 'in_batch' and 'retrieved'.
+      scorer: Scores the captions for the kinds 'in_batch' and 'retrieved', which need it.
       **options: of `perturbations.perturb`.
 
     Returns:
@@ -67,7 +66,7 @@ def perturbed_captions(
         elif kind == GENERATED:
             sets[kind] = generate_captions(generator, split, texts, load_graphs() if graphs else None, seed=seed)
         elif kind in RETRIEVED:
-            sets[kind] = _hardest_captions(scorer, split, texts, BATCH if kind == RETRIEVED[0] else None, seed)
+            sets[kind] = _hardest_captions(scorer, split, texts, RETRIEVED[kind], seed)
         else:
             sets[kind] = perturbations.perturb(split, load_graphs(), kind, seed=seed, **options)
     return sets
@@ -88,20 +87,15 @@ def _hardest_captions(
     Returns:
       For each of the T captions the found one; none for the captions that are not in `texts`, or have no other image.
     """
-    found = [()] * split.num_texts
-    if split.num_images == 1:
-        return tuple(found)
-    others = [np.flatnonzero(split.image_of_text != split.image_of_text[text]) for text in texts]
-    if batch:
-        others = [
-            np.random.default_rng([seed, text]).permutation(rows)[: batch - 1]
-            for text, rows in zip(texts, others, strict=True)
-        ]
-    images = np.repeat(split.image_of_text[texts], list(map(len, others)))
-    scores = scorer.score(images, read_tokens(scorer.run, split).take(np.concatenate(others)))
-    ends = np.cumsum(list(map(len, others)))[:-1]
-    for text, rows, own in zip(texts, others, np.split(scores, ends), strict=True):
-        found[text] = (split.captions[rows[np.argmax(own)]],)
+    tokens, found = read_tokens(scorer.run, split), [()] * split.num_texts
+    for image in np.unique(split.image_of_text[texts]):
+        others = np.flatnonzero(split.image_of_text != image)
+        if not len(others):
+            break
+        scores = scorer.score(np.full(split.num_texts, image), tokens)
+        for text in texts[split.image_of_text[texts] == image]:
+            sample = np.random.default_rng([seed, text]).permutation(others)[: batch - 1] if batch else others
+            found[text] = (split.captions[sample[np.argmax(scores[sample])]],)
     return tuple(found)
 
 
