@@ -9,12 +9,14 @@ import numpy as np
 from jitm.data import perturbations, scene_graphs
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
+from jitm.inference.padding import batches
 from jitm.inference.pair_scorer import PairScorer
 from jitm.runs.run import read_tokens
 from jitm.synthesis.trained import TrainedGenerator, generate_captions
 
 GENERATED = 'generated'
 RETRIEVED = {'in_batch': 128, 'retrieved': None}  # the hardest caption of another image -> the pairs of a batch, or all
+IMAGES = 32  # whose scores with all captions are computed at once
 KINDS = (perturbations.SWAP, GENERATED, *RETRIEVED, *perturbations.KINDS)
 
 
@@ -87,15 +89,17 @@ def _hardest_captions(
     Returns:
       For each of the T captions the found one; none for the captions that are not in `texts`, or have no other image.
     """
-    tokens, found = read_tokens(scorer.run, split), [()] * split.num_texts
-    for image in np.unique(split.image_of_text[texts]):
-        others = np.flatnonzero(split.image_of_text != image)
-        if not len(others):
-            break
-        scores = scorer.score(np.full(split.num_texts, image), tokens)
-        for text in texts[split.image_of_text[texts] == image]:
-            sample = np.random.default_rng([seed, text]).permutation(others)[: batch - 1] if batch else others
-            found[text] = (split.captions[sample[np.argmax(scores[sample])]],)
+    tokens, found, every = read_tokens(scorer.run, split), [()] * split.num_texts, np.arange(split.num_texts)
+    for images in batches(np.unique(split.image_of_text[texts]), IMAGES):
+        pairs = np.repeat(images, split.num_texts), tokens.take(np.tile(every, len(images)))
+        scores = dict(zip(images, scorer.score(*pairs).reshape(len(images), -1), strict=True))
+        for text in texts[np.isin(split.image_of_text[texts], images)]:
+            image = split.image_of_text[text]
+            others = np.flatnonzero(split.image_of_text != image)
+            if batch:
+                others = np.random.default_rng([seed, text]).permutation(others)[: batch - 1]
+            if len(others):
+                found[text] = (split.captions[others[np.argmax(scores[image][others])]],)
     return tuple(found)
 
 
