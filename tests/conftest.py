@@ -49,7 +49,7 @@ class DeclareOperators(importlib.abc.MetaPathFinder):
             if sys.platform == 'linux' and not torch.version.cuda and '+cpu' not in importlib.metadata.version(name):
                 for operator in ('nms', 'qnms'):
                     schema = '(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor'
-                    torch.library.define(f'torchvision::{operator}', schema)
+                    torch.library.define('::'.join((name, operator)), schema)
 
 
 sys.meta_path.insert(0, DeclareOperators())
