@@ -120,7 +120,8 @@ def _distilled(loss: str, *members: str) -> Experiment:
     flags = {
         'dr': {'terms.rank_distillation.reduction': 'sum', 'terms.rank_distillation.hard': False},  # soft, as the paper
         'rkd': {'terms.relational_distillation.reduction': 'sum'},
-        'rm': {},  # is summed
+        'rm': {},  # is summed, as is AM
+        'am': {},
     }
     start = {'members.target.init_from': ''} | _from(VSEPP, *members)
     return Experiment(f'dbl:vsepp,{loss},oas', flags[loss] | start)
@@ -202,7 +203,7 @@ GROUPS = {
     },
     'distillation': {  # summed, at the published weight; gradients are clipped as those of RM and AM
         **{f'vsepp_{loss}_oas_sum': _distilled(loss, 'anchor', 'target') for loss in ('dr', 'rkd')},
-        **{f'vsepp_{loss}_oas_random': _distilled(loss, 'anchor') for loss in ('dr', 'rkd', 'rm')},
+        **{f'vsepp_{loss}_oas_random': _distilled(loss, 'anchor') for loss in ('dr', 'rkd', 'rm', 'am')},
         **{
             f'vsepp_{loss}_sum': Experiment(f'dbl:vsepp,{loss},{scenario}', {f'terms.{term}.reduction': 'sum'})
             for loss, scenario, term in (

@@ -88,13 +88,14 @@ PAIRS = (
     *_pairs('orderpp_sum', 'orderpp'),
     *(Pair('mean_max_n127', f'mean_max_n{number}') for number in (2, 4, 8, 16, 32, 64)),  # section 3.6
     *_pairs('mean_sum', 'mean_max_n2'),
-    # Chen et al. 2020; the published differences are those of VSRN on Flickr30K
-    Pair('mean_sum_max', 'aoq_offtri', published=1.8),
-    Pair('mean_sum_max', 'aoq_offquin', published=2.9),
-    Pair('mean_sum_max', 'aoq_adapoffquin', published=3.7),
-    *(Pair('mean_sum_max', f'aoq_{loss}_h60') for loss in ('offtri', 'offquin', 'adapoffquin')),
-    *(Pair('mean_sum_max_b16', f'aoq_{loss}_b16') for loss in ('offtri', 'offquin', 'adapoffquin')),
-    *(Pair(f'aoq_{loss}', 'aoq_adapoffquin') for loss in ('onlyoffline', 'onlinequin', 'withoutadap')),
+    # Chen et al. 2020; published differences of VSRN, the first two on COCO (1K), the last on Flickr30K
+    *(
+        Pair(f'mean_sum_max{batch}', f'aoq_{loss}{suffix}', published)
+        for batch, suffix in (('', ''), ('', '_h60'), ('_b16', '_b16'))
+        for loss, published in (('offtri', 1.8), ('offquin', 2.9), ('adapoffquin', 3.7))
+    ),
+    *(Pair(f'aoq_{loss}', 'aoq_adapoffquin') for loss in ('onlyoffline', 'onlinequin', 'withoutadap', 'offquin')),
+    *_pairs('aoq_offquin', 'aoq_onlinequin', 'aoq_withoutadap'),
     *_pairs('mean_sum_max_again', 'aoq_finetune'),
     # Noisy captions
     *_pairs('noise40_sum_max', *(f'noise40_{name}' for name in NOISE)),
@@ -122,7 +123,14 @@ PAIRS = (
     # Diao et al. 2024
     *_pairs('mean_sum_max', *(f'vsepp_{loss}_{how}' for how in ('oss', 'mss', 'oas') for loss in ('rm', 'am'))),
     *_pairs('mean_sum_max', 'vsepp_sam'),
-    *_pairs('mean_max', 'vsepp_cmpm', 'vsepp_mpl'),
+    *_pairs('mean_max', 'vsepp_cmpm', 'vsepp_mpl', 'vsepp_rm_oss_first'),
+    *_pairs('vsepp_mpl', 'vsepp_rm_mss', 'vsepp_am_mss', 'vsepp_rm_oss'),
+    *(Pair(f'vsepp_{loss}s_oss', f'vsepp_{loss}m_oss') for loss in 'ra'),
+    *_pairs('vsepp_dml_mutual', 'vsepp_rm_oss', 'vsepp_am_oss'),
+    *_pairs('vsepp_dino_mss', 'vsepp_rm_mss', 'vsepp_am_mss'),
+    *_pairs('vsepp_rm_oss3', 'vsepp_rm_oss4'),
+    *_pairs('dropout_max_alone', 'dropout_rm_mss_first'),
+    *_pairs('mean_max', 'dropout_max_alone_first', 'vsepp_am_oas_random'),
     *_pairs('mean_sum_max', 'vsepp_rs_oss', 'vsepp_as_oss', 'vsepp_dml_mutual', 'vsepp_dml_sum'),
     *_pairs('vsepp_rm_oss', 'vsepp_rm_oss_gamma_10', 'vsepp_rm_oss_gamma_30'),
     *_pairs('vsepp_am_oss', 'vsepp_am_oss_alpha_30', 'vsepp_am_oss_alpha_70'),
@@ -138,8 +146,8 @@ PAIRS = (
     *_pairs('mean_sum_max_again', 'vsepp_dr_oas_sum', 'vsepp_rkd_oas_sum'),
     *(Pair(f'vsepp_{loss}_oas_sum', f'vsepp_{boost}_oas') for loss in ('dr', 'rkd') for boost in ('rm', 'am')),
     *_pairs('mean_max', 'vsepp_dr_oas_random', 'vsepp_rkd_oas_random', 'vsepp_rm_oas_random'),
-    *_pairs('vsepp_dr_oas_random', 'vsepp_rm_oas_random'),
-    *_pairs('vsepp_rkd_oas_random', 'vsepp_rm_oas_random'),
+    *_pairs('vsepp_dr_oas_random', 'vsepp_rm_oas_random', 'vsepp_am_oas_random'),
+    *_pairs('vsepp_rkd_oas_random', 'vsepp_rm_oas_random', 'vsepp_am_oas_random'),
     *(Pair(f'vsepp_{loss}_sum', f'vsepp_{boost}_oss') for loss in ('dml', 'dino') for boost in ('rm', 'am')),
     *(
         Pair(f'dropout_max_alone{suffix}', f'dropout_{loss}_mss{suffix}')
@@ -153,10 +161,17 @@ PAIRS = (
         for anchor in ('m10', 'half')
         for again in ('', '_again')
     ),
-    # Li et al. 2023; the published difference is that of Flickr30K
+    # Li et al. 2023; published differences of Flickr30K
     *_pairs('mean_sum_max', 'mean_selhn'),
     *_pairs('mean_sum_max_m40', 'mean_selhn_m50'),
-    *(Pair(f'{model}_max', f'{model}_selhn') for model in ('mean', 'fc', 'mlp', 'rvse')),
+    *(Pair(f'{model}_max', f'{model}_selhn') for model in ('mean', 'fc', 'mlp')),
+    Pair('rvse_max', 'rvse_selhn', published=14.0),
+    *(Pair(f'{model}_max', f'{model}_selhn_sum') for model in ('mean', 'mlp')),
+    *_pairs('mean_selhn', 'mean_selhn_sum'),
+    *_pairs('mean_shn', 'mean_selhn'),
+    *_pairs('mlp_max', 'rvse_max'),
+    Pair('mlp_selhn', 'rvse_selhn', published=5.8),
+    *_pairs('rvse_max', 'rvse_sum_max'),
     *(Pair('mean_max', f'mean_selhn_epsilon_{exponent}') for exponent in (4, 3, 1)),
     *_pairs('mean_max', 'mean_shn', 'mean_sct'),
     Pair('fc_selhn', 'rvse_selhn', published=2.5),
@@ -190,7 +205,8 @@ PAIRS = (
         for size in (64, 256)
         for loss in ('max', 'selhn', 'softmax')
     ),
-    *_pairs('vsepp_rm_oss', 'recipe_mean_selhn_oss'),
+    *_pairs('mean_softmax_t07_steps_b128', 'mean_softmax_t07_steps_b64'),
+    *_pairs('vsepp_rm_oss', 'recipe_mean_selhn_oss', 'vsepp_rm_oss_first'),
     *_pairs('vsepp_rm_oss_first', 'recipe_mean_selhn_oss'),
     *_pairs('mean_selhn', 'recipe_mean_selhn_oss', *(f'mean_selhn_{margin}' for margin in MARGINS)),
     *(Pair(f'mean_selhn_{margin}', 'recipe_mean_selhn_oss') for margin in MARGINS),

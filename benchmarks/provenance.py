@@ -6,7 +6,8 @@ Every number with a decimal, and every mean with its deviation, must be one of
 
     a recall, rsum or mean distance of a run at its best epoch, or its rsum after another one,
     the mean of one of these over all seeds of an experiment, with its deviation,
-    the difference of a pair of `benchmarks.intervals` in a metric: of a seed, or the mean, with its deviation,
+    the difference of a pair of `benchmarks.intervals` in a metric, or in rsum after the last epoch: of a seed, or the
+    mean, with its deviation,
     the smallest difference in rsum that the seeds of a pair would show,
     a difference of a stored interval, or one of its ends,
     a setting of a run, such as the temperature,
@@ -112,9 +113,13 @@ def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]
     """Returns the numbers of pairs: differences over seeds, and the smallest that they would show."""
     cells = set()
     for size in SIZES:
-        metrics = {(name, seed): row['metrics'] for (of, name, seed), row in runs.items() if of == size}
+        metrics = {
+            (name, seed): row['metrics'] | {'last': row['rsum_by_epoch'][-1][1]}
+            for (of, name, seed), row in runs.items()
+            if of == size
+        }
         for pair in intervals.PAIRS:
-            found = {metric: [*intervals.differences(pair, metrics, metric).values()] for metric in METRICS}
+            found = {metric: [*intervals.differences(pair, metrics, metric).values()] for metric in (*METRICS, 'last')}
             cells = cells.union(*(_cells(values, _digits(metric)) for metric, values in found.items()))
             if len(found['rsum']) > 1:
                 cells.add(f'{intervals.detectable(found["rsum"]):.1f}')
