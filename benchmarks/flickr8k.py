@@ -14,7 +14,7 @@ The groups, by question (small: with --small):
     distillation   RM and AM against DR, RKD, DML and DINO, all summed over the queries (small)
     quintuplets    mined negatives where those of the batch are easier, lists as short as the data, table 3 (small)
     dropout        MSS where dropout of words separates the target from its anchor (small)
-    dbl_networks   MSS with the network of the paper
+    dbl_networks   MSS with the network of the paper (small)
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
     batch_sizes    how losses depend on the batch at equal steps, without false negatives of the same image (small)
     perturbed      captions with a changed relation as negatives, alone and with mined ones (small)
@@ -242,9 +242,19 @@ GROUPS = {
             ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
         )
     },
-    'dbl_networks': {  # an epoch of sums first: from the first step, max of hinges does not start in as many steps
-        'dbl_network': Experiment('dbl:baseline,max,alone'),
-        **{f'dbl_network_{loss}_mss': Experiment(f'dbl:baseline,{loss},mss') for loss in ('rm', 'am')},
+    'dbl_networks': {  # from an epoch of the sum, without which max of hinges does not start in as many steps
+        'dbl_network_sum': Experiment('dbl:baseline,sum,alone', {'epochs': 1, 'optimizer.decay_epochs': 1}),
+        **{
+            f'dbl_network_{loss}_{scenario}': Experiment(
+                f'dbl:baseline,{loss},{scenario}',
+                FROM_FIRST | flags | _from('dbl_network_sum', 'target') | {'epochs': 6, 'optimizer.decay_epochs': 5},
+            )
+            for loss, scenario, flags in (
+                ('max', 'alone', {}),
+                ('rm', 'mss', {'terms.relative_max.start_epoch': 0}),
+                ('am', 'mss', {'terms.absolute_max.start_epoch': 0}),
+            )
+        },
     },
     'reductions': {
         'scan_max_mean': Experiment(

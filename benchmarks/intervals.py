@@ -154,7 +154,7 @@ PAIRS = (
         for suffix in ('', '_first')
         for loss in ('rm', 'am')
     ),
-    *_pairs('dbl_network', 'dbl_network_rm_mss', 'dbl_network_am_mss'),
+    *_pairs('dbl_network_max_alone', 'dbl_network_rm_mss', 'dbl_network_am_mss'),
     *_pairs('scan_max', 'scan_rm_oss'),
     *(
         Pair(f'mean_sum_max_{anchor}{again}', f'vsepp_am_oas_{anchor}')
