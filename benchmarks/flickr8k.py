@@ -265,18 +265,21 @@ GROUPS = {
             f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.clip_norm': 2 / 256, 'epochs': 2}
         ),
     },
-    'batch_sizes': {  # 1,872 steps
-        f'mean_{loss}_steps_b{size}': Experiment(
+    'batch_sizes': {  # 1,872 steps; n127: as many negatives as a batch of 128 has
+        f'mean_{loss}_steps_b{size}{suffix}': Experiment(
             f'vse:mean,{loss}',
             {
                 'batch_size': size,
                 'epochs': size // 16,
                 'optimizer.decay_epochs': 6 * size // 128,
                 'candidates.same_image': 'ignored',
-            },
+            }
+            | negatives,
         )
-        for size in (64, 128, 256)
-        for loss in ('max', 'selhn', 'softmax')
+        for size, loss, suffix, negatives in (
+            *((size, loss, '', {}) for size in (64, 128, 256) for loss in ('max', 'selhn', 'softmax')),
+            (256, 'max', '_n127', {'candidates.num_negatives': 127}),
+        )
     },
     'queues': {  # 1,872 steps, as those of batch_sizes, at the temperature of the queue
         f'mean_{name}_steps_b{size}': Experiment(

@@ -206,6 +206,8 @@ PAIRS = (
         for loss in ('max', 'selhn', 'softmax')
     ),
     *_pairs('mean_softmax_t07_steps_b128', 'mean_softmax_t07_steps_b64'),
+    *_pairs('mean_max_steps_b256_n127', 'mean_max_steps_b256'),
+    *_pairs('mean_max_steps_b128', 'mean_max_steps_b256_n127'),
     *_pairs('vsepp_rm_oss', 'recipe_mean_selhn_oss', 'vsepp_rm_oss_first'),
     *_pairs('vsepp_rm_oss_first', 'recipe_mean_selhn_oss'),
     *_pairs('mean_selhn', 'recipe_mean_selhn_oss', *(f'mean_selhn_{margin}' for margin in MARGINS)),
