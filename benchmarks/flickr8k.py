@@ -247,12 +247,13 @@ GROUPS = {
         **{
             f'dbl_network_{loss}_{scenario}': Experiment(
                 f'dbl:baseline,{loss},{scenario}',
-                FROM_FIRST | flags | _from('dbl_network_sum', 'target') | {'epochs': 6, 'optimizer.decay_epochs': 5},
+                flags | _from('dbl_network_sum', 'target') | {'epochs': 6, 'optimizer.decay_epochs': 5},
             )
             for loss, scenario, flags in (
-                ('max', 'alone', {}),
-                ('rm', 'mss', {'terms.relative_max.start_epoch': 0}),
-                ('am', 'mss', {'terms.absolute_max.start_epoch': 0}),
+                ('max', 'alone', FROM_FIRST),
+                ('selhn', 'alone', SUMMED),  # the control that starts
+                ('rm', 'mss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
+                ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
             )
         },
     },

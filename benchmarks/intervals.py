@@ -154,7 +154,11 @@ PAIRS = (
         for suffix in ('', '_first')
         for loss in ('rm', 'am')
     ),
-    *_pairs('dbl_network_max_alone', 'dbl_network_rm_mss', 'dbl_network_am_mss'),
+    *(
+        Pair(f'dbl_network_{loss}_alone', f'dbl_network_{boost}_mss')
+        for loss in ('max', 'selhn')
+        for boost in ('rm', 'am')
+    ),
     *_pairs('scan_max', 'scan_rm_oss'),
     *(
         Pair(f'mean_sum_max_{anchor}{again}', f'vsepp_am_oas_{anchor}')

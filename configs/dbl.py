@@ -27,7 +27,8 @@ ANCHORED = (
     *('rm', 'am', 'rs', 'as', 'soft_rm', 'soft_am', *HALVES),  # table IV
     *('dr', 'rkd', 'sp', 'dml', 'dino', 'inverse_dino'),  # table II
 )
-ALONE = ('max', 'sum', 'cmpm', 'mpl', 'sam')  # the network's own loss (max), and those of table III in its place
+# The network's own loss (max), those of table III in its place, and SelHN, which is not in the paper.
+ALONE = ('max', 'sum', 'cmpm', 'mpl', 'sam', 'selhn')
 SCENARIO = {
     'oss': 'the anchor trains beside the target',
     'oss3': 'OSS with three models, each learning from those before it',
