@@ -242,7 +242,7 @@ GROUPS = {
             ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
         )
     },
-    'dbl_networks': {  # from an epoch of the sum, without which max of hinges does not start in as many steps
+    'dbl_networks': {  # six epochs from an epoch of the sum
         'dbl_network_sum': Experiment('dbl:baseline,sum,alone', {'epochs': 1, 'optimizer.decay_epochs': 1}),
         **{
             f'dbl_network_{loss}_{scenario}': Experiment(
