@@ -45,11 +45,12 @@ class DeclareOperators(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == 'torchvision':
             sys.meta_path.remove(self)
-            torch = importlib.import_module('torch')
-            if sys.platform == 'linux' and not torch.version.cuda and '+cpu' not in importlib.metadata.version(name):
+            from torch import library, version
+
+            if sys.platform == 'linux' and not version.cuda and '+cpu' not in importlib.metadata.version(name):
                 for operator in ('nms', 'qnms'):
                     schema = '(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor'
-                    torch.library.define('::'.join((name, operator)), schema)
+                    library.define(f'{name}::{operator}', schema)
 
 
 sys.meta_path.insert(0, DeclareOperators())
