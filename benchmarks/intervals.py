@@ -143,6 +143,8 @@ PAIRS = (
     *(Pair('mean_sum_max', f'mean_sum_max_{margin}') for margin in MARGINS),
     *(Pair(f'mean_sum_max_{margin}', f'vsepp_{loss}_oss') for margin in MARGINS for loss in ('rm', 'am')),
     *_pairs('mean_sum_max_again', *(f'vsepp_{loss}_oas' for loss in ('rm', 'am', 'dr', 'rkd'))),
+    *_pairs('mean_sum_max_m40', *(f'vsepp_{loss}_oas{start}' for loss in ('rm', 'am') for start in ('', '_random'))),
+    *_pairs('mean_softmax_t10', *(f'vsepp_{loss}_oas{start}' for loss in ('rm', 'am') for start in ('', '_random'))),
     *_pairs('mean_sum_max_again', 'vsepp_dr_oas_sum', 'vsepp_rkd_oas_sum'),
     *(Pair(f'vsepp_{loss}_oas_sum', f'vsepp_{boost}_oas') for loss in ('dr', 'rkd') for boost in ('rm', 'am')),
     *_pairs('mean_max', 'vsepp_dr_oas_random', 'vsepp_rkd_oas_random', 'vsepp_rm_oas_random', 'vsepp_am_oas_random'),
