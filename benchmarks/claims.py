@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import flickr8k, intervals
+from benchmarks import experiments, intervals
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.errors import UserError
@@ -48,7 +48,7 @@ Runs = Mapping[tuple[str, int], Mapping[str, Any]]  # experiment and seed -> row
 def read_runs(size: str) -> Runs:
     """Returns the rows of `docs/SIZE.jsonl` by experiment and seed."""
     rows = read_rows(ROOT / 'docs' / f'{size}.jsonl').values()
-    return {(flickr8k.name_of(row['run']), row['seed']): row for row in rows}
+    return {(experiments.name_of(row['run']), row['seed']): row for row in rows}
 
 
 def value(row: Mapping[str, Any], column: str) -> float:
@@ -162,7 +162,7 @@ def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[s
     pairs = {pair.name: pair for pair in intervals.PAIRS}
 
     def table(match: re.Match) -> str:
-        size, columns, lines = flickr8k.size(match[3] == 'small'), match[4].split(), entries(match[5])
+        size, columns, lines = experiments.size(match[3] == 'small'), match[4].split(), entries(match[5])
         runs = read(size)
         if match[2] == 'runs':
             shown = compared(runs, [*lines])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import flickr8k
+from benchmarks import experiments, flickr8k
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.files import replacing
@@ -248,7 +248,9 @@ def rows_of(pair: Pair, seed: int, size: str, folder: Path) -> list[dict[str, An
     Raises:
       UserError: if the scores are damaged, or of different images.
     """
-    runs = [flickr8k.scored(flickr8k.directory(folder, name, seed), name) for name in (pair.treatment, pair.control)]
+    runs = [
+        experiments.scored(experiments.directory(folder, name, seed), name) for name in (pair.treatment, pair.control)
+    ]
     if not all((run / 'config.json').exists() for run in runs):
         return []
     logs = map(read_run_log, runs)
@@ -279,7 +281,7 @@ def update(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 def metrics_by_run(path: Path) -> dict[tuple[str, int], Mapping[str, float]]:
     """Returns the metrics at the best epoch by experiment and seed, from a file of rows; none if it does not exist."""
     rows = read_rows(path).values() if path.exists() else ()
-    return {(flickr8k.name_of(row['run']), row['seed']): row['metrics'] for row in rows}
+    return {(experiments.name_of(row['run']), row['seed']): row['metrics'] for row in rows}
 
 
 def differences(pair: Pair, metrics: Mapping[tuple[str, int], Mapping[str, float]], metric: str) -> dict[int, float]:
@@ -365,7 +367,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     Raises:
       UserError: if saved scores are damaged, or of different images.
     """
-    size = flickr8k.size(args.small)
+    size = experiments.size(args.small)
     folder, metrics = args.folder or Path('runs', size), metrics_by_run(ROOT / 'docs' / f'{size}.jsonl')
     if rows := [row for pair in PAIRS for seed in args.seeds for row in rows_of(pair, seed, size, folder)]:
         update(rows, PATH)

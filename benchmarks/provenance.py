@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import claims, flickr8k, intervals, results
+from benchmarks import claims, experiments, intervals, results
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.config import flatten
@@ -38,7 +38,7 @@ from jitm.evaluation import published
 
 DOCS = ROOT / 'docs'
 PAGES = ROOT / 'README.md', DOCS / 'results.md', DOCS / 'recipes.md'
-SIZES = flickr8k.size(small=False), flickr8k.size(small=True)
+SIZES = experiments.size(small=False), experiments.size(small=True)
 HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
 SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
 CODE = re.compile(r'^```.*?^```|`[^`]*`|<!--.*?-->|(?<=\])\([^)]*\)', re.DOTALL | re.MULTILINE)
@@ -151,9 +151,9 @@ def scope(section: str, source: Source) -> Source:
       UserError: if it names an experiment without a row.
     """
     given = [*claims.names(section), *(name for found in SCOPE.findall(section) for name in found.split())]
-    if unknown := {*given} - source.names - flickr8k.GROUPS.keys():
+    if unknown := {*given} - source.names - experiments.GROUPS.keys():
         raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment with rows')
-    return source.of({name for one in given for name in flickr8k.GROUPS.get(one, (one,))}) if given else source
+    return source.of({name for one in given for name in experiments.GROUPS.get(one, (one,))}) if given else source
 
 
 def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import flickr8k, members, memory, results, scene_graphs, scoring, start_up, tables, tags_step
+from benchmarks import (
+    experiments,
+    flickr8k,
+    members,
+    memory,
+    results,
+    scene_graphs,
+    scoring,
+    start_up,
+    tables,
+    tags_step,
+)
 from jitm import config as config_lib
 from jitm import configs, parallel
 from jitm.commands import cli
@@ -268,9 +279,8 @@ def test_scene_graphs_accuracy():
 
 @pytest.mark.parametrize('small', [False, True])
 def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
-    experiments = flickr8k.experiments()
-    for name in experiments:
-        command = flickr8k.command(name, 0, tmp_path, small)
+    for name in experiments.EXPERIMENTS:
+        command = experiments.command(name, 0, tmp_path, small)
         assert command[:2] == ['train', '--config']
         flags = dict(flag.removeprefix('--config.').split('=', 1) for flag in command[5:])
         config = config_lib.check(cli.override(cli.read_config(command[2]), flags).to_dict())
@@ -278,9 +288,8 @@ def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
 
 
 def test_stages_that_are_taken_over_are_the_same():
-    experiments = flickr8k.experiments()
-    for experiment in (experiment for experiment in experiments.values() if experiment.first_stage):
-        other = configs.load(experiments[experiment.first_stage].config)
+    for experiment in (experiment for experiment in experiments.EXPERIMENTS.values() if experiment.first_stage):
+        other = configs.load(experiments.EXPERIMENTS[experiment.first_stage].config)
         first = configs.load(experiment.config).stages.first.to_dict()
         assert first == (other.stages.first.to_dict() if other.stages else first_stage(other))
 
@@ -288,9 +297,9 @@ def test_stages_that_are_taken_over_are_the_same():
 @pytest.mark.parametrize('size', ['flickr8k', 'flickr8k_small'])
 def test_rows_are_of_the_terms_of_their_experiments(size):
     rows = read_rows(DOCS / f'{size}.jsonl')
-    for name, experiment in flickr8k.experiments().items():
+    for name, experiment in experiments.EXPERIMENTS.items():
         config = config_lib.flatten(configs.load(experiment.config).to_dict()) | experiment.flags
-        folder = str(flickr8k.scored(flickr8k.directory(Path('runs', size), name, 0), name))
+        folder = str(experiments.scored(experiments.directory(Path('runs', size), name, 0), name))
         row = config_lib.flatten(rows[folder]['config']) if folder in rows else {}
         for key in row.keys() & config.keys():
             assert not key.startswith('terms.') or row[key] == config[key], (name, key)
@@ -300,7 +309,7 @@ def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypat
     rows = tmp_path / 'rows.jsonl'
     runs = flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, rows)
     assert runs == [('mean_sum_max', 1), ('vsepp_rm_oas', 1), ('mean_sum', 1)]
-    command = flickr8k.command('vsepp_rm_oas', 1, tmp_path)
+    command = experiments.command('vsepp_rm_oas', 1, tmp_path)
     assert f'--config.members.anchor.init_from={tmp_path}/mean_sum_max_s1' in command
     monkeypatch.setattr(flickr8k, 'read_rows', lambda path: {str(tmp_path / 'mean_sum_s1'): {}})
     rows.touch()
@@ -310,15 +319,15 @@ def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypat
 
 def test_small_experiments_are_small_in_both_stages(tmp_path):
     small = {'model.embed_dim=256', 'model.text.recurrent=False'}
-    command = flickr8k.command('aoq_offtri', 0, tmp_path, small=True)
+    command = experiments.command('aoq_offtri', 0, tmp_path, small=True)
     assert {f'--config.{prefix}{key}' for prefix in ('', 'stages.first.') for key in small} <= set(command)
-    assert not any(key in flag for flag in flickr8k.command('aoq_offtri', 0, tmp_path) for key in small)
+    assert not any(key in flag for flag in experiments.command('aoq_offtri', 0, tmp_path) for key in small)
 
 
 def test_flickr8k_lists_all_groups_and_refuses_other_names(tmp_path, measured, capsys):
     rows = measured('flickr8k')
-    assert {row['group'] for row in rows} == flickr8k.GROUPS.keys()
-    assert {row['name'] for row in rows} == flickr8k.experiments().keys()
+    assert {row['group'] for row in rows} == experiments.GROUPS.keys()
+    assert {row['name'] for row in rows} == experiments.EXPERIMENTS.keys()
     with pytest.raises(SystemExit):
         entry.main(['flickr8k', 'lossess', '--seeds', '0'])
     assert 'lossess: neither a group nor an experiment' in capsys.readouterr().err
@@ -370,7 +379,7 @@ def test_commands_of_the_docs_are_accepted():
 
 
 def test_small_experiments_keep_the_gru_where_words_are_not_averaged(tmp_path):
-    assert not any('recurrent' in flag for flag in flickr8k.command('fc_max', 0, tmp_path, small=True))
+    assert not any('recurrent' in flag for flag in experiments.command('fc_max', 0, tmp_path, small=True))
 
 
 def test_cca_finds_the_captions_of_linear_features(tmp_path, measured):

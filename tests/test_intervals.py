@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import __main__ as entry
-from benchmarks import flickr8k, intervals
+from benchmarks import experiments, intervals
 from jitm import configs
 from jitm.evaluation.saved import folder_of
 from jitm.metrics import retrieval_metrics
@@ -22,7 +22,7 @@ def save(tmp_path):
     def run(name, seed, signal):
         noise = np.random.default_rng([seed, int(10 * signal)]).normal(size=(IMAGES, len(IMAGE_OF_TEXT)))
         sims = (noise + signal * (np.arange(IMAGES)[:, None] == IMAGE_OF_TEXT)).astype(np.float32)
-        workdir = flickr8k.directory(tmp_path, name, seed)
+        workdir = experiments.directory(tmp_path, name, seed)
         folder = folder_of(workdir, 'dev')
         folder.mkdir(parents=True)
         (workdir / 'config.json').write_text(json.dumps(configs.load('vse:mean,max,f8k').to_dict()))
@@ -104,4 +104,4 @@ def test_pairs_are_experiments():
     assert len(names) == len(set(names))
     assert {
         name for pair in intervals.PAIRS for name in (pair.control, pair.treatment)
-    } <= flickr8k.experiments().keys()
+    } <= experiments.EXPERIMENTS.keys()

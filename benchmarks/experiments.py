@@ -1,0 +1,440 @@
+"""The experiments of docs/results.md and docs/recipes.md, in groups by question, and the commands that train them.
+
+`python -m benchmarks flickr8k` describes the groups, and trains them.
+"""
+
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jitm import configs
+
+MODELS = ('mean', 'fc', 'mlp', 'rvse')
+LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
+ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', 'saf': 'sgraf:saf'}
+BAG = {'model.text.recurrent': False}  # captions are bags of words
+SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
+AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
+FROM_FIRST = {'terms.warm_up.weight': 0.0, 'terms.ranking.start_epoch': 0}  # no epoch of sums before max of hinges
+VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A setting to be trained.
+
+    Attributes:
+      setting: file of configs/ and words, without that of the data.
+      flags: key -> value of --config; `{name}` in a value is the run directory of that experiment and seed.
+      first_stage: the experiment whose first stage, or only one, is taken over, being the same.
+      data: the word of the data.
+    """
+
+    setting: str
+    flags: Mapping[str, str | int | bool] = field(default_factory=dict)
+    first_stage: str = ''
+    data: str = 'f8k'
+
+    @property
+    def config(self) -> str:
+        """The argument of --config."""
+        file, _, words = self.setting.partition(':')
+        return f'{file}:{words and f"{words},"}{self.data}'
+
+    def needs(self) -> set[str]:
+        """Returns the experiments whose runs this one reads."""
+        read = {name for value in self.flags.values() for _, name, *_ in string.Formatter().parse(str(value)) if name}
+        return read | ({self.first_stage} if self.first_stage else set())
+
+
+def _from(run: str, *members: str) -> dict[str, str]:
+    return {f'members.{member}.init_from': f'{{{run}}}' for member in members}
+
+
+CELLS = {'data.root': 'data/f8k_cells_precomp'}  # of SqueezeNet
+PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
+LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
+LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
+OAS = {
+    f'vsepp_{loss}_oas': Experiment(f'dbl:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target')) for loss in ('rm', 'am')
+}
+PHOTO_LOSSES = {  # word of vsepp.py and flags; published VSE0 does not normalize image vectors, VSE++ does
+    'sum': ('vse0', {}),
+    'sum_normalized': ('vse0', {'model.normalize_images': True}),
+    'max': ('vsepp', {}),
+}
+UNNORMALIZED = {'max_unnormalized': ('vsepp', {'model.normalize_images': False})}
+
+
+def _distilled(loss: str, *members: str) -> Experiment:
+    """Returns a method of OAS, summed, of which some members start from VSE++."""
+    flags = {
+        'dr': {'terms.rank_distillation.reduction': 'sum', 'terms.rank_distillation.hard': False},  # soft, as the paper
+        'rkd': {'terms.relational_distillation.reduction': 'sum'},
+        'rm': {},  # is summed, as is AM
+        'am': {},
+    }
+    start = {'members.target.init_from': ''} | _from(VSEPP, *members)
+    return Experiment(f'dbl:vsepp,{loss},oas', flags[loss] | start)
+
+
+def _weaker(anchor: str) -> dict[str, Experiment]:
+    """Returns AM from an anchor that is a run of VSE++, and the same training without the anchor."""
+    return {
+        f'vsepp_am_oas_{anchor}': Experiment('dbl:vsepp,am,oas', _from(f'{VSEPP}_{anchor}', 'anchor', 'target')),
+        f'{VSEPP}_{anchor}_again': Experiment('vse:mean,max', _from(f'{VSEPP}_{anchor}', 'target')),
+    }
+
+
+GROUPS = {
+    'losses': {
+        **LOSS_GROUP,
+        **{f'{model}_selhn_sum': Experiment(f'vse:{model},selhn', SUMMED) for model in MODELS},
+        'rvsepp_selhn': Experiment('vse:rvsepp,selhn'),
+    },
+    'boosting': {
+        **{
+            f'vsepp_{loss}_{scenario}': Experiment(f'dbl:vsepp,{loss},{scenario}')
+            for loss, scenario in (
+                *((loss, scenario) for loss in ('rm', 'am') for scenario in ('oss', 'mss')),
+                *(('rs', 'oss'), ('as', 'oss'), ('dml', 'mutual'), ('dino', 'mss'), ('inverse_dino', 'mss')),
+            )
+        },
+        **{
+            f'vsepp_{loss}_oas': Experiment(f'dbl:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target'))
+            for loss in ('dr', 'rkd')  # averaged over the queries, as released
+        },
+        **OAS,
+        **{  # an average over the last 100 steps
+            f'vsepp_{loss}_mss_100': Experiment(f'dbl:vsepp,{loss},mss', {'members.anchor.momentum': 0.99})
+            for loss in ('rm', 'am')
+        },
+        **LONGER,
+        f'{VSEPP}_doubled': Experiment('vse:mean,sum_max', {'terms.ranking.weight': 2.0}),
+    },
+    'offline': {
+        'aoq_offtri': Experiment('aoq:vsepp,offtri'),
+        **{
+            f'aoq_{loss}': Experiment(f'aoq:vsepp,{loss}', first_stage='aoq_offtri')
+            for loss in ('offquin', 'adapoffquin', 'finetune')
+        },
+        **LONGER,
+    },
+    'recipes': {
+        f'recipe_{words.replace(",", "_")}': Experiment(f'recipe:{words}')
+        for words in (
+            'mean,selhn,oss',
+            'mean,softmax,oss',
+            'mean,selhn,offline',
+            'mean,selhn,oss,offline',
+            'fc,selhn,oss',
+            'rvse,selhn,oss',
+            'rvse,selhn,offline',
+            'rvse,selhn,oss,offline',
+            'rvse,softmax,oss',
+        )
+    },
+    'attention': {
+        **{f'{name}_max': Experiment(f'{words},max') for name, words in ATTENTION.items()},
+        **{f'{name}_selhn': Experiment(f'{words},selhn', AVERAGED) for name, words in ATTENTION.items()},
+        **{f'{name}_selhn_sum': Experiment(f'{words},selhn') for name, words in ATTENTION.items()},
+        'scan_rm_oss': Experiment('dbl:scan,rm,oss'),
+    },
+    'margins': {  # of the ranking loss alone; that of RM stays 0.2
+        **{
+            f'{name}_m{margin}': Experiment(setting, {'terms.ranking.margin': margin / 100})
+            for name, setting in (
+                (VSEPP, 'vse:mean,sum_max'),
+                ('mean_selhn', 'vse:mean,selhn'),
+                ('recipe_mean_selhn_oss', 'recipe:mean,selhn,oss'),
+            )
+            for margin in (30, 40, 50)
+        },
+        'vsepp_rm_oss_first': Experiment('dbl:vsepp,rm,oss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
+    },
+    'distillation': {  # summed, at the published weight; gradients are clipped as those of RM and AM
+        **{f'vsepp_{loss}_oas_sum': _distilled(loss, 'anchor', 'target') for loss in ('dr', 'rkd')},
+        **{f'vsepp_{loss}_oas_random': _distilled(loss, 'anchor') for loss in ('dr', 'rkd', 'rm', 'am')},
+        **{
+            f'vsepp_{loss}_sum': Experiment(f'dbl:vsepp,{loss},{scenario}', {f'terms.{term}.reduction': 'sum'})
+            for loss, scenario, term in (
+                ('dml', 'mutual', 'mutual_learning'),
+                ('dino', 'mss', 'self_distillation'),
+            )
+        },
+        **OAS,
+        **LONGER,
+    },
+    'quintuplets': {  # with the lists that aoq_offtri mined
+        **{
+            f'aoq_{loss}_h60': Experiment(
+                f'aoq:vsepp,{loss}', {'offline.top_h_texts': 60, 'offline.top_h_images': 12}, first_stage='aoq_offtri'
+            )
+            for loss in ('offtri', 'offquin', 'adapoffquin')
+        },
+        **{
+            f'aoq_{loss}': Experiment(f'aoq:vsepp,{loss}', first_stage='aoq_offtri')
+            for loss in ('onlyoffline', 'onlinequin', 'withoutadap')  # table 3
+        },
+        f'{VSEPP}_b16': Experiment('vse:mean,sum_max', {'batch_size': 16}),
+        **{
+            f'aoq_{loss}_b16': Experiment(f'aoq:vsepp,{loss}', {'batch_size': 16}, first_stage='aoq_offtri')
+            for loss in ('offtri', 'offquin', 'adapoffquin')
+        },
+    },
+    'dropout': {
+        f'dropout_{loss}_{scenario}{suffix}': Experiment(
+            f'dbl:vsepp,{loss},{scenario}', {'model.text.dropout': 0.4} | (flags if suffix else {})
+        )
+        for suffix in ('', '_first')
+        for loss, scenario, flags in (
+            ('max', 'alone', FROM_FIRST),
+            ('rm', 'mss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
+            ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
+        )
+    },
+    'dbl_networks': {  # six epochs from an epoch of the sum
+        'dbl_network_sum': Experiment('dbl:baseline,sum,alone', {'epochs': 1, 'optimizer.decay_epochs': 1}),
+        **{
+            f'dbl_network_{loss}_{scenario}': Experiment(
+                f'dbl:baseline,{loss},{scenario}',
+                flags | _from('dbl_network_sum', 'target') | {'epochs': 6, 'optimizer.decay_epochs': 5},
+            )
+            for loss, scenario, flags in (
+                ('max', 'alone', FROM_FIRST),
+                ('selhn', 'alone', SUMMED),  # the control that starts
+                ('rm', 'mss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
+                ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
+            )
+        },
+    },
+    'reductions': {
+        'scan_max_mean': Experiment(
+            ATTENTION['scan'], {'terms.warm_up.reduction': 'mean', 'terms.ranking.reduction': 'mean'}
+        ),
+        'scan_selhn_slow': Experiment(f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.learning_rate': 2e-4}),
+        'scan_selhn_clipped': Experiment(  # the first epochs of the sum over 256 queries, clipped at 2, in other units
+            f'{ATTENTION["scan"]},selhn', AVERAGED | {'optimizer.clip_norm': 2 / 256, 'epochs': 2}
+        ),
+    },
+    'batch_sizes': {  # 1,872 steps; n127: as many negatives as a batch of 128 has
+        f'mean_{loss}_steps_b{size}{suffix}': Experiment(
+            f'vse:mean,{loss}',
+            {
+                'batch_size': size,
+                'epochs': size // 16,
+                'optimizer.decay_epochs': 6 * size // 128,
+                'candidates.same_image': 'ignored',
+            }
+            | negatives,
+        )
+        for size, loss, suffix, negatives in (
+            *((size, loss, '', {}) for size in (64, 128, 256) for loss in ('max', 'selhn', 'softmax')),
+            (256, 'max', '_n127', {'candidates.num_negatives': 127}),
+        )
+    },
+    'queues': {  # 1,872 steps, as those of batch_sizes, at the temperature of the queue
+        f'mean_{name}_steps_b{size}': Experiment(
+            f'vse:mean,{loss}',
+            {'batch_size': size, 'epochs': size // 16, 'optimizer.decay_epochs': 6 * size // 128} | flags,
+        )
+        for size in (64, 128)
+        for name, loss, flags in (
+            ('softmax_t07', 'softmax', {'candidates.same_image': 'ignored', 'terms.ranking.temperature': 0.07}),
+            ('queue1', 'softmax_queue', {'candidates.length': 1}),  # what the averaged encoder does alone
+            ('queue512', 'softmax_queue', {'candidates.length': 512}),
+            ('queue4096', 'softmax_queue', {}),
+        )
+    }
+    | {'mean_softmax_smoothed': Experiment('vse:mean,softmax', {'terms.ranking.label_smoothing': 0.1})},
+    'perturbed': {
+        f'mean_softmax_{negatives}': Experiment(f'recipe:mean,softmax,{negatives}')
+        for negatives in ('perturbed', 'offline', 'perturbed_offline')
+    },
+    'photos': {  # docs/photos.md has the commands that encode crops once
+        **{
+            f'photo_{name}_{loss}': Experiment(
+                f'vsepp:{system}{words}',
+                BAG | flags,
+                first_stage=f'photo_rc_{loss}' if name == 'finetuned' else '',
+                data=data,
+            )
+            for loss, (system, flags) in PHOTO_LOSSES.items()
+            for name, words, data in (
+                ('1c', '', 'f8k_1c'),
+                ('10c', '', 'f8k_10c'),
+                ('rc', ',squeezenet,frozen', 'f8k'),
+                ('finetuned', ',squeezenet,finetuned', 'f8k'),
+                ('scratch', ',squeezenet,scratch', 'f8k'),
+            )
+        },
+        **{
+            f'photo_rc_{loss}_longer': Experiment(  # as long as fine-tuning, with its rate
+                'vsepp:vse0,squeezenet,frozen',
+                {
+                    **BAG,
+                    **_from(f'photo_rc_{loss}', 'target'),
+                    'epochs': 4,
+                    'optimizer.learning_rate': 5e-5,
+                    'terms.ranking.loss': f'ranking.{loss}_of_hinges',
+                    'model.normalize_images': loss == 'max',
+                },
+            )
+            for loss in ('sum', 'max')
+        },
+        'photo_clip': Experiment('clip:softmax'),
+    },
+    'normalization': {
+        f'photo_{crops}_{loss}{suffix}': Experiment(f'vsepp:{system}', BAG | flags | rate, data=f'f8k_{crops}')
+        for suffix, rate in (('', {}), ('_slow', {'optimizer.learning_rate': 2e-4}))
+        for loss, (system, flags) in (PHOTO_LOSSES | UNNORMALIZED).items()
+        for crops in ('1c', '10c')
+    },
+    'centre_crops': {  # a rate that keeps the parameters: only the validation on the centre of the photos is new
+        f'photo_rc_{loss}_centre': Experiment(
+            f'vsepp:{system},squeezenet,frozen',
+            BAG
+            | flags
+            | _from(f'photo_rc_{loss}', 'target')
+            | {'data.short_side': 128, 'epochs': 1, 'optimizer.learning_rate': 1e-9},
+        )
+        for loss, (system, flags) in PHOTO_LOSSES.items()
+    },
+    'collapse': {
+        **{f'{model}_{loss}': LOSS_GROUP[f'{model}_{loss}'] for model in ('mlp', 'rvse') for loss in ('max', 'selhn')},
+        'saf_max_first': Experiment(f'{ATTENTION["saf"]},max', FROM_FIRST | {'epochs': 3}),
+        'saf_selhn_first': Experiment(f'{ATTENTION["saf"]},selhn', {'epochs': 3}),
+    },
+    'temperatures': {
+        **{
+            f'mean_softmax_t{percent:02}': Experiment('vse:mean,softmax', {'terms.ranking.temperature': percent / 100})
+            for percent in (2, 3, 7, 10, 15, 20)
+        },
+        'mean_softmax_learned': Experiment('vse:mean,softmax_learned'),
+    },
+    'methods': {
+        **{system: Experiment(f'vsepp:{system}') for system in ('order0', 'orderpp')},
+        'orderpp_sum': Experiment('vsepp:orderpp', {'terms.ranking.loss': 'ranking.sum_of_hinges'}),
+        **{f'mean_{loss}': Experiment(f'vse:mean,{loss}') for loss in ('shn', 'sct')},
+        **{f'vsepp_{loss}': Experiment(f'dbl:vsepp,{loss},alone') for loss in ('sam', 'cmpm', 'mpl')},
+        **{
+            f'vsepp_{loss}_oss': Experiment(f'dbl:vsepp,{loss},oss')
+            for loss in ('soft_rm', 'soft_am', 'rs_as', 'rm_am')  # models D, E, H and I
+        },
+        **{f'vsepp_{loss}_oss3': Experiment(f'dbl:vsepp,{loss},oss3') for loss in ('rm', 'am')},
+        'vsepp_rm_oss4': Experiment('dbl:vsepp,rm,oss4'),
+        'vsepp_dml4': Experiment('dbl:vsepp,dml,mutual4'),
+    },
+    'sweeps': {
+        **{
+            f'mean_selhn_epsilon_{exponent}': Experiment('vse:mean,selhn', {'terms.ranking.epsilon': 10.0**-exponent})
+            for exponent in (4, 3, 1)
+        },
+        **{
+            f'vsepp_rm_oss_gamma_{margin}': Experiment('dbl:vsepp,rm,oss', {'terms.relative_max.margin': margin / 100})
+            for margin in (10, 30)
+        },
+        **{
+            f'vsepp_am_oss_alpha_{share}': Experiment('dbl:vsepp,am,oss', {'terms.absolute_max.alpha': share / 100})
+            for share in (30, 70)
+        },
+        f'{VSEPP}_m10': Experiment('vse:mean,sum_max', {'terms.ranking.margin': 0.1}),
+        **_weaker('m10'),
+    },
+    'networks': {
+        'vsrn': Experiment('vsrn'),
+        'naaf': Experiment('naaf'),
+        'esa': Experiment('vse_infinity:esa,gru'),
+        **{f'{name}_max': Experiment(f'{words},max') for name, words in ATTENTION.items() if name in ('bfan', 'sgr')},
+    },
+    'subsets': {
+        **{
+            f'mean_max_n{number}': Experiment('vse:mean,max', {'candidates.num_negatives': number})
+            for number in (2, 4, 8, 16, 32, 64, 127)
+        },
+        f'{VSEPP}_half': Experiment('vse:mean,sum_max', {'data.train_share': 0.5}),
+        **_weaker('half'),
+    },
+    'noise': {
+        f'noise{percent}_{name}': Experiment(setting, {'data.noise_rate': percent / 100} | flags)
+        for percent in (20, 40, 60)
+        for name, setting, flags in (
+            *((loss, f'vse:mean,{loss}', {}) for loss in ('sum', 'sum_max', 'selhn', 'softmax')),
+            *((method, f'noisy:mean,{method}', {}) for method in ('rcl', 'crcl', 'ncr')),
+            ('rm_oss', 'dbl:vsepp,rm,oss', {}),
+            ('adapoffquin', 'aoq:vsepp,adapoffquin', {}),
+            ('dropped', 'vse:mean,sum_max', {'data.noise_dropped': True}),
+        )
+    }
+    | {f'mean_{method}': Experiment(f'noisy:mean,{method}') for method in ('rcl', 'crcl', 'ncr')},
+    'public': {
+        f'public_{name}': Experiment(setting, {'data.root': 'data/f8k_squeezenet_precomp'} | flags)
+        for name, setting, flags in (
+            *((f'mean_{loss}', f'vse:mean,{loss}', {}) for loss in LOSSES),
+            *((f'vsepp_{loss}_oss', f'dbl:vsepp,{loss},oss', {}) for loss in ('rm', 'am')),
+            *((f'vsepp_{loss}_oas', f'dbl:vsepp,{loss},oas', PUBLIC_ANCHOR) for loss in ('rm', 'am')),
+            ('mean_sum_max_again', 'vse:mean,max', _from(f'public_{VSEPP}', 'target')),
+        )
+    },
+    'heads': {
+        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # of MobileNetEdgeTPU
+        'heads_cells_gpo': Experiment('vse:fc,softmax', BAG | CELLS),
+        'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | {'epochs': 2}),
+        'heads_tokens_gpo': Experiment('heads:gpo,softmax', {'epochs': 8, 'optimizer.decay_epochs': 6}),
+        'heads_tokens_bag': Experiment('vse:fc,softmax', BAG | {'data.root': 'data/f8k_tokens'}),  # patches alone
+    },
+}
+
+EXPERIMENTS = {name: experiment for group in GROUPS.values() for name, experiment in group.items()}
+
+
+def size(small: bool) -> str:
+    """Returns the name of the folder of the runs, and of the file of their rows."""
+    return 'flickr8k_small' if small else 'flickr8k'
+
+
+def directory(folder: Path, name: str, seed: int) -> Path:
+    """Returns the run directory of an experiment."""
+    return folder / f'{name}_s{seed}'
+
+
+def name_of(run: str) -> str:
+    """Returns the experiment of a run directory, which may be that of a second stage."""
+    workdir = Path(run)
+    return (workdir.parent if workdir.name == 'stage2' else workdir).name.rpartition('_s')[0]
+
+
+def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:
+    """Returns the arguments of `jitm train` for a run."""
+    experiment = EXPERIMENTS[name]
+    runs = {needed: directory(folder, needed, seed) for needed in experiment.needs()}
+    keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
+    if small:
+        keys |= {'model.embed_dim': 256}
+        keys |= BAG if configs.load(experiment.config).model.get('text_pooling') == 'mean' else {}  # GPO needs the GRU
+    if two_stages(name):
+        keys |= {f'stages.first.{key}': value for key, value in keys.items() if key.startswith('model.')}
+    keys |= {'seed': seed, 'run.checkpoint_every': 2000}
+    return [
+        *('train', '--config', experiment.config, '--workdir', str(directory(folder, name, seed))),
+        *(f'--config.{key}={value}' for key, value in keys.items()),
+    ]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Returns experiments and all whose runs they read, each after those."""
+    ordered = {}
+    for name in names:
+        ordered |= dict.fromkeys((*in_order(sorted(EXPERIMENTS[name].needs())), name))
+    return list(ordered)
+
+
+def two_stages(name: str) -> bool:
+    """Whether an experiment has two stages."""
+    return bool(configs.load(EXPERIMENTS[name].config).stages)
+
+
+def scored(workdir: Path, name: str) -> Path:
+    """Returns the run directory whose scores are those of an experiment: the second of two stages."""
+    return workdir / 'stage2' if two_stages(name) else workdir
