@@ -75,10 +75,10 @@ PAIRS = (
             Pair(f'photo_{crops}_sum{rate}', f'photo_{crops}_max_unnormalized{rate}'),
             Pair(f'photo_{crops}_sum_normalized{rate}', f'photo_{crops}_sum{rate}'),  # section 3
             Pair(f'photo_{crops}_sum_normalized{rate}', f'photo_{crops}_max{rate}'),
+            Pair(f'photo_{crops}_max{rate}', f'photo_{crops}_max_unnormalized{rate}'),
         )
     ),
     *(Pair(f'photo_1c_{loss}', f'photo_10c_{loss}') for loss in ('sum', 'sum_normalized', 'max', 'max_unnormalized')),
-    *(Pair(f'photo_{crops}_max', f'photo_{crops}_max_unnormalized') for crops in ('1c', '10c')),
     *(Pair(f'photo_1c_{loss}', f'photo_rc_{loss}_centre') for loss in ('sum', 'sum_normalized', 'max')),
     *(Pair(f'photo_rc_{loss}', f'photo_finetuned_{loss}') for loss in ('sum', 'sum_normalized', 'max')),
     *_pairs('photo_rc_sum_longer', 'photo_finetuned_sum'),
