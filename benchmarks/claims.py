@@ -1,6 +1,6 @@
 """Tables of docs/results.md, recipes.md, losses.md, noise.md and heads.md, from the stored rows of runs and intervals.
 
-A table follows a comment that names the file of rows, further columns, and experiments of `benchmarks.flickr8k` or
+A table follows a comment that names the file of rows, further columns, and experiments of `benchmarks.experiments` or
 differences of `benchmarks.intervals`, one a line:
 
     <!-- runs small mean_distance 1 2

@@ -3,6 +3,7 @@
 `python -m benchmarks flickr8k` describes the groups, and trains them.
 """
 
+import argparse
 import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class Experiment:
     """
 
     setting: str
-    flags: Mapping[str, str | int | bool] = field(default_factory=dict)
+    flags: Mapping[str, str | float | bool] = field(default_factory=dict)
     first_stage: str = ''
     data: str = 'f8k'
 
@@ -252,22 +253,15 @@ GROUPS = {
         f'mean_softmax_{negatives}': Experiment(f'recipe:mean,softmax,{negatives}')
         for negatives in ('perturbed', 'offline', 'perturbed_offline')
     },
-    'photos': {  # docs/photos.md has the commands that encode crops once
+    'photos': {
         **{
             f'photo_{name}_{loss}': Experiment(
-                f'vsepp:{system}{words}',
+                f'vsepp:{system},squeezenet,{tuning}',
                 BAG | flags,
                 first_stage=f'photo_rc_{loss}' if name == 'finetuned' else '',
-                data=data,
             )
             for loss, (system, flags) in PHOTO_LOSSES.items()
-            for name, words, data in (
-                ('1c', '', 'f8k_1c'),
-                ('10c', '', 'f8k_10c'),
-                ('rc', ',squeezenet,frozen', 'f8k'),
-                ('finetuned', ',squeezenet,finetuned', 'f8k'),
-                ('scratch', ',squeezenet,scratch', 'f8k'),
-            )
+            for name, tuning in (('rc', 'frozen'), ('finetuned', 'finetuned'), ('scratch', 'scratch'))
         },
         **{
             f'photo_rc_{loss}_longer': Experiment(  # as long as fine-tuning, with its rate
@@ -285,7 +279,7 @@ GROUPS = {
         },
         'photo_clip': Experiment('clip:softmax'),
     },
-    'normalization': {
+    'normalization': {  # docs/photos.md has the commands that encode crops once
         f'photo_{crops}_{loss}{suffix}': Experiment(f'vsepp:{system}', BAG | flags | rate, data=f'f8k_{crops}')
         for suffix, rate in (('', {}), ('_slow', {'optimizer.learning_rate': 2e-4}))
         for loss, (system, flags) in (PHOTO_LOSSES | UNNORMALIZED).items()
@@ -346,7 +340,6 @@ GROUPS = {
         'vsrn': Experiment('vsrn'),
         'naaf': Experiment('naaf'),
         'esa': Experiment('vse_infinity:esa,gru'),
-        **{f'{name}_max': Experiment(f'{words},max') for name, words in ATTENTION.items() if name in ('bfan', 'sgr')},
     },
     'subsets': {
         **{
@@ -387,6 +380,17 @@ GROUPS = {
 }
 
 EXPERIMENTS = {name: experiment for group in GROUPS.values() for name, experiment in group.items()}
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that name runs: their size, seeds and folder."""
+    parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
+    parser.add_argument(
+        '--folder', type=Path, help='of the run directories (default: runs/flickr8k, or flickr8k_small)'
+    )
+    parser.add_argument(
+        '--small', action='store_true', help='256 dimensions, and bags of words where words are averaged'
+    )
 
 
 def size(small: bool) -> str:

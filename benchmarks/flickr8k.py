@@ -17,10 +17,10 @@ The groups, by question (small: with --small):
     dbl_networks   MSS with the network of the paper (small)
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
     batch_sizes    how losses depend on the batch at equal steps, without false negatives of the same image (small)
-    perturbed      captions with a changed relation as negatives, alone and with mined ones (small)
     queues         past pairs as negatives, and smoothed labels, with softmax (small)
-    photos         crops and fine-tuning of VSE++ on photos
-    normalization  loss and normalization of VSE++ on photos, at two learning rates
+    perturbed      captions with a changed relation as negatives, alone and with mined ones (small)
+    photos         random crops and fine-tuning of VSE++ on photos
+    normalization  loss and normalization of VSE++ on one crop of each photo and on ten, at two learning rates
     centre_crops   random crops evaluated on the centre crop, as published
     collapse       which networks max of hinges does not train from the first step, and SelHN does (small)
     temperatures   softmax against hard negatives at other temperatures (small)
@@ -49,7 +49,17 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.experiments import EXPERIMENTS, GROUPS, command, directory, in_order, scored, size, two_stages
+from benchmarks.experiments import (
+    EXPERIMENTS,
+    GROUPS,
+    add_run_flags,
+    command,
+    directory,
+    in_order,
+    scored,
+    size,
+    two_stages,
+)
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.errors import UserError
@@ -115,17 +125,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--jobs', type=int, default=1, help='runs at once')
     parser.add_argument('--again', action='store_true', help='also the runs that have a row')
     add_run_flags(parser)
-
-
-def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that name runs: their size, seeds and folder."""
-    parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
-    parser.add_argument(
-        '--folder', type=Path, help='of the run directories (default: runs/flickr8k, or flickr8k_small)'
-    )
-    parser.add_argument(
-        '--small', action='store_true', help='256 dimensions, and bags of words where words are averaged'
-    )
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import experiments, flickr8k
+from benchmarks import experiments
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
 from jitm.files import replacing
@@ -75,6 +75,7 @@ PAIRS = (
             Pair(f'photo_{crops}_sum{rate}', f'photo_{crops}_max_unnormalized{rate}'),
             Pair(f'photo_{crops}_sum_normalized{rate}', f'photo_{crops}_sum{rate}'),  # section 3
             Pair(f'photo_{crops}_sum_normalized{rate}', f'photo_{crops}_max{rate}'),
+            Pair(f'photo_{crops}_sum_normalized{rate}', f'photo_{crops}_max_unnormalized{rate}'),
             Pair(f'photo_{crops}_max{rate}', f'photo_{crops}_max_unnormalized{rate}'),
         )
     ),
@@ -359,7 +360,7 @@ def summary(pair: Pair, values: Mapping[int, float]) -> Row:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    flickr8k.add_run_flags(parser)
+    experiments.add_run_flags(parser)
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
