@@ -3,6 +3,7 @@
 import ast
 import itertools
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -99,6 +100,44 @@ def test_every_import_is_of_a_requirement():
         allowed = distributions(EXTRAS[extra]) if extra else plain
         if package not in {*sys.stdlib_module_names, 'jitm'}:
             assert names & allowed, f'{package} is imported, but not among the requirements of {extra or "jitm"}'
+
+
+def benchmark_imports(name: str, lines: str = '^ *') -> set[str]:
+    """Returns the packages that a benchmark imports, and those that other modules of benchmarks import at their top."""
+    text = (ROOT / 'benchmarks' / f'{name}.py').read_text()
+    found = re.findall(lines + r'(?:import|from) (\w+)', text, re.MULTILINE)
+    others = ', '.join(re.findall(lines + 'from benchmarks import (.+)$', text, re.MULTILINE))
+    return {*found}.union(*(benchmark_imports(other, '^') for other in others.split(', ') if other))
+
+
+@pytest.mark.parametrize('page', sorted((ROOT / 'docs').glob('*.md')), ids=lambda page: page.name)
+def test_printed_benchmarks_need_what_their_page_installs(page):
+    text, known = page.read_text(), metadata.packages_distributions()
+    extras = set(re.findall(r"pip install -e '\.\[(.+?)]'", text))
+    direct = distributions(PROJECT['dependencies']).union(*(
+        all_extras(extra) for names in extras for extra in names.split(',')
+    ))
+    allowed = all_requirements(direct)
+    for name in set(re.findall(r'^python -m benchmarks (\w+)', text, re.MULTILINE)):
+        for package in benchmark_imports(name) - {*sys.stdlib_module_names, 'jitm', 'benchmarks', 'configs', 'tests'}:
+            names = {canonicalize_name(one) for one in known.get(package, [package])}
+            assert names & allowed, f'{page.name} prints benchmarks {name}, but does not install {package}'
+
+
+def all_extras(extra: str) -> set[str]:
+    """Returns the distributions of an extra and of those that it names."""
+    direct = distributions(EXTRAS[extra])
+    inner = [Requirement(one) for one in EXTRAS[extra]]
+    return direct.union(*(all_extras(name) for one in inner if one.name == 'jitm' for name in one.extras)) - {'jitm'}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('python', ['3.11', '3.12', '3.13'])
+@pytest.mark.parametrize('extra', ['cuda12', 'cuda13', 'tpu'])
+def test_the_extras_of_accelerators_resolve(extra, python):
+    command = (sys.executable, '-m', 'uv', 'pip', 'compile', '--quiet', '--python-platform', 'x86_64-manylinux_2_31')
+    lines = run(*command, '--python-version', python, '--extra', extra, 'pyproject.toml', cwd=ROOT).splitlines()
+    assert any(line.startswith('libtpu' if extra == 'tpu' else f'jax-{extra}-plugin') for line in lines)
 
 
 def test_the_base_installation_has_few_requirements():
