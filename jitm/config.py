@@ -8,6 +8,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from annotated_types import Ge, Interval
@@ -15,29 +16,6 @@ from annotated_types import Ge, Interval
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.hints import check_value
 from jitm.types import DTYPES, Count, Index, Precision
-
-OLD_KEYS = {'rounds', 'rankings'}  # of configs before checkpoint format 4
-_ATTENTION = {'raw_feature_norm': 'clipped_l2norm', 'slope': 0.1}
-REMOVED = {  # a section, or the function or class that it names -> keys that it had, and the only values that are left
-    'offline': {'coupled': False, 'redraw': True},
-    'candidates': {'margin_temperature': 5.0},
-    'adamw': {'decay_factor': 0.1},
-    'scan.SCAN': _ATTENTION,
-    'bfan.BFAN': _ATTENTION,
-    'sgraf.SGRAF': _ATTENTION | {'normalize_attended': True},
-    'naaf.NAAF': {'slope': 0.1, 'smoothing': True},
-    'alignment.Mean': {'normalize': True},
-    'vision.RegionEncoder': {'output_norm': False, 'weight_norm': False},
-    'ranking.selective_hard_negative': {'over_candidates': False},
-    'ranking.polynomial': {'positive_coefficients': [0.2, -0.7, 0.5], 'negative_coefficients': [0.9, -0.4, 0.03]},
-    'offline.adaptive_offline_quintuplet': {'detach': False, 'clamp': False},
-    'distillation.rank_distillation': {'length': 4},
-}
-ADDED = {  # a section -> keys that earlier versions lacked, and their defaults
-    **{section: {'precision': 'high', 'labels': {'source': ''}} for section in ('', 'stages.first')},
-    **{section: {'precision': 'highest'} for section in ('evaluation', 'stages.first.evaluation')},
-}
-ADDED_TO = {'in_batch': {'num_negatives': None}}  # the source of a section -> the same
 
 
 class VocabularyKeys(TypedDict):
@@ -240,39 +218,11 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(config))
 
 
-def as_current(config: Any, workdir: Any) -> dict[str, Any]:
-    """Returns the saved config of a run of this or an earlier version with the keys of this version.
-
-    Args:
-      config: The content of `config.json`.
-      workdir: The run directory, for messages.
-
-    Raises:
-      UserError: If it is not a dict, is empty or has keys of an older format; or if a fixed key has another value.
-    """
-    if isinstance(config, Mapping) and not OLD_KEYS.isdisjoint(config):
-        raise UserError(f'{workdir} holds a run of an older format; train it again with this version in a new workdir')
-    if not isinstance(config, Mapping) or not config:
+def check_saved(config: Any, workdir: Path) -> dict[str, Any]:
+    """Returns the content of a run's `config.json`; raises a UserError, which names the run, if it is not a config."""
+    if not isinstance(config, dict) or not config:
         raise UserError(f'{workdir / "config.json"} is damaged; restore it, or choose a new workdir')
-    return _with_current_keys(config, workdir)
-
-
-def _with_current_keys(section: Mapping[str, Any], workdir: Any, where: str = '') -> dict[str, Any]:
-    names = (where.rpartition('.')[2], section.get('name'), section.get('loss'))
-    fixed = {key: value for name in names if isinstance(name, str) for key, value in REMOVED.get(name, {}).items()}
-    current = ADDED.get(where, {}) | ADDED_TO.get(str(section.get('source')), {})
-    for key, value in section.items():
-        path = f'{where}.{key}'.lstrip('.')
-        if key in fixed and value != fixed[key]:
-            raise UserError(
-                f"{workdir} holds a run with '{path}' = {value!r}, but this version has {fixed[key]!r} only; "
-                'use the version that trained it'
-            )
-        if isinstance(value, Mapping):
-            current[key] = _with_current_keys(value, workdir, path)
-        elif key not in fixed:
-            current[key] = value
-    return current
+    return config
 
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,6 @@ PerText = chex.Array
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
 PRECISIONS = ('default', 'high', 'highest')  # of products of float32 arrays, see docs/precision.md
 Precision = Literal[*PRECISIONS]
-UNNAMED_PRECISION = {'precision': 'highest'}  # of results of earlier versions, which do not name it
 
 
 class Images(struct.PyTreeNode):

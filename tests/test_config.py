@@ -60,32 +60,3 @@ def test_differences_ignore_run_and_paths():
         'model.absolute: False -> absent',
         'optimizer.learning_rate: 0.0002 -> 1.0',
     ]
-
-
-def test_keys_that_earlier_versions_lacked_have_their_defaults():
-    config, earlier = (config_lib.to_json(load('aoq:vsepp,offtri,f30k')) for _ in range(2))
-    for stage in (earlier, earlier['stages']['first']):
-        del stage['precision'], stage['evaluation']['precision'], stage['candidates']['num_negatives']
-    assert config_lib.as_current(earlier, 'run') == config
-
-
-def test_keys_that_have_one_value_now_are_left_out_of_a_saved_config():
-    scan = {
-        'name': 'scan.SCAN',
-        'direction': 't2i',
-        'slope': 0.1,
-        'image': {'name': 'vision.RegionEncoder', 'mlp': 'none'},
-    }
-    kept = {'name': 'my.Model', 'slope': 0.3}
-    terms = {'own': {'loss': 'my.loss', 'clamp': True}}
-    config = {'model': scan, 'offline': {'path': '', 'redraw': True}, 'members': {'a': {'model': kept}}, 'terms': terms}
-    config['stages'] = {'first': {'model': scan, 'optimizer': {'name': 'adamw', 'decay_factor': 0.1}}}
-    current = config_lib.as_current(config, 'run')
-    assert current['model'] == current['stages']['first']['model'] == {k: v for k, v in scan.items() if k != 'slope'}
-    assert (current['offline'], current['stages']['first']['optimizer']) == ({'path': ''}, {'name': 'adamw'})
-    assert (current['members'], current['terms']) == (config['members'], config['terms'])
-    scan['image']['weight_norm'] = True
-    with pytest.raises(
-        UserError, match=r"run holds a run with 'model.image.weight_norm' = True, but this .* has False"
-    ):
-        config_lib.as_current(config, 'run')

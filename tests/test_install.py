@@ -114,9 +114,9 @@ def benchmark_imports(name: str, lines: str = '^ *') -> set[str]:
 def test_printed_benchmarks_need_what_their_page_installs(page):
     text, known = page.read_text(), metadata.packages_distributions()
     extras = set(re.findall(r"pip install -e '\.\[(.+?)]'", text))
-    direct = distributions(PROJECT['dependencies']).union(*(
-        all_extras(extra) for names in extras for extra in names.split(',')
-    ))
+    direct = distributions(PROJECT['dependencies']).union(
+        *(all_extras(extra) for names in extras for extra in names.split(','))
+    )
     allowed = all_requirements(direct)
     for name in set(re.findall(r'^python -m benchmarks (\w+)', text, re.MULTILINE)):
         for package in benchmark_imports(name) - {*sys.stdlib_module_names, 'jitm', 'benchmarks', 'configs', 'tests'}:

@@ -353,49 +353,6 @@ def test_damaged_metrics_are_one_sentence(finished, tiny_config, tmp_path, conte
         loop.train_and_evaluate(tiny_config, workdir)
 
 
-@pytest.mark.parametrize('content', [None, b'\xff\xfe'])
-def test_lost_metrics_are_rebuilt_from_the_checkpoints(finished, tiny_config, tmp_path, caplog, content):
-    workdir = shutil.copytree(finished, tmp_path / 'run')
-    (workdir / 'metrics.jsonl').unlink()
-    if content:
-        (workdir / 'metrics.jsonl').write_bytes(content)
-    result = loop.train_and_evaluate(tiny_config, workdir)
-    aside = workdir / 'metrics.jsonl.damaged'
-    assert (aside.read_bytes() if aside.exists() else None) == content
-    assert 'metrics.jsonl is lost: the validations of the checkpoints (20, 30) are written again' in caplog.text
-    assert result['first'] is None
-    assert result['best']['step'] == Checkpoints(finished).best_step() == 20
-    lines = (finished / 'metrics.jsonl').read_text().splitlines()
-    kept = [line for line in lines if json.loads(line)['part'] == 'dev' and json.loads(line)['step'] in (20, 30)]
-    assert (workdir / 'metrics.jsonl').read_text().splitlines() == kept
-
-
-def test_lost_lines_are_warned_of(finished, tiny_config, tmp_path, caplog):
-    workdir, config = shutil.copytree(finished, tmp_path / 'run'), config_lib.check(tiny_config)
-    lines = (workdir / 'metrics.jsonl').read_text().splitlines(keepends=True)
-    commands = (lambda: loop.train_and_evaluate(config, workdir), lambda: cli.main(['report', 'summary', str(workdir)]))
-    for kept in (lines[1:], lines[:5] + lines[6:], lines[:-1]):
-        (workdir / 'metrics.jsonl').write_text(''.join(kept))
-        for command in commands:
-            command()
-            assert f'metrics.jsonl has lost lines: at step 30 it had {len(lines)}; restore the file' in caplog.text
-            caplog.clear()
-    (workdir / 'metrics.jsonl').write_text(''.join(lines))
-    for command in commands:
-        command()
-        assert not caplog.text
-
-
-def test_flipped_bits_of_a_line_are_noticed(finished, tmp_path):
-    data = (finished / 'metrics.jsonl').read_bytes()
-    for bit in range(8 * data.index(b'"crc32"')):  # of the first line
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        (tmp_path / 'metrics.jsonl').write_bytes(flipped)
-        with pytest.raises(UserError, match=r'metrics.jsonl is damaged in line \d; restore'):
-            read_metrics(tmp_path)
-
-
 def test_config_file_that_is_not_of_the_checkpoints_is_not_reported(finished, tmp_path, capsys):
     workdir = shutil.copytree(finished, tmp_path / 'run')
     config = json.loads((workdir / 'config.json').read_text())
@@ -551,36 +508,6 @@ def test_resuming_with_other_steps_per_epoch_is_refused(finished, tiny_config, t
         loop.train_and_evaluate(tiny_config, workdir)
 
 
-def test_run_without_labels_of_pairs_resumes(finished, tiny_config, tmp_path, monkeypatch):
-    """Runs of earlier versions have none."""
-    workdir = shutil.copytree(finished, tmp_path / 'run')
-    remove_checkpoints(workdir, after=28)
-    read = Checkpoints.read
-
-    def read_without_labels(self, step):
-        tree, run = read(self, step)
-        assert tree.pop('labels') == {}
-        return tree, run
-
-    with monkeypatch.context() as earlier:
-        earlier.setattr(Checkpoints, 'read', read_without_labels)
-        loop.train_and_evaluate(tiny_config, workdir)
-    assert_same_run(workdir, finished)
-
-
-def test_run_without_a_hash_of_all_images_resumes(finished, tiny_config, tmp_path, monkeypatch):
-    """Runs of earlier versions have none."""
-    restore = Checkpoints.restore_latest
-
-    def restore_earlier(*arguments):
-        state, saved = restore(*arguments)
-        del saved['data']['content'], saved['data']['validation']
-        return state, saved
-
-    monkeypatch.setattr(Checkpoints, 'restore_latest', restore_earlier)
-    loop.train_and_evaluate(tiny_config, shutil.copytree(finished, tmp_path / 'run'))
-
-
 @pytest.mark.slow
 def test_resuming_with_moved_or_changed_relevance(sam_config, tmp_path):
     workdir, path, moved = tmp_path / 'run', tmp_path / 'cider.npy', tmp_path / 'moved.npy'
@@ -623,18 +550,6 @@ def test_resuming_with_other_run_options(finished, tiny_config, tmp_path):
     lines = [line for line in read_metrics(workdir) if line['part'] == 'dev']
     assert result['first'] == lines[0]
     assert result['best']['rsum'] == max(line['rsum'] for line in lines)
-
-
-def test_resuming_a_run_whose_config_has_keys_of_one_value(finished, tiny_config, tmp_path):
-    workdir = tmp_path / 'run'
-    shutil.copytree(finished, workdir)
-    written = (workdir / 'config.json').read_text()
-    (workdir / 'config.json').write_text(written.replace('"offline": {', '"offline": {"redraw": true,'))
-    assert loop.train_and_evaluate(tiny_config, workdir)
-    assert (workdir / 'config.json').read_text() == written
-    (workdir / 'config.json').write_text(written.replace('"offline": {', '"offline": {"redraw": false,'))
-    with pytest.raises(UserError, match=r"'offline.redraw' = False, but this version has True only"):
-        loop.train_and_evaluate(tiny_config, workdir)
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.splits import Split, as_recorded
+from jitm.data.splits import Split
 from jitm.errors import ArgumentError, UserError
 from jitm.files import hash_arrays, open_file, parse_json
 from jitm.outputs import OutputFolder
-from jitm.types import UNNAMED_PRECISION, Count
+from jitm.types import Count
 
 KIND = 'a set of mined negatives'
 MANIFEST = 'manifest.json'
@@ -91,7 +91,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = None
     if not isinstance(manifest, dict) or not isinstance(manifest.get('data'), dict):
         raise UserError(f'{folder / MANIFEST} is damaged; mine again')
-    return UNNAMED_PRECISION | manifest
+    return manifest
 
 
 def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> np.ndarray:
@@ -128,7 +128,7 @@ def load(folder: str | Path, split: Split) -> Candidates:
     if not folder.is_dir():
         raise UserError(f'folder {folder} of mined negatives does not exist; make it with `jitm mine`')
     manifest = read_manifest(folder)
-    if manifest is not None and manifest['data'] != as_recorded(split.identity, manifest['data']):
+    if manifest is not None and manifest['data'] != split.identity:
         raise UserError(f'the negatives in {folder} were mined from other data than {split.name}; mine them again')
     i2t = _read_list(folder, 'i2t_*.npy', split.num_images, split.num_texts, 'texts')
     t2i = _read_list(folder, 't2i_*.npy', split.num_texts, split.num_images, 'images')

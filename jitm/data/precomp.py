@@ -19,7 +19,7 @@ from jitm.data.arrays import INTEGERS, check_finite, count_repeats, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
-from jitm.types import UNNAMED_PRECISION, Count, NotNegative
+from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
 MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
@@ -137,7 +137,7 @@ def _read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
     """Returns what encoded a split; None if that is not known."""
     try:
         with open_file(os.path.join(root, MANIFEST)) as file:
-            entry = UNNAMED_PRECISION | parse_json(file.read())[split]
+            entry = parse_json(file.read())[split]
         known = {key: entry[key] for key in sorted(ENCODED_BY)}
         if (texts := entry.get(token_vectors_lib.ENTRY)) is not None:
             known[token_vectors_lib.ENTRY] = {key: texts[key] for key in token_vectors_lib.ENCODED_BY}

@@ -18,14 +18,6 @@ from jitm.types import Index, Share
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
 
 
-LATER = ('content', 'validation')  # of the identity of a run's data, which earlier versions did not record
-
-
-def as_recorded(identity: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an identity without what a recorded one lacks because an earlier version wrote it."""
-    return {key: value for key, value in identity.items() if key in recorded or key not in LATER}
-
-
 def are_boxes(boxes: np.ndarray) -> bool:
     """Returns whether numbers [..., 4] are `BOXES`."""
     return bool((boxes >= 0).all() and (boxes <= 1).all() and (boxes[..., :2] <= boxes[..., 2:]).all())

@@ -24,7 +24,7 @@ from jitm.inference.networks import CROPS, FeatureNetwork, check_model
 from jitm.inference.text_network import TextNetwork
 from jitm.models.matcher import Matcher
 from jitm.outputs import OutputFolder
-from jitm.types import UNNAMED_PRECISION, Images
+from jitm.types import Images
 
 KIND = 'a set of encoded features'
 TEXTS_PER_BLOCK = 1024  # that are encoded before they are written
@@ -113,7 +113,7 @@ def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str
     """
     if known is None:
         raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
-    wanted, known = config_lib.flatten(wanted), config_lib.flatten(UNNAMED_PRECISION | known)
+    wanted, known = config_lib.flatten(wanted), config_lib.flatten(known)
     if wanted.keys() - known.keys():
         raise UserError(
             f'{path} was encoded by an earlier version, which did not record all that the features depend on: choose '

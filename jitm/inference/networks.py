@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,11 @@ from jitm.layers.normalization import l2_normalize
 from jitm.models.make import make_model, member_model, model_keys
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
-from jitm.types import UNNAMED_PRECISION, Images, Precision
+from jitm.types import Images, Precision
 
 CROPS = (1, 10)
 IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
 PARTS = 'params', 'batch_stats'
-REMOVED = re.compile(r'\n *(output|weight)_norm = False')  # what earlier versions wrote about each `RegionEncoder`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +211,6 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
     Raises:
       UserError: if it cannot be read, or is another network.
     """
-    encoded_by = UNNAMED_PRECISION | encoded_by
     features = f'{workdir} was trained on features of a network'
     remedy = 'name its run directory, or its file of weights, with --encoder (jitm.load: encoder)'
     try:
@@ -222,8 +219,7 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
         raise UserError(f'{features} that cannot be read: {error}; {remedy}') from None
     except (KeyError, TypeError, AttributeError):
         raise UserError(f'{features} of which the record is damaged; train again on features of jitm encode') from None
-    recorded = {**encoded_by, 'network': REMOVED.sub('', encoded_by['network'])}
-    differing = [key for key, value in network.identity.items() if recorded[key] != value]
+    differing = [key for key, value in network.identity.items() if encoded_by[key] != value]
     if differing:
         raise UserError(f'{features} that differs from the one found ({", ".join(differing)}); {remedy}')
     return network
@@ -233,7 +229,7 @@ def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None
     origin, *computed = (encoded_by[key] for key in ('origin', 'crops', 'dtype', 'precision'))
     if 'workdir' in origin:
         return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), *computed)
-    config, member = config_lib.check(config_lib.as_current(origin['config'], workdir)), origin['member']
+    config, member = config_lib.check(origin['config']), origin['member']
     if moved and config['members'][member].get('init_from'):
         section = {**config['members'][member], 'init_from': str(moved)}
         config = {**config, 'members': {**config['members'], member: section}}

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.config import as_current, differences, flatten
+from jitm.config import check_saved, differences, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 from jitm.files import parse_json
-from jitm.runs.log import read_description, read_metrics, warn_of_lost_lines
+from jitm.runs.log import read_description, read_metrics
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
@@ -98,8 +98,6 @@ class Group:
 def read_run_log(workdir: Path) -> RunLog:
     """Reads the config of a run and the lines of its `metrics.jsonl`.
 
-    Lines that `metrics.jsonl` lost cause a warning.
-
     Raises:
       UserError: If the directory is not a run directory, or `config.json` is not that of its checkpoints.
     """
@@ -109,12 +107,11 @@ def read_run_log(workdir: Path) -> RunLog:
         path.stat()
     except (OSError, ValueError) as error:
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
-    config = as_current(config, workdir)
+    config = check_saved(config, workdir)
     description = read_description(workdir)
-    if description and (changed := differences(as_current(description['config'], workdir), config)):
+    if description and (changed := differences(description['config'], config)):
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
     lines = read_metrics(workdir)
-    warn_of_lost_lines(workdir, lines, description)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
         raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')
     return RunLog(workdir, config, lines)
@@ -147,7 +144,7 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
     for path, (kind, *workdirs) in runs.items():
         with contextlib.suppress(OSError, ValueError):
             texts = {workdir: (Path(workdir) / 'config.json').read_text() for workdir in workdirs}
-            configs = [as_current(parse_json(text), workdir) for workdir, text in texts.items()]
+            configs = [parse_json(text) for text in texts.values()]
             compared = [config_keys(replace_run_paths(one, read_origins(one))) for one in configs]
             if compared:
                 text = json.dumps([kind, compared], sort_keys=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jitm.config import as_current
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, replacing
 from jitm.report.groups import Group, RunLog, read_origins, read_run_log
@@ -73,7 +72,7 @@ def run_of(row: Mapping[str, Any]) -> RunLog:
     """
     lines = [{'part': row['split'], 'epoch': epoch, 'rsum': rsum} for epoch, rsum in row['rsum_by_epoch']]
     lines = [line | (row['metrics'] if line['epoch'] == row['best_epoch'] else {}) for line in lines]
-    return RunLog(Path(row['run']), as_current(row['config'], row['run']), lines, row['origins'])
+    return RunLog(Path(row['run']), row['config'], lines, row['origins'])
 
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:

@@ -35,7 +35,7 @@ PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is 
 REMOVED = 'removed'  # a checkpoint is moved here, and then removed: a killed process never leaves a part of it
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
 START = 2**20  # bytes of the other files of a new run
-FORMAT = 5  # of the content; to be raised when older checkpoints can no longer be read
+FORMAT = 6  # of the content; to be raised when older checkpoints can no longer be read
 
 
 def _score(metrics: dict[str, float]) -> float:
@@ -173,8 +173,7 @@ class Checkpoints:
         if not steps:
             return None
         tree, run = self.read(steps[-1])
-        # Earlier versions stored no labels of pairs, which are empty then.
-        return serialization.from_state_dict(template, serialization.to_state_dict(template) | tree), run
+        return serialization.from_state_dict(template, tree), run
 
     def best_step(self) -> int | None:
         """Returns the step of the highest rsum, the later one of ties, as the last checkpoint names it.

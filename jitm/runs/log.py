@@ -1,11 +1,9 @@
-"""`metrics.jsonl`, with one line per logged step: each line has a checksum, and checkpoints record their number."""
+"""`metrics.jsonl`, with one line per logged step, and the description of a run in its checkpoints."""
 
 import contextlib
 import hashlib
 import json
-import logging
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,12 @@ from jitm.errors import UserError
 from jitm.files import RESUMES, hash_file, parse_json, read_json_lines, replacing, writing
 
 NAME = 'metrics.jsonl'
-CHECKSUM = 'crc32'  # the last key of a line: of its JSON without this key
 MANIFEST = 'manifest.json'  # of a checkpoint: its files and their SHA-256
 DESCRIPTION = Path('run', 'metadata')  # of a checkpoint: the description of its run
 
 
 class MetricsFile:
-    """A JSONL file with one line per logged step, however often the run was resumed.
-
-    Attributes:
-      count: The number of its lines.
-    """
+    """A JSONL file with one line per logged step, however often the run was resumed."""
 
     def __init__(self, path: Path, step: int):
         """Opens the file and drops lines of later steps, and incomplete lines, of an interrupted start.
@@ -39,14 +32,12 @@ class MetricsFile:
         with replacing(path) as file:
             file.write(b''.join(map(_encode, lines)))
         self._path, self._file = path, path.open('ab')
-        self.count = len(lines)
 
     def write(self, line: Mapping[str, object]) -> None:
         """Appends one line, which must have a `step`; raises a UserError if it cannot be written."""
         with writing(self._path, RESUMES):
             self._file.write(_encode(line))
             self._file.flush()
-        self.count += 1
 
     def close(self) -> None:
         """Closes the file."""
@@ -54,12 +45,8 @@ class MetricsFile:
             self._file.close()
 
 
-def _checksum(line: Mapping[str, object]) -> str:
-    return f'{zlib.crc32(json.dumps(line).encode()):08x}'
-
-
 def _encode(line: Mapping[str, object]) -> bytes:
-    return (json.dumps({**line, CHECKSUM: _checksum(line)}) + '\n').encode()
+    return (json.dumps(line) + '\n').encode()
 
 
 def make_line(step: int, epoch: float, part: str, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -71,17 +58,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Reads a file of `MetricsFile`.
 
     Args:
-      path: The file; a missing one has no lines. Lines of earlier versions have no checksum.
+      path: The file; a missing one has no lines, and a partial last line is left out.
 
     Raises:
-      UserError: if a line has no step, or differs from its checksum.
+      UserError: If a line is damaged or has no step.
     """
     lines = read_json_lines(path)
-    written = path.read_bytes().split(b'\n') if lines else []
-    for number, (line, data) in enumerate(zip(lines, written, strict=False), 1):
-        has_checksum = line.pop(CHECKSUM, None) is not None
-        # The bytes are compared, since two decimals can be the same float.
-        if not isinstance(line.get('step'), int) or (has_checksum and _encode(line) != data + b'\n'):
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line.get('step'), int):
             raise UserError(f'{path} is damaged in line {number}; restore the file, or remove it')
     return lines
 
@@ -111,39 +95,3 @@ def checkpoint_digest(workdir: Path, step: int) -> str:
     with contextlib.suppress(OSError):
         return hash_file(workdir / 'checkpoints' / str(step) / MANIFEST)
     return ''
-
-
-def warn_of_lost_lines(
-    workdir: Path, lines: Sequence[Mapping[str, Any]], description: Mapping[str, Any] | None
-) -> None:
-    """Warns if `metrics.jsonl` has fewer lines than a checkpoint has recorded.
-
-    Args:
-      workdir: The run directory.
-      lines: The lines of the file.
-      description: The result of `read_description`.
-    """
-    recorded = (description or {}).get('logged')  # checkpoints of earlier versions have no such record
-    if recorded and sum(line['step'] <= recorded['step'] for line in lines) < recorded['lines']:
-        told = workdir / NAME, recorded['step'], recorded['lines']
-        logging.warning('%s has lost lines: at step %d it had %d; restore the file if you can', *told)
-
-
-def repair_metrics(workdir: Path, validations: Sequence[Mapping[str, object]]) -> None:
-    """Warns of lost lines of `metrics.jsonl` in a run that resumes; writes the file if it has none.
-
-    Args:
-      workdir: The run directory.
-      validations: The lines of all validations that its checkpoints hold.
-    """
-    path, lines = workdir / NAME, read_metrics(workdir)
-    if lines:
-        warn_of_lost_lines(workdir, lines, read_description(workdir))
-        return
-    if path.exists() and path.stat().st_size:
-        aside = path.replace(path.with_name(f'{NAME}.damaged'))
-        logging.warning('%s has no whole line: it is moved to %s', path, aside)
-    steps = ', '.join(str(line['step']) for line in validations)
-    logging.warning('%s is lost: the validations of the checkpoints (%s) are written again', path, steps or 'none')
-    with replacing(path) as file:
-        file.write(b''.join(map(_encode, validations)))

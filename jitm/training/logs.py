@@ -164,10 +164,6 @@ class Logs:
             self._bar.write(text)
             sys.stdout.flush()  # a file or a pipe would keep lines back
 
-    def record(self, step: int) -> dict[str, Any]:
-        """Returns the number of lines of `metrics.jsonl`, for the checkpoint of a step."""
-        return {'logged': {'step': step, 'lines': self._metrics.count}}
-
     def waited(self, seconds: float) -> None:
         """Adds seconds spent waiting for a batch."""
         self._waited += seconds

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitm import agreement, metrics, parallel
 from jitm import config as config_lib
-from jitm.data.splits import Split, as_recorded
+from jitm.data.splits import Split
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
@@ -21,7 +21,7 @@ from jitm.inference.options import ScoringOptions
 from jitm.inference.scoring import similarity_matrix
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
-from jitm.runs.log import make_line, read_metrics, repair_metrics
+from jitm.runs.log import read_metrics
 from jitm.training.diagnostics import expected_ranks
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
 from jitm.training.setup import Setup, set_up
@@ -110,16 +110,15 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     state, saved = restored
     # The data must be those of the first start.
     compared = ('vocabulary_hash', 'data')
-    now = {**run, 'data': as_recorded(run['data'], saved['data'])}
-    changed = config_lib.differences({key: saved[key] for key in compared}, {key: now[key] for key in compared})
+    changed = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
     if changed:
         raise UserError(
             f'the run in {workdir} was started with other data ({"; ".join(changed)}); '
             'restore its data, or choose a new workdir'
         )
     # So must the length of an epoch, which depends on the number of devices.
-    before, now = saved.get('steps_per_epoch'), setup.pipeline.steps_per_epoch
-    if before not in (None, now):
+    before, now = saved['steps_per_epoch'], setup.pipeline.steps_per_epoch
+    if before != now:
         raise UserError(
             f'the run in {workdir} has {before} steps per epoch, but {now} on {jax.device_count()} devices; resume it '
             'on as many devices as before'
@@ -184,8 +183,6 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         state, run, restored = _start(setup, checkpoints, workdir)
         if started and restored is None and parallel.is_primary():
             logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
-        if restored is not None and parallel.is_primary():
-            repair_metrics(workdir, _saved_validations(setup, checkpoints))
         _write_config(config, workdir)  # keys that cannot change a number may differ
         # Train.
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
@@ -194,12 +191,6 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
             loop = _Loop(setup=setup, checkpoints=checkpoints, run=run, logs=logs, stop=stop, folder=folder)
             loop.train(state, resumed=restored is not None)
         return {'first': _first_validation(folder), 'best': _best_validation(checkpoints)}
-
-
-def _saved_validations(setup: Setup, checkpoints: Checkpoints) -> list[dict[str, Any]]:
-    """Returns the lines of `metrics.jsonl` of all validations that checkpoints hold."""
-    split, per_epoch = setup.config['evaluation']['split'], setup.pipeline.steps_per_epoch
-    return [make_line(step, step / per_epoch, split, scores) for step, scores in checkpoints.validations().items()]
 
 
 def _first_validation(folder: Path) -> dict[str, Any] | None:
@@ -253,7 +244,7 @@ class _Loop:
                 self._check_finite(state, step)
             if saving and not (resumed and step == start):
                 scores = self._validate(state, step) if validating else None
-                self._checkpoints.save(state, step, self._run | self._logs.record(step), scores)
+                self._checkpoints.save(state, step, self._run, scores)
             if step == total:
                 return
             if stopping:
@@ -317,7 +308,7 @@ class _Loop:
             return
         if int(state.step) not in self._checkpoints.steps():
             finite = int(state.step)
-            self._checkpoints.save(state, finite, self._run | self._logs.record(finite), None)
+            self._checkpoints.save(state, finite, self._run, None)
         raise _not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:

@@ -15,7 +15,6 @@ from jitm import agreement, parallel
 from jitm import config as config_lib
 from jitm.data.candidates import read_manifest
 from jitm.data.load import load_split
-from jitm.data.splits import as_recorded
 from jitm.errors import UserError, did_you_mean
 from jitm.files import LOCK
 from jitm.hints import check_keys
@@ -171,7 +170,6 @@ def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
     run, folder = load_run(workdir / 'stage1'), workdir / 'candidates'
     split = load_split(stages.first['data'], 'train', noisy=True)
     manifest, wanted = read_manifest(folder) or {}, describe([run], split, **stages.top_h)
-    wanted['data'] = as_recorded(wanted['data'], manifest.get('data', {}))
     if not parallel.any_process(any(manifest.get(key) != value for key, value in wanted.items())):
         return
     if manifest and (workdir / 'stage2' / 'config.json').exists():

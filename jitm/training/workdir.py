@@ -28,7 +28,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
         old = parse_json(path.read_bytes())
     except ValueError:
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
-    if changed := config_lib.differences(config_lib.as_current(old, workdir), config):
+    if changed := config_lib.differences(config_lib.check_saved(old, workdir), config):
         raise UserError(
             f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
             'choose a new workdir, or the old values'

@@ -245,19 +245,6 @@ def test_runs_of_an_older_format_are_refused(old_run, tmp_path, monkeypatch, cap
     assert len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize('command', ['report summary {run}', 'train --config demo --workdir {run}'])
-def test_configs_of_an_older_format_are_refused(tmp_path, capsys, command):
-    folder = tmp_path / 'run'
-    folder.mkdir()
-    (folder / 'config.json').write_text('{"rankings": {"source": "in_batch"}, "rounds": {}}')
-    (folder / 'metrics.jsonl').write_text('')
-    argv = [word.format(run=folder) for word in command.split()]
-    assert cli.main(argv) == 2
-    error = capsys.readouterr().err
-    assert f'{folder} holds a run of an older format; train it again with this version' in error
-    assert len(error.splitlines()) == 1
-
-
 @pytest.mark.parametrize('command', ['train', 'sweep', 'eval', 'mine', 'words', 'report'])
 def test_commands_without_arguments_name_what_is_missing(capsys, command):
     assert cli.main([command]) == 2

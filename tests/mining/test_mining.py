@@ -391,14 +391,6 @@ def test_changed_lists_are_refused(tmp_path):
         candidates.load(tmp_path, split)
 
 
-def test_lists_of_an_earlier_version_are_read(tmp_path):
-    split = make_split(4, 9)
-    data = {key: value for key, value in split.identity.items() if key != 'content'}
-    save_lists(tmp_path, split, *make_lists(split), data)
-    assert candidates.load(tmp_path, split).i2t.shape == (4, 2)
-    assert candidates.read_manifest(tmp_path)['precision'] == 'highest'
-
-
 def test_lists_without_a_manifest_are_read(tmp_path):
     split = make_split(4, 9)
     lists = make_lists(split)
