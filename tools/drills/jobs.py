@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from jitm import processes
+from jitm import job
 from tests.test_parallel import free_port
 from tools.drills import runs
 
@@ -34,11 +34,11 @@ def _work(argv: Sequence[str], folder: Path, number: int, devices: int, joining:
     jax.config.update('jax_num_cpu_devices', devices)
     jax.config.update('jax_compilation_cache_dir', str(cache))
     os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache)  # a killed process may leave part of a file there
-    processes.JOINING = joining
+    job.JOINING = joining
     with runs.inside(folder):
         result = runs.call(argv)
     result_of(folder, number).write_text(json.dumps(result))
-    processes.leave(result.code)
+    job.leave(result.code)
     atexit._run_exitfuncs()  # which `multiprocessing` leaves out: a process waits for the others of its job
 
 
@@ -56,7 +56,7 @@ def process(argv: Sequence[str], number: int, count: int) -> tuple[str, ...]:
 
 
 def start(
-    commands: Sequence[Sequence[str]], folder: Path, devices: int = 1, joining: float = processes.JOINING
+    commands: Sequence[Sequence[str]], folder: Path, devices: int = 1, joining: float = job.JOINING
 ) -> list[BaseProcess]:
     """Starts a process with so many devices for each command in a folder; they wait so many seconds for each other."""
     port, started = str(free_port()), []
@@ -97,5 +97,5 @@ def results(folder: Path, count: int) -> list[runs.Result]:
 
 def call(commands: Sequence[Sequence[str]], folder: Path, devices: int = 1) -> list[runs.Result]:
     """Runs the processes of a job in a folder to their end; a single one never joins its job."""
-    wait(start(commands, folder, devices, processes.JOINING if len(commands) > 1 else ALONE))
+    wait(start(commands, folder, devices, job.JOINING if len(commands) > 1 else ALONE))
     return results(folder, len(commands))
