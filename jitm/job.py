@@ -68,7 +68,7 @@ def join(coordinator: str | None = None, num_processes: int | None = None, proce
             f'jax does not start the processes of this job: {" ".join(str(error).split())}; give all of them '
             '--coordinator, --num_processes and --process_id, or --num_processes 1 to let each work alone'
         ) from None
-    agreement.check_same({'jitm': jitm.__version__, 'jax': jax.__version__})
+    agreement.check_same({'jitm': jitm.__version__, 'jax': jax.__version__, 'num_processes': num_processes})
     late.cancel()
 
 
