@@ -78,7 +78,7 @@ def test_launcher_that_jax_does_not_know_is_refused(monkeypatch):
         job.join()
 
 
-def test_process_that_waits_in_vain_ends_with_a_sentence(monkeypatch, capsys):
+def test_process_that_waits_in_vain_is_ended(monkeypatch, capsys):
     ended, codes = threading.Event(), []
     monkeypatch.setattr(os, '_exit', lambda code: (codes.append(code), ended.set()))
     monkeypatch.setattr(jax.distributed, 'initialize', lambda *words, **options: ended.wait())
