@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from jitm import allocator, processes
+from jitm import allocator, job
 from jitm.runs import interrupt
 
 
@@ -13,8 +13,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         allocator.keep_freed_memory()
         from jitm.commands import cli  # imports take seconds
 
-        code = cli.main(argv)
-        processes.leave(code)
+        code = 1
+        try:
+            code = cli.main(argv)
+        finally:
+            job.leave(code)
         return code
 
 

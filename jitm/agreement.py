@@ -69,7 +69,9 @@ def check_same(values: Mapping[str, Any]) -> None:
         ]
         if changed:
             more = f', and {len(changed) - SHOWN} more' if len(changed) > SHOWN else ''
-            raise UserError(f'{"; ".join(changed[:SHOWN])}{more}: start all processes with the same config and data')
+            raise UserError(
+                f'{"; ".join(changed[:SHOWN])}{more}: start all processes with the same versions, config and data'
+            )
 
 
 def sees(condition: Callable[[], bool]) -> bool:

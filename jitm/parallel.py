@@ -1,6 +1,5 @@
-"""All that depends on devices and processes: pmap, shard_map, transfers, multi-process start."""
+"""All that depends on devices and processes: pmap, shard_map, transfers, collectives of processes."""
 
-import atexit
 import collections
 import concurrent.futures
 import contextlib
@@ -14,17 +13,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-import jitm
-from jitm import processes
 from jitm.errors import UserError
-from jitm.place import JOINING, Place
 from jitm.types import Precision
 
 T = TypeVar('T')
 AXIS = 'batch'
-HEARTBEAT_SECONDS = (
-    24 * 3600
-)  # of jax, which aborts a process with a stack trace; `jitm.processes` notices an end at once
 
 # Size of the largest array while a tile of pairs is scored, in floats. A CPU's cache should hold it. On a TPU, SCAN's
 # tile has 128 texts then, as many as lanes: the compiler expects 2.8 times the time for its scores at 2^20, 1.7 at
@@ -33,42 +26,6 @@ CPU_TILE_FLOATS = 2**20
 TILE_FLOATS = {'tpu': 2**24, 'gpu': 2**26}
 
 _target: tuple[jax.Device, ...] = ()  # see `compiling_for`
-
-
-def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
-    """Joins a multi-process run (`jax.distributed`); must come before any other use of jax.
-
-    The processes end together from then on, see `jitm.processes`.
-
-    Args:
-      coordinator: The `host:port` of process 0.
-      num_processes: The total number of processes.
-      process_id: The number of this process, from 0.
-
-    Raises:
-      UserError: If the processes do not join in time, or have other versions or numbers.
-    """
-    if num_processes == 1:
-        return
-    place = Place(coordinator, num_processes, process_id)
-    job = processes.join(place, f'jitm {jitm.__version__} with jax {jax.__version__}')
-    jax.config.update('jax_enable_preemption_service', False)  # its handler of SIGTERM would replace that of jitm
-    service = f'{processes.LOOPBACK}:{job.service}'
-    jax.distributed.initialize(
-        service,
-        num_processes,
-        process_id,
-        coordinator_bind_address=service,
-        cluster_detection_method='deactivate',  # under SLURM it would take one device of each process
-        initialization_timeout=JOINING,
-        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-    )
-
-    def finish():
-        jax.distributed.shutdown()
-        job.finish()
-
-    atexit.register(finish)
 
 
 def use_all_cores() -> None:

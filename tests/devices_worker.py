@@ -22,7 +22,7 @@ import warnings  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 
-from jitm import parallel  # noqa: E402
+from jitm import job, parallel  # noqa: E402
 from jitm.data import cider  # noqa: E402
 from jitm.data.augmentation import Augmentation  # noqa: E402
 from jitm.data.perturbations import PerturbedCaptions  # noqa: E402
@@ -123,7 +123,7 @@ def main() -> None:
     tiling.SPARSE = 1.0  # batches are so small that gradients would be dense
     if processes:
         coordinator, count, index = processes
-        parallel.start_processes(coordinator, int(count), int(index))
+        job.join(coordinator, int(count), int(index))
     results = {}
     states_of = {} if int(devices) == 1 else pickle.loads(Path(initial).read_bytes())
     for name, loss, changes in CASES:

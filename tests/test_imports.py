@@ -11,11 +11,10 @@ from tests.conftest import ROOT
 LEVELS = [
     {'errors'},
     {'configs'},
-    {'types', 'metrics', 'place', 'allocator'},
-    {'processes'},
+    {'types', 'metrics', 'allocator'},
     {'losses'},
     {'files', 'parallel', 'agreement'},
-    {'collectives', 'outputs'},
+    {'collectives', 'outputs', 'job'},
     {'names'},
     {'hints'},
     {'config'},

@@ -12,11 +12,11 @@ from typing import Any
 
 from absl import flags
 
+from jitm import job
 from jitm.errors import UserError
 from jitm.evaluation import saved
 from jitm.files import cache_home
 from jitm.outputs import OutputFolder
-from jitm.place import slurm_place, tpu_place
 
 WIDTH = 100
 DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # of `jitm.types`, which imports jax
@@ -76,7 +76,7 @@ SHARED = {
         default=True,
     ),
     'coordinator': text(
-        'host:port of process 0, if several processes work together; known under SLURM and on TPU pods.'
+        'host:port of process 0, if several processes work together; jax finds those of SLURM, Open MPI and pods.'
     ),
     'num_processes': count('The number of processes, with --coordinator; 1 lets a task of SLURM work alone.'),
     'process_id': number('The number of this process, from 0; with --coordinator.', lower_bound=0),
@@ -171,7 +171,7 @@ def keep_compiled(enabled: bool) -> None:
 
 
 def start_processes(values: flags.FlagValues) -> None:
-    """Joins the other processes, from the flags of `PROCESS_FLAGS`, a SLURM step or a TPU pod.
+    """Joins the other processes, see `jitm.job.join`, which the flags of `PROCESS_FLAGS` name or jax finds.
 
     Args:
       values: The parsed flags of a command.
@@ -179,25 +179,19 @@ def start_processes(values: flags.FlagValues) -> None:
     Raises:
       UserError: if only some of the flags are given, or they do not name a process and an address.
     """
-    from jitm import parallel  # imports jax, which not every command needs
-
     given = [values[name].value for name in PROCESS_FLAGS]
-    if given == [None, 1, None]:
-        return
-    if all(value is None for value in given):
-        if place := slurm_place(os.environ) or tpu_place():
-            parallel.start_processes(*place)
-        return
-    if None in given:
-        raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
     coordinator, num_processes, process_id = given
-    if not re.fullmatch(r'[^\s:]+:\d{1,5}|\[[^\s]+\]:\d{1,5}', coordinator):
-        raise UserError(f"--coordinator is '{coordinator}'; give host:port of process 0, such as localhost:1234")
-    if process_id >= num_processes:
-        raise UserError(
-            f'--process_id is {process_id}, but --num_processes is {num_processes}; number the processes from 0'
-        )
-    parallel.start_processes(*given)
+    if any(value is not None for value in given) and given != [None, 1, None]:
+        if None in given:
+            raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
+        if not re.fullmatch(r'[^\s:]+:\d{1,5}|\[[^\s]+\]:\d{1,5}', coordinator):
+            raise UserError(f"--coordinator is '{coordinator}'; give host:port of process 0, such as localhost:1234")
+        if process_id >= num_processes:
+            raise UserError(
+                f'--process_id is {process_id}, but --num_processes is {num_processes}; number the processes from 0'
+            )
+    if num_processes != 1:
+        job.join(*given)
 
 
 def _describe(flag: flags.Flag) -> str:

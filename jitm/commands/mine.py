@@ -33,8 +33,8 @@ FLAGS = {
 
 def main(values: flags.FlagValues) -> None:
     """Mines, and prints a summary in the first process."""
-    shared.start_processes(values)
     parallel.use_all_cores()
+    shared.start_processes(values)
     folder = Path(values.out)
     runs = [load_run(workdir, values.step) for workdir in values.workdir]
     split = read_split(runs, values.split, values.data_root, noisy=True)

@@ -9,11 +9,11 @@ jax.config.update('jax_num_cpu_devices', int(devices))
 
 import numpy as np  # noqa: E402
 
-from jitm import parallel  # noqa: E402
+from jitm import job, parallel  # noqa: E402
 
 if processes:
     coordinator, count, index = processes
-    parallel.start_processes(coordinator, int(count), int(index))
+    job.join(coordinator, int(count), int(index))
 
 import warnings  # noqa: E402
 from unittest import mock  # noqa: E402

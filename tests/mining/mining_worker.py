@@ -8,11 +8,11 @@ import jax
 out, devices, *processes = sys.argv[1:]
 jax.config.update('jax_num_cpu_devices', int(devices))
 
-from jitm import parallel  # noqa: E402
+from jitm import job  # noqa: E402
 
 if processes:
     coordinator, count, index = processes
-    parallel.start_processes(coordinator, int(count), int(index))
+    job.join(coordinator, int(count), int(index))
 
 from jitm.mining.job import search_all  # noqa: E402
 from jitm.mining.pairs import PairSearch  # noqa: E402

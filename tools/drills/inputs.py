@@ -610,13 +610,10 @@ JOBS = {
         (FIRST, (*SECOND, '--config.data.root=other')),
         "'data.content' is .* in process 0 and .* in process 1",
     ),
-    'another number of processes': ((FIRST, jobs.process(NEW, 1, 3)), 'waits for 2 processes, and process 1 for 3'),
-    'a number twice': (
-        (jobs.process(NEW, 0, 3), *[jobs.process(NEW, 1, 3)] * 2),
-        'two processes have number 1; number them from 0 to 2',
+    'another number of processes': (
+        (FIRST, jobs.process(NEW, 1, 3)),
+        "'num_processes' is 2 in process 0 and 3 in process 1",
     ),
-    'no process 0': ((SECOND,), 'process 0 does not answer at localhost:'),
-    'no process 1': ((FIRST,), 'process 1 of 2 did not join process 0 within'),
 }
 
 

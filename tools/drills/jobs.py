@@ -13,14 +13,13 @@ from pathlib import Path
 
 import jax
 
-from jitm import processes
+from jitm import job
 from tests.test_parallel import free_port
 from tools.drills import runs
 
 COMMANDS = 'train', 'eval', 'mine', 'search', 'encode', 'convert'
 TO_END = 300  # seconds that a process may go on after another one of its job was killed
 PORT = 'PORT'  # stands for one that is free when the processes start
-ALONE = 2  # seconds that a process waits for one that is never started
 
 
 def result_of(folder: Path, number: int = 0) -> Path:
@@ -28,17 +27,16 @@ def result_of(folder: Path, number: int = 0) -> Path:
     return folder.with_name(f'{folder.name}_result{number}')
 
 
-def _work(argv: Sequence[str], folder: Path, number: int, devices: int, joining: float) -> None:
+def _work(argv: Sequence[str], folder: Path, number: int, devices: int) -> None:
     """Runs a command and writes how it ended."""
     cache = folder.parent / 'cache'
     jax.config.update('jax_num_cpu_devices', devices)
     jax.config.update('jax_compilation_cache_dir', str(cache))
     os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache)  # a killed process may leave part of a file there
-    processes.JOINING = joining
     with runs.inside(folder):
         result = runs.call(argv)
     result_of(folder, number).write_text(json.dumps(result))
-    processes.leave(result.code)
+    job.leave(result.code)
     atexit._run_exitfuncs()  # which `multiprocessing` leaves out: a process waits for the others of its job
 
 
@@ -55,15 +53,13 @@ def process(argv: Sequence[str], number: int, count: int) -> tuple[str, ...]:
     return (*argv, f'--coordinator=localhost:{PORT}', f'--num_processes={count}', f'--process_id={number}')
 
 
-def start(
-    commands: Sequence[Sequence[str]], folder: Path, devices: int = 1, joining: float = processes.JOINING
-) -> list[BaseProcess]:
-    """Starts a process with so many devices for each command in a folder; they wait so many seconds for each other."""
+def start(commands: Sequence[Sequence[str]], folder: Path, devices: int = 1) -> list[BaseProcess]:
+    """Starts a process with so many devices for each command in a folder."""
     port, started = str(free_port()), []
     for number, argv in enumerate(commands):
         result_of(folder, number).unlink(missing_ok=True)  # of one that had ended when another one was killed
         words = [word.replace(PORT, port) for word in argv]
-        started.append(_context().Process(target=_work, args=(words, folder, number, devices, joining)))
+        started.append(_context().Process(target=_work, args=(words, folder, number, devices)))
         started[-1].start()
     return started
 
@@ -96,6 +92,6 @@ def results(folder: Path, count: int) -> list[runs.Result]:
 
 
 def call(commands: Sequence[Sequence[str]], folder: Path, devices: int = 1) -> list[runs.Result]:
-    """Runs the processes of a job in a folder to their end; a single one never joins its job."""
-    wait(start(commands, folder, devices, processes.JOINING if len(commands) > 1 else ALONE))
+    """Runs the processes of a job in a folder to their end."""
+    wait(start(commands, folder, devices))
     return results(folder, len(commands))

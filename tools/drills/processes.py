@@ -44,11 +44,6 @@ SYSTEMS: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {  # 
     'OSS': (boosted, ('run',)),
 }
 CASES = [*itertools.product(SYSTEMS, PROCESSES, DEVICES)]
-PAIRS = [  # every two of a system, a number of processes and a number of devices
-    *[('VSE++', 2, 1), ('AOQ', 2, 1), ('SCAN', 2, 2), ('OSS', 2, 2)],
-    *[('VSE++', 3, 2), ('AOQ', 3, 2), ('SCAN', 3, 1), ('OSS', 3, 1)],
-    *[('VSE++', 4, 1), ('AOQ', 4, 1), ('SCAN', 4, 2), ('OSS', 4, 2)],
-]
 
 
 def assert_same_training(workdir: Path, other: Path) -> None:
