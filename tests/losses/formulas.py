@@ -129,7 +129,7 @@ def evidential(s, temperature=0.1, divergence_weight=0.1):
     alphas, loss = [exp(score / temperature) + 1 for score in s.all], 0
     strength, count = sum(alphas), len(alphas)
     for n, alpha in enumerate(alphas):
-        loss += ((n < len(s.own)) - alpha / strength) ** 2
+        loss += (float(n < len(s.own)) - alpha / strength) ** 2
         loss += alpha * (strength - alpha) / (strength**2 * (strength + 1))
     others = alphas[len(s.own) :]
     total = sum(others) + len(s.own)
