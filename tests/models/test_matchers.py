@@ -20,6 +20,7 @@ from jitm.models.make import model_keys
 from jitm.models.matcher import DualEncoder
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Images, Texts
+from tests.golden.steps import SCORES, reduce
 
 VOCABULARY = 12
 ROUNDING = 5e-6  # of scores in float32
@@ -276,6 +277,11 @@ def test_padding_is_invisible(name):
     _, variables, forward = compiled(name)
     without_padding = forward(variables, *make_inputs(padded=False))
     np.testing.assert_allclose(outputs(name)['scores'], without_padding['scores'], atol=ROUNDING)
+
+
+def test_scores_are_the_recorded_ones(name):
+    """Those of a state whose models were compared with PyTorch; `python -m tests.golden.steps` renews them."""
+    np.testing.assert_allclose(reduce(outputs(name)['scores']), SCORES[name], rtol=1e-5, atol=1e-4)
 
 
 def test_pairwise_is_the_diagonal(name):
