@@ -1,4 +1,4 @@
-"""NAAF against numbers worked out by hand; tests/parity compares it with PyTorch: scores, mined thresholds, gradients."""
+"""NAAF against numbers worked out by hand; tests/parity compares it with PyTorch, with thresholds and gradients."""
 
 import jax
 import jax.numpy as jnp

@@ -14,7 +14,7 @@ from jitm.training.logs import read_metrics
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
 from tests.configs.settings import load
-from tests.models.test_matchers import perturb
+from tests.models.test_matchers import random_variables
 from tests.models.test_uniter import block, dense, norm
 
 V, F = 12, 6
@@ -43,8 +43,7 @@ def make_inputs():
 
 @pytest.fixture(scope='module')
 def variables():
-    """Each parameter moved."""
-    return {'params': perturb(jax.jit(make().init)(jax.random.key(0), *make_inputs())['params'])}
+    return random_variables(make(), *make_inputs())
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -18,7 +18,7 @@ from jitm.models.uniter import HEADS, UNITER
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Elements, Images, Texts
-from tests.models.test_matchers import perturb
+from tests.models.test_matchers import random_variables
 
 V, F = 12, 6
 SIZES = {'hidden': 128, 'heads': 2, 'layers': 2}
@@ -38,8 +38,8 @@ def make_inputs(images=3, texts=3):
 
 @pytest.fixture(scope='module')
 def variables():
-    """Of a model with every head, each parameter moved."""
-    return {'params': perturb(jax.jit(make(HEADS).init)(jax.random.key(0), *make_inputs())['params'])}
+    """Of a model with every head."""
+    return random_variables(make(HEADS), *make_inputs())
 
 
 @functools.partial(jax.jit, static_argnums=0)
