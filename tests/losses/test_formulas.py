@@ -106,7 +106,7 @@ def batch_of(n, *trees):
     return [jax.tree.map(lambda leaf: leaf[n], tree) for tree in trees]
 
 
-def test_values_equal_the_formula_and_gradients_finite_differences(case):
+def test_equals_the_formula_and_finite_differences(case):
     loss, formula, (arrays, masks) = parts(*case)
     usual = 8 if case[0] in OF_QUERIES else 10
     with jax.enable_x64(True):
@@ -120,7 +120,7 @@ def test_values_equal_the_formula_and_gradients_finite_differences(case):
             np.testing.assert_allclose(gradient[n], numerical[key][n], rtol=1e-5, atol=atol)
 
 
-def test_float32_has_finite_gradients_and_ignores_what_does_not_count(case):
+def test_float32_gradients_are_finite_and_masked(case):
     loss, formula, (arrays, masks) = parts(*case)
     arrays = jax.tree.map(np.float32, arrays)
     values, gradients, _ = compute(loss, arrays, masks)

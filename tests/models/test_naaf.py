@@ -109,7 +109,7 @@ def test_options_scale_both_softmaxes():
     np.testing.assert_allclose(score, trained, rtol=1e-6)
 
 
-def test_thresholds_are_the_recorded_ones_and_reset_for_each_training_batch():
+def test_thresholds_are_recorded_and_reset_for_each_batch():
     images, captions = map(padded, make_pairs())
     first = MODEL.init(jax.random.key(0), images, captions, True, method='similarity')
     assert first['batch_stats'] == {'threshold': 0, 'safe_threshold': 0}
