@@ -3,7 +3,8 @@
     python -m benchmarks torch_loops --model saf --images 1000 --texts 5000
     python -m benchmarks torch_loops --model saf --captions data/f30k_precomp/test_caps.txt --train --batch 128
 
-The baseline for the compiled models of jitm. Each caption, cut to its true length, is scored with all images of a shard
+The baseline for the compiled models of jitm, which tests/parity compares with it. Layers have the names of the authors'
+checkpoints. Each caption, cut to its true length, is scored with all images of a shard
 at once; attended vectors are materialized; captions are processed in a Python loop. Inputs are unit vectors, regions
 [I, R, D] and words [T, L, D], so encoders are excluded on both sides. A training step computes the scores of a batch,
 the max of hinges, and its gradients with respect to regions, words and parameters, without an optimizer. The threshold
@@ -30,9 +31,8 @@ unit = partial(functional.normalize, dim=-1, eps=1e-8)
 
 
 def attention(query: Tensor, context: Tensor, smooth: float) -> Tensor:
-    """Returns SCAN's weights [I, Q, C]: leaky cosines, normalized over the query, softmax over the context."""
-    scores = unit(functional.leaky_relu(torch.bmm(context, query.transpose(1, 2)), 0.1))
-    return torch.softmax(smooth * scores.transpose(1, 2), -1)
+    """Returns SCAN's weights [..., Q, C]: leaky cosines, normalized over the query, softmax over the context."""
+    return torch.softmax(smooth * unit(functional.leaky_relu(context @ query.mT, 0.1)).mT, -1)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ class CaptionLoop(nn.Module):
 
 
 class SCAN(CaptionLoop):
-    """Stacked cross attention (Lee et al. 2018) with LogSumExp."""
+    """Stacked cross attention (Lee et al. 2018) with LogSumExp, or with the mean where `lse` is None."""
 
-    def __init__(self, direction: str, smooth: float, lse: float) -> None:
+    def __init__(self, direction: str, smooth: float, lse: float | None = None) -> None:
         super().__init__()
         self.direction, self.smooth, self.lse = direction, smooth, lse
 
@@ -82,7 +82,8 @@ class SCAN(CaptionLoop):
         """Scores with words that attend to regions (t2i), or regions that attend to words (i2t)."""
         query, context = (words, regions) if self.direction == 't2i' else (regions, words)
         attended = torch.bmm(attention(query, context, self.smooth), context)
-        return torch.logsumexp(self.lse * cosine(query, attended), 1) / self.lse
+        relevance = cosine(query, attended)
+        return torch.logsumexp(self.lse * relevance, 1) / self.lse if self.lse else relevance.mean(1)
 
 
 class BFAN(CaptionLoop):
@@ -134,16 +135,9 @@ class NAAF(CaptionLoop):
         return (mismatch + match + relevance).mean(1)
 
 
-class Alignment(nn.Module):
-    """The normalized difference of two vectors: Linear((a - b)^2)."""
-
-    def __init__(self, dim: int, similarity_dim: int) -> None:
-        super().__init__()
-        self.project = linear(dim, similarity_dim)
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """Aligns [..., D] and [..., D]: [..., M]."""
-        return unit(self.project((a - b).pow(2)))
+def align(layer: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
+    """Returns the normalized difference of vectors [..., D]: [..., M]."""
+    return unit(layer((a - b).pow(2)))
 
 
 class DBL(CaptionLoop):
@@ -152,46 +146,43 @@ class DBL(CaptionLoop):
     def __init__(self, dim: int, similarity_dim: int = 256, smooth: float = 9.0) -> None:
         super().__init__()
         self.smooth = smooth
-        self.align = Alignment(dim, similarity_dim)
-        self.evaluate = linear(similarity_dim, 1)
+        self.sim_tran_w, self.sim_eval_w = linear(dim, similarity_dim), linear(similarity_dim, 1)
 
     def score_caption(self, words: Tensor, regions: Tensor) -> Tensor:
         """Returns the tanh of a linear function of the mean alignment."""
-        attended = unit(torch.bmm(attention(words, regions, self.smooth), regions))
-        return torch.tanh(self.evaluate(unit(self.align(attended, words).mean(1)))).squeeze(1)
+        attended = unit(attention(words, regions, self.smooth) @ regions)
+        return torch.tanh(self.sim_eval_w(unit(align(self.sim_tran_w, attended, words).mean(1)))).squeeze(1)
 
 
 class SelfAttention(nn.Module):
     """Global vectors of SGRAF: the sum of several vectors, weighted by their similarity with the mean."""
 
-    def __init__(self, dim: int, elements: int | None, dropout: float = 0.4) -> None:
+    def __init__(self, dim: int, elements: int | None, dropout: float) -> None:
         super().__init__()
         norms = (nn.BatchNorm1d(elements), nn.BatchNorm1d(dim)) if elements else (nn.Identity(), nn.Identity())
-        self.local, self.whole = (
+        self.embedding_local, self.embedding_global = (
             nn.Sequential(linear(dim, dim), norm, nn.Tanh(), nn.Dropout(dropout)) for norm in norms
         )
-        self.common = linear(dim, 1)
+        self.embedding_common = nn.Sequential(linear(dim, 1))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Aggregates [N, E, D]: [N, D]."""
-        logits = self.common(self.local(vectors) * self.whole(vectors.mean(1)).unsqueeze(1))
-        return unit((torch.softmax(logits, 1) * vectors).sum(1))
+        common = self.embedding_local(vectors) * self.embedding_global(vectors.mean(1)).unsqueeze(1)
+        return unit((torch.softmax(self.embedding_common(common), 1) * vectors).sum(1))
 
 
-class GraphReasoning(nn.Module):
+class GraphReasoning(nn.ModuleList):
     """SGR: message passing between alignments on a full graph; returns the global alignment."""
 
     def __init__(self, dim: int, steps: int = 3) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList(
-            nn.ModuleDict({name: linear(dim, dim) for name in ('query', 'key', 'graph')}) for _ in range(steps)
-        )
+        names = 'graph_query_w', 'graph_key_w', 'sim_graph_w'
+        super().__init__(nn.ModuleDict({name: linear(dim, dim) for name in names}) for _ in range(steps))
 
     def forward(self, alignments: Tensor) -> Tensor:
         """Aggregates [I, 1 + n, M]: [I, M]."""
-        for step in self.steps:
-            edges = torch.softmax(torch.bmm(step['query'](alignments), step['key'](alignments).transpose(1, 2)), -1)
-            alignments = torch.relu(step['graph'](torch.bmm(edges, alignments)))
+        for step in self:
+            edges = torch.softmax(step['graph_query_w'](alignments) @ step['graph_key_w'](alignments).mT, -1)
+            alignments = torch.relu(step['sim_graph_w'](edges @ alignments))
         return alignments[:, 0]
 
 
@@ -200,38 +191,37 @@ class AttentionFiltration(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.weigh = linear(dim, 1)
-        self.norm = nn.BatchNorm1d(1)
+        self.attn_sim_w, self.bn = linear(dim, 1), nn.BatchNorm1d(1)
 
     def forward(self, alignments: Tensor) -> Tensor:
         """Aggregates [I, 1 + n, M]: [I, M]."""
-        weights = torch.sigmoid(self.norm(self.weigh(alignments).transpose(1, 2)))
+        weights = torch.sigmoid(self.bn(self.attn_sim_w(alignments).transpose(1, 2)))
         weights = functional.normalize(weights, p=1, dim=-1, eps=1e-8)
-        return unit(torch.bmm(weights, alignments).squeeze(1))
+        return unit((weights @ alignments).squeeze(1))
 
 
 class SGRAF(CaptionLoop):
     """Similarity graph reasoning or attention filtration (Diao et al. 2021)."""
 
-    def __init__(self, dim: int, regions: int, reason: type[nn.Module], similarity_dim: int = 256) -> None:
+    def __init__(self, dim: int, regions: int, reasoning: str, similarity_dim: int = 256, dropout: float = 0.4) -> None:
         super().__init__()
-        self.smooth = 9.0
-        self.image_attention, self.text_attention = SelfAttention(dim, regions), SelfAttention(dim, None)
-        self.align_local, self.align_global = Alignment(dim, similarity_dim), Alignment(dim, similarity_dim)
-        self.reason = reason(similarity_dim)
-        self.evaluate = linear(similarity_dim, 1)
+        self.smooth, self.reasoning = 9.0, f'{reasoning}_module'
+        self.v_global_w, self.t_global_w = (SelfAttention(dim, slots, dropout) for slots in (regions, None))
+        self.sim_tranloc_w, self.sim_tranglo_w = (linear(dim, similarity_dim) for _ in range(2))
+        self.add_module(self.reasoning, {'SGR': GraphReasoning, 'SAF': AttentionFiltration}[reasoning](similarity_dim))
+        self.sim_eval_w = linear(similarity_dim, 1)
 
     def encode(self, regions: Tensor) -> tuple[Tensor, Tensor]:
         """Returns regions and the global vector of each image."""
-        return regions, self.image_attention(regions)
+        return regions, self.v_global_w(regions)
 
     def score_caption(self, words: Tensor, regions: Tensor, images: Tensor) -> Tensor:
         """Returns the sigmoid of a linear function of the aggregated alignments of words and of the global vectors."""
-        attended = unit(torch.bmm(attention(words, regions, self.smooth), regions))
-        local = self.align_local(attended, words)
-        whole = self.align_global(images, self.text_attention(words[:1]))
-        reasoned = self.reason(torch.cat([whole.unsqueeze(1), local], 1))
-        return torch.sigmoid(self.evaluate(reasoned)).squeeze(1)
+        attended = unit(attention(words, regions, self.smooth) @ regions)
+        local = align(self.sim_tranloc_w, attended, words)
+        whole = align(self.sim_tranglo_w, images, self.t_global_w(words[:1]))
+        reasoned = self.get_submodule(self.reasoning)(torch.cat([whole.unsqueeze(1), local], 1))
+        return torch.sigmoid(self.sim_eval_w(reasoned)).squeeze(1)
 
 
 # Functions (dimensions, regions per image) -> model.
@@ -240,8 +230,8 @@ LOOPS = {
     'scan_i2t': lambda dim, regions: SCAN('i2t', smooth=4.0, lse=5.0),
     'bfan_equal': lambda dim, regions: BFAN('equal'),
     'bfan_prob': lambda dim, regions: BFAN('prob'),
-    'sgr': lambda dim, regions: SGRAF(dim, regions, GraphReasoning),
-    'saf': lambda dim, regions: SGRAF(dim, regions, AttentionFiltration),
+    'sgr': lambda dim, regions: SGRAF(dim, regions, 'SGR'),
+    'saf': lambda dim, regions: SGRAF(dim, regions, 'SAF'),
     'naaf': lambda dim, regions: NAAF(),
     'dbl': lambda dim, regions: DBL(dim),
 }

@@ -164,7 +164,7 @@ def test_two_processes_of_two_devices_agree(tmp_path, one_device, initial):
 
 @pytest.mark.parametrize(('given', 'want'), [('-1', len(os.sched_getaffinity(0))), ('3', 3)])
 def test_evaluation_uses_all_cores_unless_a_number_is_given(given, want):
-    script = 'import jax, jitm.commands.eval as e; e.parallel.use_all_cores(); print(jax.device_count())'
+    script = 'import jax; from jitm import parallel; parallel.use_all_cores(); print(jax.device_count())'
     run = subprocess.run(
         [sys.executable, '-c', script], env=environment(JAX_NUM_CPU_DEVICES=given), capture_output=True, text=True
     )

@@ -144,9 +144,9 @@ def ladder(
     Published: sum; margins 0.2 and 0.01, threshold 0.63, weight 0.25.
     """
     chex.assert_equal_shape([scores, relevance])
-    negatives, _ = prepare(scores, positives, negatives)
+    negatives, valid = prepare(scores, positives, negatives)
     loss = max_of_hinges(scores, positives, negatives, margin=margin)
     for ladder_margin, threshold in zip(ladder_margins, thresholds, strict=True):
         related = positives | (negatives & (relevance >= threshold))
         loss += ladder_weight * max_of_hinges(scores, related, negatives & ~related, margin=ladder_margin)
-    return loss
+    return jnp.where(valid, loss, 0)

@@ -1,11 +1,9 @@
-"""Two training steps of a setting on tiny data, reduced to a few numbers.
+"""Two training steps of a setting on tiny data, and scores of all models, reduced to a few numbers.
 
-`python -m tests.golden.steps` compares those of `steps.json`, the tests some of each kind, and
-`python -m tests.golden.steps --record` writes the file anew.
+`python -m tests.golden.steps` writes `steps.json` and `scores.json` anew, which the tests compare with.
 """
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,7 @@ from jitm.commands.cli import read_config
 from jitm.data import candidates, scenes
 from jitm.training.setup import set_up
 
-FILE = Path(__file__).with_suffix('.json')
-GOLDEN = json.loads(FILE.read_text())
+GOLDEN, SCORES = (json.loads(Path(__file__).with_name(name).read_text()) for name in ('steps.json', 'scores.json'))
 
 DATA = {'seed': 0, 'train_images': 8, 'dev_images': 4, 'test_images': 4}
 SIZES = {
@@ -105,7 +102,6 @@ def two_steps(setting: str, folder: Path) -> dict[str, Any]:
         kept = {key: value for key, value in metrics.items() if key.split('/', 1)[-1] in ('loss', 'gradient_norm')}
         steps.append({key: float(value) for key, value in kept.items()})
     members = jax.device_get(state).members
-    jax.clear_caches()  # the compiled steps of all settings together exceed the memory maps of a process
     return {'steps': steps, 'after': {name: [reduce(m.params), reduce(m.batch_stats)] for name, m in members.items()}}
 
 
@@ -120,33 +116,16 @@ def compare(name: str, folder: Path) -> None:
         np.testing.assert_allclose(got['after'][member], numbers, rtol=1e-5, atol=1e-5)
 
 
-def record(folder: Path) -> None:
-    """Writes two steps of all settings of `steps.json`, one setting on each line."""
-    rows = {name: two_steps(name, folder) for name in GOLDEN}
-    FILE.write_text(
-        '{\n' + ',\n'.join(f'{json.dumps(name)}: {json.dumps(row)}' for name, row in rows.items()) + '\n}\n'
-    )
-
-
-def main(arguments: list[str]) -> int:
-    """Compares all settings, prints one line for each and returns how many differ; or records them."""
-    different = 0
-    with tempfile.TemporaryDirectory() as folder:
-        write_files(Path(folder))
-        if arguments == ['--record']:
-            record(Path(folder))
-            return 0
-        for name in GOLDEN:
-            try:
-                compare(name, Path(folder))
-            except AssertionError as error:
-                different += 1
-                print(f'{name}: {error}')
-            else:
-                print(f'{name}: equal', flush=True)
-    print(f'{len(GOLDEN) - different} of {len(GOLDEN)} settings are equal')
-    return different
+def write(name: str, rows: dict[str, Any]) -> None:
+    """Writes a file of this folder, one row on each line."""
+    lines = ',\n'.join(f'{json.dumps(key)}: {json.dumps(row)}' for key, row in rows.items())
+    Path(__file__).with_name(name).write_text(f'{{\n{lines}\n}}\n')
 
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+    from tests.models.test_matchers import MATCHERS, outputs
+
+    write('scores.json', {name: reduce(outputs(name)['scores']) for name in MATCHERS})
+    with tempfile.TemporaryDirectory() as folder:
+        write_files(Path(folder))
+        write('steps.json', {name: two_steps(name, Path(folder)) for name in GOLDEN})

@@ -127,7 +127,8 @@ def test_other_files_are_refused(tmp_path):
         load_siglip(path)
 
 
-@pytest.mark.parametrize('length', [LENGTH, 4])  # of the longest text: a cut one, and one with padding
+# The length of the longest text: a cut one, and one with padding.
+@pytest.mark.parametrize('length', [LENGTH, pytest.param(4, marks=pytest.mark.slow)])
 def test_agrees_with_transformers(tmp_path, length):
     """Towers, logits and loss."""
     transformers = pytest.importorskip('transformers')

@@ -94,25 +94,30 @@ def test_what_is_above_the_mean_is_kept(focal, weights, kept):
 
 @pytest.mark.parametrize('focal', attention.FOCALS)
 def test_equal_weights_leave_nothing_to_focus_on(focal):
+    focus = jax.jit(attention.focus, static_argnums=2)
     for weight in (1.0, 0.1, 1 / 3, 1.7e6):
         for real_ones in (1, 3):
             for padded in (3, 32, 36):
                 mask = np.arange(padded)[None] < real_ones
                 weights = jnp.where(jnp.asarray(mask)[..., None, None], weight, 0) * jnp.ones((1, padded, 2, 29))
-                np.testing.assert_array_equal(jax.jit(attention.focus, static_argnums=2)(weights, mask, focal), 0)
+                np.testing.assert_array_equal(focus(weights, mask, focal), 0)
 
 
 @pytest.mark.parametrize('focal', attention.FOCALS)
 def test_bfan(focal):
     """Of two elements the more similar is kept: word n and region n choose each other, with cosines 0.8 and 1."""
     model = bfan.BFAN(**SIDES, focal=focal, lambda_softmax=20.0)
-    got = model.apply({}, REGIONS, WORDS, method='attention_block')
+
+    def apply(method, regions):
+        return jax.jit(lambda regions: model.apply({}, regions, WORDS, method=method))(regions)
+
+    got = apply('attention_block', REGIONS)
     for direction in ('t2i', 'i2t'):
         np.testing.assert_array_equal(got[direction], [[[[1, 0], [0, 1], [0, 0]]]])
-    np.testing.assert_allclose(model.apply({}, REGIONS, WORDS, method='score_block'), [[1.8]], rtol=1e-6)
+    np.testing.assert_allclose(apply('score_block', REGIONS), [[1.8]], rtol=1e-6)
     # No word has a choice, and the region keeps word 0.
     region = REGIONS.first(1)
-    got = model.apply({}, region, WORDS, method='attention_block')
+    got = apply('attention_block', region)
     np.testing.assert_array_equal(got['t2i'], [[[[0], [0], [0]]]])
     np.testing.assert_array_equal(got['i2t'], [[[[1], [0], [0]]]])
-    np.testing.assert_allclose(model.apply({}, region, WORDS, method='score_block'), [[0.8]], rtol=1e-6)
+    np.testing.assert_allclose(apply('score_block', region), [[0.8]], rtol=1e-6)

@@ -31,17 +31,23 @@ def network(kind, **options):
     return make(**OPTIONS | own | options)
 
 
+def draw(model, inputs):
+    """Random parameters, and for batch normalization random statistics; unlike an initialization without compiling."""
+    rng = np.random.default_rng(0)
+    ranges = {'mean': (-1, 1), 'variance': (0.5, 1), 'scale': (0.5, 1.5), 'bias': (-0.1, 0.1)}
+
+    def sample(path, leaf):
+        if path[-1].key in ranges:
+            return np.float32(rng.uniform(*ranges[path[-1].key], leaf.shape))
+        return rng.standard_normal(leaf.shape, np.float32) * np.float32(2 / np.prod(leaf.shape[:-1])) ** 0.5
+
+    shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    return {'batch_stats': {}} | jax.tree_util.tree_map_with_path(sample, shapes)
+
+
 @functools.cache
-def variables(kind, pooled=True, seed=0):
-    """Random parameters, and for batch normalization random statistics."""
-    x = cnn.normalize_pixels(jnp.asarray(pixels()))
-    made = jax.jit(network(kind, pooled=pooled).init)(jax.random.key(0), x)
-    rng = np.random.default_rng(seed)
-    low = {'mean': -1.0, 'variance': 0.5}
-    stats = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: np.float32(rng.uniform(low[path[-1].key], 1, leaf.shape)), made.get('batch_stats', {})
-    )
-    return {'params': made['params'], 'batch_stats': stats}
+def variables(kind, pooled=True):
+    return draw(network(kind, pooled=pooled), np.zeros((1, 64, 64, 3), np.float32))
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames='train')
@@ -80,9 +86,7 @@ def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), got, want)
 
 
-@pytest.mark.parametrize(
-    ('kind', 'cells', 'features'), [('squeezenet', 9, 512), ('resnet-99', 4, 2048), ('resnet-10', 4, 512)]
-)
+@pytest.mark.parametrize(('kind', 'cells', 'features'), [('squeezenet', 9, 512), ('resnet-99', 4, 2048)])
 def test_global_vector_is_the_mean_of_the_cells(kind, cells, features):
     x = pixels()
     grid = apply(network(kind, pooled=False), variables(kind), x)
@@ -97,7 +101,7 @@ def test_cells_are_ordered_by_row(kind):
     x = pixels((96, 160))
     x[:, :, 80:] = 0  # the right half is black
     y = x.copy()
-    y[0, :20, :20] = 255 - y[0, :20, :20]
+    y[0, :12, :12] = 255 - y[0, :12, :12]
     model = network(kind, pooled=False)
     before, after = (apply(model, variables(kind), image) for image in (x, y))
     changed = np.abs(after - before).max(-1)
@@ -105,7 +109,9 @@ def test_cells_are_ordered_by_row(kind):
     np.testing.assert_array_equal(changed[1], 0)
 
 
-@pytest.mark.parametrize('kind', ['squeezenet', 'resnet-99', pytest.param('vgg19', marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    'kind', ['squeezenet', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('resnet-99', 'vgg19'))]
+)
 def test_rematerialization_changes_no_gradient(kind):
     x, given = pixels((32, 32)), variables(kind, False)
 
@@ -157,7 +163,7 @@ def encoder(pooled, normalize):
 @pytest.mark.parametrize(('pooled', 'regions'), [(True, 1), (False, 9)])
 def test_pixel_encoder_feeds_the_region_encoder(pooled, regions):
     images, model = Images(pixels=pixels()), encoder(pooled, True)
-    given = jax.jit(model.init)(jax.random.key(0), images)
+    given = draw(model, images)
     got, mask = jax.jit(model.apply)(given, images)
     assert got.shape == (2, regions, 8)
     assert mask.shape == (2, regions)

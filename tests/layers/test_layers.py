@@ -39,7 +39,7 @@ def test_gru_follows_the_equations_of_pytorch_up_to_each_length(bidirectional):
     encoder = GRUEncoder(vocab_size=11, embed_dim=7, word_dim=5, bidirectional=bidirectional, dropout=0.0)
     rng = np.random.default_rng(0)
     texts = Texts(rng.integers(0, 11, (4, 6)).astype(np.int32), np.array([6, 1, 4, 3], np.int32))
-    variables = encoder.init(jax.random.key(0), texts)
+    variables = jax.jit(encoder.init)(jax.random.key(0), texts)
     states = encoder.apply(variables, texts)
     params = variables['params']
     words = np.asarray(params['embedding']['embedding'], np.float64)[texts.ids]
@@ -54,7 +54,7 @@ def test_gradient_of_a_bidirectional_gru_is_that_of_its_cells():
     rng = np.random.default_rng(0)
     x, weights, lengths = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 5)), np.array([4, 2])
     gru, cell = GRU(5, bidirectional=True), GRUCell(5)
-    params = gru.init(jax.random.key(0), x, lengths)['params']
+    params = jax.jit(gru.init)(jax.random.key(0), x, lengths)['params']
 
     def by_cells(params, x):
         total = 0
@@ -76,7 +76,7 @@ def test_gradient_of_a_bidirectional_gru_is_that_of_its_cells():
 def test_gru_is_initialised_like_pytorch():
     features = 64
     cell = GRUCell(features)
-    params = cell.init(jax.random.key(0), jnp.zeros((1, features)), jnp.zeros((1, 200)))['params']
+    params = jax.jit(cell.init)(jax.random.key(0), jnp.zeros((1, features)), jnp.zeros((1, 200)))['params']
     bound = features**-0.5
     for layer in params.values():
         assert np.abs(layer['kernel']).max() <= bound
@@ -89,7 +89,7 @@ def test_gru_is_initialised_like_pytorch():
 def test_without_the_gru_words_are_mapped_one_by_one():
     encoder = GRUEncoder(vocab_size=11, embed_dim=7, word_dim=5, bidirectional=True, dropout=0.0, recurrent=False)
     texts = Texts(np.array([[3, 1, 4, 1], [5, 9, 0, 0]], np.int32), np.array([4, 2], np.int32))
-    variables = encoder.init(jax.random.key(0), texts)
+    variables = jax.jit(encoder.init)(jax.random.key(0), texts)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables['params'])
     words = affine(params['linear'], params['embedding']['embedding'][texts.ids])
     words[1, 2:] = 0
@@ -100,17 +100,19 @@ WORD = Texts(jnp.zeros((1, 1), int), jnp.ones(1, int))
 
 
 def test_embeddings_are_uniform_within_a_tenth_or_normal():
-    encoder = GRUEncoder(vocab_size=500, embed_dim=4, word_dim=20, bidirectional=False, dropout=0.0)
-    table = encoder.init(jax.random.key(0), WORD)['params']['embedding']
+    keywords = {'bidirectional': False, 'dropout': 0.0, 'recurrent': False}
+    encoder = GRUEncoder(vocab_size=500, embed_dim=4, word_dim=20, **keywords)
+    table = jax.jit(encoder.init)(jax.random.key(0), WORD)['params']['embedding']
     assert 0.099 < np.abs(table['embedding']).max() <= 0.1
-    table = encoder.clone(word_init='normal').init(jax.random.key(0), WORD)['params']['embedding']
+    table = jax.jit(encoder.clone(word_init='normal').init)(jax.random.key(0), WORD)['params']['embedding']
     np.testing.assert_allclose(np.quantile(table['embedding'], [0.16, 0.5, 0.84]), [-1, 0, 1], atol=0.03)
 
 
 @pytest.mark.parametrize(('init', 'bound'), [('uniform', 128**-0.5), ('xavier', (6 / (128 + 64)) ** 0.5)])
 def test_linear_layer_after_bert_is_initialized_as_released(init, bound):
     keywords = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 'float32', 'linear_init': init}
-    params = BERTEncoder(vocab_size=5, embed_dim=64, **keywords).init(jax.random.key(0), WORD)['params']['linear']
+    encoder = BERTEncoder(vocab_size=5, embed_dim=64, **keywords)
+    params = jax.jit(encoder.init)(jax.random.key(0), WORD)['params']['linear']
     assert params['kernel'].shape == (128, 64)
     assert 0.99 * bound < np.abs(params['kernel']).max() <= bound
     assert np.abs(params['bias']).any() == (init == 'uniform')
@@ -149,7 +151,7 @@ def test_batch_norm_uses_biased_and_averages_unbiased_variance(masked):
     norm = BatchNorm()
     x = rng.normal(2, 3, size=(4, 5, 3)).astype(np.float32)
     mask = (np.arange(5) < np.array([5, 1, 3, 2])[:, None])[..., None] if masked else None
-    variables = norm.init(jax.random.key(0), x)
+    variables = jax.jit(norm.init)(jax.random.key(0), x)
     variables['params'] = {'scale': jnp.asarray([1.0, 2.0, 0.5]), 'bias': jnp.asarray([0.0, 1.0, -1.0])}
     mean, variance, unbiased = numpy_batch_norm(x.reshape(-1, 3), (np.ones((4, 5)) if mask is None else mask).ravel())
     got, changed = norm.apply(variables, x, mask, train=True, mutable=['batch_stats'])
@@ -168,7 +170,7 @@ def test_mlp_counts_padding_up_to_the_longest_image(norm_padding):
     mask = np.arange(6) < counts[:, None]
     x = np.where(mask[..., None], rng.normal(1, 2, size=(3, 6, 5)), 0).astype(np.float32)
     mlp = MLP(8, norm_padding=norm_padding)
-    variables = mlp.init(jax.random.key(0), x, mask)
+    variables = jax.jit(mlp.init)(jax.random.key(0), x, mask)
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables['params'])
     hidden = affine(p['linear_1'], x)
     counted = np.broadcast_to(np.arange(6) < 4, (3, 6)) if norm_padding else mask
@@ -183,7 +185,7 @@ def test_mlp_counts_padding_up_to_the_longest_image(norm_padding):
 def test_statistics_of_half_precision_are_those_of_float32():
     x = jnp.asarray(np.random.default_rng(0).normal(1, 0.1, size=(1000, 3)), jnp.bfloat16)
     norm = BatchNorm()
-    variables = norm.init(jax.random.key(0), x)
+    variables = jax.jit(norm.init)(jax.random.key(0), x)
     whole, half = (norm.apply(variables, y, train=True, mutable=['batch_stats'])[1] for y in (jnp.float32(x), x))
     chex.assert_trees_all_equal(whole, half)
 
@@ -194,7 +196,7 @@ def test_one_row_leaves_the_running_statistics(masked):
     x = jnp.asarray([[1.0, 2.0], [5.0, 6.0]])
     rows = x if masked else x[:1]
     norm = BatchNorm()
-    variables = norm.init(jax.random.key(0), x)
+    variables = jax.jit(norm.init)(jax.random.key(0), x)
     mask = jnp.asarray([[True], [False]]) if masked else None
     got, changed = norm.apply(variables, rows, mask, train=True, mutable=['batch_stats'])
     chex.assert_trees_all_equal(changed['batch_stats'], variables['batch_stats'])
@@ -206,7 +208,7 @@ def test_what_is_not_counted_does_not_change_the_statistics():
     mask = np.array([[True] * 4, [True, True, False, False]])[..., None]
     spoiled = np.where(mask, x, np.nan)
     norm = BatchNorm()
-    variables = norm.init(jax.random.key(0), x)
+    variables = jax.jit(norm.init)(jax.random.key(0), x)
     clean = norm.apply(variables, x, mask, train=True, mutable=['batch_stats'])
     dirty = norm.apply(variables, spoiled, mask, train=True, mutable=['batch_stats'])
     chex.assert_trees_all_equal(clean[1], dirty[1])

@@ -5,7 +5,7 @@ import pytest
 
 from jitm.layers import pooling
 from jitm.layers.linear import Linear
-from jitm.layers.recurrent import GRU
+from tests.layers.test_layers import torch_gru
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(4, 6, 5)).astype(np.float32)
@@ -17,8 +17,7 @@ def make(name):
     pool = pooling.make_pooling(name, 'image_pooling')
     if not hasattr(pool, 'init'):
         return lambda _, features, mask: pool(features, mask), {}
-    params = pool.init(jax.random.key(0), FEATURES, MASK)
-    return pool.apply, params
+    return pool.apply, jax.jit(pool.init)(jax.random.key(0), FEATURES, MASK)
 
 
 def numpy_gpo_weights(params, count, temperature=0.1):
@@ -27,8 +26,8 @@ def numpy_gpo_weights(params, count, temperature=0.1):
     rates = np.exp(-np.arange(0, 32, 2) * np.log(1e4) / 32)
     encoding = np.zeros((count, 32))
     encoding[:, 0::2], encoding[:, 1::2] = np.sin(position * rates), np.cos(position * rates)
-    states = GRU(32, bidirectional=True).apply({'params': params['gru']}, encoding[None], np.array([count]))
-    scores = np.asarray(states[0], np.float64) @ np.asarray(params['linear']['kernel'], np.float64)[:, 0] / temperature
+    directions = [torch_gru(params['gru'][name], encoding, count, name == 'backward') for name in params['gru']]
+    scores = sum(directions) / 2 @ np.asarray(params['linear']['kernel'], np.float64)[:, 0] / temperature
     weights = np.exp(scores - scores.max())
     return weights / weights.sum()
 
@@ -85,7 +84,7 @@ def test_values_are_weighed_by_their_ranks_on_every_device(weigh):
     order = np.argsort(-x, axis=1, kind='stable')
     valid = np.isfinite(np.take_along_axis(x, order, axis=1))
     ordered = np.where(valid, np.take_along_axis(x, order, axis=1), 0)
-    pooled, pull = jax.vjp(weigh, x, weights)
+    pooled, pull = jax.vjp(jax.jit(weigh), x, weights)
     np.testing.assert_allclose(pooled, np.einsum('nkd,nk->nd', ordered, weights), rtol=1e-6, atol=1e-6)
     cotangent = RNG.normal(size=(3, 7)).astype(np.float32)
     to_features, to_weights = pull(cotangent)

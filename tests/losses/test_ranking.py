@@ -1,7 +1,4 @@
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,243 +6,7 @@ import numpy as np
 import pytest
 
 from jitm.losses import ranking
-
-
-def hinge(positive, negative, margin):
-    return max(0.0, margin + negative - positive)
-
-
-# The formulas for one query as loops over Python floats, which are float64: the scores of its positives and of its
-# negatives, neither empty, then the loss' keywords, of [Q, C] arrays the values at the query's negatives.
-
-
-def sum_of_hinges(own, others, margin):
-    return sum(hinge(min(own), other, margin) for other in others)
-
-
-def mean_of_hinges(own, others, margin):
-    return sum(hinge(min(own), other, margin) for other in others) / len(others)
-
-
-def max_of_hinges(own, others, margin):
-    return max(hinge(min(own), other, margin) for other in others)
-
-
-def semi_hard_hinge(own, others, margin):
-    easier = [other for other in others if other < min(own)]
-    return hinge(min(own), max(easier), margin) if easier else 0.0
-
-
-def selective_contrastive(own, others, margin):
-    return hinge(min(own), max(others), margin) if max(others) < min(own) else max(others)
-
-
-def selective_hard_negative(own, others, margin, epsilon):
-    if abs(max(others) - min(own)) > epsilon:
-        return max_of_hinges(own, others, margin)
-    return mean_of_hinges(own, others, margin)
-
-
-def polynomial(own, others, margin):
-    own = [score for score in own if score < 1 - 1e-5]
-    others = [other for other in others if own and other + margin > min(own)]
-    if not others:
-        return 0.0
-    value = max(0.0, 0.2 * min(own) ** 2 - 0.7 * min(own) + 0.5)
-    return value + max(0.0, 0.9 * max(others) ** 2 - 0.4 * max(others) + 0.03)
-
-
-def adaptive_margin(own, others, margins):
-    return sum(hinge(min(own), other, margin) for other, margin in zip(others, margins, strict=True))
-
-
-def projection_matching(own, others, temperature):
-    powers = [math.exp(score / temperature) for score in own + others]
-    truth = [1 / len(own)] * len(own) + [0.0] * len(others)
-    predicted = [power / sum(powers) for power in powers]
-    return sum(p * math.log(1e-8 + p / (q + 1e-8)) for p, q in zip(predicted, truth, strict=True))
-
-
-def softmax_contrastive(own, others, temperature, label_smoothing=0.0):
-    total = sum(math.exp(score / temperature) for score in own + others)
-    losses = [-math.log(math.exp(score / temperature) / total) for score in own + others]
-    smooth = label_smoothing * sum(losses) / len(losses)
-    return (1 - label_smoothing) * sum(losses[: len(own)]) / len(own) + smooth
-
-
-def sigmoid_contrastive(own, others, temperature, bias):
-    matches = [math.log(1 + math.exp(-score / temperature - bias)) for score in own]
-    return sum(matches) + sum(math.log(1 + math.exp(score / temperature + bias)) for score in others)
-
-
-def matching_of_logits(own, others):
-    matches = [-math.log(1 / (1 + math.exp(-logit))) for logit in own]
-    mismatches = [-math.log(1 - 1 / (1 + math.exp(-logit))) for logit in others]
-    return (sum(matches) / len(matches) + sum(mismatches) / len(mismatches)) / 2
-
-
-class Case(NamedTuple):
-    loss: Callable
-    keywords: dict[str, Any]
-    oracle: Callable
-    oracle_keywords: dict[str, Any] | None = None
-
-
-QUERIES = CANDIDATES = 7
-MARGINS = np.random.default_rng(100).normal(scale=0.3, size=(QUERIES, CANDIDATES))
-CASES = {
-    'sum_of_hinges': Case(ranking.sum_of_hinges, {'margin': 0.2}, sum_of_hinges),
-    'mean_of_hinges': Case(ranking.mean_of_hinges, {'margin': 0.2}, mean_of_hinges),
-    'max_of_hinges': Case(ranking.max_of_hinges, {'margin': 0.2}, max_of_hinges),
-    'semi_hard_hinge': Case(ranking.semi_hard_hinge, {'margin': 0.4}, semi_hard_hinge),
-    'selective_contrastive': Case(ranking.selective_contrastive, {'margin': 0.4}, selective_contrastive),
-    'selective_hard_negative': Case(
-        ranking.selective_hard_negative, {'margin': 0.2, 'epsilon': 0.4}, selective_hard_negative
-    ),
-    'polynomial': Case(ranking.polynomial, {'margin': 0.2}, polynomial),
-    'adaptive_margin': Case(ranking.adaptive_margin, {'margins': MARGINS}, adaptive_margin),
-    'projection_matching': Case(ranking.projection_matching, {'temperature': 0.3}, projection_matching),
-    'softmax_contrastive': Case(ranking.softmax_contrastive, {'temperature': 0.3}, softmax_contrastive),
-    'smoothed_softmax': Case(
-        ranking.softmax_contrastive, {'temperature': 0.3, 'label_smoothing': 0.1}, softmax_contrastive
-    ),
-    'sigmoid_contrastive': Case(ranking.sigmoid_contrastive, {'temperature': 0.3, 'bias': -1.5}, sigmoid_contrastive),
-    'matching_cross_entropy': Case(
-        lambda scores, *masks: ranking.matching_cross_entropy(jax.nn.sigmoid(scores), *masks), {}, matching_of_logits
-    ),
-}
-
-
-def loss_of(name, dtype=None):
-    """The loss `(scores, positives, negatives) -> [Q]`, its arrays of a dtype."""
-    loss, keywords, *_ = CASES[name]
-    keywords = {
-        key: jnp.asarray(value, dtype) if isinstance(value, np.ndarray) else value for key, value in keywords.items()
-    }
-    return lambda scores, positives, negatives: loss(scores, positives, negatives, **keywords)
-
-
-def expected(name, scores, positives, negatives):
-    """The oracle's value of every query, 0 for those without a positive or a negative."""
-    _, keywords, oracle, oracle_keywords = CASES[name]
-    result = []
-    for row in range(len(scores)):
-        arguments = {
-            key: value[row][negatives[row]].tolist() if isinstance(value, np.ndarray) else value
-            for key, value in (oracle_keywords or keywords).items()
-        }
-        own, others = scores[row][positives[row]].tolist(), scores[row][negatives[row]].tolist()
-        result.append(oracle(own, others, **arguments) if own and others else 0.0)
-    return np.array(result)
-
-
-def random_case(seed, positives_per_query=1):
-    rng = np.random.default_rng(seed)
-    scores = rng.normal(scale=0.7, size=(QUERIES, CANDIDATES))
-    positives = np.zeros((QUERIES, CANDIDATES), bool)
-    for row in positives:
-        row[rng.permutation(CANDIDATES)[:positives_per_query]] = True
-    return scores, positives, ~positives & (rng.random((QUERIES, CANDIDATES)) < 0.8)
-
-
-def central_differences(function, x, step=1e-6):
-    """The numerical gradient; chex.assert_numerical_grads takes a wrong stop_gradient for right."""
-    steps = step * jnp.eye(x.size).reshape(-1, *x.shape)
-    return jax.vmap(lambda d: (function(x + d) - function(x - d)) / (2 * step))(steps).reshape(x.shape)
-
-
-@functools.cache
-def compiled(name, dtype):
-    """The loss, compiled once for all tests with scores of a dtype."""
-    return jax.jit(lambda *case: loss_of(name, dtype)(*case))
-
-
-@functools.cache
-def compiled_gradients(name, dtype):
-    """The sum of the loss, its gradient, and the numerical one, as functions of scores, positives and negatives."""
-
-    def total(scores, positives, negatives):
-        return loss_of(name, dtype)(scores, positives, negatives).sum()
-
-    def numerical(scores, positives, negatives):
-        return central_differences(lambda s: total(s, positives, negatives), scores)
-
-    return jax.jit(jax.value_and_grad(total)), jax.jit(numerical)
-
-
-@pytest.fixture(params=CASES)
-def name(request):
-    return request.param
-
-
-def test_equals_the_formula_in_float64(name):
-    with jax.enable_x64(True):
-        for several in (1, 2, 3):
-            for seed in range(20):
-                case = random_case(seed, positives_per_query=several)
-                got = compiled(name, jnp.float64)(*case)
-                assert got.dtype == jnp.float64
-                np.testing.assert_allclose(got, expected(name, *case), rtol=1e-11, atol=1e-13)
-
-
-def test_keeps_the_dtype_of_the_scores(name):
-    scores, positives, negatives = random_case(0)
-    with jax.enable_x64(True):
-        for dtype in (jnp.float32, jnp.bfloat16):
-            got = jax.eval_shape(loss_of(name, dtype), jnp.asarray(scores, dtype), positives, negatives)
-            assert got.dtype == dtype
-
-
-def test_equals_the_formula_without_jit(name):
-    scores, positives, negatives = random_case(0)
-    got = loss_of(name)(jnp.asarray(scores, jnp.float32), positives, negatives)
-    np.testing.assert_allclose(got, expected(name, scores, positives, negatives), rtol=1e-5, atol=1e-6)
-
-
-def test_vmap_equals_a_loop(name):
-    cases = [random_case(seed) for seed in range(4)]
-    cases = [(scores.astype(np.float32), *masks) for scores, *masks in cases]
-    got = jax.jit(jax.vmap(loss_of(name)))(*map(np.stack, zip(*cases, strict=True)))
-    want = [compiled(name, jnp.float32)(*case) for case in cases]
-    np.testing.assert_allclose(got, jnp.stack(want), rtol=1e-5, atol=1e-6)
-
-
-def test_gradient_equals_finite_differences(name):
-    with jax.enable_x64(True):
-        value_and_gradient, numerical = compiled_gradients(name, jnp.float64)
-        for several in (1, 2):
-            for seed in range(4):
-                case = random_case(seed, positives_per_query=several)
-                np.testing.assert_allclose(value_and_gradient(*case)[1], numerical(*case), atol=1e-6)
-
-
-def test_queries_without_positive_or_negative_are_0(name):
-    scores, positives, negatives = random_case(1)
-    positives[0], negatives[1], positives[2], negatives[2] = False, False, False, False
-    case = scores.astype(np.float32), positives, negatives
-    value, gradient = compiled_gradients(name, jnp.float32)[0](*case)
-    np.testing.assert_array_equal(compiled(name, jnp.float32)(*case)[:3], 0)
-    np.testing.assert_array_equal(gradient[:3], 0)
-    assert np.isfinite(value)
-    assert np.isfinite(gradient).all()
-
-
-def test_shape_is_checked(name):
-    with pytest.raises(AssertionError):
-        loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 6), bool), None)
-    with pytest.raises(AssertionError):
-        loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 7), bool), jnp.zeros((7, 1), bool))
-
-
-def test_type_of_the_masks_is_checked(name):
-    scores, *masks = random_case(0)
-    for place in (0, 1):
-        for negatives in (masks[1], None)[: 2 - place]:
-            wrong = [masks[0], negatives]
-            wrong[place] = wrong[place].astype(np.float32)
-            with pytest.raises(AssertionError, match=r'has type float32 but expected .*bool'):
-                loss_of(name)(jnp.asarray(scores, jnp.float32), *wrong)
-
+from tests.losses.test_formulas import central_differences, random_case
 
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
 EYE = jnp.eye(3, dtype=bool)
@@ -269,7 +30,7 @@ BY_HAND = {
 @pytest.mark.parametrize('name', BY_HAND)
 def test_by_hand(name):
     keywords, want = BY_HAND[name]
-    np.testing.assert_allclose(CASES[name].loss(SCORES, EYE, **keywords), want, atol=1e-6)
+    np.testing.assert_allclose(getattr(ranking, name)(SCORES, EYE, **keywords), want, atol=1e-6)
 
 
 # With the score .5 log(p) and the temperature .5 the softmax is p.
@@ -378,9 +139,12 @@ def test_polynomial_is_0_outside_of_its_range():
     np.testing.assert_allclose([value, *gradient], [0.3375, -0.6, 0], rtol=1e-6)
 
 
-@pytest.mark.parametrize('name', ['projection_matching', 'softmax_contrastive', 'sigmoid_contrastive'])
-def test_softmaxes_bear_a_low_temperature(name):
-    value, gradient = one_query(CASES[name].loss, [-1.0], [1.0, 1.0], **CASES[name].keywords | {'temperature': 1e-3})
+@pytest.mark.parametrize(
+    ('name', 'keywords'),
+    [('projection_matching', {}), ('softmax_contrastive', {}), ('sigmoid_contrastive', {'bias': -1.5})],
+)
+def test_softmaxes_bear_a_low_temperature(name, keywords):
+    value, gradient = one_query(getattr(ranking, name), [-1.0], [1.0, 1.0], temperature=1e-3, **keywords)
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
 

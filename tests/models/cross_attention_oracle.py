@@ -4,7 +4,7 @@ An image is V [R, D], its real regions only, in their slots 0 .. R-1; a caption 
 <start> and <end>. Only NAAF's formulas take unit vectors for granted. Attention weights are always [n, R], word by
 region, whichever side asks.
 
-Parameters are one flat dict, D features, M numbers in an alignment, R region slots (`random_params` makes one):
+Parameters are one flat dict, D features, M numbers in an alignment, R region slots:
 
     image_local, image_global, text_local, text_global             /kernel [D, D]  /bias [D]
     image_common, text_common                                      /kernel [D, 1]  /bias [1]
@@ -16,12 +16,10 @@ Parameters are one flat dict, D features, M numbers in an alignment, R region sl
     filter_norm                                                    /scale /bias /mean /variance [1]
     score                                                          /kernel [M, 1]  /bias [1]
 
-DBL's network reads local_alignment and score. Dropout is left out everywhere. IMRAM and GSMN have their own
-(`random_memories`, `random_readouts`), for each direction, t2i and i2t:
+DBL's network reads local_alignment and score. Dropout is left out everywhere. IMRAM has its own,
+for each direction, t2i and i2t:
 
-    {direction}_gate, {direction}_output                           /kernel [2 D, D]  /bias [D]              IMRAM
-    {direction}_kernels                                            /kernel [blocks, 32]                     GSMN
-    {direction}_hidden, {direction}_score                          /kernel [32, 32 or 1]  /length  /bias    GSMN
+    {direction}_gate, {direction}_output                           /kernel [2 D, D]  /bias [D]
 """
 
 import numpy as np
@@ -156,20 +154,6 @@ def image_global(V, params):
     return self_attention(V, local, guide, params, 'image_common')
 
 
-def image_globals_in_training(images, params):
-    """The global vectors of a batch, with its own statistics; those of a slot are over the images that have it."""
-    guides = [linear(params, 'image_global', average(V)) for V in images]
-    slots = range(max(len(V) for V in images))
-    having = [np.concatenate([linear(params, 'image_local', V[r]) for V in images if r < len(V)]) for r in slots]
-    statistics = {
-        'image_local_norm/mean': [np.mean(x) for x in having],
-        'image_local_norm/variance': [np.var(x) for x in having],
-        'image_global_norm/mean': np.mean(guides, axis=0),
-        'image_global_norm/variance': np.var(guides, axis=0),
-    }
-    return [image_global(V, params | statistics) for V in images]
-
-
 def text_global(W, params):
     """The caption's global vector [D]: as the image's, without normalisation."""
     local = [np.tanh(linear(params, 'text_local', w)) for w in W]
@@ -217,24 +201,6 @@ def saf_score(V, W, params):
     return saf_readout(nodes, params, params['filter_norm/mean'][0], params['filter_norm/variance'][0])
 
 
-def saf_batch(images, captions, params):
-    """SAF in training: scores [I, T], and filter_norm's running mean [1] and variance [1] after the last caption.
-
-    Caption j is normalised with the statistics of its logits, over I x (1 + n_j).
-    """
-    image_vectors = image_globals_in_training(images, params)
-    scores = np.zeros((len(images), len(captions)))
-    running_mean, running_variance = params['filter_norm/mean'], params['filter_norm/variance']
-    for j, W in enumerate(captions):
-        text_vector = text_global(W, params)
-        nodes = [alignments(V, W, v, text_vector, params) for V, v in zip(images, image_vectors, strict=True)]
-        logits = linear(params, 'filter', np.concatenate(nodes))
-        scores[:, j] = [saf_readout(x, params, np.mean(logits), np.var(logits)) for x in nodes]
-        running_mean = 0.9 * running_mean + 0.1 * np.mean(logits)
-        running_variance = 0.9 * running_variance + 0.1 * np.var(logits, ddof=1)
-    return scores, running_mean, running_variance
-
-
 # NAAF
 
 
@@ -268,49 +234,6 @@ def naaf_score(V, W, *, threshold, smooth, softmax_temperature=20.0):
     return total / len(W)
 
 
-def naaf_boundary(positives, negatives, threshold, safe_threshold):
-    """Thresholds from the best similarities of matched and mismatched words, before the moving average; alpha is 2.
-
-    Where the discriminant is not positive, the ones given stay. Both become 0 outside [0, 1]. Undefined for a standard
-    deviation of 0.
-    """
-    mu_p, mu_n = np.mean(positives), np.mean(negatives)
-    sd_p, sd_n = np.std(positives, ddof=1), np.std(negatives, ddof=1)
-    a = sd_p**2 - sd_n**2
-    b = 2 * (mu_p * sd_n**2 - mu_n * sd_p**2)
-    c = (mu_n * sd_p) ** 2 - (mu_p * sd_n) ** 2 + 2 * (sd_p * sd_n) ** 2 * np.log(sd_n / (2 * sd_p) + 1e-8)
-    if b**2 - 4 * a * c > 0:
-        threshold = (-b + np.sqrt(b**2 - 4 * a * c)) / (2 * a + 1e-10)
-        safe_threshold = mu_p - 3 * sd_p
-    return tuple(t if 0 <= t <= 1 else 0.0 for t in (threshold, safe_threshold))
-
-
-def naaf_thresholds(images, captions, *, minimum):
-    """The thresholds over a batch, caption i of image i: used for each caption [T], and left at the end (two numbers).
-
-    Choices where the released rule is not fully described: both thresholds start a batch at 0, which is what a count
-    below the minimum sets. Caption i is scored with the threshold that caption i - 1 left (training rule), and then
-    takes part in mining: its words are collected if the first of the best images is image i, with those of the first
-    of the worst images. Once more than `minimum` words are collected, every caption, itself collected or not, moves
-    both thresholds: 0.7 new + 0.3 old, where the new one has been set to 0 if outside [0, 1].
-    """
-    positives, negatives, used = [], [], []
-    threshold = safe_threshold = 0.0
-    for i, W in enumerate(captions):
-        used.append(threshold)
-        scores = [naaf_score(V, W, threshold=threshold, smooth=False) for V in images]
-        if np.argmax(scores) == i:
-            easiest = np.argmin(scores)
-            for w in W:
-                positives.append(max(np.dot(w, v) for v in images[i]))
-                negatives.append(max(np.dot(w, v) for v in images[easiest]))
-        if len(positives) > minimum:
-            new, new_safe = naaf_boundary(positives, negatives, threshold, safe_threshold)
-            threshold = 0.7 * new + 0.3 * threshold
-            safe_threshold = 0.7 * new_safe + 0.3 * safe_threshold
-    return np.array(used), threshold, safe_threshold
-
-
 # IMRAM
 
 
@@ -339,36 +262,6 @@ def imram_score(V, W, params, *, directions, **options):
     return total
 
 
-# GSMN without its graphs
-
-
-def gsmn_node(query, attended, params, direction, blocks):
-    """The score of one word or region: cosines of the blocks, then three layers with one tanh."""
-    size = len(query) // blocks
-    slices = [slice(n * size, (n + 1) * size) for n in range(blocks)]
-    hidden = (
-        np.array([cosine(query[block], attended[block]) for block in slices]) @ params[f'{direction}_kernels/kernel']
-    )
-    for name, activation in (('hidden', np.tanh), ('score', float)):
-        kernel, length, bias = (params[f'{direction}_{name}/{part}'] for part in ('kernel', 'length', 'bias'))
-        columns = [length[n] * l2norm(kernel[:, n]) for n in range(kernel.shape[1])]
-        outputs = np.array([np.dot(hidden, column) for column in columns]) + bias
-        hidden = activation(outputs) if name == 'hidden' else activation(outputs[0])
-    return hidden
-
-
-def gsmn_score(V, W, params, *, blocks, softmax_temperature):
-    total = 0.0
-    for direction, queries, contexts in (('t2i', W, V), ('i2t', V, W)):
-        weights = attention(queries, contexts, softmax_temperature=softmax_temperature)
-        nodes = [
-            gsmn_node(queries[k], weighted_sum(weights[k], contexts), params, direction, blocks)
-            for k in range(len(queries))
-        ]
-        total += sum(nodes) / len(nodes)
-    return total
-
-
 # DBL's baseline network
 
 
@@ -376,74 +269,3 @@ def dbl_score(V, W, params):
     """The baseline of DBL, in (-1, 1). The paper has neither the norm of the mean nor that of the attended vectors."""
     mean = l2norm(average(local_alignments(V, W, params)))
     return np.tanh(linear(params, 'score', mean)[0])
-
-
-# For tests
-
-
-def random_layers(rng, shapes):
-    params = {}
-    for name, shape in shapes.items():
-        params[f'{name}/kernel'] = rng.normal(size=shape) * 1.5 / np.sqrt(shape[0])
-        params[f'{name}/bias'] = rng.normal(size=shape[1]) * 0.3
-    return params
-
-
-def random_memories(rng, features):
-    """Parameters of IMRAM."""
-    names = [f'{direction}_{part}' for direction in ('t2i', 'i2t') for part in ('gate', 'output')]
-    return random_layers(rng, dict.fromkeys(names, (2 * features, features)))
-
-
-def random_readouts(rng, blocks, hidden=32):
-    """Parameters of GSMN."""
-    params = {}
-    for direction in ('t2i', 'i2t'):
-        shapes = {'kernels': (blocks, hidden), 'hidden': (hidden, hidden), 'score': (hidden, 1)}
-        params |= random_layers(rng, {f'{direction}_{name}': shape for name, shape in shapes.items()})
-        del params[f'{direction}_kernels/bias']
-        params[f'{direction}_hidden/length'] = rng.uniform(0.5, 1.5, hidden)
-        params[f'{direction}_score/length'] = rng.uniform(0.5, 1.5, 1)
-    return params
-
-
-def random_params(rng, features, size, slots):
-    """Parameters of SGR, SAF and DBL, none of them at its initial 0 or 1."""
-    shapes = {
-        **{f'{side}_{part}': (features, features) for side in ('image', 'text') for part in ('local', 'global')},
-        **{f'{side}_common': (features, 1) for side in ('image', 'text')},
-        **{f'{part}_alignment': (features, size) for part in ('local', 'global')},
-        **{f'graph_{step}_{part}': (size, size) for step in range(3) for part in ('query', 'key', 'update')},
-        **{'filter': (size, 1), 'score': (size, 1)},
-    }
-    params = random_layers(rng, shapes)
-    for name, channels in (('image_local_norm', slots), ('image_global_norm', features), ('filter_norm', 1)):
-        params[f'{name}/scale'] = rng.uniform(0.5, 1.5, channels)
-        params[f'{name}/bias'] = rng.normal(size=channels) * 0.3
-        params[f'{name}/mean'] = rng.normal(size=channels) * 0.3
-        params[f'{name}/variance'] = rng.uniform(0.5, 1.5, channels)
-    return params
-
-
-def score_matrix(score, images, captions, *args, **options):
-    """Scores [I, T] of every image with every caption, one pair at a time."""
-    return np.array([[score(V, W, *args, **options) for W in captions] for V in images])
-
-
-def numerical_gradient(f, arrays, step=1e-6):
-    """Central differences of the number f(*arrays): a list like `arrays`.
-
-    f may use hard decisions (BFAN's mask, NAAF's signs): they are constants as long as no step crosses one.
-    """
-    moved = [np.array(x, np.float64) for x in arrays]
-    gradients = [np.zeros_like(x) for x in moved]
-    for x, slopes in zip(moved, gradients, strict=True):
-        for index in np.ndindex(x.shape):
-            kept = x[index]
-            x[index] = kept + step
-            above = f(*moved)
-            x[index] = kept - step
-            below = f(*moved)
-            x[index] = kept
-            slopes[index] = (above - below) / (2 * step)
-    return gradients

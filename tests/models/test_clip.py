@@ -11,21 +11,25 @@ from tests.configs.settings import load
 BYTE_PAIRS = 49408
 
 
+def slow(*size):
+    return pytest.param(*size, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ('size', 'count'),
     [
         ('clip:b32', 151_277_313),
-        ('clip:b16', 149_620_737),
-        ('clip:l14_336', 427_944_193),
         ('clip:rn50', 102_007_137),
-        ('clip:rn101', 119_688_033),
+        slow('clip:b16', 149_620_737),
+        slow('clip:l14_336', 427_944_193),
+        slow('clip:rn101', 119_688_033),
         # in millions, of vocabularies of 32,000 and 256,000
         ('siglip:b16_224', 203.16),
-        ('siglip:b16_384', 203.45),
-        ('siglip:l16_256', 652.15),
-        ('siglip:so400m14_224', 877.36),
-        ('siglip:so400m14_384', 877.96),
-        ('siglip:siglip2,b16_256', 375.23),
+        slow('siglip:b16_384', 203.45),
+        slow('siglip:l16_256', 652.15),
+        slow('siglip:so400m14_224', 877.36),
+        slow('siglip:so400m14_384', 877.96),
+        slow('siglip:siglip2,b16_256', 375.23),
     ],
 )
 def test_published_sizes_have_the_published_number_of_parameters(size, count):

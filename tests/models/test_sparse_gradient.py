@@ -18,7 +18,6 @@ BATCH = 8
 MARGIN = {'margin': 0.2}
 ALL_PAIRS, SOME_PAIRS, NO_PAIRS = 1.0, tiling.SPARSE, 1e-9  # values of `tiling.SPARSE`
 SPARSE = [name for name, model in MATCHERS.items() if isinstance(model, TiledMatcher) and name != 'saf']
-FAST = ('scan_t2i', 'naaf')
 
 
 def losses(anchor_scores):
@@ -37,7 +36,7 @@ def losses(anchor_scores):
 
 
 @pytest.mark.parametrize(
-    'name', [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SPARSE]
+    'name', [name if name == 'scan_t2i' else pytest.param(name, marks=pytest.mark.slow) for name in SPARSE]
 )
 def test_sparse_and_dense_gradients_agree(monkeypatch, name):
     with jax.enable_x64(True):

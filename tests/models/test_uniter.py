@@ -1,5 +1,4 @@
 import functools
-import math
 
 import chex
 import jax
@@ -18,10 +17,10 @@ from jitm.models.uniter import HEADS, UNITER
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Elements, Images, Texts
-from tests.models.test_matchers import perturb
+from tests.models.test_matchers import random_variables
 
 V, F = 12, 6
-SIZES = {'hidden': 128, 'heads': 2, 'layers': 2}
+LAYERS = 2  # of the tiny size
 
 
 def make(heads=(), **changes):
@@ -38,8 +37,8 @@ def make_inputs(images=3, texts=3):
 
 @pytest.fixture(scope='module')
 def variables():
-    """Of a model with every head, each parameter moved."""
-    return {'params': perturb(jax.jit(make(HEADS).init)(jax.random.key(0), *make_inputs())['params'])}
+    """Of a model with every head."""
+    return random_variables(make(HEADS), *make_inputs())
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -51,83 +50,6 @@ def encode(model, variables, images, texts):
 @functools.partial(jax.jit, static_argnums=0)
 def score(model, variables, images, texts):
     return model.apply(variables, images, texts)
-
-
-# The oracle: loops in float64 over one pair's real tokens, which knows no padding.
-
-
-def dense(p, x):
-    return x @ p['kernel'] + p['bias']
-
-
-def norm(p, x):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * p['scale'] + p['bias']
-
-
-def gelu(x):
-    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-
-
-def block(p, x):
-    attended = np.zeros_like(x) + p['attention']['out']['bias']
-    for h in range(SIZES['heads']):
-        query, key, value = (
-            x @ p['attention'][name]['kernel'][:, h] + p['attention'][name]['bias'][h]
-            for name in ('query', 'key', 'value')
-        )
-        for i in range(len(x)):
-            weights = np.exp(query[i] @ key.T / math.sqrt(SIZES['hidden'] / SIZES['heads']))
-            attended[i] += weights / weights.sum() @ value @ p['attention']['out']['kernel'][h]
-    x = norm(p['attention_norm'], x + attended)
-    return norm(p['mlp_norm'], x + dense(p['mlp_out'], gelu(dense(p['mlp_in'], x))))
-
-
-def oracle(variables, images, texts, i, t):
-    """The words' last states [L, H] and the pooled state [H] of one pair."""
-    p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
-    tables = {name: p['bert']['embeddings'][name]['embedding'] for name in ('words', 'positions', 'token_types')}
-    count, length = images.counts[i], texts.lengths[t]
-    words = np.array([tables['words'][texts.ids[t, n]] + tables['positions'][n] for n in range(length)])
-    words = norm(p['bert']['embeddings']['norm'], words + tables['token_types'][0])
-    features = norm(p['regions']['features_norm'], dense(p['regions']['features'], images.regions[i, :count]))
-    places = norm(p['regions']['locations_norm'], dense(p['regions']['locations'], images.locations[i, :count]))
-    regions = norm(p['regions']['norm'], features + places + tables['token_types'][1])
-    x = np.concatenate([words, regions])
-    for n in range(SIZES['layers']):
-        x = block(p['bert']['encoder'][f'block_{n}'], x)
-    return x[:length], np.tanh(dense(p['pooler'], x[0])), p
-
-
-def token_logits(p, head, states):
-    hidden = norm(p[head]['norm'], gelu(dense(p[head]['dense'], states)))
-    return hidden @ p['bert']['embeddings']['words']['embedding'].T + p[head]['bias']
-
-
-@pytest.mark.slow
-def test_scores_and_heads_are_the_formulas_in_float64(variables):
-    model, (images, texts) = make(HEADS), make_inputs()
-    sims = np.asarray(score(model, variables, images, texts))
-
-    def heads(model, images, texts):
-        return model.joint_states(images, texts)[0], model.read_pairs(images, texts, ('rank', *HEADS))
-
-    run = jax.jit(lambda *sides: model.apply(variables, *sides, method=heads))
-    states, said = run(*encode(model, variables, images, texts))
-    np.testing.assert_allclose(said['rank'], np.diagonal(sims), atol=1e-5)
-    for i in range(3):
-        for t in range(3):
-            want, pooled, p = oracle(variables, images, texts, i, t)
-            np.testing.assert_allclose(sims[i, t], dense(p['rank_head'], pooled)[0], atol=1e-5)
-            if i != t:
-                continue
-            length = texts.lengths[t]
-            assert not np.any(states[i, length:])
-            np.testing.assert_allclose(states[i, :length], want, atol=2e-5)
-            np.testing.assert_allclose(said['itm'][i], dense(p['itm_head'], pooled), atol=1e-5)
-            np.testing.assert_allclose(said['discriminate'][i, :length], dense(p['discriminate_head'], want), atol=5e-5)
-            np.testing.assert_allclose(said['mlm'][i, :length], token_logits(p, 'mlm_head', want), atol=5e-5)
-            np.testing.assert_allclose(said['correct'][i, :length], token_logits(p, 'correct_head', want), atol=5e-5)
 
 
 @pytest.mark.slow
@@ -246,7 +168,7 @@ def test_dropout_stands_where_it_is_published(variables):
         make().apply(variables, method=score_pairs, rngs={'dropout': jax.random.key(0)})
     assert calls[0].startswith('regions/')
     assert calls[1].startswith('bert/embeddings/')
-    assert [path.startswith('bert/encoder/') for path in calls[2:]] == [True] * 2 * SIZES['layers']
+    assert [path.startswith('bert/encoder/') for path in calls[2:]] == [True] * 2 * LAYERS
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from tests.parity.bounds import assert_within
 
 torch = pytest.importorskip('torch')
 theirs = pytest.importorskip('tests.parity.torch_models')
+loops = theirs.loops
 
 LETTERS = 'abcdefgh'
 VOCABULARIES = {  # file -> content
@@ -61,6 +62,10 @@ def pooled(images, texts, pooling='gpool', **options):
     return lambda: theirs.PooledVSE(images(**options), texts(), pooling)
 
 
+def cross(row, similarity, **options):
+    return Case(row, lambda: theirs.CrossAttention(similarity(), **options), row.lower())
+
+
 REGIONS, MLP, WORDS, PIECES = theirs.Regions, theirs.MLPRegions, theirs.Words, theirs.Pieces
 CASES = {  # by the config
     'vsepp:vsepp,f30k': Case('VSE++', theirs.VSE, 'vsepp'),
@@ -74,12 +79,12 @@ CASES = {  # by the config
     'vse_infinity:esa,gru,f30k': Case('ESA', pooled(MLP, WORDS, 'linear1', on_input=True), 'esa'),
     'vsrn:f30k': Case('VSRN', lambda: theirs.VSRN(coco=False), 'vsrn'),
     'vsrn:coco': Case('VSRN', lambda: theirs.VSRN(coco=True), 'vsrn'),
-    'scan:t2i,lse,f30k': Case('SCAN', lambda: theirs.SCAN('t2i', 9.0, 6.0), 'scan'),
-    'scan:t2i,avg,f30k': Case('SCAN', lambda: theirs.SCAN('t2i', 9.0), 'scan'),
-    'scan:i2t,lse,f30k': Case('SCAN', lambda: theirs.SCAN('i2t', 4.0, 5.0), 'scan'),
-    'scan:i2t,avg,f30k': Case('SCAN', lambda: theirs.SCAN('i2t', 4.0), 'scan'),
-    'bfan:equal,f30k': Case('BFAN', lambda: theirs.BFAN('equal'), 'bfan'),
-    'bfan:prob,f30k': Case('BFAN', lambda: theirs.BFAN('prob'), 'bfan'),
+    'scan:t2i,lse,f30k': cross('SCAN', lambda: loops.SCAN('t2i', 9.0, 6.0)),
+    'scan:t2i,avg,f30k': cross('SCAN', lambda: loops.SCAN('t2i', 9.0)),
+    'scan:i2t,lse,f30k': cross('SCAN', lambda: loops.SCAN('i2t', 4.0, 5.0)),
+    'scan:i2t,avg,f30k': cross('SCAN', lambda: loops.SCAN('i2t', 4.0)),
+    'bfan:equal,f30k': cross('BFAN', lambda: loops.BFAN('equal')),
+    'bfan:prob,f30k': cross('BFAN', lambda: loops.BFAN('prob')),
     'imram:both,f30k': Case('IMRAM', lambda: theirs.IMRAM(('t2i', 'i2t')), 'imram'),
     'imram:t2i,f30k': Case('IMRAM', lambda: theirs.IMRAM(('t2i',)), 'imram'),
     'imram:i2t,coco': Case('IMRAM', lambda: theirs.IMRAM(('i2t',), scale=11.0), 'imram'),
@@ -87,7 +92,7 @@ CASES = {  # by the config
     'naaf:f30k': Case('NAAF', lambda: theirs.NAAF(minimum_words=4), 'naaf', {'minimum_words': 4}),
     'sgraf:sgr,f30k': Case('SGRAF', lambda: theirs.SGRAF('SGR'), 'sgraf'),
     'sgraf:saf,f30k': Case('SGRAF', lambda: theirs.SGRAF('SAF'), 'sgraf'),
-    'dbl:baseline,max,alone,f30k': Case('DBL', theirs.DBL, 'dbl'),
+    'dbl:baseline,max,alone,f30k': cross('DBL', lambda: loops.DBL(theirs.DIM, theirs.ALIGNMENT_DIM), gru='cap_rnn'),
     'tags:tags_dc,f30k': Case('UNITER', theirs.UNITER, 'tags_dc'),
     'oscar:alone,base,coco': Case('OSCAR', theirs.OSCAR, 'oscar'),
 }

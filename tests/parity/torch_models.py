@@ -3,7 +3,8 @@
 A network maps lists of images and captions to scores [I, T]. An image is a tensor of regions [R, F]; for UNITER a tuple
 of them and their locations, for OSCAR of regions with boxes and the ids of tags. A caption is a tensor of ids [L].
 
-Parameters have the names of the authors' checkpoints, where `model` is a list: images, texts, similarity.
+Parameters have the names of the authors' checkpoints, where `model` is a list: images, texts, similarity. The
+similarities of `benchmarks.torch_loops` are the reference of their models.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers.models.bert.modeling_bert import BertLMPredictionHead
+
+from benchmarks import torch_loops as loops
+from benchmarks.torch_loops import attention, cosine
 
 FEATURES, DIM, WORD_DIM, ALIGNMENT_DIM, BLOCKS = 12, 16, 10, 8, 4
 WORDS, SLOTS = 12, 4  # the number of words, and the largest number of regions
@@ -231,57 +235,87 @@ class VSRN(Network):
 
 
 class CrossAttention(Network):
-    """Scores unit vectors of regions [R, D] and of words [L, D]."""
+    """Scores unit vectors of regions [R, D] and of words [L, D] by a loop over captions."""
 
-    def __init__(self, texts: nn.Module, *similarity: nn.Module):
+    def __init__(self, *similarity: nn.Module, gru: str = 'rnn'):
+        texts = Words(gru=gru)
         super().__init__(Regions(), texts, *similarity)
 
     def encode(self, images: Tensors, captions: Tensors) -> tuple[Tensors, ...]:
         return tuple([unit(x) for x in vectors] for vectors in super().encode(images, captions))
 
-
-def attend(queries: Tensor, context: Tensor, scale: float) -> Tensor:
-    """Returns the weights of the context [..., K, D] for each query of [..., Q, D]: [..., Q, K] (SCAN, section 3.1)."""
-    similarities = F.leaky_relu(queries @ context.mT, 0.1)
-    return torch.softmax(scale * unit(similarities, -2), dim=-1)
+    def score(self, regions: Tensor, words: Tensor) -> Tensor:
+        return self.model[2].score_caption(words[None], regions[None])[0]
 
 
-class SCAN(CrossAttention):
-    """Averages the cosine of each word, or each region, with what it attends to (Lee et al., 2018)."""
+class NAAF(CrossAttention):
+    """Adds negative evidence of words without a matching region (Zhang et al., 2022), with mined thresholds."""
 
-    def __init__(self, direction: str, scale: float, lse: float | None = None):
-        super().__init__(Words())
-        self.direction, self.scale, self.lse = direction, scale, lse
+    def __init__(self, minimum_words: int, alpha: float = 2.0):
+        super().__init__(loops.NAAF())
+        self.minimum_words, self.alpha = minimum_words, alpha
+        self.opt = nn.Module()
+        self.opt.register_buffer('thres', torch.tensor(0.0))
+        self.opt.register_buffer('thres_safe', torch.tensor(0.1))
+
+    def forward(self, images: Tensors, captions: Tensors) -> Tensor:
+        if self.training:
+            return self.score_and_mine(*self.encode(images, captions))
+        return super().forward(images, captions)
 
     def score(self, regions: Tensor, words: Tensor) -> Tensor:
-        queries, context = (words, regions) if self.direction == 't2i' else (regions, words)
-        relevance = F.cosine_similarity(queries, attend(queries, context, self.scale) @ context)
-        return torch.logsumexp(self.lse * relevance, 0) / self.lse if self.lse else relevance.mean()
+        return self.compare(regions, words, self.opt.thres_safe)
+
+    def compare(self, regions: Tensor, words: Tensor, threshold: Tensor) -> Tensor:
+        self.model[2].threshold = threshold
+        return super().score(regions, words)
+
+    def score_and_mine(self, images: Tensors, texts: Tensors) -> Tensor:
+        """Scores the captions in order; those before it, whose image ranks first, decide the threshold of each."""
+        thresholds, columns, words = texts[0].new_zeros(2), [], texts[0].new_zeros(2, 0)
+        for n, text in enumerate(texts):
+            scores = torch.stack([self.compare(image, text, thresholds[0]) for image in images])
+            columns.append(scores)
+            if scores.argmax() == n:
+                pair = [(text @ images[row].T).amax(1) for row in (n, scores.argmin())]
+                words = torch.cat([words, torch.stack(pair).detach()], dim=1)
+            if words.shape[1] > self.minimum_words:
+                thresholds = self.move(thresholds, words)
+        self.opt.thres, self.opt.thres_safe = thresholds
+        return torch.stack(columns, dim=1)
+
+    def move(self, thresholds: Tensor, words: Tensor) -> Tensor:
+        """Moves the thresholds to where the normal density of matches is alpha times that of mismatches."""
+        (p, n), (sp, sn) = words.mean(1), words.std(1)
+        a, b = sp**2 - sn**2, 2 * (p * sn**2 - n * sp**2)
+        c = (n * sp) ** 2 - (p * sn) ** 2 + 2 * (sp * sn) ** 2 * torch.log(sn / (self.alpha * sp))
+        if b**2 <= 4 * a * c:
+            return thresholds
+        new = torch.stack([(torch.sqrt(b**2 - 4 * a * c) - b) / (2 * a), p - 3 * sp])
+        return 0.7 * torch.where((new >= 0) & (new <= 1), new, 0) + 0.3 * thresholds
 
 
-class BFAN(CrossAttention):
-    """Attends in both directions, and again to what is more relevant than the others (Liu et al., 2019)."""
+class SGRAF(CrossAttention):
+    """SGR or SAF, whose batch normalization reads one caption at a time, the longest first."""
 
-    def __init__(self, focal: str):
-        super().__init__(Words())
-        self.focal = focal
+    def __init__(self, reasoning: str):
+        super().__init__(loops.SGRAF(DIM, SLOTS, reasoning, ALIGNMENT_DIM, dropout=0.0), gru='cap_rnn')
+        for name, weight in self.named_parameters():
+            if 'SGR_module' in name and weight.ndim == 2:  # so that the steps do not make all alignments equal
+                nn.init.xavier_uniform_(weight, gain=2.0)
 
-    def score(self, regions: Tensor, words: Tensor) -> Tensor:
-        return self.relevance(words, regions).mean() + self.relevance(regions, words).mean()
-
-    def relevance(self, queries: Tensor, context: Tensor) -> Tensor:
-        weights = attend(queries, context, 20.0)
-        others = weights.sqrt() if self.focal == 'prob' else torch.ones_like(weights)
-        above = torch.sum((weights[:, :, None] - weights[:, None]) * others[:, None], dim=-1) > 0
-        focused = F.normalize(weights * above, p=1, dim=-1)
-        return F.cosine_similarity(queries, focused @ context)
+    def forward(self, images: Tensors, captions: Tensors) -> Tensor:
+        images, texts = self.encode(images, captions)
+        order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
+        lengths = torch.tensor([len(texts[n]) for n in order])
+        return self.model[2](torch.stack(images), [texts[n] for n in order], lengths)[:, torch.tensor(order).argsort()]
 
 
 class IMRAM(CrossAttention):
     """Attends in several steps, between which a gate mixes each query with its context (Chen et al., 2020c)."""
 
     def __init__(self, directions: Sequence[str], steps: int = 3, scale: float = 9.0):
-        super().__init__(Words())
+        super().__init__()
         self.directions, self.steps, self.scale = directions, steps, scale
         for name in ('gate_t2i', 'linear_t2i', 'gate_i2t', 'linear_i2t'):
             self.model.add_module(name, nn.Linear(2 * DIM, DIM))
@@ -294,8 +328,8 @@ class IMRAM(CrossAttention):
         gate, linear = (self.model.get_submodule(f'{name}_{direction}') for name in ('gate', 'linear'))
         total, current = 0, queries
         for _ in range(self.steps):
-            attended = attend(current, context, self.scale) @ context
-            total = total + F.cosine_similarity(queries, attended).mean()
+            attended = attention(current, context, self.scale) @ context
+            total = total + cosine(queries, attended).mean()
             both = torch.cat([current, attended], dim=-1)
             current = torch.lerp(torch.tanh(linear(both)), current, torch.sigmoid(gate(both)))
         return total
@@ -322,177 +356,15 @@ class GSMN(CrossAttention):
     """Averages what a network makes of the cosines of blocks, in both directions (Liu et al., 2020), without graphs."""
 
     def __init__(self, scale: float = 20.0):
-        super().__init__(Words(), Readout(), Readout())
+        super().__init__(Readout(), Readout())
         self.scale = scale
 
     def score(self, regions: Tensor, words: Tensor) -> Tensor:
         return self.nodes(self.model[2], words, regions).mean() + self.nodes(self.model[3], regions, words).mean()
 
     def nodes(self, readout: Readout, queries: Tensor, context: Tensor) -> Tensor:
-        attended = attend(queries, context, self.scale) @ context
-        return readout(F.cosine_similarity(*(x.unflatten(-1, (BLOCKS, -1)) for x in (queries, attended)), dim=-1))
-
-
-class NAAF(CrossAttention):
-    """Adds negative evidence of words without a matching region (Zhang et al., 2022)."""
-
-    def __init__(self, minimum_words: int, alpha: float = 2.0):
-        super().__init__(Words())
-        self.minimum_words, self.alpha = minimum_words, alpha
-        self.opt = nn.Module()
-        self.opt.register_buffer('thres', torch.tensor(0.0))
-        self.opt.register_buffer('thres_safe', torch.tensor(0.1))
-
-    def forward(self, images: Tensors, captions: Tensors) -> Tensor:
-        if self.training:
-            return self.score_and_mine(*self.encode(images, captions))
-        return super().forward(images, captions)
-
-    def score(self, regions: Tensor, words: Tensor) -> Tensor:
-        smoothing = torch.softmax(5.0 * words @ words.T, dim=-1)
-        return self.compare(regions, words, self.opt.thres_safe, smoothing)
-
-    def compare(self, regions: Tensor, words: Tensor, threshold: Tensor, smoothing: Tensor) -> Tensor:
-        """Scores a pair; a word lacks a region if the smoothed similarity to its best one is below the threshold."""
-        similarities = words @ regions.T
-        best = similarities.amax(1) - threshold
-        missing = torch.where(smoothing @ best < 0, best, 0)
-        matching = similarities > threshold
-        weights = torch.where(matching, torch.exp(20.0 * (similarities - threshold)), 0)
-        matched = F.cosine_similarity(words, F.normalize(weights, p=1, dim=1) @ regions)
-        relevance = torch.sum(attend(words, regions, 20.0) * similarities, dim=1)
-        return torch.mean(missing + matched + relevance)
-
-    def score_and_mine(self, images: Tensors, texts: Tensors) -> Tensor:
-        """Scores the captions in order; those before it, whose image ranks first, decide the threshold of each."""
-        thresholds, columns, words = texts[0].new_zeros(2), [], texts[0].new_zeros(2, 0)
-        for n, text in enumerate(texts):
-            alone = torch.eye(len(text)).to(text)
-            scores = torch.stack([self.compare(image, text, thresholds[0], alone) for image in images])
-            columns.append(scores)
-            if scores.argmax() == n:
-                pair = [(text @ images[row].T).amax(1) for row in (n, scores.argmin())]
-                words = torch.cat([words, torch.stack(pair).detach()], dim=1)
-            if words.shape[1] > self.minimum_words:
-                thresholds = self.move(thresholds, words)
-        self.opt.thres, self.opt.thres_safe = thresholds
-        return torch.stack(columns, dim=1)
-
-    def move(self, thresholds: Tensor, words: Tensor) -> Tensor:
-        """Moves the thresholds to where the normal density of matches is alpha times that of mismatches."""
-        (p, n), (sp, sn) = words.mean(1), words.std(1)
-        a, b = sp**2 - sn**2, 2 * (p * sn**2 - n * sp**2)
-        c = (n * sp) ** 2 - (p * sn) ** 2 + 2 * (sp * sn) ** 2 * torch.log(sn / (self.alpha * sp))
-        if b**2 <= 4 * a * c:
-            return thresholds
-        new = torch.stack([(torch.sqrt(b**2 - 4 * a * c) - b) / (2 * a), p - 3 * sp])
-        return 0.7 * torch.where((new >= 0) & (new <= 1), new, 0) + 0.3 * thresholds
-
-
-# The score is computed from an alignment of each word with its attended regions.
-
-
-class SelfAttention(nn.Module):
-    """Weighs vectors [N, K, D] by their relation to the mean: [N, D] (SGRAF, eq. 1 to 3; Diao et al., 2021)."""
-
-    def __init__(self, slots: int | None = None):
-        super().__init__()
-        local, whole = ([], []) if slots is None else ([nn.BatchNorm1d(slots)], [nn.BatchNorm1d(DIM)])
-        self.embedding_local = nn.Sequential(nn.Linear(DIM, DIM), *local, nn.Tanh())
-        self.embedding_global = nn.Sequential(nn.Linear(DIM, DIM), *whole, nn.Tanh())
-        self.embedding_common = nn.Sequential(nn.Linear(DIM, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        common = self.embedding_local(x) * self.embedding_global(x.mean(1))[:, None]
-        return unit(torch.sum(torch.softmax(self.embedding_common(common), dim=1) * x, dim=1))
-
-
-class GraphStep(nn.Module):
-    """relu(W attention(s)), of all alignments (eq. 7 and 8)."""
-
-    def __init__(self):
-        super().__init__()
-        self.graph_query_w, self.graph_key_w, self.sim_graph_w = (
-            nn.Linear(ALIGNMENT_DIM, ALIGNMENT_DIM) for _ in range(3)
-        )
-        for layer in self.children():  # so that the steps do not make all alignments equal
-            nn.init.xavier_uniform_(layer.weight, gain=2.0)
-
-    def forward(self, s: Tensor) -> Tensor:
-        attended = F.scaled_dot_product_attention(self.graph_query_w(s), self.graph_key_w(s), s, scale=1.0)
-        return F.relu(self.sim_graph_w(attended))
-
-
-class Filtration(nn.Module):
-    """The mean of the alignments, weighted by their relevance (eq. 9 and 10)."""
-
-    def __init__(self):
-        super().__init__()
-        self.attn_sim_w, self.bn = nn.Linear(ALIGNMENT_DIM, 1), nn.BatchNorm1d(1)
-
-    def forward(self, s: Tensor) -> Tensor:
-        weights = torch.sigmoid(self.bn(self.attn_sim_w(s).mT))
-        return unit(F.normalize(weights, p=1, dim=-1) @ s)[:, 0]
-
-
-def attended(words: Tensor, regions: Tensor) -> Tensor:
-    return unit(attend(words, regions, 9.0) @ regions)
-
-
-class SGRAFSimilarity(nn.Module):
-    """Scores a text with all images, by graph reasoning (SGR) or attention filtration (SAF)."""
-
-    def __init__(self, reasoning: str):
-        super().__init__()
-        self.v_global_w, self.t_global_w = SelfAttention(SLOTS), SelfAttention()
-        self.sim_tranloc_w, self.sim_tranglo_w = (nn.Linear(DIM, ALIGNMENT_DIM) for _ in range(2))
-        self.sim_eval_w = nn.Linear(ALIGNMENT_DIM, 1)
-        self.SGR_module = nn.Sequential(*[GraphStep() for _ in range(2)]) if reasoning == 'SGR' else None
-        self.SAF_module = Filtration() if reasoning == 'SAF' else None
-
-    def forward(self, regions: Tensor, images: Tensor, words: Tensor) -> Tensor:
-        local = unit(self.sim_tranloc_w((attended(words, regions) - words) ** 2))
-        whole = unit(self.sim_tranglo_w((images - self.t_global_w(words[None])) ** 2))
-        alignments = torch.cat([whole[:, None], local], dim=1)
-        reasoned = self.SGR_module(alignments)[:, 0] if self.SGR_module else self.SAF_module(alignments)
-        return torch.sigmoid(self.sim_eval_w(reasoned)[:, 0])
-
-
-class SGRAF(CrossAttention):
-    """SGR or SAF, whose batch normalization reads one caption at a time, the longest first."""
-
-    def __init__(self, reasoning: str):
-        super().__init__(Words(gru='cap_rnn'), SGRAFSimilarity(reasoning))
-
-    def forward(self, images: Tensors, captions: Tensors) -> Tensor:
-        images, texts = self.encode(images, captions)
-        regions, similarity = torch.stack(images), self.model[2]
-        wholes = similarity.v_global_w(regions)
-        order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
-        columns = {n: similarity(regions, wholes, texts[n]) for n in order}
-        return torch.stack([columns[n] for n in range(len(texts))], dim=1)
-
-
-class DBLSimilarity(nn.Module):
-    """The mean of the alignments (Diao et al., 2024, eq. 1 and 2)."""
-
-    def __init__(self):
-        super().__init__()
-        self.sim_tran_w, self.sim_eval_w = nn.Linear(DIM, ALIGNMENT_DIM), nn.Linear(ALIGNMENT_DIM, 1)
-
-    def forward(self, regions: Tensor, words: Tensor) -> Tensor:
-        alignments = unit(self.sim_tran_w((attended(words, regions) - words) ** 2))
-        return torch.tanh(self.sim_eval_w(unit(alignments.mean(0))))[0]
-
-
-class DBL(CrossAttention):
-    """The network of DBL."""
-
-    def __init__(self):
-        super().__init__(Words(gru='cap_rnn'), DBLSimilarity())
-
-    def score(self, regions: Tensor, words: Tensor) -> Tensor:
-        return self.model[2](regions, words)
+        attended = attention(queries, context, self.scale) @ context
+        return readout(cosine(*(x.unflatten(-1, (BLOCKS, -1)) for x in (queries, attended))))
 
 
 # One transformer reads an image together with a caption.

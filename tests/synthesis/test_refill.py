@@ -10,6 +10,7 @@ from jitm.synthesis import refill
 from jitm.types import Masked
 
 A, B, C, D = 4, 5, 6, 7
+REFILL = jax.jit(refill.refill, static_argnums=2)
 
 
 def make_masked(seed=0, views=3, length=5, vocabulary=9):
@@ -22,7 +23,7 @@ def make_masked(seed=0, views=3, length=5, vocabulary=9):
 
 def test_only_masked_positions_are_refilled():
     masked, logits = make_masked()
-    got = np.asarray(refill.refill(logits, masked, 4, 1.0, jax.random.key(0)))
+    got = np.asarray(REFILL(logits, masked, 4, 1.0, jax.random.key(0)))
     assert got.shape == (12, 5)
     assert got.dtype == np.int32
     for n, caption in enumerate(got):
@@ -34,7 +35,7 @@ def test_only_masked_positions_are_refilled():
 def test_words_are_sampled_from_the_tempered_softmax():
     logits = np.log(np.array([[[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]], np.float32))
     masked = Masked(np.zeros((1, 2), np.int32), np.ones((1, 2), bool))
-    sampled = np.asarray(refill.refill(logits, masked, 20_000, 2.0, jax.random.key(1)))
+    sampled = np.asarray(REFILL(logits, masked, 20_000, 2.0, jax.random.key(1)))
     want = np.exp(logits[0].astype(np.float64) / 2)
     want /= want.sum(axis=1, keepdims=True)
     joint = np.bincount(sampled[:, 0] * 3 + sampled[:, 1], minlength=9).reshape(3, 3) / len(sampled)
@@ -42,14 +43,14 @@ def test_words_are_sampled_from_the_tempered_softmax():
 
 
 def test_sampled_words_pass_a_chi_square_test():
-    """Of 999 words with probabilities from 1e-5 to 0.05, in blocks of 32, the last of which is padded."""
+    """Of 99 words with probabilities from 3e-4 to 0.05, in blocks of 10, the last of which is padded."""
     rng = np.random.default_rng(3)
-    logits = 2 * rng.normal(size=(2, 999)).astype(np.float32)
-    words = jax.jit(refill.sample_words, static_argnums=1)(logits, 400_000, jax.random.key(2))
+    logits = 5 * rng.random((2, 99), np.float32)
+    words = jax.jit(refill.sample_words, static_argnums=1)(logits, 50_000, jax.random.key(2))
     for row, sampled in zip(logits.astype(np.float64), np.asarray(words), strict=True):
         want = np.exp(row) / np.exp(row).sum()
-        counts = np.bincount(sampled, minlength=999)
-        assert counts.shape == (999,)
+        counts = np.bincount(sampled, minlength=99)
+        assert counts.shape == (99,)
         assert stats.chisquare(counts, want * len(sampled)).pvalue > 0.01
 
 
@@ -81,10 +82,15 @@ def test_inverse_cdf_skips_zero_weights_at_rounded_sums(monkeypatch):
     rng = np.random.default_rng(5)
     weights = (rng.random((200, 1, 173)) ** 8 * (rng.random((200, 1, 173)) < 0.5)).astype(np.float32)
     monkeypatch.setattr(jnp, 'cumsum', lambda x, axis: jax.lax.associative_scan(jnp.add, x, axis=axis))
-    sums = jnp.cumsum(weights[:, 0], -1)
-    assert (jnp.diff(sums)[weights[:, 0, 1:] == 0] != 0).any()
-    index = refill.inverse_cdf(weights, sums / sums[:, -1:])
-    assert np.take_along_axis(weights[:, 0], np.asarray(index), -1).min() > 0
+
+    @jax.jit
+    def at_the_sums(weights):
+        sums = jnp.cumsum(weights[:, 0], -1)
+        return sums, refill.inverse_cdf(weights, sums / sums[:, -1:])
+
+    sums, index = jax.device_get(at_the_sums(weights))
+    assert (np.diff(sums)[weights[:, 0, 1:] == 0] != 0).any()
+    assert np.take_along_axis(weights[:, 0], index, -1).min() > 0
 
 
 def test_inverse_cdf_by_hand():
@@ -95,7 +101,7 @@ def test_inverse_cdf_by_hand():
 
 def test_low_temperature_samples_the_most_probable_word():
     masked, logits = make_masked()
-    got = refill.refill(logits, masked, 2, 1e-4, jax.random.key(0))
+    got = REFILL(logits, masked, 2, 1e-4, jax.random.key(0))
     want = np.where(masked.labelled, logits.argmax(axis=2), masked.ids)
     np.testing.assert_array_equal(got, np.repeat(want, 2, axis=0))
 
