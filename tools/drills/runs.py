@@ -18,7 +18,15 @@ from jitm.commands import cli
 from jitm.runs.checkpoint import Checkpoints
 from tests.conftest import make_tiny_config
 
-CONFIG_FILE = 'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({!r})\n'
+CONFIG_FILE = """
+from math import inf, nan
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({!r})
+"""
 EVALUATE = ('eval', '--workdir', 'run', '--output', 'evaluated')
 MINE = ('mine', '--workdir', 'run', '--out', 'mined', '--top_h_texts', '3', '--top_h_images', '3')
 SEARCH = ('search', '--workdir', 'run', '--split', 'dev', 'a dog')
