@@ -249,26 +249,6 @@ def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, cap
     assert not np.allclose(precomp.load('dev', root=str(tmp_path / 'ten')).regions, split.regions)
 
 
-@pytest.mark.parametrize(
-    ('argv', 'message'),
-    [
-        ((), 'give either --workdir or --config'),
-        (('--config', 'config.py', '--workdir', 'run'), 'give either --workdir or --config'),
-        (('--config', 'config.py', '--member', 'x'), "the config has no member 'x'; it has target"),
-        (('--config', 'config.py', '--crops', '3'), 'crops is 3: take 1 or 10'),
-        (('--config', 'config.py', '--split', 'tset'), "has no captions of the split 'tset'"),
-        (('--config', 'regions.py'), 'VSE as configured has no network that reads pixels'),
-    ],
-)
-def test_wrong_flags_of_encode_are_refused(root, tmp_path, monkeypatch, capsys, argv, message):
-    monkeypatch.chdir(tmp_path)
-    write_config(make_config(root), tmp_path / 'config.py')
-    write_config(make_tiny_config(), tmp_path / 'regions.py')
-    assert cli.main(['encode', '--out', 'out', *argv]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / 'out').exists()
-
-
 def write_shared_photos(folder):
     """Writes the first photos of Flickr8k's splits."""
     for split in ('train', 'dev'):

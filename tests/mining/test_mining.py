@@ -27,7 +27,7 @@ from jitm.mining.report import compare_with_batch, summarize
 from jitm.mining.state import MiningState
 from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
-from tests.conftest import ROOT, environment, run_script, state_of
+from tests.conftest import ROOT, environment, run_script
 from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
 from tests.test_parallel import ends, free_port, run_processes, started
 
@@ -244,15 +244,6 @@ def test_command_writes_lists(trained, tmp_path, capsys):
     assert read_files(tmp_path / 'out') == first
 
 
-@pytest.mark.parametrize('name', ['manifest.json', 'i2t_train.npy', 'unfinished_7.npz', 'notes.txt'])
-def test_command_changes_no_files_of_somebody_else(trained, tmp_path, capsys, name):
-    (tmp_path / name).write_bytes(b'mine')
-    before = state_of(tmp_path)
-    assert mine_by_command(trained, tmp_path) == 2
-    assert 'is not empty and is not a set of mined negatives of jitm; choose a new' in capsys.readouterr().err
-    assert state_of(tmp_path) == before
-
-
 def test_files_of_somebody_else_stay_beside_mined_lists(trained, tmp_path, capsys):
     mine_at_once(trained, tmp_path)
     (tmp_path / 'unfinished_7.npz').write_bytes(b'mine')
@@ -343,14 +334,6 @@ def test_processes_that_mine_otherwise_are_refused(trained, tmp_path):
     assert errors[0] == errors[1]
     assert errors[0].startswith("error: 'top_h_images' is 4 in process 0 and 5 in process 1: start all processes with")
     assert not (tmp_path / 'out').exists()
-
-
-def test_too_large_top_h_is_refused(trained):
-    run = load_run(trained)
-    split = read_split([run], 'train')
-    with pytest.raises(UserError, match=r'top_h_texts is 80; scenes/train has 1 to 75 negatives'):
-        mine([run], split, 'train', trained / 'nowhere', top_h_texts=80, top_h_images=1)
-    assert not (trained / 'nowhere').exists()
 
 
 def test_report_counts_negatives_above_positives():

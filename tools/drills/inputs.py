@@ -249,6 +249,14 @@ def range_rows() -> Iterator[Row]:
             yield Row(f'{key} is {value}', NEW, _configured(runs.changed(config, key, value)), sentence)
 
 
+STAGED = {  # assignments of a preset of two stages
+    'stages.first.seed=7': "both stages have 'seed' of the config",
+    'stages.first.data.root=x': "both stages have 'data' of the config",
+    'stages.first.masking.rate=.3': "not read unless 'masking.num_views' is set",
+    'stages.first.offline.top_h_texts=7': "not read unless 'offline.path' is set",
+}
+
+
 def value_rows() -> Iterator[Row]:
     """Yields wrong values of one key, and keys that contradict each other."""
     config = runs.make_config()
@@ -256,21 +264,31 @@ def value_rows() -> Iterator[Row]:
         yield Row(f'{key} is {value!r}', NEW, _configured(runs.changed(config, key, value)), sentence)
     for given, sentence in TOGETHER.items():
         yield Row(given, (*NEW, *(f'--config.{assignment}' for assignment in given.split())), None, sentence)
+    for assignment, sentence in STAGED.items():
+        preset = '--config', 'aoq:vsepp,adapoffquin,f8k', f'--config.{assignment}'
+        yield Row(' '.join(preset), ('train', *preset, '--workdir', 'new'), None, sentence)
     stages = kills.two_stages()
     for key, value, sentence in (
-        ('offline.path', 'absent', 'offline.path'),
-        ('stages.first.seed', 77, 'stages.first.seed'),
-        ('stages.first.data', config['data'], 'stages.first.data'),
-        ('stages.first.run', config['run'], 'stages.first.run'),
-        ('stages.first.epochs', -1, "'stages.first.epochs' is -1; it must be at least 1"),
+        ('offline.path', 'absent', 'takes the negatives that the first stage mines: set it'),
+        ('stages.first.seed', 77, "does not exist: both stages have 'seed' of the config; leave it out"),
+        ('stages.first.data', config['data'], "both stages have 'data' of the config"),
+        ('stages.first.run', config['run'], "both stages have 'run' of the config"),
+        ('stages.first.stages', {}, "both stages have 'stages' of the config"),
+        ('stages.first.epochs', -1, 'is -1; it must be at least 1'),
     ):
-        yield Row(f'{key} with two stages', NEW, _configured(runs.changed(stages, key, value)), sentence)
-    tuned = runs.changed(kills.two_stages(), 'stages.fine_tune', True) | {'terms': config['terms']}
-    tuned['stages'] |= {'top_h_texts': 0, 'top_h_images': 0}
+        changed = runs.changed(stages, key, value)
+        yield Row(f'{key} with two stages', NEW, _configured(changed), f"config key '{key}.*{sentence}")
     lacking = runs.without(stages, 'stages.first.terms')
     yield Row('a first stage without terms', NEW, _configured(lacking), "'stages.first.terms' is missing")
-    for key in ('members.target.init_from', 'initialize.word_vectors'):
-        yield Row(f'{key} with fine-tuning', NEW, _configured(runs.changed(tuned, key, 'absent')), key)
+    tuned = runs.changed(kills.two_stages(), 'stages.fine_tune', True) | {'terms': config['terms']}
+    tuned['stages'] |= {'top_h_texts': 0, 'top_h_images': 0}
+    for key, value, sentence in (
+        ('members.target.init_from', 'absent', 'takes the model that the first stage trains'),
+        ('initialize.word_vectors', 'absent', "'members.target' is initialized from .*/stage1; set it to ''"),
+        ('evaluation.member', 'targte', "is 'targte', which is not a member, did you mean 'target'"),
+    ):
+        changed = runs.changed(tuned, key, value)
+        yield Row(f'{key} with fine-tuning', NEW, _configured(changed), f"config key '{key}.*{sentence}")
     adaptive = runs.changed(config, 'terms.ranking', ADAPTIVE)
     adaptive['relevance'] = {'source': 'cider.from_file', 'path': 'margins.npy'}
     for name, (write, sentence) in MARGINS.items():
@@ -340,9 +358,16 @@ CONFIG_TEXTS = {
         "cannot be run: ModuleNotFoundError: No module named 'no_such_module'",
     ),
     'raises': ('def get_config():\n    return 1 / 0', 'ZeroDivisionError|division'),
-    'returns None': ('def get_config():\n    return None', ''),
-    'returns a list': ('def get_config():\n    return [1]', ''),
-    'returns a dict': ('def get_config():\n    return {}', ''),
+    'returns None': ('def get_config():\n    return None', 'get_config returns NoneType; return a ConfigDict'),
+    'returns a list': ('def get_config():\n    return [1]', 'get_config returns list; return a ConfigDict'),
+    'returns a dict': ('def get_config():\n    return {1: 2}', 'get_config returns dict; return a ConfigDict'),
+    'exits': ('raise SystemExit(3)', 'config.py cannot be run: SystemExit: 3'),
+    'exits inside': ('def get_config():\n    raise SystemExit("stop")', ': stop'),
+    'raises with two lines': (
+        'def get_config():\n    raise ValueError("no such\\nsetting")',
+        'config.py: no such setting',
+    ),
+    'a number as a key': (CHANGED.format('c[3] = 4'), '3'),
     'an unknown attribute': (CHANGED.format('c.optimzer = 3'), 'Did you mean "optimizer" instead of "optimzer"'),
     'an unknown item': (CHANGED.format('c["sed"] = 3'), 'Did you mean "seed" instead of "sed"'),
 }
@@ -697,6 +722,77 @@ def flag_rows() -> Iterator[Row]:
             yield Row(f'{name} with a word', (*argv, 'word'), None, "'word' is not a flag")
 
 
+LINES = {  # more commands, and what the message says
+    'eval --wrkdir=x': "Unknown command line flag 'wrkdir'. Did you mean: workdir",
+    'eval runs/x': r"'runs/x' is not a flag \(jitm eval --help lists the flags\)",
+    'eval --split test': r'--workdir is missing \(jitm eval --help lists the flags\)',
+    'eval --workdir': 'Missing value for flag --workdir',
+    'eval --workdir nowhere': 'nowhere is not a run directory: it has no checkpoints folder',
+    'eval --workdir x --dtype float16': r'float32\|bfloat16',
+    'eval --workdir x --shortlist y': 'x is not a run directory',
+    'eval --workdir run --photos .': '--photos is not read without --explain: add it, or leave --photos out',
+    'eval --workdir run --split ../tiny/dev': "the split is '../tiny/dev'; give the name of one, such as dev",
+    'mine --workdir run --split a/b --out x': "the split is 'a/b'; give the name of one, such as dev",
+    'train --workdir new --config.epochs=3': '--config is missing; jitm settings lists',
+    'train --workdir new --config=:f30k': '--config is missing; jitm settings lists',
+    'train --workdir new --config=None': 'config file None does not exist',
+    'train --workdir new --config=data': 'config file data is not a regular file',
+    'train --config vse.py:fc': "config file vse.py does not exist, did you mean 'vse'",
+    'train --config vsepp:vsep --workdir new': "'vsep'",
+    'train --config default:f30k --workdir new': "takes no words, but 'f30k' is given",
+    '{new} --config.optimzer.name=x': "did you mean 'optimizer.name'",
+    '{new} --config.drop_last=7': '--config.drop_last=7: neither true nor false',
+    '{new} --num_processes=0': '--num_processes=0: 0 is not a positive integer',
+    '{job} -1': '--process_id=-1',
+    '{job} 5': '--process_id is 5, but --num_processes is 2; number the processes from 0',
+    '{job} 1 --coordinator=nonsense': "--coordinator is 'nonsense'; give host:port of process 0",
+    '{job} 1 --coordinator=host:': "--coordinator is 'host:'; give host:port of process 0",
+    'sweep --config config.py --workdir x --sweep model=1': "'model' is a sub-dict",
+    'sweep --config config.py --workdir x --sweep seed=1': 'the keys of a sweep must differ, but they are seed, seed',
+    'sweep --config config.py --workdir x --sweep =1': "--sweep is '=1'; give key=value,value",
+    'sweep --config config.py --workdir x --sweep epochs=1.5': 'epochs=1.5: invalid literal for int',
+    'sweep --config config.py --workdir x --sweep terms.ranking.margn=1': "did you mean 'terms.ranking.margin'",
+    'sweep --config config.py --workdir x --sweep terms.ranking.margin=x': 'could not convert string to float',
+    'sweep --config config.py --workdir x --sweep terms.ranking.margin=.1,0.1': 'margin=0.1_seed=0 twice',
+    'sweep --config config.py --workdir x --seeds=0,-1': "seed=-1: config key 'seed' is -1; it must be at least 0",
+    'settings f31k': "no preset has the word 'f31k', did you mean 'f30k'",
+    'words --workdir x --perturbations swap --generator y': "the perturbation 'generated'",
+    'words --workdir x --perturbations swap --scene_graphs y': 'is not read by',
+    'report': 'the kind of report is missing; give one of summary, ',
+    'report sumary': "no run directory sumary, and 'sumary' is not a kind of report, did you mean 'summary'",
+    'report sumary x': "'sumary' is not a kind of report, did you mean 'summary'",
+    'report summary': 'jitm report summary needs at least one file',
+    'report summary x --pairs 3': 'jitm report summary does not read --pairs',
+    'report summary run --rows x': 'jitm report summary does not read --rows; leave it out',
+    'report summary run --select x': "no run is named 'x'",
+    'report run runs/none': "no run directory runs/none, and 'runs/none' is not a kind of report; known are",
+    'report run summary': "'summary' is a kind of report; write it before the files",
+    'report run run': 'is given twice; give each run once',
+    'report run --pairs 3': 'the page of jitm report does not read --pairs; leave it out',
+    'report run --rows run/config.json': 'is not a row of jitm report --rows',
+    'report run --output run': 'exists and was not written by jitm',
+    'report by_key run': 'jitm report by_key needs --keys, such as --keys terms.ranking.margin',
+    'report by_key run --keys margin': 'the config of run has no margin; leave the run out with --select',
+    '{search} a': 'give the images, either as --images or as --split',
+    '{search} a --split dev --images photos': 'give the images, either as --images or as --split',
+    '{search} --split dev': 'give what to search with: either a caption or --image',
+    '{search} a --split dev --image x': 'give what to search with',
+    '{search} a --split dev --captions x': '--captions is read with --find captions only',
+    '{search} a --images x.npy --find captions': '--find captions needs --captions or --split',
+    '{search} --split dev --image x --rerank y': '--rerank compares images with captions only',
+    '{search} a --split dev --find captions': '--find captions needs --image instead of a caption',
+    '{search} --split dev --export x --json': '--json is not read without a caption or --image',
+    '{search} --split dev --export x --html a.html': '--html is not read without a caption or --image',
+    '{search} - --split dev --html a.html': '--html writes the page of one caption; leave it out',
+    '{search} a --images .': 'features of an unknown network, which cannot read the photos of',
+    '{search} a --images none.npy': 'none.npy',
+    '{search} a --split nothing': "'nothing'",
+}
+PLACES = {
+    'new': ' '.join(NEW),
+    'job': f'{" ".join(NEW)} --coordinator localhost:1234 --num_processes 2 --process_id',
+    'search': 'search --workdir run',
+}
 SEARCH = 'search', '--workdir', 'run', '--split', 'dev', 'a dog'
 ARGUMENTS = [
     (('trian',), "did you mean 'train'"),
@@ -721,17 +817,17 @@ ARGUMENTS = [
     (('eval', '--workdir', 'absent'), 'absent'),
     (('eval', '--workdir', 'data'), 'not a run directory'),
     (('eval', '--workdir', 'config.py'), 'not a run directory'),
-    ((*runs.EVALUATE, '--step=3'), 'checkpoint .* is missing'),
+    ((*runs.EVALUATE, '--step=3'), 'checkpoints/3 is missing; restore it, or name'),
     ((*runs.EVALUATE, '--step=-1'), ''),
     ((*runs.EVALUATE, '--member=x'), "has no member 'x'"),
     ((*runs.EVALUATE, '--split=tset'), "no split 'tset'"),
     ((*runs.EVALUATE, '--split=../dev'), ''),
     ((*runs.EVALUATE, '--data_root=absent'), 'absent'),
-    ((*runs.EVALUATE, '--folds=3'), 'fold'),
+    ((*runs.EVALUATE, '--folds=3'), 'has 8 images, which --folds 3 does not divide'),
     ((*runs.EVALUATE, '--top_m=10'), 'go together'),
     ((*runs.EVALUATE, '--shortlist=run'), 'go together'),
     ((*runs.EVALUATE, '--shortlist=absent', '--top_m=10'), 'absent'),
-    ((*runs.EVALUATE, '--explain=1'), ''),
+    ((*runs.EVALUATE, '--explain=1'), 'VSE has no attention of words over regions'),
     (('eval', '--workdir', 'run', '--output', 'config.py'), 'config.py'),
     (('eval', '--workdir', 'run', '--output', '/dev/null/x'), '/dev/null'),
     (('eval', '--workdir', 'run', '--output', 'data'), 'data is not empty and is not an evaluation of jitm'),
@@ -740,7 +836,7 @@ ARGUMENTS = [
     (('report', 'panels', 'data/dev_ims.npy', '--output', 'config.py'), 'config.py exists and was not written by jitm'),
     (('report', 'training', 'run', '--output', 'config.py'), 'has the suffix .py; give --output one of png, '),
     (('mine', '--workdir', 'absent', '--out', 'mined'), 'absent'),
-    ((*runs.MINE, '--top_h_texts=99'), '1 to 35 negatives'),
+    ((*runs.MINE, '--top_h_texts=99'), 'top_h_texts is 99; data/train has 1 to 35 negatives'),
     ((*runs.MINE, '--top_h_images=8'), '1 to 7 negatives'),
     ((*runs.MINE, '--split=tset'), "no split 'tset'"),
     ((*runs.MINE, '--out=config.py'), 'config.py'),
@@ -871,6 +967,7 @@ def sections(base: Path) -> dict[str, list[Row]]:
         'flags and arguments': [
             *flag_rows(),
             *(Row(' '.join(argv), argv, None, sentence) for argv, sentence in ARGUMENTS),
+            *(Row(line, (*line.format(**PLACES).split(),), None, sentence) for line, sentence in LINES.items()),
         ],
         'runs': [*run_rows(base)],
         'several processes': [*job_rows()],
