@@ -27,7 +27,7 @@ from jitm.mining.report import compare_with_batch, summarize
 from jitm.mining.state import MiningState
 from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
-from tests.conftest import ROOT, environment, run_script
+from tests.conftest import ROOT, environment
 from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
 from tests.test_parallel import ends, free_port, run_processes, started
 
@@ -265,25 +265,6 @@ def mine_at_once(trained, out):
 
 def read_files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.mark.slow
-def test_killed_command_resumes_to_the_same_files(trained, tmp_path, monkeypatch):
-    """The command is killed in block 7 of 12; if it did not resume, it would be killed again."""
-    out, killed_at = tmp_path / 'out', 7
-    words = [
-        int(signal.SIGKILL),
-        killed_at,
-        f'--workdir={trained}',
-        f'--out={out}',
-        '--top_h_texts=9',
-        '--top_h_images=4',
-    ]
-    assert run_script(COMMAND_WORKER, *words).returncode == -signal.SIGKILL
-    assert set(read_files(out)) == {'unfinished_0.npz', OWNED}
-    assert run_script(COMMAND_WORKER, *words).returncode == 0
-    monkeypatch.setattr(products_lib, 'MAX_QUERIES', 1)
-    assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
 
 
 @pytest.mark.slow

@@ -163,4 +163,5 @@ def copy_of(base: Path, folder: Path) -> Iterator[Path]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of all files."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+    files = (path for path in folder.rglob('*') if path.is_file() and path.stat().st_size < 2**30)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
