@@ -909,6 +909,11 @@ RUN_FILES = {
 }
 
 
+def _remove_checkpoints(folder: Path) -> None:
+    for path in (folder / 'run' / 'checkpoints').iterdir():
+        shutil.rmtree(path)
+
+
 def run_rows(base: Path) -> Iterator[Row]:
     """Yields damaged files of a run directory: those of its last checkpoint and its best one."""
     for name, kinds in RUN_FILES.items():
@@ -917,6 +922,10 @@ def run_rows(base: Path) -> Iterator[Row]:
             if name == 'metrics.jsonl':
                 summary = 'report', 'summary', 'run'
                 yield Row(f'{name}: {kind}, reported', summary, edit(f'run/{name}', change), sentence)
+    another = edit('run/config.json', RUN_FILES['config.json']['another'][0])
+    sentence = r'not as in its checkpoints \(seed: \d -> \d\); restore'
+    yield Row('config.json: another, reported', ('report', 'summary', 'run'), another, sentence)
+    yield Row('a run without checkpoints', runs.EVALUATE, _remove_checkpoints, 'run has no validated checkpoint yet')
     checkpoints = Checkpoints(base / 'run')
     read = {f'run/checkpoints/{step}/' for step in (checkpoints.best_step(), checkpoints.steps()[-1])}
     for name, data in sorted(runs.contents(base).items()):
