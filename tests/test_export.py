@@ -21,9 +21,7 @@ from tests.golden import steps
 from tests.inference.test_scoring import make_problem
 
 PLATFORMS = ('cuda', 'tpu')
-FAST = 'configs/vse.py:fc,selhn,f30k'
-SLOW = (*(name for name in steps.GOLDEN if name != FAST), 'configs/clip.py:softmax,scenes')
-SETTINGS = [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+SETTINGS = (*steps.GOLDEN, 'configs/clip.py:softmax,scenes')
 
 
 def precisions(module):
@@ -56,6 +54,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', SETTINGS)
 def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
     setup = set_up(steps.tiny(steps.load(name), folder), resuming=True)
