@@ -29,6 +29,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from benchmarks import claims, experiments, intervals, results
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
@@ -81,10 +83,10 @@ def _cells(values: Sequence[float], digits: int = 1) -> set[str]:
     """Returns how a page has values, their mean, and their mean with its deviation; signs are left out."""
     if not values:
         return set()
-    cells = {f'{abs(value):.{digits}f}' for value in (*values, statistics.mean(values))}
+    cells = {f'{abs(value):.{digits}f}' for value in (*values, statistics.fmean(values))}
     if len(values) > 1:
-        deviation = f'{statistics.stdev(values):.{digits}f}'
-        cells |= {deviation, f'{abs(statistics.mean(values)):.{digits}f} ± {deviation}'}
+        deviation = f'{np.std(values, ddof=1):.{digits}f}'
+        cells |= {deviation, f'{abs(statistics.fmean(values)):.{digits}f} ± {deviation}'}
     return cells
 
 
@@ -118,7 +120,8 @@ def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]
             for (of, name, seed), row in runs.items()
             if of == size
         }
-        for pair in intervals.PAIRS:
+        names = {name for name, _ in metrics}
+        for pair in (pair for pair in intervals.PAIRS if {pair.control, pair.treatment} <= names):
             found = {metric: [*intervals.differences(pair, metrics, metric).values()] for metric in (*METRICS, 'last')}
             cells = cells.union(*(_cells(values, _digits(metric)) for metric, values in found.items()))
             if len(found['rsum']) > 1:
@@ -165,8 +168,10 @@ def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
     papers = of_references()
     for section in HEADING.split(page):
         rows = scope(section, source)
-        known = papers | of_runs(rows.runs) | of_pairs(rows.runs) | of_intervals(rows.intervals)
-        for number in numbers(section):
+        known, given = papers | of_intervals(rows.intervals), [*numbers(section)]
+        if not known.issuperset(given):
+            known |= of_runs(rows.runs) | of_pairs(rows.runs)
+        for number in given:
             if number not in known:
                 yield section.partition('\n')[0].strip('# '), number
 

@@ -277,7 +277,7 @@ def test_scene_graphs_accuracy():
     assert min(measured['relations']) > 0.74
 
 
-@pytest.mark.parametrize('small', [False, True])
+@pytest.mark.parametrize('small', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
     for name in experiments.EXPERIMENTS:
         command = experiments.command(name, 0, tmp_path, small)

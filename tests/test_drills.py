@@ -8,10 +8,9 @@ from absl import flags
 
 from jitm.commands import cli
 from tests.conftest import shared_folder
-from tools.drills import disks, features, flips, foreign, inputs, kills, processes, runs
+from tools.drills import disks, features, flips, foreign, inputs, kills, photos, processes, runs
 
 STRINGS = 'string', 'multi string', 'comma separated list of strings'  # types of flags
-FAST = 4  # one of so many wrong inputs is tried by `make test`
 
 
 @pytest.fixture(scope='session')
@@ -30,8 +29,13 @@ def test_table_is_long_and_without_repetition(base):
     assert len(names) == len(set(names)) >= 300
 
 
-def test_some_wrong_inputs_are_one_sentence(base, tmp_path):
-    refuse([row for row in inputs.rows(base)[::FAST] if not row.job], base, tmp_path / 'copy')
+def test_wrong_inputs_are_one_sentence(base, tmp_path):
+    refuse([row for row in inputs.rows(base) if not row.job], base, tmp_path / 'copy')
+
+
+def test_wrong_photos_are_one_sentence(tmp_path):
+    photos.write_base(tmp_path / 'base')
+    refuse(photos.rows(), tmp_path / 'base', tmp_path / 'copy')
 
 
 def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else():
@@ -50,8 +54,8 @@ def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else():
 
 
 @pytest.mark.slow
-def test_other_wrong_inputs_are_one_sentence(base, tmp_path):
-    refuse([row for n, row in enumerate(inputs.rows(base)) if n % FAST or row.job], base, tmp_path / 'copy')
+def test_processes_that_cannot_be_one_job_are_told(base, tmp_path):
+    refuse(inputs.job_rows(), base, tmp_path / 'copy')
 
 
 @pytest.mark.slow

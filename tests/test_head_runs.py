@@ -21,7 +21,7 @@ from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import run_script
 from tests.evaluation.test_choices import choice
-from tests.test_photos_runs import make_clip, write_config
+from tests.test_photos_runs import make_clip, write_config, write_initial
 from tests.test_train import assert_about_the_same_metrics, assert_same_run
 
 SIZES = {'train': 12, 'dev': 6}
@@ -51,7 +51,7 @@ def make_siglip(root):
 def tower(request, root, tmp_path_factory):
     """The run of a tiny tower, and the folder of its states."""
     folder = tmp_path_factory.mktemp('tower')
-    loop.train_and_evaluate(request.param(root) | {'epochs': 1}, folder / 'run')
+    write_initial(request.param(root), folder / 'run')
     assert cli.main([*ENCODE, '--workdir', str(folder / 'run'), '--out', str(folder / 'tokens')]) == 0
     return folder
 
@@ -61,7 +61,7 @@ def clip_tower(root, tmp_path_factory):
     """The first of them alone, for what does not depend on the tower."""
     base = tmp_path_factory.getbasetemp() / 'clip_tower'
     if not base.exists():
-        loop.train_and_evaluate(make_clip(root) | {'epochs': 1}, base / 'run')
+        write_initial(make_clip(root), base / 'run')
         assert cli.main([*ENCODE, '--workdir', str(base / 'run'), '--out', str(base / 'tokens')]) == 0
     return base
 
@@ -119,6 +119,7 @@ def test_a_head_learns(tower, tmp_path, head, share):
     assert np.mean(found[-3:]) < share * np.mean(found[:3])
 
 
+@pytest.mark.slow
 def test_a_head_stops_and_resumes_exactly(clip_tower, tmp_path, monkeypatch):
     config = make_head(clip_tower / 'tokens', loss='max')  # the first epoch has another loss
     config['augmentation'] |= {'drop_regions': 0.2, 'num_views': 2}  # of regions; texts are repeated
@@ -144,6 +145,7 @@ def test_devices_train_the_same_head(clip_tower, tmp_path):
     assert_about_the_same_metrics(tmp_path / 'two', tmp_path / 'one')
 
 
+@pytest.mark.slow
 def test_commands_read_a_head(clip_tower, tmp_path, capsys):
     loop.train_and_evaluate(make_head(clip_tower / 'tokens', 'scan'), tmp_path / 'scan')
     loop.train_and_evaluate(make_head(clip_tower / 'tokens'), tmp_path / 'gpo')
@@ -273,9 +275,10 @@ def test_configs_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, changes,
         loop.train_and_evaluate(config, tmp_path / 'run')
 
 
+@pytest.mark.slow
 def test_vectors_of_another_tower_are_refused(root, clip_tower, tmp_path, capsys):
     other = tmp_path / 'other'
-    loop.train_and_evaluate(make_clip(root) | {'epochs': 1, 'seed': 5}, other / 'run')
+    write_initial(make_clip(root) | {'seed': 5}, other / 'run')
     assert cli.main([*ENCODE, '--workdir', str(other / 'run'), '--out', str(other / 'tokens')]) == 0
     loop.train_and_evaluate(make_head(clip_tower / 'tokens'), tmp_path / 'run')
     capsys.readouterr()

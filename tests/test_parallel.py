@@ -162,7 +162,9 @@ def test_two_processes_of_two_devices_agree(tmp_path, one_device, initial):
     check_same(out, one_device, 4)
 
 
-@pytest.mark.parametrize(('given', 'want'), [('-1', len(os.sched_getaffinity(0))), ('3', 3)])
+@pytest.mark.parametrize(
+    ('given', 'want'), [('-1', len(os.sched_getaffinity(0))), pytest.param('3', 3, marks=pytest.mark.slow)]
+)
 def test_evaluation_uses_all_cores_unless_a_number_is_given(given, want):
     script = 'import jax; from jitm import parallel; parallel.use_all_cores(); print(jax.device_count())'
     run = subprocess.run(

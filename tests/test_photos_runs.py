@@ -2,7 +2,6 @@
 
 import functools
 import json
-import signal
 import tarfile
 
 import numpy as np
@@ -10,18 +9,22 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from jitm import config as config_lib
 from jitm.commands import cli
+from jitm.commands.convert import write_run
 from jitm.configs import clip, common
 from jitm.data import photos, precomp, scenes
 from jitm.data.reading import take_images
 from jitm.errors import InterruptedRun, UserError
+from jitm.importers.released import ReleasedModel
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
+from jitm.training.setup import set_up
 from tests.conftest import ROOT, SHARED, make_tiny_config, run_script
 from tests.importers import test_clip as published
 from tests.test_readme import commands, fences, jitm_arguments, shorten
-from tests.test_train import assert_about_the_same_metrics, assert_same_run, start_and_wait
+from tests.test_train import assert_about_the_same_metrics, assert_same_run
 
 PAGE = ROOT / 'docs' / 'photos.md'
 SIZES = {'train': 8, 'dev': 6, 'test': 6}
@@ -68,6 +71,14 @@ def make_clip(root):
     return config
 
 
+def write_initial(config, folder):
+    """Writes the run of a model with the parameters of its initialization."""
+    setup = set_up(config)
+    variables, data = setup.initial_state().members['target'].variables, setup.data
+    model = ReleasedModel(config['model'], variables, data.vocabulary, '', data.train.identity)
+    write_run(model, config_lib.check(config), folder)
+
+
 @pytest.mark.parametrize(('key', 'value'), [('drop_regions', 0.2), ('num_views', 2)])
 def test_augmentation_of_regions_is_refused(root, tmp_path, key, value):
     config = make_config(root)
@@ -110,18 +121,6 @@ def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monke
             loop.train_and_evaluate(make_config(root), tmp_path / 'run')
     monkeypatch.undo()
     loop.train_and_evaluate(make_config(root), tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', finished)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('make', 'uninterrupted'), [(make_config, 'finished'), (make_clip, 'finished_clip')])
-def test_killed_run_on_photos_resumes_exactly(root, tmp_path, request, make, uninterrupted):
-    finished = request.getfixturevalue(uninterrupted)
-    config = write_config(make(root), tmp_path / 'config.py')
-    worker = start_and_wait(config, tmp_path / 'run', 6)
-    worker.send_signal(signal.SIGKILL)
-    worker.communicate()
-    loop.train_and_evaluate(make(root), tmp_path / 'run')
     assert_same_run(tmp_path / 'run', finished)
 
 
@@ -247,26 +246,6 @@ def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, cap
     assert split.captions == photos.load('dev', root=str(root), image_size=32, short_side=36).captions
     assert encode('--config', path, '--out', tmp_path / 'ten', '--crops', 10) == 0, capsys.readouterr().err
     assert not np.allclose(precomp.load('dev', root=str(tmp_path / 'ten')).regions, split.regions)
-
-
-@pytest.mark.parametrize(
-    ('argv', 'message'),
-    [
-        ((), 'give either --workdir or --config'),
-        (('--config', 'config.py', '--workdir', 'run'), 'give either --workdir or --config'),
-        (('--config', 'config.py', '--member', 'x'), "the config has no member 'x'; it has target"),
-        (('--config', 'config.py', '--crops', '3'), 'crops is 3: take 1 or 10'),
-        (('--config', 'config.py', '--split', 'tset'), "has no captions of the split 'tset'"),
-        (('--config', 'regions.py'), 'VSE as configured has no network that reads pixels'),
-    ],
-)
-def test_wrong_flags_of_encode_are_refused(root, tmp_path, monkeypatch, capsys, argv, message):
-    monkeypatch.chdir(tmp_path)
-    write_config(make_config(root), tmp_path / 'config.py')
-    write_config(make_tiny_config(), tmp_path / 'regions.py')
-    assert cli.main(['encode', '--out', 'out', *argv]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / 'out').exists()
 
 
 def write_shared_photos(folder):

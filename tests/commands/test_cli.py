@@ -58,69 +58,6 @@ def without_run(tmp_path):
 
 
 CONFIG = f'--config={ROOT}/configs/vsepp.py'
-WRONG = {
-    'no command': ('trian', "'trian' is not a command of jitm, did you mean 'train'?"),
-    'unknown flag': ('eval --wrkdir=x', "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
-    'positional': ('eval runs/x', "'runs/x' is not a flag (jitm eval --help lists the flags)"),
-    'no workdir': ('eval --split test', '--workdir is missing (jitm eval --help lists the flags)'),
-    'no config': ('train --workdir x', '--config is missing'),
-    'empty workdir': ('eval --workdir=', '--workdir is missing'),
-    'no value': ('eval --workdir', 'Missing value for flag --workdir'),
-    'no run': ('eval --workdir nowhere', 'nowhere is not a run directory: it has no checkpoints folder'),
-    'no checkpoint': ('eval --workdir {run}', '{run} has no validated checkpoint yet'),
-    'no checkpoint of this step': ('eval --workdir {run} --step 3', '{run}/checkpoints/3 is missing; '),
-    'lower bound': ('eval --workdir x --folds 0', '--folds=0'),
-    'enumeration': ('eval --workdir x --dtype float16', 'float32|bfloat16'),
-    'no such file': ('train --config nothing.py', 'config file nothing.py does not exist'),
-    'no such setting': ('train --config vze:fc', "config file vze does not exist, did you mean 'vse'?"),
-    'a short name with its suffix': (
-        'train --config vse.py:fc',
-        "config file vse.py does not exist, did you mean 'vse'?",
-    ),
-    'no such file in configs': ('train --config configs/nothing.py', 'config file configs/nothing.py does not exist'),
-    'key without a config': ('train --workdir x --config.epochs=3', '--config is missing; jitm settings lists'),
-    'show and words': ('settings --show vse f30k', "--show prints one preset: leave out 'f30k'"),
-    'misspelled section': (f'train {CONFIG} --workdir x --config.optimzer.name=x', "did you mean 'optimizer.name'"),
-    'unknown word': (f'train {CONFIG}:vsep --workdir x', "'vsep'"),
-    'unknown key': (
-        f'train {CONFIG} --workdir x --config.optimizer.lerning_rate=1',
-        "did you mean 'optimizer.learning_rate'",
-    ),
-    'type of a key': (f'train {CONFIG} --workdir x --config.epochs=many', 'epochs'),
-    'no boolean': (f'train {CONFIG} --workdir x --config.drop_last=7', '--config.drop_last=7: neither true nor false'),
-    'no words': (f'train --config {ROOT}/configs/default.py:f30k', "takes no words, but 'f30k' is given"),
-    'some process flags': (f'train {CONFIG} --workdir x --num_processes 2', '--process_id go together; give all three'),
-    'sweep of a sub-dict': (f'sweep {CONFIG} --workdir x --sweep model=1', "'model' is a sub-dict"),
-    'sweep twice': (f'sweep {CONFIG} --workdir x --sweep seed=1', 'the keys of a sweep must differ'),
-    'shortlist alone': ('eval --workdir x --shortlist y', 'x is not a run directory'),
-    'mine without out': ('mine --workdir x', '--out is missing'),
-    'words of an unknown kind': ('words --workdir x --perturbations nuon', "'nuon'"),
-    'generator unused': ('words --workdir x --perturbations swap --generator y', "the perturbation 'generated'"),
-    'scene graphs unused': ('words --workdir x --perturbations swap --scene_graphs y', 'is not read by'),
-    'no kind': ('report', 'the kind of report is missing; give one of summary, '),
-    'unknown kind': ('report sumary x', "'sumary' is not a kind of report, did you mean 'summary'?"),
-    'no files': ('report summary', 'jitm report summary needs at least one file'),
-    'flag of another kind': ('report summary x --pairs 3', 'jitm report summary does not read --pairs'),
-    'no run to report on': ('report summary nowhere', 'nowhere'),
-    'unknown setting': ('settings f31k', "no preset has the word 'f31k', did you mean 'f30k'?"),
-}
-
-
-@pytest.mark.parametrize('name', WRONG)
-def test_bad_input_is_one_sentence_and_exit_code_2(without_run, tmp_path, monkeypatch, capsys, name):
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob('*'))
-    command, sentence = (text.replace('{run}', str(without_run)) for text in WRONG[name])
-    assert cli.main(command.split()) == 2
-    output, error = capsys.readouterr()
-    assert output == ''
-    assert len(error.splitlines()) == 1, error
-    assert error.startswith('error: ')
-    assert sentence in error
-    assert len(error) < 400
-    assert sorted(tmp_path.rglob('*')) == before
-
-
 OWN = 'from jitm import configs\ndef get_config(words="f30k"):\n    return configs.load(f"vsrn:{words}")\n'
 
 
@@ -148,30 +85,6 @@ def test_settings_have_short_names_and_files_have_paths(tmp_path, monkeypatch, a
 
 
 CHANGED = 'from jitm.configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
-CONFIG_FILES = {
-    'syntax': ('def get_config(:', 'cannot be run: SyntaxError'),
-    'import': ('import no_such_module', "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
-    'no function': ('x = 1', 'has no get_config function'),
-    'unknown key': (CHANGED.format('c.optimzer = 3'), 'Did you mean "optimizer" instead of "optimzer"?'),
-    'unknown item': (CHANGED.format('c["sed"] = 3'), 'Did you mean "seed" instead of "sed"?'),
-    'a number as a key': (CHANGED.format('c[3] = 4'), '3'),
-    'exit': ('raise SystemExit(3)', 'cannot be run: SystemExit: 3'),
-    'exit inside': ('def get_config():\n    raise SystemExit("stop")', ': stop'),
-    'ValueError': ('def get_config():\n    raise ValueError("no such\\nsetting")', ': no such setting'),
-}
-
-
-@pytest.mark.parametrize('name', CONFIG_FILES)
-def test_config_files_that_cannot_be_read_are_one_sentence(tmp_path, capsys, name):
-    text, sentence = CONFIG_FILES[name]
-    path = tmp_path / 'config.py'
-    path.write_text(text)
-    assert cli.main(['train', f'--config={path}', f'--workdir={tmp_path / "run"}']) == 2
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert str(path) in error
-    assert len(error.splitlines()) == 1
-    assert len(error) < 300
 
 
 def test_words_after_the_colon_reach_get_config(tmp_path):
@@ -243,12 +156,6 @@ def test_runs_of_an_older_format_are_refused(old_run, tmp_path, monkeypatch, cap
     error = capsys.readouterr().err
     assert 'checkpoints/3 was written by another version of jitm; train it again with this one' in error
     assert len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize('command', ['train', 'sweep', 'eval', 'mine', 'words', 'report'])
-def test_commands_without_arguments_name_what_is_missing(capsys, command):
-    assert cli.main([command]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.fixture

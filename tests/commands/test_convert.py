@@ -138,6 +138,7 @@ def test_the_default_config_gets_the_size_of_the_images(folder, tmp_path, capsys
     assert (data['source'], data['image_size'], data['short_side']) == ('photos.load', SIZE, SIZE)
 
 
+@pytest.mark.slow
 def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
     sizes = {'vision_config__image_size': SIZE, 'text_config__max_position_embeddings': 32}
     folder, _ = test_siglip.write(tmp_path / 'siglip', test_siglip.siglip_config(**sizes))

@@ -368,34 +368,6 @@ def test_missing_data_can_be_left_out(make_run, tmp_path, capsys):
     assert len(parsed.texts['table']) == 4
 
 
-@pytest.mark.parametrize(
-    ('words', 'sentence'),
-    [
-        ('sumary', "there is no run directory sumary, and 'sumary' is not a kind of report, did you mean 'summary'?"),
-        ('{run} runs/none', "there is no run directory runs/none, and 'runs/none' is not a kind of report; known are"),
-        ('{run} summary', "'summary' is a kind of report; write it before the files"),
-        ('{run} {run}', 'is given twice; give each run once'),
-        ('{run} --pairs 3', 'the page of jitm report does not read --pairs; leave it out'),
-        ('summary {run} --rows x', 'jitm report summary does not read --rows; leave it out'),
-        ('{run} --rows {run}/config.json', 'is not a row of jitm report --rows'),
-        ('{run} --output {run}', 'exists and was not written by jitm'),
-        ('summary {run} --select x', "no run is named 'x'"),
-        ('by_key {run}', 'jitm report by_key needs --keys, such as --keys terms.ranking.margin'),
-        ('by_key {run} --keys margin', 'the config of {run} has no margin; leave the run out with --select'),
-    ],
-)
-def test_bad_words_and_flags_are_one_sentence(make_run, tmp_path, monkeypatch, capsys, words, sentence):
-    monkeypatch.chdir(tmp_path)
-    run = make_run('a')
-    before = sorted(tmp_path.rglob('*'))
-    assert report(*words.format(run=run).split()) == 2
-    output, error = capsys.readouterr()
-    assert output == ''
-    assert len(error.splitlines()) == 1
-    assert sentence.format(run=run) in error
-    assert sorted(tmp_path.rglob('*')) == before
-
-
 DEFAULTS = {
     '': 'report.html',
     'panels': 'panels.md',
@@ -428,11 +400,6 @@ def test_figures_of_each_format_replace_their_own(tmp_path, suffix):
             panel.plot([1, 2], 'o-')
         save(figure, output)
     assert [path.name for path in tmp_path.iterdir()] == [output.name]
-
-
-def test_formats_that_cannot_be_marked_are_refused(make_run, tmp_path, capsys):
-    assert report('training', make_run('a'), '--output', tmp_path / 'a.webp') == 2
-    assert 'a.webp has the suffix .webp; give --output one of png, ' in capsys.readouterr().err
 
 
 def test_panels_replace_only_their_own_pictures(four_runs, tmp_path, capsys):

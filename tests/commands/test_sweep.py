@@ -36,26 +36,6 @@ def test_settings_are_the_product_of_the_values(tiny_config_file):
         assert config['batch_size'] == 8
 
 
-@pytest.mark.parametrize(
-    ('sweeps', 'sentence'),
-    [
-        (['terms.ranking.margn=1,2'], "'terms.ranking.margn' is unknown, did you mean 'terms.ranking.margin'?"),
-        (['terms.ranking.margin=1,x'], "terms.ranking.margin=x: could not convert string to float: 'x'"),
-        (['epochs=1.5'], 'epochs=1.5: invalid literal for int'),
-        (['terms.ranking.margin'], "--sweep is 'terms.ranking.margin'; give key=value,value"),
-        (['=1'], "--sweep is '=1'; give key=value,value"),
-        (['terms.ranking.margin=0.1,.1'], 'a sweep has terms.ranking.margin=0.1 twice'),
-        (['seed=1', 'seed=2'], 'the keys of a sweep must differ, but they are seed, seed'),
-        (["model={'embed_dim':8}"], "'model' is a sub-dict; sweep one of its keys"),
-    ],
-)
-def test_bad_sweeps_are_one_sentence(tiny_config_file, sweeps, sentence):
-    with pytest.raises(UserError) as caught:
-        sweep.settings(read_config('--config', str(tiny_config_file)), sweeps)
-    assert sentence in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-
-
 def test_all_runs_are_checked_before_the_first_starts(tiny_config, tmp_path):
     wrong = tiny_config | {'batch_size': 1000}
     with pytest.raises(UserError, match='seed=1: scenes/train has 80 texts, fewer than batch_size 1000'):
@@ -120,13 +100,3 @@ def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_fil
     assert json.loads((second / 'config.json').read_text())['data']['seed'] == 1
     for words in ('| seed=0 | ', '| seed=1 | ', '| rsum | MD | best epoch |', '| rsum after epoch | 0 | 1 |'):
         assert words in result.stdout
-
-
-def test_the_command_refuses_before_anything_is_written(tiny_config_file, tmp_path, capsys):
-    argv = ['sweep', f'--config={tiny_config_file}', f'--workdir={tmp_path / "sweep"}', '--seeds=0,-1']
-    assert cli.main(argv) == 2
-    assert (
-        capsys.readouterr().err
-        == "error: seed=-1: config key 'seed' is -1; it must be at least 0 and below 4294967296\n"
-    )
-    assert not (tmp_path / 'sweep').exists()

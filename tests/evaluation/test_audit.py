@@ -62,19 +62,6 @@ def test_the_command_writes_a_page_and_lines(finished, tmp_path, capsys):
     assert '7 of 80 pairs' in capsys.readouterr().out
 
 
-def test_a_foreign_folder_stays(finished, tmp_path, capsys):
-    (tmp_path / 'note.txt').write_text('mine')
-    assert cli.main(['audit', '--workdir', str(finished), '--output', str(tmp_path)]) == 2
-    assert 'is not empty and is not an audit of jitm' in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ['note.txt']
-
-
-@pytest.mark.parametrize('count', [0, -1])
-def test_a_wrong_count_stops_with_an_error(finished, count, capsys):
-    assert cli.main(['audit', '--workdir', str(finished), '--count', str(count)]) == 2
-    assert 'count' in capsys.readouterr().err
-
-
 def test_pairs_of_one_image_have_no_doubt():
     np.testing.assert_array_equal(audit._doubts(np.ones((2, 2)), np.array([3, 3])), 0)
     with pytest.raises(UserError):

@@ -242,20 +242,6 @@ def test_similarities_of_an_older_evaluation_are_removed(finished, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'notes.npy', OWNED, LOCK}
 
 
-@pytest.mark.parametrize('name', ['metrics.json', 'blocks/data.txt', 'explain/holiday.png', 'words.json'])
-def test_a_folder_of_somebody_else_is_left_alone(finished, tmp_path, monkeypatch, capsys, name):
-    monkeypatch.setattr('jitm.commands.eval.load_run', lambda *_: pytest.fail('a run was loaded'))
-    monkeypatch.setattr('jitm.commands.words.load_run', lambda *_: pytest.fail('a run was loaded'))
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text('mine')
-    before = contents(tmp_path)
-    for command in (['eval'], ['words', '--perturbations=noun']):
-        assert cli.main([*command, '--workdir', str(finished), '--output', str(tmp_path)]) == 2
-        sentence = f'{tmp_path} is not empty and is not an evaluation of jitm; choose a new or empty folder'
-        assert capsys.readouterr().err == f'error: {sentence}\n'
-        assert contents(tmp_path) == before
-
-
 def test_a_file_of_somebody_else_is_refused_before_scoring(finished, tmp_path, monkeypatch, capsys):
     assert evaluate(finished, '--output', tmp_path) == 0
     (tmp_path / 'vectors.npz').write_text('mine')
@@ -344,29 +330,6 @@ def test_progress_is_printed_every_ten_seconds(monkeypatch, capsys):
     for pairs in (1000, 2000, 3000):
         printer(Progress(pairs, 200_000_000, 1851.6, 108_000.4))
     assert capsys.readouterr().err == 'scored 2,000 of 200,000,000 pairs, 1,852 pairs/s, 1 day, 6:00:00 left\n'
-
-
-@pytest.mark.parametrize(
-    ('flags', 'sentence'),
-    [
-        (['--split', 'val'], "'val'"),
-        (['--folds', '3'], 'has 10 images, which --folds 3 does not divide'),
-        (['--step', '12345'], 'checkpoints/12345 is missing; restore it, or name'),
-        (['--explain', '0'], '--explain=0'),
-        (['--photos', '.'], '--photos is not read without --explain: add it, or leave --photos out'),
-        (['--explain', '2'], 'VSE has no attention of words over regions'),
-    ],
-)
-def test_user_errors(finished, capsys, flags, sentence):
-    assert cli.main(['eval', '--workdir', str(finished), *flags]) == 2
-    error = capsys.readouterr().err
-    assert len(error.strip().splitlines()) == 1
-    assert sentence in error
-
-
-def test_directory_without_checkpoints_is_refused(tmp_path):
-    with pytest.raises(UserError, match='is not a run directory'):
-        load_run(tmp_path)
 
 
 def test_too_long_captions_are_refused(run, dev, monkeypatch):

@@ -16,7 +16,7 @@ from jitm.data import photos, precomp, scenes
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
 from jitm.inference import features, networks
-from jitm.outputs import OWNED, OutputFolder
+from jitm.outputs import OWNED
 from jitm.serving import sources
 from tests.models.test_matchers import make_vse
 
@@ -175,16 +175,6 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize('name', [*FOREIGN, 'encoded.json', 'notes.txt'])
-def test_files_of_somebody_else_are_left_alone(split, tmp_path, monkeypatch, name):
-    """Some would be read with the features, such as the number of valid regions of each image."""
-    monkeypatch.setattr(features, 'encode', None)
-    (tmp_path / name).write_bytes(b'mine')
-    with pytest.raises(UserError, match='is not empty and is not a set of encoded features of jitm'):
-        features.write(make_network(), split, 'dev', tmp_path)
-    assert contents(tmp_path) == {name: b'mine'}
-
-
 @pytest.mark.parametrize('name', FOREIGN)
 def test_files_that_would_be_read_with_features_are_refused(root, tmp_path, monkeypatch, capsys, name):
     """Before the first of several splits is encoded."""
@@ -320,14 +310,6 @@ def test_models_and_images_without_pixels_are_refused(split):
         features.check(make_network(crops=5), split)
 
 
-@pytest.mark.parametrize('content', ['[', '[]', '{"dev": 1}'])
-def test_a_damaged_description_is_named(split, tmp_path, content):
-    OutputFolder(tmp_path, features.KIND).claim([features.MANIFEST])
-    (tmp_path / 'encoded.json').write_text(content)
-    with pytest.raises(UserError, match=r'encoded.json is damaged'):
-        features.write(make_network(), split, 'dev', tmp_path)
-
-
 def test_encoded_images_are_counted(split, tmp_path, monkeypatch):
     monkeypatch.setattr(networks, 'IMAGES_PER_CALL', 2)
     counts = []
@@ -440,12 +422,6 @@ def test_folders_with_odd_photos_are_one_sentence(root, tmp_path, monkeypatch, n
     with pytest.raises(UserError, match=sentence):
         run_command(monkeypatch, root, tmp_path / 'out', make_network(), arguments=['--images', str(folder)])
     assert not (tmp_path / 'out').exists()
-
-
-def test_a_folder_of_photos_has_no_splits(root, tmp_path, monkeypatch):
-    arguments = ['--images', str(root), '--split', 'dev']
-    with pytest.raises(UserError, match='--images is read instead of --split and --data_root; leave them out'):
-        run_command(monkeypatch, root, tmp_path / 'out', make_network(), arguments=arguments)
 
 
 @pytest.mark.parametrize(('edge', 'crops', 'loss'), [(2, 1, 'scan.SCAN'), (1, 1, 'vse.VSE'), (1, 10, 'vse.VSE')])

@@ -26,7 +26,7 @@ from jitm.mining.report import compare_with_batch, summarize
 from jitm.mining.state import MiningState
 from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
-from tests.conftest import ROOT, environment, run_script, state_of
+from tests.conftest import ROOT, environment
 from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
 from tests.test_parallel import ends, free_port, run_processes, started
 
@@ -243,15 +243,6 @@ def test_command_writes_lists(trained, tmp_path, capsys):
     assert read_files(tmp_path / 'out') == first
 
 
-@pytest.mark.parametrize('name', ['manifest.json', 'i2t_train.npy', 'unfinished_7.npz', 'notes.txt'])
-def test_command_changes_no_files_of_somebody_else(trained, tmp_path, capsys, name):
-    (tmp_path / name).write_bytes(b'mine')
-    before = state_of(tmp_path)
-    assert mine_by_command(trained, tmp_path) == 2
-    assert 'is not empty and is not a set of mined negatives of jitm; choose a new' in capsys.readouterr().err
-    assert state_of(tmp_path) == before
-
-
 def test_files_of_somebody_else_stay_beside_mined_lists(trained, tmp_path, capsys):
     mine_at_once(trained, tmp_path)
     (tmp_path / 'unfinished_7.npz').write_bytes(b'mine')
@@ -273,25 +264,6 @@ def mine_at_once(trained, out):
 
 def read_files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.mark.slow
-def test_killed_command_resumes_to_the_same_files(trained, tmp_path, monkeypatch):
-    """The command is killed in block 7 of 12; if it did not resume, it would be killed again."""
-    out, killed_at = tmp_path / 'out', 7
-    words = [
-        int(signal.SIGKILL),
-        killed_at,
-        f'--workdir={trained}',
-        f'--out={out}',
-        '--top_h_texts=9',
-        '--top_h_images=4',
-    ]
-    assert run_script(COMMAND_WORKER, *words).returncode == -signal.SIGKILL
-    assert set(read_files(out)) == {'unfinished_0.npz', OWNED}
-    assert run_script(COMMAND_WORKER, *words).returncode == 0
-    monkeypatch.setattr(products_lib, 'MAX_QUERIES', 1)
-    assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
 
 
 @pytest.mark.slow
@@ -320,14 +292,6 @@ def test_processes_that_mine_otherwise_are_refused(trained, tmp_path):
     assert errors[0] == errors[1]
     assert errors[0].startswith("error: 'top_h_images' is 4 in process 0 and 5 in process 1: start all processes with")
     assert not (tmp_path / 'out').exists()
-
-
-def test_too_large_top_h_is_refused(trained):
-    run = load_run(trained)
-    split = read_split([run], 'train')
-    with pytest.raises(UserError, match=r'top_h_texts is 80; scenes/train has 1 to 75 negatives'):
-        mine([run], split, 'train', trained / 'nowhere', top_h_texts=80, top_h_images=1)
-    assert not (trained / 'nowhere').exists()
 
 
 def test_report_counts_negatives_above_positives():

@@ -379,6 +379,7 @@ serve(Site(), '127.0.0.1', {port})
 """
 
 
+@pytest.mark.slow
 def test_second_signal_ends_a_page_that_is_computed():
     pytest.importorskip('uvicorn')
     pytest.importorskip('starlette')

@@ -191,17 +191,6 @@ def test_vectors_that_are_not_finite_are_refused(tmp_path):
         )
 
 
-@pytest.mark.parametrize('name', ['manifest.json', 'vectors.npy', 'vectors-mine.npy', 'parts/a.txt', 'notes.txt'])
-def test_a_folder_of_somebody_else_becomes_no_index(tmp_path, name):
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text('{}')
-    encoder = Encoder()
-    with pytest.raises(UserError, match='is not empty and is not an index of jitm; choose a new or empty folder'):
-        update(Files(files(9)), tmp_path, encoder)
-    assert (list(content(tmp_path)), path.read_text(), encoder.count) == ([path.name], '{}', 0)
-
-
 def test_files_of_somebody_else_stay_in_an_index(tmp_path, monkeypatch):
     monkeypatch.setattr(indexing, 'IMAGES_PER_PART', 4)
     update(Files(files(9)), tmp_path, Encoder())

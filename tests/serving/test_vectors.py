@@ -48,6 +48,7 @@ def check_equal_vectors(count):
     assert [hit.index for hit in hits] == [2, 5, 8, 11, 14]
 
 
+@pytest.mark.slow
 def test_several_devices_find_the_same():
     cases = (50, 3, 7), (50, 3, 99), (2, 3, 1), (902, 3, 7)
     code = (

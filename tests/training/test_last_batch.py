@@ -33,7 +33,8 @@ def take_step(model, terms, sources, size):
 
 
 @pytest.mark.parametrize(
-    'name', ['vse_infty', *(pytest.param(name, marks=pytest.mark.slow) for name in ('vsrn_f30k', 'saf', 'naaf'))]
+    'name',
+    ['vsepp', *(pytest.param(name, marks=pytest.mark.slow) for name in ('vse_infty', 'vsrn_f30k', 'saf', 'naaf'))],
 )
 def test_one_pair_has_no_negatives_and_stays_finite(name):
     terms, sources = {'ranking': RankingTerm(loss=hinges, **TERM)}, (in_batch_source(),)

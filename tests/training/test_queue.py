@@ -95,6 +95,7 @@ def queue_config(tiny_config):
     }
 
 
+@pytest.mark.slow
 def test_runs_resume_exactly(queue_config, tmp_path, monkeypatch):
     loop.train_and_evaluate(queue_config, tmp_path / 'whole')
     read = itertools.count(1)

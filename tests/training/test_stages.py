@@ -23,7 +23,6 @@ from jitm.runs.run import load_run
 from jitm.training import setup as setup_lib
 from jitm.training import stages
 from tests.configs.settings import load
-from tests.conftest import ROOT
 from tests.importers.test_cnn import published
 from tests.mining.test_mining import make_lists, make_split, save_lists
 
@@ -269,49 +268,6 @@ def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, f
 
 
 FINE_TUNED = {'fine_tune': True, 'top_h_texts': 0, 'top_h_images': 0}
-
-
-@pytest.mark.parametrize(
-    ('key', 'value', 'options', 'sentence'),
-    [
-        ('offline.path', '/no/such/candidates', {}, 'takes the negatives that the first stage mines: set it'),
-        ('members.target.init_from', '/no/such/run', FINE_TUNED, 'takes the model that the first stage trains'),
-        ('stages.first.seed', 77, {}, "does not exist: both stages have 'seed' of the config; leave it out"),
-        ('stages.first.data', {'source': 'scenes.load'}, {}, "both stages have 'data' of the config"),
-        ('stages.first.run', {'log_every': 3}, {}, "both stages have 'run' of the config"),
-        ('stages.first.stages', {}, {}, "both stages have 'stages' of the config"),
-        ('initialize.image', 'vgg.pth', FINE_TUNED, "'members.target' is initialized from .*/stage1; set it to ''"),
-        ('evaluation.member', 'targte', FINE_TUNED, "is 'targte', which is not a member, did you mean 'target'"),
-    ],
-)
-def test_what_a_stage_replaces_is_refused(two_stages, tmp_path, key, value, options, sentence):
-    two_stages['stages'] |= options
-    if options:
-        two_stages['terms'] = two_stages['stages']['first']['terms']
-    *sections, last = key.split('.')
-    node = two_stages
-    for name in sections:
-        node = node[name]
-    node[last] = value
-    for start in (stages.check, stages.train):
-        with pytest.raises(UserError, match=f"config key '{key}.*{sentence}"):
-            start(two_stages, tmp_path / 'run')
-    assert not (tmp_path / 'run').exists()
-
-
-def test_keys_that_a_stage_replaces_are_refused_as_flags(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    for words, key, sentence in (
-        ('vsepp,adapoffquin,f8k', 'stages.first.seed=7', "both stages have 'seed' of the config"),
-        ('vsepp,adapoffquin,f8k', 'stages.first.data.root=x', "both stages have 'data' of the config"),
-        ('vsepp,adapoffquin,f8k', 'stages.first.masking.rate=.3', "not read unless 'masking.num_views' is set"),
-        ('vsepp,adapoffquin,f8k', 'stages.first.offline.top_h_texts=7', "not read unless 'offline.path' is set"),
-    ):
-        command = ['train', f'--config=aoq:{words}', f'--workdir={tmp_path}/run', f'--config.{key}']
-        assert cli.main(command) == EXIT_USER_ERROR
-        output = capsys.readouterr()
-        assert sentence in output.err
-        assert len(output.err.splitlines()) == 1
 
 
 @pytest.mark.slow

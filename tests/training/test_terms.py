@@ -97,14 +97,6 @@ def test_a_bias_is_set_or_learned():
     assert (make_terms(sigmoid)['ranking'].inputs, fixed.inputs) == (['bias'], [])
 
 
-def test_wrong_arguments_are_refused_when_built():
-    with pytest.raises(UserError, match=r"'terms.ranking.margin' is 'wide'; it must be a number"):
-        make_terms(term(margin='wide'))
-    quintuplet = term(loss='offline.adaptive_offline_quintuplet', margin='absent', alpha=0.0)
-    with pytest.raises(UserError, match=r"'terms.ranking.alpha' is 0.0; it must be above 0"):
-        make_terms(quintuplet)
-
-
 def test_token_term_checks_and_passes_its_arguments():
     def words(**changes):
         return term(**{'loss': 'tokens.word_discrimination', 'margin': 'absent', 'match_weight': 0.11} | changes)

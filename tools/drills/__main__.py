@@ -45,7 +45,8 @@ def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> 
     counts = Counts()
     for number in _until(seconds, len(table)):
         section, row = table[number] if number < len(table) else ('cuts of features', inputs.random_row(rng, base))
-        problem = inputs.check(row, bases.get(section, base), folder / 'copy')
+        start = bases.get(section, base)
+        problem = inputs.check(row, start, folder / f'copy of {start.name}')
         counts['tried'] += 1
         counts[_fail(f'{section}, {row.name}: {problem}') if problem else f'one sentence: {section}'] += 1
     return counts

@@ -41,28 +41,54 @@ class Row(NamedTuple):
     job: tuple[tuple[str, ...], ...] = ()
 
 
+def _restore(folder: Path, original: Mapping[str, bytes]) -> None:
+    """Makes a copy of a folder what it was."""
+    now = runs.contents(folder)
+    kept = {str(parent) for name in original for parent in (Path(name), *Path(name).parents)}
+    for path in sorted(folder.rglob('*'), reverse=True):
+        if path.is_symlink() or not path.is_dir():
+            name = str(path.relative_to(folder))
+            if now.get(name, b'') != original.get(name) or path.is_symlink():
+                path.unlink()
+        elif str(path.relative_to(folder)) in original or str(path.relative_to(folder)) not in kept:
+            path.rmdir()
+    for name, data in original.items():
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+
+
 def check(row: Row, base: Path, folder: Path) -> str | None:
     """Tries an input in a copy of a folder.
 
     Args:
       row: the input.
       base: the folder of `runs.write_base`.
-      folder: where the copy is made.
+      folder: the copy, which is made where it is absent and restored after each input.
 
     Returns:
       What is wrong about how the command ended; None if nothing is.
     """
-    with runs.copy_of(base, folder):
+    if not folder.exists():
+        shutil.copytree(base, folder)
+    imported = set(sys.modules)
+    with runs.inside(folder):
         if row.spoil:
             row.spoil(folder)
         before = runs.contents(folder)
-        for code, output, error, warnings in jobs.call(row.job, folder) if row.job else [runs.call(row.argv)]:
-            if (code, output, warnings) != (EXIT_USER_ERROR, '', ()) or not re.fullmatch(r'error: .+\n', error):
-                return f'exit code {code}, output {output[:200]!r}, warnings {warnings}, error {error[-600:]!r}'
-            if not re.search(row.sentence, error):
-                return f'the message lacks {row.sentence!r}: {error}'
+        results = jobs.call(row.job, folder) if row.job else [runs.call(row.argv)]
         changed = {name for name, _ in before.items() ^ runs.contents(folder).items() if Path(name).name != LOCK}
-        return f'{sorted(changed)} changed' if changed else None
+    for name in sys.modules.keys() - imported:  # modules of the copy
+        if str(getattr(sys.modules[name], '__file__', None)).startswith(str(folder)):
+            del sys.modules[name]
+    if row.spoil or row.job or changed:
+        _restore(folder, runs.contents(base))
+    for code, output, error, warnings in results:
+        if (code, output, warnings) != (EXIT_USER_ERROR, '', ()) or not re.fullmatch(r'error: .+\n', error):
+            return f'exit code {code}, output {output[:200]!r}, warnings {warnings}, error {error[-600:]!r}'
+        if not re.search(row.sentence, error):
+            return f'the message lacks {row.sentence!r}: {error}'
+    return f'{sorted(changed)} changed' if changed else None
 
 
 NEW = ('train', '--config', 'config.py', '--workdir', 'new')
@@ -90,69 +116,188 @@ def config_rows() -> Iterator[Row]:
         for kind, value in WRONG_VALUES.items():
             yield Row(f'{key} is {kind}', NEW, _configured(runs.changed(config, key, value)))
         if key not in OPTIONAL:
-            yield Row(f'{key} is missing', NEW, _configured(runs.without(config, key)))
+            yield Row(
+                f'{key} is missing',
+                NEW,
+                _configured(runs.without(config, key)),
+                rf"'[\w.]*{key.rpartition('.')[2]}' is missing",
+            )
         misspelled = '--config.' + key[:-1] + '=1'
         yield Row(f'{key} is misspelled', (*NEW, misspelled), None, r"config key '.*' is unknown")
 
 
-RANGES = {
-    'seed': (-1,),
-    'epochs': (0, -1),
-    'batch_size': (0, -1, 1000),
-    'length_multiple': (0, -1),
-    'vocabulary.min_count': (-1, 10**6),
-    'augmentation.drop_regions': (-0.1, 1.0, math.nan),
-    'augmentation.change_words': (-0.1, 1.0, math.nan),
-    'augmentation.num_views': (0, -1),
-    'model.embed_dim': (0, -1),
-    'model.text.word_dim': (0, -1),
-    'model.text.dropout': (-0.1, 1.0, math.nan),
-    'terms.ranking.margin': (-1.0, math.nan),
-    'terms.ranking.weight': (math.nan,),
-    'terms.later.start_epoch': (-1,),
-    'optimizer.learning_rate': (-1.0, 0.0, math.nan),
-    'optimizer.weight_decay': (-1.0, math.nan),
-    'optimizer.decay_epochs': (0, -1),
-    'optimizer.clip_norm': (0.0, -1.0, math.nan),
-    'evaluation.every_steps': (0, -1),
-    'run.log_every': (0, -1),
-    'run.checkpoint_every': (0, -1),
-    'run.prefetch': (0, -1),
-    'run.memory_mb': (0, -1),
-    'masking.rate': (3.0,),
+POSITIVE, NOT_NEGATIVE, COUNT = 'must be above 0', 'must be at least 0', 'must be at least 1'
+SHARE, PART = 'must be at least 0 and below 1', 'must be at least 0 and at most 1'
+RANGES = {  # what the message says, and values; NaN is not finite anywhere
+    'seed': ('must be at least 0 and below 4294967296', -1, 2**32),
+    'epochs': (COUNT, 0, -1),
+    'batch_size': ('must be at least 2', 0, -1, 1),
+    'length_multiple': (COUNT, 0, -1),
+    'vocabulary.min_count': (COUNT, -1),
+    'augmentation.drop_regions': (SHARE, -0.1, 1, 1.0, math.nan),
+    'augmentation.change_words': (SHARE, -0.1, 1.0, math.nan),
+    'augmentation.num_views': (COUNT, 0, -1),
+    'model.embed_dim': (COUNT, 0, -1),
+    'model.text.word_dim': (COUNT, 0, -1),
+    'model.text.dropout': (SHARE, -0.1, 1.0, math.nan),
+    'terms.ranking.margin': (NOT_NEGATIVE, -1.0, math.nan),
+    'terms.ranking.weight': (NOT_NEGATIVE, -1.0, math.nan),
+    'terms.later.start_epoch': (NOT_NEGATIVE, -1),
+    'optimizer.learning_rate': (POSITIVE, -1, 0.0, math.nan, math.inf),
+    'optimizer.weight_decay': (NOT_NEGATIVE, -0.01, math.nan),
+    'optimizer.decay_epochs': (COUNT, 0, -1),
+    'optimizer.clip_norm': (POSITIVE, 0, -1.0, math.nan),
+    'evaluation.every_steps': (COUNT, 0, -1),
+    'run.log_every': (COUNT, 0, -1),
+    'run.checkpoint_every': (COUNT, 0, -1),
+    'run.prefetch': (COUNT, 0, -1),
+    'run.memory_mb': (COUNT, 0, -1),
+    'masking.num_views': (NOT_NEGATIVE, -1),
+    'masking.rate': (PART, 3.0),
+    'masking.mask_prob': (PART, -0.1),
+    'synthesis.temperature': (POSITIVE, 0),
+    'synthesis.num_samples': (COUNT, 0),
+    'stages.top_h_texts': (NOT_NEGATIVE, -1),
+    'data.dev_images': (COUNT, 0),
+}
+ADAPTIVE = kills.HINGE | {'loss': 'ranking.adaptive_margin'}
+VALUES = [  # other values, and what the message says
+    ('optimizer.learning_rate', 'fast', "'optimizer.learning_rate' is 'fast'; it must be a number"),
+    ('optimizer.decay_epochs', 1.5, 'is 1.5; it must be an integer'),
+    ('optimizer.factors', [1], r'is \[1\]; it must be a dict'),
+    ('optimizer.factors', {'text': None}, "'optimizer.factors.text' is None; it must be a number"),
+    ('terms.ranking.weight', '1', "is '1'; it must be a number"),
+    ('terms.ranking.weight', True, 'is True; it must be a number'),
+    ('terms.ranking.start_epoch', '0', "is '0'; it must be an integer"),
+    ('terms.ranking.end_epoch', '0', "is '0'; it must be an integer or None"),
+    ('terms.ranking.loss', None, 'is None; it must be a string'),
+    ('terms.ranking', 3, 'is 3; it must be a dict'),
+    ('terms', [{'loss': 'x'}], r"is \[\{'loss': 'x'\}\]; it must be a dict"),
+    ('trems', {}, "is unknown, did you mean 'terms'"),
+    ('seed', {'a': 1}, "is {'a': 1}; it must be an integer"),
+    ('batch_size', '20', "is '20'; it must be an integer"),
+    ('batch_size', 1000, 'data/train has 40 texts, fewer than batch_size 1000'),
+    ('drop_last', 'no', "is 'no'; it must be True or False"),
+    ('vocabulary.path', 3, 'is 3; it must be a string'),
+    ('vocabulary.path', 'nowhere.json', 'nowhere.json cannot be read'),
+    ('vocabulary.min_count', 10**6, "lower config key 'vocabulary.min_count'"),
+    ('model', 'vse.VSE', "is 'vse.VSE'; it must be a dict"),
+    ('model.embed_dim', '8', "is '8'; it must be an integer"),
+    ('model.text_pooling', 'x', "is 'x'; take one of mean, max, last, gpo, esa"),
+    ('model.image', 'vision.RegionEncoder', "'model.image' must be a dict with the name of a module"),
+    ('members.target', 'gradient', "is 'gradient'; it must be a dict"),
+    ('members.target.learn_from', 'target', "is 'target'; it must be a tuple of names"),
+    ('candidates.same_image', 'negativ', 'take one of negative, positive, ignored'),
+    ('candidates.source', 'shortlist', "config key 'candidates.num_negatives' is unknown"),
+    ('evaluation.dtype', 'float16', "is 'float16'; take one of float32, bfloat16"),
+    ('evaluation.precision', 'fast', "is 'fast'; take one of default, high, highest"),
+    ('evaluation.split', '../tiny/dev', "the split is '../tiny/dev'; give the name of one"),
+    ('evaluation.member', 'x', "'evaluation.member' is 'x', not one of"),
+    ('precision', None, 'is None; take one of default, high, highest'),
+    ('run.log_every', None, 'is None; it must be an integer'),
+    ('stages', [], r'is \[\]; it must be a dict'),
+    ('stages', {'first': 'x'}, "'stages.first' is 'x'; it must be a dict"),
+    ('scene_graphs.source', 'typo', "'scene_graphs.source' is 'typo', but names of jitm.data have the form"),
+    ('scene_graphs.source', 'scene_graphs.ruls', "has no 'ruls', did you mean 'rules'"),
+    ('terms.ranking.loss', 'rnking', "'terms.ranking.loss' is 'rnking', but names of jitm.losses have"),
+    ('terms.ranking.loss', 'rnking.max_of_hinges', "no module jitm.losses.rnking, did you mean 'ranking'"),
+    ('terms.ranking.start_epoch', 1, "no term is active in epoch 0 of 1 for 'members.target': change the start_epoch"),
+    ('relevance', {'source': 'cider.from_captions'}, 'is set but unused: add a term with margins, or set it to'),
+    ('relevance', {'path': 'x.npy'}, "'relevance.source' is missing"),
+    ('relevance', {'source': 'cider.from_capitons'}, "has no 'from_capitons', did you mean 'from_captions'"),
+    ('relevance', {'source': 'cider.from_file'}, "'relevance.path' is missing"),
+    ('terms.ranking', ADAPTIVE, "'terms.ranking' needs margins: set relevance.source, such as 'cider.from_captions'"),
+]
+TOGETHER = {  # assignments, and what the message says
+    'vocabulary.min_count=1 vocabulary.path=config.py': (
+        "'vocabulary.min_count' is not read where 'vocabulary.path' is 'config.py': change that, or leave it out"
+    ),
+    'masking.rate=0.3': "'masking.rate' is not read unless 'masking.num_views' is set: set both, or",
+    'offline.top_h_texts=7': "'offline.top_h_texts' is not read unless 'offline.path' is set",
+    'synthesis.num_hard=3': "'synthesis.num_hard' is not read unless 'synthesis.generator' is set",
+    'augmentation.keep_special_tokens=True': "is not read unless 'augmentation.change_words' is set",
+    'model.image.norm_padding=True': "is not read where 'model.image.mlp' is 'none'",
+    'model.text.bidirectional=True model.text.recurrent=False': (
+        "'model.text.bidirectional' is not read where 'model.text.recurrent' is False"
+    ),
+    'scene_graphs.source=scene_graphs.rules': "'scene_graphs.source' is set but unused: add masked captions",
+    'initialize.word_vectors=x members.target.init_from=run': (
+        "'initialize.word_vectors' is set but unused: 'members.target' is initialized from run; set it to ''"
+    ),
+    'data.root=absent': 'absent is not a folder',
+    'data.root=run': r"run has no split 'train': it holds no \*_ims.npy file",
+    'epochs=many': 'epochs',
+    'data.sed=1': "'data.sed' is unknown",
+    'optimizer.lerning_rate=1': "did you mean 'optimizer.learning_rate'",
+}
+MARGINS = {  # of captions of 8 images
+    'absent': (lambda path: None, 'margins.npy cannot be read'),
+    'small': (
+        lambda path: np.save(path, np.zeros((3, 15), np.float32)),
+        r'has shape \(3, 15\), but data/train has 8 im',
+    ),
+    'not finite': (lambda path: np.save(path, np.full((8, 40), np.nan, np.float32)), 'margins.npy'),
 }
 
 
 def range_rows() -> Iterator[Row]:
     """Yields each number with values out of its range."""
     config = runs.make_config()
-    for key, values in RANGES.items():
+    for key, (bounds, *values) in RANGES.items():
         for value in values:
-            yield Row(f'{key} is {value}', NEW, _configured(runs.changed(config, key, value)))
+            sentence = f"'{key}' is {value}; it {bounds if math.isfinite(value) else 'must be finite'}"
+            yield Row(f'{key} is {value}', NEW, _configured(runs.changed(config, key, value)), sentence)
 
 
-def ignored_rows() -> Iterator[Row]:
-    """Yields keys that nothing would read, since another one replaces them."""
-    config = kills.two_stages()
-    for key, value in {
-        'offline.path': 'absent',
-        'stages.first.seed': 77,
-        'stages.first.data': config['data'],
-        'stages.first.run': config['run'],
-    }.items():
-        yield Row(f'{key} with two stages', NEW, _configured(runs.changed(config, key, value)), key)
-    tuned = runs.changed(kills.two_stages(), 'stages.fine_tune', True) | {'terms': runs.make_config()['terms']}
-    tuned['stages'] |= {'top_h_texts': 0, 'top_h_images': 0}
-    for key in ('members.target.init_from', 'initialize.word_vectors'):
-        yield Row(f'{key} with fine-tuning', NEW, _configured(runs.changed(tuned, key, 'absent')), key)
-    for given in (
-        ('vocabulary.min_count=1', 'vocabulary.path=config.py'),
-        ('model.image.norm_padding=True',),
-        ('scene_graphs.source=scene_graphs.rules',),
-        ('initialize.word_vectors=absent', 'members.target.init_from=run'),
+STAGED = {  # assignments of a preset of two stages
+    'stages.first.seed=7': "both stages have 'seed' of the config",
+    'stages.first.data.root=x': "both stages have 'data' of the config",
+    'stages.first.masking.rate=.3': "not read unless 'masking.num_views' is set",
+    'stages.first.offline.top_h_texts=7': "not read unless 'offline.path' is set",
+}
+
+
+def value_rows() -> Iterator[Row]:
+    """Yields wrong values of one key, and keys that contradict each other."""
+    config = runs.make_config()
+    for key, value, sentence in VALUES:
+        yield Row(f'{key} is {value!r}', NEW, _configured(runs.changed(config, key, value)), sentence)
+    for given, sentence in TOGETHER.items():
+        yield Row(given, (*NEW, *(f'--config.{assignment}' for assignment in given.split())), None, sentence)
+    for assignment, sentence in STAGED.items():
+        preset = '--config', 'aoq:vsepp,adapoffquin,f8k', f'--config.{assignment}'
+        yield Row(' '.join(preset), ('train', *preset, '--workdir', 'new'), None, sentence)
+    stages = kills.two_stages()
+    for key, value, sentence in (
+        ('offline.path', 'absent', 'takes the negatives that the first stage mines: set it'),
+        ('stages.first.seed', 77, "does not exist: both stages have 'seed' of the config; leave it out"),
+        ('stages.first.data', config['data'], "both stages have 'data' of the config"),
+        ('stages.first.run', config['run'], "both stages have 'run' of the config"),
+        ('stages.first.stages', {}, "both stages have 'stages' of the config"),
+        ('stages.first.epochs', -1, 'is -1; it must be at least 1'),
     ):
-        flags = [f'--config.{assignment}' for assignment in given]
-        yield Row(' '.join(flags), (*NEW, *flags), None, given[0].partition('=')[0])
+        changed = runs.changed(stages, key, value)
+        yield Row(f'{key} with two stages', NEW, _configured(changed), f"config key '{key}.*{sentence}")
+    lacking = runs.without(stages, 'stages.first.terms')
+    yield Row('a first stage without terms', NEW, _configured(lacking), "'stages.first.terms' is missing")
+    tuned = runs.changed(kills.two_stages(), 'stages.fine_tune', True) | {'terms': config['terms']}
+    tuned['stages'] |= {'top_h_texts': 0, 'top_h_images': 0}
+    for key, value, sentence in (
+        ('members.target.init_from', 'absent', 'takes the model that the first stage trains'),
+        ('initialize.word_vectors', 'absent', "'members.target' is initialized from .*/stage1; set it to ''"),
+        ('evaluation.member', 'targte', "is 'targte', which is not a member, did you mean 'target'"),
+    ):
+        changed = runs.changed(tuned, key, value)
+        yield Row(f'{key} with fine-tuning', NEW, _configured(changed), f"config key '{key}.*{sentence}")
+    adaptive = runs.changed(config, 'terms.ranking', ADAPTIVE)
+    adaptive['relevance'] = {'source': 'cider.from_file', 'path': 'margins.npy'}
+    for name, (write, sentence) in MARGINS.items():
+
+        def spoil(folder: Path, write: Callable[[Path], None] = write) -> None:
+            _configured(adaptive)(folder)
+            write(folder / 'margins.npy')
+
+        yield Row(f'margins: {name}', NEW, spoil, sentence)
 
 
 OWN = """
@@ -194,8 +339,6 @@ OWN_FLAGS = {
 def _write_own(folder: Path) -> None:
     (folder / 'own.py').write_text(OWN)
     (folder / 'broken.py').write_text('def loss(:')
-    for name in ('own', 'broken', 'own_file'):
-        sys.modules.pop(name, None)  # of an earlier copy of the folder
 
 
 def own_rows() -> Iterator[Row]:
@@ -205,15 +348,28 @@ def own_rows() -> Iterator[Row]:
         yield Row(f'own: {name}', (*NEW, *flags), _write_own, sentence)
 
 
+CHANGED = 'from jitm.configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
 CONFIG_TEXTS = {
-    'empty': ('', 'has no get_config'),
-    'no Python': ('def get_config(:', 'SyntaxError'),
+    'empty': ('', 'config.py has no get_config'),
+    'no Python': ('def get_config(:', 'config.py cannot be run: SyntaxError'),
     'bytes': ('\0\1', 'cannot be run'),
-    'an unknown import': ('import no_such_module', 'no_such_module'),
+    'an unknown import': (
+        'import no_such_module',
+        "cannot be run: ModuleNotFoundError: No module named 'no_such_module'",
+    ),
     'raises': ('def get_config():\n    return 1 / 0', 'ZeroDivisionError|division'),
-    'returns None': ('def get_config():\n    return None', ''),
-    'returns a list': ('def get_config():\n    return [1]', ''),
-    'returns a dict': ('def get_config():\n    return {}', ''),
+    'returns None': ('def get_config():\n    return None', 'get_config returns NoneType; return a ConfigDict'),
+    'returns a list': ('def get_config():\n    return [1]', 'get_config returns list; return a ConfigDict'),
+    'returns a dict': ('def get_config():\n    return {1: 2}', 'get_config returns dict; return a ConfigDict'),
+    'exits': ('raise SystemExit(3)', 'config.py cannot be run: SystemExit: 3'),
+    'exits inside': ('def get_config():\n    raise SystemExit("stop")', ': stop'),
+    'raises with two lines': (
+        'def get_config():\n    raise ValueError("no such\\nsetting")',
+        'config.py: no such setting',
+    ),
+    'a number as a key': (CHANGED.format('c[3] = 4'), '3'),
+    'an unknown attribute': (CHANGED.format('c.optimzer = 3'), 'Did you mean "optimizer" instead of "optimzer"'),
+    'an unknown item': (CHANGED.format('c["sed"] = 3'), 'Did you mean "seed" instead of "sed"'),
 }
 
 
@@ -245,45 +401,130 @@ def _put(value: float) -> Callable[[np.ndarray], None]:
     return change
 
 
+class _Touch:
+    """Unpickling one makes a file."""
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (Path('touched'),)
+
+
 ARRAYS = {
-    'NaN': (_put(np.nan), 'row 5 has NaN'),
-    'infinite': (_put(np.inf), 'row 5'),
-    'float64': (lambda x: x.astype(np.float64), 'dtype float64'),
-    'integers': (lambda x: x.astype(np.int32), 'dtype int32'),
-    'complex': (lambda x: x.astype(np.complex64), 'dtype complex64'),
-    'objects': (lambda x: np.array([{'a': 1}] * 8, object), 'dtype object'),
-    'text': (lambda x: np.array(['a'] * 8), 'dtype'),
-    'no image': (lambda x: x[:0], 'empty'),
-    'no region': (lambda x: x[:, :0], 'empty'),
-    'a scalar': (lambda x: x[0, 0, 0], ''),
-    'four dimensions': (lambda x: x[None], ''),
-    'seven images': (lambda x: x[:7], 'captions for the 7 images'),
-    'other size': (lambda x: x[:, :, :5], 'features per region'),
+    'NaN': (_put(np.nan), 'ims.npy, row 5 has NaN or infinite features'),
+    'infinite': (_put(np.inf), 'ims.npy, row 5 has NaN or infinite features'),
+    'float64': (lambda x: x.astype(np.float64), 'ims.npy has dtype float64: convert'),
+    'integers': (lambda x: x.astype(np.int32), 'dtype int32: convert'),
+    'complex': (lambda x: x.astype(np.complex64), 'dtype complex64: convert'),
+    'of another byte order': (lambda x: x.astype('>f4'), 'dtype >f4: convert'),
+    'objects': (lambda x: np.array([_Touch()] * 8), 'dtype object'),
+    'text': (lambda x: np.array(['a'] * 8), 'dtype <U1: convert'),
+    'no image': (lambda x: x[:0], r'ims.npy has shape \(0, 3, 6\), which is empty: write it again'),
+    'no region': (lambda x: x[:, :0], 'which is empty'),
+    'no feature': (lambda x: x[..., :0], 'which is empty'),
+    'a scalar': (lambda x: x[0, 0, 0], r'ims.npy has shape \(\): it must be'),
+    'one dimension': (lambda x: x[:, 0, 0], r'ims.npy has shape \(8,\): it must be'),
+    'four dimensions': (lambda x: x[None], r'has shape \(1, 8, 3, 6\): it must be'),
+    'seven images': (lambda x: x[:7], 'has 40 captions for the 7 images of .*_ims.npy'),
+    'other size': (lambda x: x[:, :, :5], r'train has \d features per region and data/dev \d'),
 }
+
+
+def _replaced(at: int, by: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: data[:at] + by + data[at + len(by) :]
+
+
 BYTES = {
-    'missing': (None, 'cannot be read|has no'),
-    'empty': (lambda data: b'', ''),
-    'one byte': (lambda data: data[:1], ''),
-    'cut off': (lambda data: data[: len(data) // 2], ''),
-    'zeros': (lambda data: bytes(len(data)), ''),
+    'missing': (
+        None,
+        r"cannot be read \(No such file or directory\): add the file, or|has no split '\w+': its splits are",
+    ),
+    'empty': (lambda data: b'', 'is no .npy file'),
+    'one byte': (lambda data: data[:1], 'is no .npy file'),
+    'a header cut off': (lambda data: data[:60], 'is no .npy file or its header is damaged'),
+    'cut off': (lambda data: data[: len(data) // 2], 'is cut off, 352 bytes are missing'),
+    'a byte less': (lambda data: data[:-1], 'is cut off, 1 bytes are missing'),
+    'zeros': (lambda data: bytes(len(data)), 'is no .npy file'),
     'a picture': (lambda data: b'\xff\xd8\xff\xe0\0\x10JFIF' + bytes(100), 'is no .npy file'),
+    'another version': (_replaced(6, b'\x09'), 'is no .npy file or its header is damaged'),
+    'a quote in the header': (_replaced(20, b'"'), 'is no .npy file or its header is damaged'),
+    'brackets in the header': (_replaced(60, b'((('), 'is no .npy file or its header is damaged'),
 }
 CAPTIONS = {
-    'missing': (None, 'cannot be read .*: add the file, or make it readable'),
-    'empty': (lambda data: b'', 'is empty'),
-    'a blank line': (lambda data: data.replace(b'\n', b'\n\n', 1), 'line 2 is blank'),
-    'Latin-1': (lambda data: data.replace(b'runs', b'r\xe9ns', 1), 'line 1 is not UTF-8'),
-    'UTF-16': (lambda data: data.decode().encode('utf-16'), ''),
-    'one line less': (lambda data: data[: data.rstrip().rfind(b'\n')], 'captions for the'),
-    'one line more': (lambda data: data + b'a dog\n', 'captions for the'),
+    'missing': (None, 'cannot be read .No such file or directory.: add the file, or make it readable'),
+    'empty': (lambda data: b'', 'caps.txt is empty'),
+    'a blank line': (lambda data: data.replace(b'\n', b'\n \n', 1), 'line 2 is blank'),
+    'Latin-1': (lambda data: data.replace(b'runs', b'r\xe9ns', 1), 'line 1 is not UTF-8: convert the file to UTF-8'),
+    'UTF-16': (lambda data: data.decode().encode('utf-16'), 'caps.txt, line 1 is not UTF-8'),
+    'one line less': (
+        lambda data: data[: data.rstrip().rfind(b'\n')],
+        'has 39 captions for the 8 images of .*_ims.npy',
+    ),
+    'one line more': (lambda data: data + b'a dog\n', 'has 41 captions for the 8 images'),
     'zeros': (lambda data: bytes(len(data)), ''),
 }
 IDS = {
     'empty': (lambda data: b'', ''),
-    'one line less': (lambda data: data[: data.rstrip().rfind(b'\n')], ''),
-    'one line more': (lambda data: data + b'x\n', ''),
+    'one line less': (
+        lambda data: data[: data.rstrip().rfind(b'\n')],
+        'ids.txt has 7 ids: it needs one per image .8. or one',
+    ),
+    'one line more': (lambda data: data + b'x\n', 'ids.txt has 9 ids: it needs one per image .8. or one'),
     'not UTF-8': (lambda data: b'\xff' + data, 'not UTF-8'),
 }
+COUNTS = 'it needs the number of valid regions of each image'
+BOXES = 'boxes must be x1 y1 x2 y2 as fractions'
+BESIDE = {  # other files of the split: an array, or text
+    'counts.npy: few': (np.ones(7, int), rf'has shape \(7,\): {COUNTS}, shape \(8,\)'),
+    'counts.npy: of floats': (np.ones(8), 'has dtype float64: convert it to int32 or int64'),
+    'counts.npy: a zero': (np.arange(8) % 2, rf'has numbers from 0 to 1: {COUNTS}, 1 to 3'),
+    'counts.npy: too many': (np.full(8, 4), rf'has numbers from 4 to 4: {COUNTS}, 1 to 3'),
+    'image_of_text.npy: few': (
+        np.zeros(39, int),
+        r'has shape \(39,\): it needs the image of each caption, shape \(40,\)',
+    ),
+    'image_of_text.npy: too large': (np.full(40, 8), 'numbers from 8 to 8: it needs the image of each caption, 0 to 7'),
+    'image_of_text.npy: none': (np.arange(40) % 7, 'gives image 7 no caption: every image needs one'),
+    'boxes.npy: few': (np.zeros((3, 4)), r'has shape \(3, 4\), but these features need boxes of shape \(8, 3, 4\)'),
+    'boxes.npy: below 0': (np.full((8, 3, 4), -0.1), BOXES),
+    'boxes.npy: above 1': (np.full((8, 3, 4), 1.1), BOXES),
+    'boxes.npy: NaN': (np.full((8, 3, 4), np.nan), BOXES),
+    'boxes.npy: no width': (np.tile([0.5, 0, 0.4, 1], (8, 3, 1)), BOXES),
+    'boxes.npy: no height': (np.tile([0, 0.5, 1, 0.4], (8, 3, 1)), BOXES),
+    'tags.jsonl: few': ('[]\n' * 7, r'has 7 lines: it needs one per row of the features \(8\)'),
+    'tags.jsonl: nested too deeply': ('[]\n' * 7 + '[' * 10**5, 'line 8 is not a list of tags'),
+} | {
+    f'tags.jsonl: {line}': ('[]\n' + f'{line}\n' * 7, 'line 2 is not a list of tags with their scores')
+    for line in ('{"dog": 0.9}', '["dog"]', '[["dog", "high"]]', 'dog', '7', '[["dog", 0.9], 1]')
+}
+CC152K = 'is not an image id, a tab and a caption: write these two, without other columns'
+PAIRS = {  # the third line of a file of ids and captions
+    '88 a bus': CC152K,
+    '88\t ': CC152K,
+    '\ta bus': CC152K,
+    '88': CC152K,
+    '88\ta bus\thttp://a.b/c.jpg': CC152K,
+    '88\t\ta bus': CC152K,
+    '': 'is blank',
+    '1\ta\n2\tb': r'caps.tsv has 9 captions for the 8 images of train_ims.npy',
+}
+
+
+def _write_beside(name: str, content: np.ndarray | str) -> Callable[[Path], object]:
+    """Returns a function that writes another file of the split for training."""
+    if isinstance(content, str):
+        return lambda folder: (folder / 'data' / f'train_{name}').write_text(content)
+    array = content.astype(np.float32) if name == 'boxes.npy' else content
+    return lambda folder: np.save(folder / 'data' / f'train_{name}', array)
+
+
+def _write_pairs(line: str) -> Callable[[Path], None]:
+    """Returns a function that writes ids and captions in one file."""
+
+    def spoil(folder: Path) -> None:
+        (folder / 'data' / 'train_caps.txt').unlink()
+        lines = ['1\ta dog', '2\ta cat', line, *(f'{n}\ta bus' for n in range(3, 8))]
+        (folder / 'data' / 'train_caps.tsv').write_text('\n'.join(lines) + '\n')
+
+    return spoil
 
 
 def edit(name: str, change: Callable[[bytes], bytes] | None) -> Callable[[Path], None]:
@@ -306,6 +547,11 @@ def make_pipe(name: str) -> Callable[[Path], None]:
     return spoil
 
 
+def _make_folder(folder: Path) -> None:
+    (folder / 'data' / 'train_ims.npy').unlink()
+    (folder / 'data' / 'train_ims.npy').mkdir()
+
+
 PIPES = 'ims.npy', 'caps.txt', 'ids.txt', 'counts.npy', 'image_of_text.npy', 'boxes.npy', 'tags.jsonl'
 
 
@@ -323,8 +569,11 @@ def data_rows() -> Iterator[Row]:
                     yield Row(f'{file}: {name}, evaluated', runs.EVALUATE, edit(file, change), sentence)
     for suffix in PIPES:
         yield Row(f'data/train_{suffix}: a pipe', NEW, make_pipe(f'data/train_{suffix}'), 'it is not a regular file')
-    deep = 'data/dev_tags.jsonl', '[]\n' * 7 + '[' * 10**5
-    yield Row('tags nested too deeply', NEW, lambda folder: (folder / deep[0]).write_text(deep[1]), 'line 8 is not')
+    for name, (content, sentence) in BESIDE.items():
+        yield Row(f'data/train_{name}', NEW, _write_beside(name.partition(':')[0], content), sentence)
+    for line, sentence in PAIRS.items():
+        yield Row(f'data/train_caps.tsv: {line!r}', NEW, _write_pairs(line), sentence)
+    yield Row('data/train_ims.npy: a folder', NEW, _make_folder, r'cannot be read \(Is a directory\)')
 
 
 def _nested(depth: int) -> list:
@@ -473,6 +722,77 @@ def flag_rows() -> Iterator[Row]:
             yield Row(f'{name} with a word', (*argv, 'word'), None, "'word' is not a flag")
 
 
+LINES = {  # more commands, and what the message says
+    'eval --wrkdir=x': "Unknown command line flag 'wrkdir'. Did you mean: workdir",
+    'eval runs/x': r"'runs/x' is not a flag \(jitm eval --help lists the flags\)",
+    'eval --split test': r'--workdir is missing \(jitm eval --help lists the flags\)',
+    'eval --workdir': 'Missing value for flag --workdir',
+    'eval --workdir nowhere': 'nowhere is not a run directory: it has no checkpoints folder',
+    'eval --workdir x --dtype float16': r'float32\|bfloat16',
+    'eval --workdir x --shortlist y': 'x is not a run directory',
+    'eval --workdir run --photos .': '--photos is not read without --explain: add it, or leave --photos out',
+    'eval --workdir run --split ../tiny/dev': "the split is '../tiny/dev'; give the name of one, such as dev",
+    'mine --workdir run --split a/b --out x': "the split is 'a/b'; give the name of one, such as dev",
+    'train --workdir new --config.epochs=3': '--config is missing; jitm settings lists',
+    'train --workdir new --config=:f30k': '--config is missing; jitm settings lists',
+    'train --workdir new --config=None': 'config file None does not exist',
+    'train --workdir new --config=data': 'config file data is not a regular file',
+    'train --config vse.py:fc': "config file vse.py does not exist, did you mean 'vse'",
+    'train --config vsepp:vsep --workdir new': "'vsep'",
+    'train --config default:f30k --workdir new': "takes no words, but 'f30k' is given",
+    '{new} --config.optimzer.name=x': "did you mean 'optimizer.name'",
+    '{new} --config.drop_last=7': '--config.drop_last=7: neither true nor false',
+    '{new} --num_processes=0': '--num_processes=0: 0 is not a positive integer',
+    '{job} -1': '--process_id=-1',
+    '{job} 5': '--process_id is 5, but --num_processes is 2; number the processes from 0',
+    '{job} 1 --coordinator=nonsense': "--coordinator is 'nonsense'; give host:port of process 0",
+    '{job} 1 --coordinator=host:': "--coordinator is 'host:'; give host:port of process 0",
+    'sweep --config config.py --workdir x --sweep model=1': "'model' is a sub-dict",
+    'sweep --config config.py --workdir x --sweep seed=1': 'the keys of a sweep must differ, but they are seed, seed',
+    'sweep --config config.py --workdir x --sweep =1': "--sweep is '=1'; give key=value,value",
+    'sweep --config config.py --workdir x --sweep epochs=1.5': 'epochs=1.5: invalid literal for int',
+    'sweep --config config.py --workdir x --sweep terms.ranking.margn=1': "did you mean 'terms.ranking.margin'",
+    'sweep --config config.py --workdir x --sweep terms.ranking.margin=x': 'could not convert string to float',
+    'sweep --config config.py --workdir x --sweep terms.ranking.margin=.1,0.1': 'margin=0.1_seed=0 twice',
+    'sweep --config config.py --workdir x --seeds=0,-1': "seed=-1: config key 'seed' is -1; it must be at least 0",
+    'settings f31k': "no preset has the word 'f31k', did you mean 'f30k'",
+    'words --workdir x --perturbations swap --generator y': "the perturbation 'generated'",
+    'words --workdir x --perturbations swap --scene_graphs y': 'is not read by',
+    'report': 'the kind of report is missing; give one of summary, ',
+    'report sumary': "no run directory sumary, and 'sumary' is not a kind of report, did you mean 'summary'",
+    'report sumary x': "'sumary' is not a kind of report, did you mean 'summary'",
+    'report summary': 'jitm report summary needs at least one file',
+    'report summary x --pairs 3': 'jitm report summary does not read --pairs',
+    'report summary run --rows x': 'jitm report summary does not read --rows; leave it out',
+    'report summary run --select x': "no run is named 'x'",
+    'report run runs/none': "no run directory runs/none, and 'runs/none' is not a kind of report; known are",
+    'report run summary': "'summary' is a kind of report; write it before the files",
+    'report run run': 'is given twice; give each run once',
+    'report run --pairs 3': 'the page of jitm report does not read --pairs; leave it out',
+    'report run --rows run/config.json': 'is not a row of jitm report --rows',
+    'report run --output run': 'exists and was not written by jitm',
+    'report by_key run': 'jitm report by_key needs --keys, such as --keys terms.ranking.margin',
+    'report by_key run --keys margin': 'the config of run has no margin; leave the run out with --select',
+    '{search} a': 'give the images, either as --images or as --split',
+    '{search} a --split dev --images photos': 'give the images, either as --images or as --split',
+    '{search} --split dev': 'give what to search with: either a caption or --image',
+    '{search} a --split dev --image x': 'give what to search with',
+    '{search} a --split dev --captions x': '--captions is read with --find captions only',
+    '{search} a --images x.npy --find captions': '--find captions needs --captions or --split',
+    '{search} --split dev --image x --rerank y': '--rerank compares images with captions only',
+    '{search} a --split dev --find captions': '--find captions needs --image instead of a caption',
+    '{search} --split dev --export x --json': '--json is not read without a caption or --image',
+    '{search} --split dev --export x --html a.html': '--html is not read without a caption or --image',
+    '{search} - --split dev --html a.html': '--html writes the page of one caption; leave it out',
+    '{search} a --images .': 'features of an unknown network, which cannot read the photos of',
+    '{search} a --images none.npy': 'none.npy',
+    '{search} a --split nothing': "'nothing'",
+}
+PLACES = {
+    'new': ' '.join(NEW),
+    'job': f'{" ".join(NEW)} --coordinator localhost:1234 --num_processes 2 --process_id',
+    'search': 'search --workdir run',
+}
 SEARCH = 'search', '--workdir', 'run', '--split', 'dev', 'a dog'
 ARGUMENTS = [
     (('trian',), "did you mean 'train'"),
@@ -481,30 +801,33 @@ ARGUMENTS = [
     (('settings', '--show', 'vse:fc,fc'), ''),
     (('settings', '--show', 'vse', 'fc'), "leave out 'fc'"),
     (('train', '--config', 'vze:fc', '--workdir', 'new'), "did you mean 'vse'"),
-    (('train', '--config', 'configs/absent.py', '--workdir', 'new'), 'does not exist'),
+    (
+        ('train', '--config', 'configs/absent.py', '--workdir', 'new'),
+        'does not exist; jitm settings lists the published',
+    ),
     ((*NEW[:-1], 'config.py'), 'config.py'),
     ((*NEW[:-1], 'data'), 'is not a run of jitm'),
     ((*NEW[:-1], '/dev/null/run'), '/dev/null'),
-    ((*runs.TRAIN, '--config.seed=1'), 'another config'),
-    ((*runs.TRAIN, '--config.optimizer.learning_rate=1'), 'another config'),
-    ((*NEW, '--num_processes=2'), 'go together'),
+    ((*runs.TRAIN, '--config.seed=1'), r'another config \(seed: 0 -> 1\)'),
+    ((*runs.TRAIN, '--config.optimizer.learning_rate=1'), r'another config \(optimizer.learning_rate: 0.01 -> 1.0\)'),
+    ((*NEW, '--num_processes=2'), '--coordinator, --num_processes and --process_id go together'),
     ((*NEW, '--coordinator=nonsense', '--num_processes=2', '--process_id=0'), ''),
     ((*NEW, '--coordinator=localhost:1', '--num_processes=0', '--process_id=0'), ''),
     ((*NEW, '--coordinator=localhost:1', '--num_processes=2', '--process_id=5'), ''),
     (('eval', '--workdir', 'absent'), 'absent'),
     (('eval', '--workdir', 'data'), 'not a run directory'),
     (('eval', '--workdir', 'config.py'), 'not a run directory'),
-    ((*runs.EVALUATE, '--step=3'), 'checkpoint .* is missing'),
+    ((*runs.EVALUATE, '--step=3'), 'checkpoints/3 is missing; restore it, or name'),
     ((*runs.EVALUATE, '--step=-1'), ''),
     ((*runs.EVALUATE, '--member=x'), "has no member 'x'"),
     ((*runs.EVALUATE, '--split=tset'), "no split 'tset'"),
     ((*runs.EVALUATE, '--split=../dev'), ''),
     ((*runs.EVALUATE, '--data_root=absent'), 'absent'),
-    ((*runs.EVALUATE, '--folds=3'), 'fold'),
+    ((*runs.EVALUATE, '--folds=3'), 'has 8 images, which --folds 3 does not divide'),
     ((*runs.EVALUATE, '--top_m=10'), 'go together'),
     ((*runs.EVALUATE, '--shortlist=run'), 'go together'),
     ((*runs.EVALUATE, '--shortlist=absent', '--top_m=10'), 'absent'),
-    ((*runs.EVALUATE, '--explain=1'), ''),
+    ((*runs.EVALUATE, '--explain=1'), 'VSE has no attention of words over regions'),
     (('eval', '--workdir', 'run', '--output', 'config.py'), 'config.py'),
     (('eval', '--workdir', 'run', '--output', '/dev/null/x'), '/dev/null'),
     (('eval', '--workdir', 'run', '--output', 'data'), 'data is not empty and is not an evaluation of jitm'),
@@ -513,7 +836,7 @@ ARGUMENTS = [
     (('report', 'panels', 'data/dev_ims.npy', '--output', 'config.py'), 'config.py exists and was not written by jitm'),
     (('report', 'training', 'run', '--output', 'config.py'), 'has the suffix .py; give --output one of png, '),
     (('mine', '--workdir', 'absent', '--out', 'mined'), 'absent'),
-    ((*runs.MINE, '--top_h_texts=99'), '1 to 35 negatives'),
+    ((*runs.MINE, '--top_h_texts=99'), 'top_h_texts is 99; data/train has 1 to 35 negatives'),
     ((*runs.MINE, '--top_h_images=8'), '1 to 7 negatives'),
     ((*runs.MINE, '--split=tset'), "no split 'tset'"),
     ((*runs.MINE, '--out=config.py'), 'config.py'),
@@ -567,9 +890,9 @@ RUN_FILES = {
     'config.json': {
         'empty': (lambda data: b'', 'damaged'),
         'cut off': (lambda data: data[:50], 'damaged'),
-        'a list': (lambda data: b'[1]', ''),
+        'a list': (lambda data: b'[1]', 'config.json is damaged; restore it, or choose a new workdir'),
         'deep': (lambda data: b'[' * 10**5, 'damaged|not a run directory'),
-        'a number': (lambda data: b'1', ''),
+        'a number': (lambda data: b'1', 'config.json is damaged; restore it, or choose a new workdir'),
         'null': (lambda data: b'null', ''),
         'binary': (lambda data: b'\xff\xfe', ''),
         'another': (lambda data: data.replace(b'"seed": 0', b'"seed": 7'), 'another config'),
@@ -586,6 +909,11 @@ RUN_FILES = {
 }
 
 
+def _remove_checkpoints(folder: Path) -> None:
+    for path in (folder / 'run' / 'checkpoints').iterdir():
+        shutil.rmtree(path)
+
+
 def run_rows(base: Path) -> Iterator[Row]:
     """Yields damaged files of a run directory: those of its last checkpoint and its best one."""
     for name, kinds in RUN_FILES.items():
@@ -594,6 +922,10 @@ def run_rows(base: Path) -> Iterator[Row]:
             if name == 'metrics.jsonl':
                 summary = 'report', 'summary', 'run'
                 yield Row(f'{name}: {kind}, reported', summary, edit(f'run/{name}', change), sentence)
+    another = edit('run/config.json', RUN_FILES['config.json']['another'][0])
+    sentence = r'not as in its checkpoints \(seed: \d -> \d\); restore'
+    yield Row('config.json: another, reported', ('report', 'summary', 'run'), another, sentence)
+    yield Row('a run without checkpoints', runs.EVALUATE, _remove_checkpoints, 'run has no validated checkpoint yet')
     checkpoints = Checkpoints(base / 'run')
     read = {f'run/checkpoints/{step}/' for step in (checkpoints.best_step(), checkpoints.steps()[-1])}
     for name, data in sorted(runs.contents(base).items()):
@@ -631,7 +963,7 @@ def job_rows() -> Iterator[Row]:
 def sections(base: Path) -> dict[str, list[Row]]:
     """Returns the table by what is wrong."""
     return {
-        'config keys': [*config_rows(), *range_rows(), *ignored_rows()],
+        'config keys': [*config_rows(), *range_rows(), *value_rows()],
         'modules of the user': [*own_rows()],
         'config files': [*config_file_rows()],
         'data': [*data_rows(), *other_data_rows()],
@@ -641,6 +973,7 @@ def sections(base: Path) -> dict[str, list[Row]]:
         'flags and arguments': [
             *flag_rows(),
             *(Row(' '.join(argv), argv, None, sentence) for argv, sentence in ARGUMENTS),
+            *(Row(line, (*line.format(**PLACES).split(),), None, sentence) for line, sentence in LINES.items()),
         ],
         'runs': [*run_rows(base)],
         'several processes': [*job_rows()],

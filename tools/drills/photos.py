@@ -71,6 +71,10 @@ FILES = {
     'huge': (_image(lambda: Image.new('1', (9500, 9500))), '9500 x 9500 pixels: shrink it'),
     'a bomb': (_image_of(30000, 30000), 'has too many pixels for Pillow: shrink it'),
     'HEIC': (lambda data: b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100), 'is not an image'),
+    'a PNG of nothing': (
+        lambda data: _image(lambda: BLACK((64, 64)))(data).replace(b'IDAT', b'IDAX', 1),
+        'is not an image that Pillow can read',
+    ),
     'of floats': (_image(lambda: Image.new('F', (9, 9)), 'TIFF'), 'more than 16 bits'),
 }
 
@@ -131,10 +135,16 @@ def _make_socket(path: Path) -> None:
         bound.bind(os.path.relpath(path))  # the drill is in the folder; the name of a socket must be short
 
 
+def _make_sparse(path: Path) -> None:
+    with path.open('wb') as file:
+        file.truncate(2**40)
+
+
 ODD_FILES = {
     'a FIFO': (_replace(os.mkfifo), 'it is not a regular file'),
     'a socket': (_replace(_make_socket), 'it is not a regular file'),
     'a device': (_replace(lambda path: path.symlink_to('/dev/zero')), 'it is not a regular file'),
+    'sparse': (_replace(_make_sparse), 'has 1099511627776 bytes: shrink it to at most'),
     'a folder': (_replace(Path.mkdir), 'cannot be read .Is a directory'),
     'a link to itself': (_replace(lambda path: path.symlink_to(path.name)), 'Too many levels of symbolic links'),
     'a link to nothing': (_replace(lambda path: path.symlink_to('nothing')), 'cannot be read .No such file'),
@@ -174,6 +184,10 @@ def _move_dev(*names: str) -> Callable[[Path], None]:
     return spoil
 
 
+def _write_second(folder: Path) -> None:
+    (folder / 'photos' / 'train' / 'metadata.csv').write_text('file_name,text\n0.jpg,a cat\n')
+
+
 LIST = 'train.txt', '0.jpg\n'
 OTHER_FILES = {
     'CSV without captions': (_instead('train/metadata.csv', 'file_name\n0.jpg\n'), 'line 2 has no captions'),
@@ -182,6 +196,7 @@ OTHER_FILES = {
         _instead('train/metadata.csv', 'file_name,text\n0.jpg,a dog\n1.jpg,a dog, running\n'),
         'metadata.csv, line 3 has more fields than the header: put quotes around a caption with a comma',
     ),
+    'two files of metadata': (_write_second, 'has train/metadata.jsonl and train/metadata.csv: leave one of them'),
     'two folders of dev': (
         _move_dev('val', 'validation'),
         'has val/metadata.jsonl and validation/metadata.jsonl: leave one of them',
@@ -223,7 +238,7 @@ OTHER_FILES = {
 }
 KEYS = {
     'image_size=64': 'it must be at least 64',
-    'short_side=31': 'short_side',
+    'short_side=31': 'short_side is 31; it must be at least 32|short_side.* 31',
     'interpolation=cubic': 'interpolation',
     'crop=center': 'did you mean',
     'min_area=0.0': 'min_area',

@@ -18,7 +18,15 @@ from jitm.commands import cli
 from jitm.runs.checkpoint import Checkpoints
 from tests.conftest import make_tiny_config
 
-CONFIG_FILE = 'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({!r})\n'
+CONFIG_FILE = """
+from math import inf, nan
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({!r})
+"""
 EVALUATE = ('eval', '--workdir', 'run', '--output', 'evaluated')
 MINE = ('mine', '--workdir', 'run', '--out', 'mined', '--top_h_texts', '3', '--top_h_images', '3')
 SEARCH = ('search', '--workdir', 'run', '--split', 'dev', 'a dog')
@@ -155,4 +163,5 @@ def copy_of(base: Path, folder: Path) -> Iterator[Path]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of all files."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+    files = (path for path in folder.rglob('*') if path.is_file() and path.stat().st_size < 2**30)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
