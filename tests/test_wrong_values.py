@@ -20,7 +20,7 @@ from jitm.synthesis.generator import Synthesis
 from jitm.training import stages
 from jitm.training.loop import train_and_evaluate
 from jitm.training.objective import RankingTerm, make_terms
-from tests.configs.settings import SETTINGS, load
+from tests.configs.settings import load, one_of_each_word
 
 
 def test_names_are_not_empty():
@@ -176,7 +176,7 @@ def numbers_without_range(function, section: dict) -> list[str]:
 
 def test_every_number_of_a_setting_has_a_range():
     found = set()
-    for setting in SETTINGS:
+    for setting in one_of_each_word():
         config = load(setting)
         assert config_lib.check(config) == json.loads(json.dumps(config))
         models = [(config['model'], 'jitm.models')]
