@@ -152,6 +152,9 @@ WRONG_TERMS = [
     ('ranking.max_of_hinges', {'margin': -1}, 'terms.ranking.margin', 'is -1; it must be at least 0'),
     ('ranking.max_of_hinges', {'margin': 'wide'}, 'terms.ranking.margin', "is 'wide'; it must be a number"),
     ('ranking.sigmoid_contrastive', {'bias': -101}, 'terms.ranking.bias', 'is -101; it must be'),
+    ('noisy.ladder', {'thresholds': 0.5}, 'terms.ranking.thresholds', 'is 0.5; it must be a tuple'),
+    ('noisy.ladder', {'thresholds': '0.5'}, 'terms.ranking.thresholds', "is '0.5'; it must be a tuple"),
+    ('noisy.ladder', {'thresholds': (5.0, '1')}, 'terms.ranking.thresholds.1', "is '1'; it must be a number"),
     ('tokens.word_discrimination', {'match_weight': -1}, 'terms.ranking.match_weight', 'is -1; it must be at least 0'),
 ]
 
@@ -161,6 +164,14 @@ def test_wrong_arguments_of_losses(loss, arguments, key, sentence):
     common = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
     with pytest.raises(UserError, match=re.escape(f"'{key}' {sentence}")):
         make_terms({'ranking': {'loss': loss, **common, **arguments}})
+
+
+def test_thresholds_and_margins_of_the_ladder_are_as_many():
+    common = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'loss': 'noisy.ladder'}
+    scores, positives = np.zeros((2, 2)), np.eye(2, dtype=bool)
+    loss = make_terms({'ladder': common | {'thresholds': (0.5, 7.0)}})['ladder'].loss  # of CIDEr, up to 10
+    with pytest.raises(UserError, match=r"'terms.ladder.ladder_margins' has 1 margins for 2 thresholds: give one for"):
+        loss(scores, positives, relevance=scores)
 
 
 def numbers_without_range(function, section: dict) -> list[str]:
@@ -232,6 +243,10 @@ COMMAND_LINE = [
     (
         '--config.model.text.bidirectional=True --config.model.text.recurrent=False',
         "'model.text.bidirectional' is not read where 'model.text.recurrent' is False",
+    ),
+    (
+        '--config.model.text.recurrent=False',
+        "'model.text_pooling' is 'last', which ignores all words where 'text.recurrent' is False: take 'mean'",
     ),
     ('--config.scene_graphs.source=scene_graphs.rules', "'scene_graphs.source' is set but unused: add masked captions"),
     (

@@ -5,7 +5,6 @@ query. The label y [Q] of a query is how far its pair is believed to belong toge
 is a matter of training (`jitm.training.labels`).
 """
 
-import operator
 from typing import Literal
 
 import chex
@@ -132,9 +131,9 @@ def _divergence_part(evidence: chex.Array, count: chex.Array | int) -> chex.Arra
     shifted = count + SHIFT
     ratio = evidence - jnp.log(shifted)
     inverse = sigmoid(-ratio) / shifted  # 1 / (n + e)
-    log_gamma = (_odd_powers(x, 1 / 12, -1 / 360, 1 / 1260, -1 / 1680) for x in (inverse, 1 / shifted))
+    log_gamma, at_0 = (_odd_powers(x, 1 / 12, -1 / 360, 1 / 1260, -1 / 1680) for x in (inverse, 1 / shifted))
     digamma = _odd_powers(inverse, 1 / 12, -1 / 120, 1 / 252, -1 / 240)
-    value = (shifted - 0.5) * softplus(ratio) + sigmoid(ratio) * (0.5 + digamma) + operator.sub(*log_gamma)
+    value = (shifted - 0.5) * softplus(ratio) + log_gamma - at_0 + sigmoid(ratio) * (0.5 + digamma)
     return value + sum(sigmoid(x) - softplus(x) for x in shifts)
 
 

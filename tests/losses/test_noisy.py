@@ -153,6 +153,46 @@ def test_evidential_keeps_queries_whose_pair_is_wrong():
     assert got == pytest.approx(error + 0.1 * kl, rel=1e-4)
 
 
+@pytest.mark.parametrize('temperature', [0.1, 0.02])
+@pytest.mark.parametrize('top', [-1.0, 0.5, 1.0, 2.5, 6.0, 50.0])
+def test_evidence_of_any_score_in_float32(top, temperature):
+    """Against mpmath: the evidence reaches exp(2500)."""
+    mp = pytest.importorskip('mpmath')
+    scores = np.random.default_rng(0).uniform(min(top / 2, top), max(top / 2, top), (1, 5)).astype(np.float32)
+    positives = np.eye(1, 5, dtype=bool)
+    with mp.workdps(30 + int(max(top, 0) / temperature)):
+        loss = lambda s: noisy.evidential(s, positives, temperature=temperature)[0]  # noqa: E731
+        value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.asarray(scores))
+        evidence = [mp.exp(mp.mpf(float(s)) / temperature) for s in scores[0]]
+        want, slopes = evidential_by_mpmath(mp, evidence)
+        want_gradient = [float(slope * one / temperature) for slope, one in zip(slopes, evidence, strict=True)]
+    assert value >= 0
+    np.testing.assert_allclose(value, float(want), rtol=1e-4)
+    np.testing.assert_allclose(gradient[0], want_gradient, atol=1e-4 * np.abs(want_gradient).max())
+
+
+def evidential_by_mpmath(mp, evidence):
+    """The loss with the first candidate as positive, and its derivative by each evidence."""
+    alphas = [one + 1 for one in evidence]
+    total, count = sum(alphas), len(alphas)
+    means, truth = [alpha / total for alpha in alphas], [1] + [0] * (count - 1)
+    variances = [mean * (1 - mean) / (total + 1) for mean in means]
+    loss = sum((y - mean) ** 2 + variance for y, mean, variance in zip(truth, means, variances, strict=True))
+    others = [mp.mpf(1), *alphas[1:]]
+    sums = sum(others)
+    kl = mp.loggamma(sums) - mp.loggamma(count) - sum(map(mp.loggamma, others))
+    kl += sum((alpha - 1) * (mp.digamma(alpha) - mp.digamma(sums)) for alpha in others)
+    slopes = []
+    for n, alpha in enumerate(others):
+        slope = (alpha - 1) * mp.psi(1, alpha) - (sums - count) * mp.psi(1, sums) if n else 0
+        slope *= mp.mpf('0.1')
+        for k, (y, mean, variance) in enumerate(zip(truth, means, variances, strict=True)):
+            moved = ((k == n) - mean) / total
+            slope += -2 * (y - mean) * moved + (1 - 2 * mean) * moved / (total + 1) - variance / (total + 1)
+        slopes.append(slope)
+    return loss + mp.mpf('0.1') * kl, slopes
+
+
 def test_ladder_by_hand():
     scores, positives = np.array([[0.6, 0.5, 0.55, 0.1], [0.3, 0.9, 0.2, 0.1]]), np.eye(2, 4, dtype=bool)
     relevance = np.array([[1.0, 0.7, 0.2, 0.1], [0.1, 1.0, 0.2, 0.3]])
