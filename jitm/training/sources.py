@@ -91,8 +91,7 @@ def make_retrieval(section: Mapping[str, Any]) -> Source:
 
 def check_candidates(config: Mapping[str, Any]) -> None:
     """Raises a UserError if the config's `candidates` lack something, or have more than there is."""
-    section = config['candidates']
-    retrieval = make_retrieval(section)
+    section, retrieval = config['candidates'], make_retrieval(config['candidates'])
     if retrieval.queue and (encoder := retrieval.queue.encoder) not in config['members']:
         raise UserError(
             f"config key 'candidates.encoder' is '{encoder}', which is not a member"

@@ -14,11 +14,6 @@ from jitm.training import setup, stages
 from jitm.training.members import make_members
 from jitm.training.sources import make_objective
 
-FILES = (
-    *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf', 'imram', 'gsmn'),
-    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'siglip', 'heads', 'noisy', 'recipe'),
-)
-
 
 def module_of(file):
     return importlib.import_module(f'jitm.configs.{file}')
