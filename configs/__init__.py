@@ -12,6 +12,12 @@ from ml_collections import ConfigDict
 from jitm.errors import UserError, did_you_mean
 
 FILES = {module.name: Path(__file__).with_name(f'{module.name}.py') for module in pkgutil.iter_modules(__path__)}
+SYSTEMS = [name for name in FILES if name not in ('common', 'default', 'reduced')]
+
+
+def tables(system: str) -> list[list[str]]:
+    """Returns the words of a system's presets, a list for each table; its first word stands for a missing one."""
+    return importlib.import_module(f'{__name__}.{system}').get_config.tables()
 
 
 def load(preset: str) -> ConfigDict:

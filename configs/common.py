@@ -18,14 +18,17 @@ def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Call
         path = Path(published.__code__.co_filename).resolve()
         file = path.stem if path.parent == Path(__file__).resolve().parent else ''  # not of a file of the user's own
 
-        def get_config(preset: str = '') -> ConfigDict:
-            """Returns the config of a preset, words separated by commas."""
+        def variants() -> dict[str, Callable[..., ConfigDict]]:
             from jitm.configs import reduced  # imports the files of the systems, which import this one
 
-            variants = reduced.VARIANTS.get(file, {})
-            words = parse(preset, *tables[:-1], *([*table, *variants] for table in tables[-1:]))
-            return variants.get(words[-1] if words else '', published)(*words)
+            return reduced.VARIANTS.get(file, {})
 
+        def get_config(preset: str = '') -> ConfigDict:
+            """Returns the config of a preset, words separated by commas."""
+            words = parse(preset, *get_config.tables())
+            return variants().get(words[-1] if words else '', published)(*words)
+
+        get_config.tables = lambda: [*map(list, tables[:-1]), *([*table, *variants()] for table in tables[-1:])]
         return get_config
 
     return decorate
@@ -172,9 +175,14 @@ def schedule_of_ranking(config: ConfigDict) -> dict:
 
 
 def sum_first(config: ConfigDict, epochs: int) -> None:
-    """Trains with the sum of hinges for this many epochs before the ranking loss."""
+    """Trains with the sum of hinges for this many epochs before the ranking loss, if that is one of hinges.
+
+    A config that warms up already stays as it is.
+    """
     terms = config.terms.to_dict()
     ranking = terms.pop('ranking')
+    if 'margin' not in ranking or 'warm_up' in terms:
+        return
     warm_up = term(LOSS['sum'], margin=ranking['margin'], end_epoch=epochs)
     config.terms = dict(warm_up=warm_up, ranking=dict(ranking, start_epoch=epochs), **terms)
 

@@ -85,6 +85,8 @@ def train(
 def boost(config: ConfigDict, loss: str, scenario: str, run: str = '', momentum: float = 0.99995) -> None:
     """Makes the model of a config the target of an anchor: in OAS the run, in MSS an average with a momentum."""
     config.members = _members(scenario, config.members.target.init_from, run, momentum)
+    if scenario == 'oas':  # the run has the weights
+        config.initialize = dict.fromkeys(config.initialize, '')
     losses = [dict(common.LOSS[half], weight=0.5) for half in HALVES.get(loss, ())] or [common.LOSS[loss]]
     terms = {term['loss'].rpartition('.')[2]: common.schedule_of_ranking(config) | term for term in losses}
     config.terms = dict(config.terms.to_dict(), **terms)

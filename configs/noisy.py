@@ -62,7 +62,7 @@ def get_config(network: str, method: str, data: str) -> ConfigDict:
     if (network, method, data) == ('sgr', 'rcl', 'f30k'):  # by the README of RCL
         config.epochs, config.optimizer.decay_epochs = 40, 30
     if method == 'crcl':
-        config.augmentation.update(drop_regions=0.2, change_words=0.2)
+        config.augmentation.update(drop_regions=0.2, change_words=0.0 if 'caption' in config.terms else 0.2)
         config.optimizer.weight_decay = 0.01  # PyTorch's default
     learn(config, method, warm_up=WARM_UP[data])
     return config

@@ -6,7 +6,7 @@ import operator
 import reprlib
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ KINDS = {  # type in a hint -> the types of its values, and their name
     float: (Real, 'a number'),
     str: (str, 'a string'),
     tuple: ((tuple, list), 'a tuple'),
+    Sequence: ((tuple, list), 'a tuple'),
     dict: (Mapping, 'a dict'),
     Mapping: (Mapping, 'a dict'),
     types.NoneType: (types.NoneType, 'None'),
@@ -85,7 +86,7 @@ def _remedy(value: Any, hint: Any) -> str | None:
         return None if value in arguments else f'take one of {", ".join(map(str, arguments))}'
     permitted, name = KINDS.get(dict if typing.is_typeddict(hint) else origin, (object, ''))
     if not isinstance(value, permitted) or (isinstance(value, bool) and origin in (int, float)):
-        return f'{MUST}{name}{" of names" if origin is tuple and str in arguments else ""}'
+        return f'{MUST}{name}{" of names" if str in arguments else ""}'
     return f'{MUST}finite' if origin is float and not math.isfinite(value) else None
 
 

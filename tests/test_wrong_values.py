@@ -19,7 +19,7 @@ from jitm.synthesis.generator import Synthesis
 from jitm.training import stages
 from jitm.training.loop import train_and_evaluate
 from jitm.training.objective import RankingTerm, make_terms
-from tests.configs.settings import SETTINGS, load
+from tests.configs.settings import load, one_of_each_word
 
 
 def test_names_are_not_empty():
@@ -81,6 +81,9 @@ WRONG_TERMS = [
     ('ranking.max_of_hinges', {'margin': -1}, 'terms.ranking.margin', 'is -1; it must be at least 0'),
     ('ranking.max_of_hinges', {'margin': 'wide'}, 'terms.ranking.margin', "is 'wide'; it must be a number"),
     ('ranking.sigmoid_contrastive', {'bias': -101}, 'terms.ranking.bias', 'is -101; it must be'),
+    ('noisy.ladder', {'thresholds': 0.5}, 'terms.ranking.thresholds', 'is 0.5; it must be a tuple'),
+    ('noisy.ladder', {'thresholds': '0.5'}, 'terms.ranking.thresholds', "is '0.5'; it must be a tuple"),
+    ('noisy.ladder', {'thresholds': (5.0, '1')}, 'terms.ranking.thresholds.1', "is '1'; it must be a number"),
     ('tokens.word_discrimination', {'match_weight': -1}, 'terms.ranking.match_weight', 'is -1; it must be at least 0'),
 ]
 
@@ -90,6 +93,14 @@ def test_wrong_arguments_of_losses(loss, arguments, key, sentence):
     common = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
     with pytest.raises(UserError, match=re.escape(f"'{key}' {sentence}")):
         make_terms({'ranking': {'loss': loss, **common, **arguments}})
+
+
+def test_thresholds_and_margins_of_the_ladder_are_as_many():
+    common = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'loss': 'noisy.ladder'}
+    scores, positives = np.zeros((2, 2)), np.eye(2, dtype=bool)
+    loss = make_terms({'ladder': common | {'thresholds': (0.5, 7.0)}})['ladder'].loss  # of CIDEr, up to 10
+    with pytest.raises(UserError, match=r"'terms.ladder.ladder_margins' has 1 margins for 2 thresholds: give one for"):
+        loss(scores, positives, relevance=scores)
 
 
 def numbers_without_range(function, section: dict) -> list[str]:
@@ -105,7 +116,7 @@ def numbers_without_range(function, section: dict) -> list[str]:
 
 def test_every_number_of_a_setting_has_a_range():
     found = set()
-    for setting in SETTINGS:
+    for setting in one_of_each_word():
         config = load(setting)
         assert config_lib.check(config) == json.loads(json.dumps(config))
         models = [(config['model'], 'jitm.models')]

@@ -8,7 +8,7 @@ A published result is R@1 from image to text, R@1 from text to image and rsum, i
 averaged scores of several.
 """
 
-import collections
+import itertools
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +19,7 @@ from absl import flags
 from jitm import configs
 from jitm.commands import cli
 from jitm.commands import flags as shared
+from jitm.configs import common
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
 
@@ -34,26 +35,46 @@ FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the systems, the presets with the given words, or the changes of one."""
     if values.show is None:
-        presets = published.presets()
-        print(table(select(presets, words), published.load()) if words else f'{overview(presets)}\n{NEXT}')
+        if words:
+            found = select(presets(), words)
+            print(table(dict(sorted(found.items(), key=lambda item: not item[1])), published.load()))  # published first
+        else:
+            print(f'{overview()}\n{NEXT}')
         return
     if words:
         raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
 
 
-def overview(presets: Collection[str]) -> str:
-    """Returns a line for each system: the number of its presets, and their words."""
-    names, counts, lines = {}, collections.Counter(), [('config', 'presets', 'words')]
-    for preset in presets:
-        name, _, words = preset.partition(':')
-        counts[name] += 1
-        names.setdefault(name, {}).update(dict.fromkeys(words.split(',')))
-    lines += [(name, counts[name], ' '.join(words)) for name, words in names.items()]
+def overview() -> str:
+    """Returns a line for each system: the words of its presets."""
+    lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
     return '\n'.join(
-        textwrap.fill(f'{name:<14}{count:>8}  {words}', shared.WIDTH, subsequent_indent=' ' * 24).rstrip()
-        for name, count, words in lines
+        textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
+        for name, words in (('config', 'words'), *lines)
     )
+
+
+def presets() -> published.Presets:
+    """Returns every combination of words that a system may accept -> the keys of its rows, as `published.presets`."""
+    named = {words_of(name): (name, keys) for name, keys in published.presets().items()}
+    combinations = ((name, *words) for name in configs.SYSTEMS for words in itertools.product(*configs.tables(name)))
+    return dict(named.get((name, *words), (f'{name}:{",".join(words)}', [])) for name, *words in combinations)
+
+
+def words_of(preset: str) -> tuple[str, ...]:
+    """Returns the system of a preset, and its word of each table."""
+    name, _, words = preset.partition(':')
+    return name, *common.parse(words, *configs.tables(name))
+
+
+def is_accepted(preset: str) -> bool:
+    """Returns whether the words of a preset go together."""
+    try:
+        configs.load(preset)
+    except ValueError:
+        return False
+    return True
 
 
 def show(config: Mapping[str, Any]) -> list[str]:
@@ -71,7 +92,7 @@ def show(config: Mapping[str, Any]) -> list[str]:
 def select(
     presets: Mapping[str, tuple[published.RowKey, ...]], words: Collection[str]
 ) -> dict[str, tuple[published.RowKey, ...]]:
-    """Returns the presets that have every word: in their name, or in that of the system in a published row.
+    """Returns the presets that have every word, in their name or in that of the system in a published row, and start.
 
     Words are compared without regard to case; 'VSE++' is the word vsepp.
 
@@ -83,7 +104,8 @@ def select(
         if _plain(word) not in set().union(*known.values()):
             near = did_you_mean(_plain(word), set().union(*known.values()))
             raise UserError(f"no preset has the word '{word}'{near or '; jitm settings lists the words'}")
-    selected = {name: presets[name] for name, its in known.items() if its.issuperset(map(_plain, words))}
+    wanted = {*map(_plain, words)}
+    selected = {name: presets[name] for name, its in known.items() if wanted <= its and is_accepted(name)}
     if not selected:
         raise UserError(f'no preset has all of the words {", ".join(words)}; leave one out')
     return selected

@@ -5,15 +5,15 @@ query. The label y [Q] of a query is how far its pair is believed to belong toge
 is a matter of training (`jitm.training.labels`).
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import chex
 import jax.numpy as jnp
-from jax.scipy.special import digamma, gammaln
+from jax.nn import logsumexp, sigmoid, softplus
 
+from jitm.errors import ArgumentError
 from jitm.losses.ranking import MIN_PROBABILITY, hardest_positive, masked_log_softmax, max_of_hinges, prepare
-from jitm.types import Margin, Mask, NotNegative, PerQuery, Probability, Scores, Temperature
+from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores, Temperature
 
 COMPLEMENTS = {  # loss of a negative, of 1 - P
     'log': lambda rest: -jnp.log(jnp.maximum(rest, MIN_PROBABILITY)),
@@ -21,6 +21,8 @@ COMPLEMENTS = {  # loss of a negative, of 1 - P
     'abs': lambda rest: 1 - rest,
     'exp': lambda rest: jnp.exp(-rest),
 }
+NO_EVIDENCE = -1e30  # the logarithm
+SHIFT = 8  # of gammaln and digamma, to where four terms of their series suffice
 
 
 def complementary_contrastive(
@@ -40,11 +42,15 @@ def complementary_contrastive(
     """
     negatives, valid = prepare(scores, positives, negatives)
     probabilities = jnp.exp(masked_log_softmax(scores / temperature, positives | negatives, valid))
-    # 1 - P of the likeliest candidate is the sum of all others, which rounding does not make 0.
-    likeliest = jnp.arange(scores.shape[1]) == jnp.argmax(probabilities, axis=1)[:, None]
-    others = jnp.sum(jnp.where(likeliest, 0, probabilities), axis=1, keepdims=True)
-    losses = COMPLEMENTS[complement](jnp.where(likeliest, others, 1 - probabilities))
+    losses = COMPLEMENTS[complement](_one_minus(probabilities))
     return jnp.sum(jnp.where(negatives & valid[:, None], losses, 0), axis=1)
+
+
+def _one_minus(probabilities: Scores) -> Scores:
+    """Returns 1 - P; that of the likeliest candidate is the sum of all others, which rounding does not make 0."""
+    likeliest = jnp.arange(probabilities.shape[1]) == jnp.argmax(probabilities, axis=1)[:, None]
+    others = jnp.sum(jnp.where(likeliest, 0, probabilities), axis=1, keepdims=True)
+    return jnp.where(likeliest, others, 1 - probabilities)
 
 
 def active_complementary(
@@ -90,8 +96,8 @@ def evidential(
 ) -> PerQuery:
     """DECL (Qin et al., 2022, released): the squared error of a Dirichlet distribution over the candidates.
 
-    The evidence of a candidate is exp(s / temperature), of scores in [-1, 1], and alpha = evidence + 1. A query without
-    a positive, such as one whose pair is judged wrong, has the target 0 everywhere. The divergence is that of the
+    The evidence of a candidate is exp(s / temperature), for any score, and alpha = evidence + 1. A query without a
+    positive, such as one whose pair is judged wrong, has the target 0 everywhere. The divergence is that of the
     distribution without the evidence of the positives from the uniform one.
 
     Published: mean; temperature and weight 0.1.
@@ -102,19 +108,33 @@ def evidential(
     def total(values: chex.Array) -> chex.Array:
         return jnp.sum(jnp.where(candidates, values, 0), axis=1)
 
-    alpha = jnp.exp(scores / temperature) + 1
-    strength = jnp.where(valid, total(alpha), 1)[:, None]
-    error = jnp.square(positives - alpha / strength)
-    variance = alpha * (strength - alpha) / (jnp.square(strength) * (strength + 1))
-    others = jnp.where(positives, 1, alpha)
-    sums = jnp.where(valid, total(others), 1)
-    divergence = (
-        gammaln(sums)
-        - gammaln(jnp.maximum(total(jnp.ones_like(alpha)), 1))
-        - total(gammaln(others))
-        + total((others - 1) * (digamma(others) - digamma(sums)[:, None]))
-    )
-    return jnp.where(valid, total(error + variance) + divergence_weight * divergence, 0)
+    count = jnp.maximum(candidates.sum(axis=1), 1)
+    evidence = jnp.where(candidates, scores / temperature, NO_EVIDENCE)
+    strength = jnp.log(count) + softplus(logsumexp(evidence, axis=1) - jnp.log(count))
+    means = jnp.where(candidates, jnp.exp(softplus(evidence) - strength[:, None]), 0)
+    rest = _one_minus(means)
+    error = jnp.square(jnp.where(positives, rest, means))
+    variance = means * rest * sigmoid(-strength)[:, None]
+    others = jnp.where(positives, NO_EVIDENCE, evidence)
+    divergence = _divergence_part(logsumexp(others, axis=1), count) - total(_divergence_part(others, 1))
+    # A divergence near 0 may be rounded to below it.
+    return jnp.where(valid, total(error + variance) + divergence_weight * jnp.maximum(divergence, 0), 0)
+
+
+def _divergence_part(evidence: chex.Array, count: chex.Array | int) -> chex.Array:
+    """Returns gammaln(n + e) - gammaln(n) + e (1 - digamma(n + e)) for the logarithm of the evidence e, and n >= 1.
+
+    The series of Stirling for both functions are added, so that what grows as e log e cancels before rounding; n is
+    shifted by their recurrences.
+    """
+    shifts = (evidence - jnp.log(count + k) for k in range(SHIFT))
+    shifted = count + SHIFT
+    ratio = evidence - jnp.log(shifted)
+    inverse = sigmoid(-ratio) / shifted  # 1 / (n + e)
+    log_gamma, at_0 = (x / 12 - x**3 / 360 + x**5 / 1260 - x**7 / 1680 for x in (inverse, 1 / shifted))
+    digamma = inverse / 12 - inverse**3 / 120 + inverse**5 / 252 - inverse**7 / 240
+    value = (shifted - 0.5) * softplus(ratio) + log_gamma - at_0 + sigmoid(ratio) * (0.5 + digamma)
+    return value + sum(sigmoid(x) - softplus(x) for x in shifts)
 
 
 def ladder(
@@ -124,8 +144,8 @@ def ladder(
     *,
     relevance: Scores,
     margin: Margin = 0.2,
-    thresholds: Sequence[Probability] = (0.63,),
-    ladder_margins: Sequence[Margin] = (0.01,),
+    thresholds: tuple[NotNegative, ...] = (0.63,),
+    ladder_margins: tuple[Margin, ...] = (0.01,),
     ladder_weight: NotNegative = 0.25,
 ) -> PerQuery:
     """Ladder loss (Zhou et al., 2020): `max_of_hinges`, and a hinge between two groups of candidates per threshold.
@@ -135,14 +155,21 @@ def ladder(
     released code gives candidates outside of a group the score 0, which can win.
 
     Args:
-      relevance: [Q, C], such as the similarity of the captions of query and candidate, in [0, 1].
+      relevance: [Q, C], such as the similarity of the captions of query and candidate.
       margin: The margin of `max_of_hinges`.
       thresholds: The thresholds of the relevance.
       ladder_margins: The margin m' of each threshold.
       ladder_weight: The factor of each hinge of a threshold.
 
     Published: sum; margins 0.2 and 0.01, threshold 0.63, weight 0.25.
+
+    Raises:
+      ArgumentError: If a threshold has no margin, or a margin no threshold.
     """
+    if len(thresholds) != len(ladder_margins):
+        raise ArgumentError(
+            'ladder_margins', f'has {len(ladder_margins)} margins for {len(thresholds)} thresholds: give one for each'
+        )
     chex.assert_equal_shape([scores, relevance])
     negatives, valid = prepare(scores, positives, negatives)
     loss = max_of_hinges(scores, positives, negatives, margin=margin)

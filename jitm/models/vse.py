@@ -15,6 +15,7 @@ import chex
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm.errors import ArgumentError
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
 from jitm.models.matcher import Matcher, TemperatureEncoder
@@ -43,7 +44,8 @@ class PooledEncoders(Matcher):
       image: A module that maps images to [I, R, D] and a mask of the valid regions, such as `RegionEncoder`.
       text: A module that maps texts to [T, L, D], such as `GRUEncoder` or `BERTEncoder`.
       image_pooling: One of `jitm.layers.pooling.POOLINGS`.
-      text_pooling: One of `jitm.layers.pooling.POOLINGS`; 'last' is the state after the last word.
+      text_pooling: One of `jitm.layers.pooling.POOLINGS`; 'last' is the state after the last word, and needs a text
+        encoder that reads words in context.
       normalize_images: L2-normalizes the image vectors; VSE0 does not, so that its score is not a cosine.
       absolute: Takes the absolute values of both vectors (Order0).
     """
@@ -61,6 +63,10 @@ class PooledEncoders(Matcher):
         super().setup()
         self.image_pool = make_pooling(self.image_pooling, 'image_pooling')
         self.text_pool = make_pooling(self.text_pooling, 'text_pooling')
+        if self.text_pooling == 'last' and not getattr(self.text, 'recurrent', True):
+            raise ArgumentError(
+                'text_pooling', "is 'last', which ignores all words where 'text.recurrent' is False: take 'mean'"
+            )
 
     def encode_image(self, images: Images, train: bool = False) -> chex.Array:
         """Encodes [I, R, F] regions as [I, D], or as [I E, D] if each image has E views that keep different regions."""

@@ -28,6 +28,16 @@ Rows = tuple[chex.Array, chex.Array]
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 MARGIN_TEMPERATURE = 5.0  # tau: differences in CIDEr divided by tau are 0.2 on average
 
+# Patterns of config keys that a source excludes, and why.
+NOT_IN_BATCH = {
+    'augmentation.num_views': 'it has each pair once',
+    **dict.fromkeys(('relevance.source', 'labels.source'), "its candidates are not those of 'in_batch'"),
+}
+NOT_MINED = NOT_IN_BATCH | {'offline.path': 'it scores no mined negatives'}
+OF_EACH_MODEL = NOT_MINED | {'members.*.learn_from': 'models keep the scores of different candidates'}
+SAME_WORDS = {'augmentation.change_words': 'its negatives are not changed'}
+UNCHANGED = SAME_WORDS | {'augmentation.drop_regions': 'its negatives are not changed'}
+
 
 def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = None) -> Source:
     """Ranks the captions of the global batch for each image and its images for each caption, [E B, E B].
@@ -57,7 +67,8 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
     if not perturbations:
         raise ArgumentError('perturbations', "is empty; give kinds, such as ('relation',)")
     rank = functools.partial(_rank_in_batch, same_image=same_image, num_negatives=None)
-    return Source(rank, perturbations=perturbations)
+    excludes = NOT_IN_BATCH | SAME_WORDS | {'data.token_vectors': 'perturbed captions have no vectors of tokens'}
+    return Source(rank, perturbations=perturbations, excludes=excludes)
 
 
 def _rank_in_batch(
@@ -122,7 +133,8 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count) -> Source:
       same_image: See `in_batch`.
       queries: The number of queries that a device scores at a time.
     """
-    return Source(functools.partial(_rank_in_chunks, same_image=same_image, queries=queries), by_term=True)
+    rank = functools.partial(_rank_in_chunks, same_image=same_image, queries=queries)
+    return Source(rank, by_term=True, excludes=OF_EACH_MODEL)
 
 
 def _rank_in_chunks(
@@ -178,8 +190,9 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
       encoder: The member that encodes the candidates, such as one of the rule 'ema'.
       length: K, the number of pairs of past steps.
     """
-    rank = functools.partial(_rank_queued, same_image=same_image)
-    return Source(rank, functools.partial(_all_queued, encoder=encoder), queue=Queue(encoder, length))
+    rank = functools.partial(_rank_queued, same_image=same_image, encoder=encoder)
+    choose = functools.partial(_all_queued, encoder=encoder)
+    return Source(rank, choose, queue=Queue(encoder, length), excludes=OF_EACH_MODEL)
 
 
 def _all_queued(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, encoder: str) -> Stored:
@@ -192,10 +205,24 @@ def _all_queued(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, e
 
 
 def _rank_queued(
-    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: Stored, train: bool, *, same_image: str
+    matcher: Matcher,
+    images: Encoding,
+    texts: Encoding,
+    batch: Batch,
+    chosen: Stored,
+    train: bool,
+    *,
+    same_image: str,
+    encoder: str,
 ) -> tuple[Rankings, TermLosses]:
     """Scores this device's queries with the pairs that `_all_queued` returned."""
     del train
+    (_, own), (_, other) = images.shape, chosen['images'].shape
+    if own != other:
+        raise UserError(
+            f"config key 'candidates.encoder' is '{encoder}', whose vectors have {other} dimensions, but those of a "
+            f'model that trains have {own}: give both the same model.embed_dim'
+        )
     scores = {
         'i2t': matcher.similarity(images, chosen['texts']),
         't2i': matcher.similarity(chosen['images'], texts).T,
@@ -285,7 +312,8 @@ def shortlist(num_extra: Index, num_hard: Count) -> Source:
       num_extra: P, the number of extra pairs of a step.
       num_hard: H, the number of candidates that each query keeps.
     """
-    return Source(_rank_chosen, functools.partial(_choose_hardest, num_hard=num_hard), num_extra=num_extra)
+    choose = functools.partial(_choose_hardest, num_hard=num_hard)
+    return Source(_rank_chosen, choose, num_extra=num_extra, excludes=OF_EACH_MODEL | (UNCHANGED if num_extra else {}))
 
 
 def _choose_hardest(
@@ -352,7 +380,7 @@ def sampled() -> Source:
     The query is the image if the text of `Batch.mismatched` was replaced, the text otherwise. The other query has no
     negative, so a loss of 0.
     """
-    return Source(_rank_sampled, mismatched=True)
+    return Source(_rank_sampled, mismatched=True, excludes=NOT_MINED | UNCHANGED)
 
 
 def _rank_sampled(

@@ -24,7 +24,6 @@ from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.models.make import heads_of, member_model
 from jitm.models.matcher import Matcher
-from jitm.training.objective import Term, token_terms
 from jitm.training.step import Source
 
 MAX_UNKNOWN = 0.1  # share of unknown words without a warning
@@ -50,33 +49,6 @@ class Data:
     train_tokens: Tokens
     validation_tokens: Tokens
     warnings: tuple[str, ...]
-
-
-def make_augmentation(config: Mapping[str, Any], terms: Mapping[str, Term]) -> Augmentation:
-    """Builds the Augmentation of a config.
-
-    Raises:
-      UserError: If it would change captions that a term predicts, or examples that have to stay as they are.
-    """
-    augmentation = bind(Augmentation, config['augmentation'], where='augmentation')()
-    for reason, is_set in (
-        ('masked captions', config['masking']['num_views']),
-        ('pairs with mined negatives', config['offline']['path']),
-    ):
-        if is_set and augmentation.changes:
-            raise UserError(f"config keys 'augmentation' must leave examples as they are: {reason} are not augmented")
-    if augmentation.change_words > 0 and config['data'].get('token_vectors'):
-        raise UserError(
-            "config key 'augmentation.change_words' changes words, which a frozen encoder has read already "
-            "('data.token_vectors'): set it to 0, and 'model.text.dropout' for a change of the vectors"
-        )
-    captioning = [name for name, term in token_terms(terms).items() if term.predictions == 'captioning']
-    if augmentation.change_words > 0 and captioning:
-        raise UserError(
-            f"'terms.{captioning[0]}' would learn to write words that augmentation has changed: set config key "
-            "'augmentation.change_words' to 0, or leave the term out"
-        )
-    return augmentation
 
 
 def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
@@ -203,11 +175,6 @@ def load_perturbed(config: Mapping[str, Any], split: Split, kinds: Sequence[str]
     """Prepares the perturbed captions of a training split, of some kinds; None without kinds."""
     if not kinds:
         return None
-    if split.token_vectors is not None:
-        raise UserError(
-            "config key 'candidates.source' is 'perturbed', but perturbed captions have no vectors of tokens: take "
-            "other candidates, or a model of words and set 'data.token_vectors' to False"
-        )
     graphs = load_scene_graphs(config['scene_graphs'], split) if reads_graphs(kinds) else None
     perturb = tuple(perturber(split, graphs, kind) for kind in kinds)
     return PerturbedCaptions(perturb, [graphs, *(hash_file(kind) for kind in kinds if is_file(kind))])

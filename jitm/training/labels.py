@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.errors import UserError
+from jitm.errors import ArgumentError, UserError
 from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mean
 from jitm.training.objective import DIRECTIONS
 from jitm.types import Index, Margin, Probability, Ranking, Temperature
@@ -109,11 +109,20 @@ class CoTeaching:
       warm_up_epochs: The epochs in which all labels are 1.
       noisy_epoch: The first epoch in which pairs that are not clean have a loss.
       margin: The margin of the hinges that the labels are made of.
+
+    Raises:
+      ArgumentError: If other pairs would have a loss before there are labels.
     """
 
     warm_up_epochs: Index
     noisy_epoch: Index
     margin: Margin = 0.2
+
+    def __post_init__(self):
+        if self.noisy_epoch < self.warm_up_epochs:
+            raise ArgumentError(
+                'noisy_epoch', f'is {self.noisy_epoch}, below warm_up_epochs {self.warm_up_epochs}: raise it'
+            )
 
     def init(self, names: Sequence[str], num_pairs: int) -> Stored:
         """Returns a posterior of 1 of all pairs, for each of two models.

@@ -27,7 +27,7 @@ INPUTS = {
     'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'margins': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
     'relevance': "set relevance.source, such as 'cider.from_file', and candidates.source to 'in_batch'",
-    'labels': "set labels.source, such as to 'MovingAverage'",
+    'labels': "set labels.source, such as to 'MovingAverage', and candidates.source to 'in_batch'",
     'temperature': 'set it, or take a model that learns it, from model.initial_temperature',
     'bias': 'set it, or take a model that learns it, from model.initial_bias',
 }

@@ -191,12 +191,14 @@ def adamw_with_warm_up(
 
 
 def limit_logit_scale() -> optax.GradientTransformation:
-    """Keeps the parameter `logit_scale` in [0, ln 100] after every step, as CLIP does; other updates are unchanged."""
+    """Keeps the parameter `logit_scale` in [0, ln 100], as CLIP does; from outside, where released ones may lie, a step
+    moves it no further away. Other updates are unchanged.
+    """
 
     def limit(path: tuple, update: chex.Array, param: chex.Array) -> chex.Array:
         if path[-1].key != 'logit_scale':
             return update
-        return jnp.clip(param + update, 0, MAX_LOGIT_SCALE) - param
+        return jnp.clip(param + update, jnp.minimum(param, 0), jnp.maximum(param, MAX_LOGIT_SCALE)) - param
 
     return optax.GradientTransformation(
         lambda params: optax.EmptyState(),
@@ -215,8 +217,8 @@ def adamw_with_cosine(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the AdamW of open_clip: betas 0.9 and 0.98, eps 1e-6, linear warm-up and cosine decay of the rate.
 
-    Biases, scales of normalizations, the class embedding and the temperature of CLIP are not decayed; the temperature
-    is kept in [0.01, 1].
+    Biases, scales of normalizations, the class embedding and the temperature of CLIP are not decayed; for the
+    temperature see `limit_logit_scale`.
 
     Args:
       learning_rate: The maximal learning rate.

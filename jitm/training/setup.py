@@ -12,6 +12,7 @@ import optax
 
 from jitm import names, parallel
 from jitm.config import bind, choose, flatten
+from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import check_images, check_lengths
 from jitm.data.vocabularies import Tokenizer, kind_of
@@ -19,13 +20,13 @@ from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import make_model, member_model, model_keys, own_names
 from jitm.models.matcher import Matcher
-from jitm.training.inputs import Data, load_data, make_augmentation, make_pipeline
+from jitm.training.inputs import Data, load_data, make_pipeline
 from jitm.training.labels import Labels
 from jitm.training.members import Frozen, Member, copy_members, init_members, make_members
 from jitm.training.objective import INPUTS, Term, ranking_terms
 from jitm.training.optimizer import frozen_modules
 from jitm.training.queue import Queue
-from jitm.training.sources import check_candidates, make_labels, make_objective
+from jitm.training.sources import make_labels, make_objective
 from jitm.training.step import Source, TrainState, pair_hinges, terms_of, train_step
 from jitm.training.weights import check_initialize, load_weights
 from jitm.types import Batch
@@ -115,12 +116,17 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
     labels = make_labels(config['labels'])
     parallel.check_batch_size(config['batch_size'])
     parallel.check_batch_size(sum(source.num_extra for source in sources), "config key 'candidates.num_extra'")
-    augmentation = make_augmentation(config, terms)
+    augmentation = bind(Augmentation, config['augmentation'], where='augmentation')()
+    check_initialize(config)
 
     # The data.
     data = load_data(config, augmentation)
-    check_candidates(config, data.train.num_texts)
-    check_initialize(config)
+    for source in sources:
+        if source.num_extra > data.train.num_texts:
+            raise UserError(
+                f"config key 'candidates.num_extra' is {source.num_extra}, but there are {data.train.num_texts} texts "
+                'for training'
+            )
 
     with own_models(config):
         # The models, the batches that they read, and how they train.
@@ -147,7 +153,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, mined_later: bool 
             labels=labels,
             queue=next((source.queue for source in sources if source.queue), None),
             weights={},
-            warnings=(*data.warnings, *unreached_terms(terms, config['epochs'])),
+            warnings=(*data.warnings, *unreached_epochs(config)),
         )
         shapes = trace(setup)
 
@@ -294,10 +300,12 @@ def check_epochs(name: str, terms: Collection[Term], epochs: int) -> None:
             )
 
 
-def unreached_terms(terms: Mapping[str, Term], epochs: int) -> list[str]:
-    """Returns a warning for each term that is not active in any epoch, though others are."""
+def unreached_epochs(config: Mapping[str, Any]) -> list[str]:
+    """Returns a warning for each key of the terms and the labels that names an epoch after the run."""
+    sections = {'labels': config['labels'], **{f'terms.{name}': term for name, term in config['terms'].items()}}
     return [
-        f"'terms.{name}' is never active: its start_epoch is {term.start_epoch} of {epochs} epochs"
-        for name, term in terms.items()
-        if term.start_epoch >= epochs
+        f"config key '{where}.{key}' is {section[key]}, which a run of {config['epochs']} epochs does not reach"
+        for where, section in sections.items()
+        for key in ('start_epoch', 'warm_up_epochs', 'noisy_epoch')
+        if section.get(key, 0) >= config['epochs']
     ]

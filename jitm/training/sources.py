@@ -1,11 +1,12 @@
 """The objective of a config, and the sources of the rankings and token losses that it sums."""
 
+import fnmatch
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 from jitm import names
-from jitm.config import bind, choose
+from jitm.config import bind, choose, flatten
 from jitm.data.load import source_of
 from jitm.data.masking import Masking
 from jitm.data.perturbations import reads_graphs
@@ -16,6 +17,15 @@ from jitm.training.generated import HEADS, MASKED, generate, generated_captions,
 from jitm.training.labels import Labels
 from jitm.training.objective import GENERATED, Term, TokenTerm, make_terms, ranking_terms, token_terms
 from jitm.training.step import Source
+
+CHANGES = ('augmentation.drop_regions', 'augmentation.change_words', 'augmentation.num_views')
+UNSET = {'augmentation.num_views': 1}  # values that stand for none; of other keys False, 0, '' and ()
+EXCLUDES = {  # a key or predictions -> patterns of the keys that must not be set with it, and why, as `Source.excludes`
+    'masking.num_views': dict.fromkeys(CHANGES, 'masked captions are not augmented'),
+    'offline.path': dict.fromkeys(CHANGES, 'pairs with mined negatives are not augmented'),
+    'data.token_vectors': {'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"},
+    'captioning': {'augmentation.change_words': 'it would learn to write them'},
+}
 
 
 def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[Source, ...]]:
@@ -38,6 +48,8 @@ def make_objective(config: Mapping[str, Any]) -> tuple[dict[str, Term], tuple[So
     choose(config['labels'], 'source', where='labels')
     synthesis = make_synthesis(config)
     check_used(config, terms)
+    check_exclusions(config, terms, retrieval)
+    check_candidates(config)
     return terms, make_sources(terms, retrieval, masked, synthesis)
 
 
@@ -77,28 +89,9 @@ def make_retrieval(section: Mapping[str, Any]) -> Source:
     return bind(make, keywords, where='candidates')()
 
 
-def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
-    """Raises a UserError if the config's `candidates` do not fit its other sections.
-
-    Args:
-      config: The whole config.
-      num_texts: The number of training captions.
-    """
-    section, augmentation = config['candidates'], config['augmentation']
-    retrieval = make_retrieval(section)
-    source = f"'candidates.source' '{section['source']}'"
-    # The augmentation.
-    if section['source'] != 'in_batch' and augmentation['num_views'] != 1:
-        raise UserError(f"config key 'augmentation.num_views' must be 1: {source} has each pair once")
-    # Augmentation would tell the pairs of a batch from the negatives that the source adds to it.
-    added = ('change_words',) if retrieval.perturbations else ()
-    for key in ('drop_regions', 'change_words') if retrieval.num_extra or retrieval.mismatched else added:
-        if augmentation[key]:
-            raise UserError(f"config key 'augmentation.{key}' must be 0: {source} does not change its negatives")
-    # The perturbed captions, and the pairs of the queue.
-    for key in ('relevance', 'labels') if retrieval.perturbations or retrieval.queue else ():
-        if config[key]['source']:
-            raise UserError(f"config key '{key}.source' must be '': further candidates of {source} have no {key}")
+def check_candidates(config: Mapping[str, Any]) -> None:
+    """Raises a UserError if the config's `candidates` lack something, or have more than there is."""
+    section, retrieval = config['candidates'], make_retrieval(config['candidates'])
     if retrieval.queue and (encoder := retrieval.queue.encoder) not in config['members']:
         raise UserError(
             f"config key 'candidates.encoder' is '{encoder}', which is not a member"
@@ -106,35 +99,32 @@ def check_candidates(config: Mapping[str, Any], num_texts: int) -> None:
         )
     if reads_graphs(retrieval.perturbations) and not config['scene_graphs']['source']:
         raise UserError(
-            f"config key 'scene_graphs.source' is '', but {source} perturbs captions by their scene graphs: set it, "
-            "such as to 'scene_graphs.rules'"
+            "config key 'scene_graphs.source' is '', but 'candidates.perturbations' takes scene graphs: set it, such "
+            "as to 'scene_graphs.rules'"
         )
-    # The numbers of negatives in the batch.
     if (count := section.get('num_negatives')) is not None and count >= config['batch_size']:
         raise UserError(
             f"config key 'candidates.num_negatives' is {count}, but a batch of {config['batch_size']} has "
             f'{config["batch_size"] - 1} other pairs: lower it, or set it to None for all'
         )
-    # The anchors and the numbers of candidates of a shortlist.
-    if retrieval.choose is None and not retrieval.by_term:
-        return
-    for name, member in config['members'].items():
-        if member.get('learn_from'):
-            raise UserError(
-                f"config key 'members.{name}.learn_from' needs 'candidates.source' 'in_batch' or 'sampled': models "
-                f'with {source} keep the scores of different candidates'
-            )
-    if retrieval.choose is None or retrieval.queue:
-        return
-    if retrieval.num_extra > num_texts:
-        raise UserError(
-            f"config key 'candidates.num_extra' is {retrieval.num_extra}, but there are {num_texts} texts for training"
-        )
-    candidates = config['batch_size'] + retrieval.num_extra - 1
-    if section['num_hard'] > candidates:
-        raise UserError(
-            f"config key 'candidates.num_hard' is {section['num_hard']}, but a query has {candidates} candidates"
-        )
+    if (count := section.get('num_hard', 0)) > (candidates := config['batch_size'] + retrieval.num_extra - 1):
+        raise UserError(f"config key 'candidates.num_hard' is {count}, but a query has {candidates} candidates")
+
+
+def check_exclusions(config: Mapping[str, Any], terms: Mapping[str, Term], retrieval: Source) -> None:
+    """Raises a UserError if a key is set that another one excludes."""
+    values = flatten(config)
+
+    def is_set(key: str) -> bool:
+        return bool(values.get(key)) and values[key] != UNSET.get(key)
+
+    stated = {'candidates.source': retrieval.excludes, **EXCLUDES}
+    stated |= {f'terms.{name}.loss': EXCLUDES.get(term.predictions, {}) for name, term in token_terms(terms).items()}
+    for key, excluded in stated.items():
+        for pattern, reason in excluded.items() if is_set(key) else ():
+            for other in filter(is_set, fnmatch.filter(values, pattern)):
+                empty = UNSET.get(other, type(values[other])())
+                raise UserError(f"config key '{other}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
 
 
 def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:

@@ -1,6 +1,7 @@
 """One training step, the same function on one device and on many: choose, score, objective, update."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import chex
@@ -38,6 +39,7 @@ class Source(NamedTuple):
       perturbations: The kinds of the captions in `Batch.perturbed`, see `jitm.data.perturbations.perturber`.
       by_term: Whether `rank` computes the losses of the ranking terms itself, which it takes as `terms`.
       queue: What is kept of the first rows that `choose` returns, for the next step; None for nothing.
+      excludes: Patterns of config keys that must not be set with it, and why.
     """
 
     rank: Callable[..., tuple[Rankings, TermLosses]]
@@ -47,6 +49,7 @@ class Source(NamedTuple):
     perturbations: tuple[str, ...] = ()
     by_term: bool = False
     queue: Queue | None = None
+    excludes: Mapping[str, str] = MappingProxyType({})
 
 
 class TrainState(struct.PyTreeNode):

@@ -1,20 +1,18 @@
 """The settings of configs/, for tests."""
 
+import functools
 import importlib
+import json
 from pathlib import Path
+from unittest import mock
 
 from jitm import configs
-from jitm.evaluation import published
+from jitm.commands import settings
+from jitm.config import check
 from jitm.models.make import make_model, member_model
-from jitm.training import stages
+from jitm.training import setup, stages
 from jitm.training.members import make_members
-from jitm.training.setup import make_optimizer
 from jitm.training.sources import make_objective
-
-FILES = (
-    *('demo', 'vsepp', 'vse', 'vse_infinity', 'vsrn', 'scan', 'bfan', 'sgraf', 'naaf', 'imram', 'gsmn'),
-    *('aoq', 'dbl', 'uniter', 'tags', 'oscar', 'clip', 'siglip', 'heads', 'noisy', 'recipe'),
-)
 
 
 def module_of(file):
@@ -26,25 +24,39 @@ def load(setting):
     return configs.load(setting).to_dict()
 
 
-SETTINGS = [*published.presets()]
+@functools.cache
+def one_of_each_word():
+    """A listed setting with each word of each file."""
+    names = {}
+    for setting in settings.presets():
+        file, _, words = setting.partition(':')
+        new = [(file, word) for word in words.split(',') if (file, word) not in names]
+        if new and settings.is_accepted(setting):
+            names |= dict.fromkeys(new, setting)
+    return tuple(dict.fromkeys(names.values()))
 
 
-def build(config):
-    """Builds the parts of each stage of a config without its data."""
-    if config['stages']:
-        _build_stage(stages.split_stages(config, Path()).first)
-        if config['stages']['top_h_texts']:
-            config['offline']['path'] = 'the folder that the first stage mines'
-    _build_stage(config)
+class DataAreRead(Exception):
+    """Every check of the config has passed."""
 
 
-def _build_stage(config):
-    """Builds the models, members, optimizer, candidates and terms of a stage."""
-    make_objective(config)
-    sections = {name: member_model(config, name) for name in config['members']}
-    models = {name: make_model(section, vocab_size=10) for name, section in sections.items()}
-    for model in models.values():
-        kind = 'word pieces' if config['vocabulary']['path'].endswith('.txt') else 'words'
-        assert model.text_format.kind in (kind, None)
-    optimizer, _ = make_optimizer(config['optimizer'], 10, config['epochs'])
-    make_members(config['members'], models, optimizer)
+def start(config):
+    """Does what `jitm train` does before it reads data, and what it does with models afterwards, in each stage."""
+    config = check(config)
+    both = stages.split_stages(config, Path('run')) if config['stages'] else stages.Stages(config, config, {}, False)
+    for stage in {id(one): one for one in (both.first, both.second)}.values():
+        try:
+            with mock.patch.object(setup, 'load_data', side_effect=DataAreRead):
+                setup.set_up(stage)
+        except DataAreRead:
+            pass
+        models = {name: _model(json.dumps(member_model(stage, name))) for name in stage['members']}
+        kind = 'word pieces' if stage['vocabulary']['path'].endswith('.txt') else 'words'
+        assert all(model.text_format.kind in (kind, None) for model in models.values())
+        optimizer, _ = setup.make_optimizer(stage['optimizer'], 10, stage['epochs'])
+        setup.check_members(stage, make_members(stage['members'], models, optimizer), make_objective(stage)[0])
+
+
+@functools.cache
+def _model(section):
+    return make_model(json.loads(section), vocab_size=10)

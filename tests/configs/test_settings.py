@@ -1,65 +1,46 @@
+import itertools
 import re
 import runpy
 import shutil
 
 import pytest
 
+from jitm import configs
+from jitm.commands import settings
 from jitm.configs import clip, common, siglip
-from tests.configs.settings import FILES, SETTINGS, build, load, module_of
+from tests.configs.settings import load, module_of, one_of_each_word, start
 from tests.conftest import ROOT
 
 
-def test_every_file_is_a_system():
-    files = {path.stem for path in (ROOT / 'configs').glob('*.py')}
-    assert files == {*FILES, 'default', 'common', 'reduced', '__init__'}
+@pytest.mark.parametrize('file', configs.SYSTEMS)
+def test_a_preset_is_listed_if_and_only_if_it_starts(file):
+    """`jitm settings` lists every combination of words that the file does not refuse by name."""
+    keys, combinations = load('default').keys(), [*itertools.product(*configs.tables(file))]
+    names = {settings.words_of(name): name for name in settings.presets() if name.partition(':')[0] == file}
+    assert [*names] == [(file, *words) for words in combinations]
+    for name in names.values():
+        try:
+            config = load(name)
+        except ValueError:  # is not listed
+            continue
+        assert config.keys() == keys
+        assert config['scene_graphs']['source'] != 'scene_graphs.gold' or config['data']['source'] == 'scenes.load'
+        start(config)
 
 
-@pytest.mark.parametrize('setting', SETTINGS)
-def test_setting_builds_its_parts(setting):
-    config = load(setting)
-    assert config.keys() == load('default').keys()
-    assert config['scene_graphs']['source'] != 'scene_graphs.gold' or config['data']['source'] == 'scenes.load'
-    build(config)
-
-
-FIRST_WORDS = {
-    'demo': '',
-    'vsepp': 'vsepp,f30k',
-    'vse': 'fc,selhn,f30k',
-    'vse_infinity': 'vse_infinity,bert,f30k',
-    'vsrn': 'f30k',
-    'scan': 't2i,avg,f30k',
-    'bfan': 'equal,f30k',
-    'sgraf': 'sgr,f30k',
-    'naaf': 'f30k',
-    'imram': 'both,f30k',
-    'gsmn': 'f30k',
-    'aoq': 'vsrn,adapoffquin,f30k',
-    'dbl': 'baseline,rm,oss,f30k',
-    'uniter': 'uniter,base,f30k',
-    'tags': 'tags,base,f30k',
-    'oscar': 'alone,base,coco',
-    'clip': 'l14_336,softmax,f30k',
-    'siglip': 'siglip,b16_224,sigmoid,f30k',
-    'heads': 'gpo,softmax,f30k',
-    'noisy': 'sgr,rcl,f30k',
-    'recipe': 'mean,selhn,alone,in_batch,f8k',
-}
-
-
-@pytest.mark.parametrize('file', FILES)
-def test_default_setting_has_the_first_words(file):
-    get_config, default = module_of(file).get_config, FIRST_WORDS[file]
-    assert get_config() == get_config('') == get_config(default) == get_config(','.join(reversed(default.split(','))))
-    assert f'{file}:{default}'.rstrip(':') in SETTINGS
+@pytest.mark.parametrize('file', configs.SYSTEMS)
+def test_a_missing_word_stands_for_the_first_of_its_table(file):
+    get_config, first = module_of(file).get_config, [table[0] for table in configs.tables(file)]
+    assert get_config() == get_config('') == get_config(','.join(first)) == get_config(','.join(reversed(first)))
 
 
 def test_settings_initialize_from_runs_of_settings():
-    runs = {common.run_of(*setting.partition(':')[::2]).rstrip('_') for setting in SETTINGS}
-    assert len(runs) == len(SETTINGS)
+    listed = [*settings.presets()]
+    runs = {common.run_of(*setting.partition(':')[::2]).rstrip('_') for setting in listed}
+    assert len(runs) == len(listed)
     runs |= {f'runs/clip_{size}' for size in clip.SIZE}  # made by `jitm convert`
     runs |= {f'runs/{version}_{size}' for version in siglip.RELEASED for size in siglip.SIZE}
-    for setting in SETTINGS:
+    for setting in one_of_each_word():
         config = load(setting)
         named = [member.get('init_from', '') for member in config['members'].values()]
         named.append(config['offline']['path'].removesuffix('/candidates'))

@@ -53,6 +53,31 @@ def test_evidential_keeps_queries_whose_pair_is_wrong():
     np.testing.assert_allclose(got, [formulas.evidential(formulas.Row([], scores[0].tolist()))], rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ('top', 'temperature'), [(-1, 0.1), (0.5, 0.1), (1, 0.02), (2.5, 0.1), (6, 0.02), (50, 0.1), (50, 0.02)]
+)
+def test_evidence_of_any_score_in_float32(top, temperature, monkeypatch):
+    """Values and finite differences by mpmath, and up to exp(2500) by float64."""
+    scores = np.random.default_rng(0).uniform(min(top / 2, top), max(top / 2, top), (1, 5))
+    function = jax.value_and_grad(lambda s: noisy.evidential(s, np.eye(1, 5, dtype=bool), temperature=temperature)[0])
+    value, gradient = jax.jit(function)(jnp.asarray(scores, jnp.float32))
+    with jax.enable_x64(True):
+        want, slopes = jax.jit(function)(jnp.asarray(np.float32(scores), float))
+    assert value >= 0
+    np.testing.assert_allclose(value, want, rtol=1e-5)
+    np.testing.assert_allclose(gradient, slopes, atol=1e-4 * np.abs(slopes).max())
+    if top / temperature <= 500:
+        mp = pytest.importorskip('mpmath')
+        for name, of_mpmath in (('exp', mp.exp), ('log_gamma', mp.loggamma), ('digamma', mp.digamma)):
+            monkeypatch.setattr(formulas, name, of_mpmath)
+        own, *others = map(mp.mpf, map(float, np.float32(scores[0])))
+        with mp.workdps(50 + int(top / temperature)):
+            by_mpmath = partial(formulas.evidential, temperature=temperature)
+            np.testing.assert_allclose(float(want), float(by_mpmath(formulas.Row([own], others))), rtol=1e-9)
+            slope = mp.diff(lambda s: by_mpmath(formulas.Row([own], [s, *others[1:]])), others[0])
+            np.testing.assert_allclose(float(slopes[0, 1]), float(slope), rtol=1e-7)
+
+
 def test_ladder_by_hand():
     scores, positives = np.array([[0.6, 0.5, 0.55, 0.1], [0.3, 0.9, 0.2, 0.1]]), np.eye(2, 4, dtype=bool)
     relevance = np.array([[1.0, 0.7, 0.2, 0.1], [0.1, 1.0, 0.2, 0.3]])

@@ -9,6 +9,9 @@ from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
 from jitm.training.inputs import check_words
 from jitm.training.loop import train_and_evaluate
+from jitm.training.setup import unreached_epochs
+from jitm.training.sources import make_labels
+from tests.configs.settings import load
 
 CAPTIONS = ('a red ring', 'a blue ring')
 PIECES = WordPiece((*SPECIAL_PIECES, 'a', 'red', 'ring'))
@@ -47,7 +50,20 @@ def test_warnings_are_printed_once_and_not_beside_an_error(tiny_config, tmp_path
     train_and_evaluate(tiny_config, tmp_path / 'run')
     *unknown, unreached = caplog.messages
     assert [text.partition(':')[0] for text in unknown] == ['scenes/train', 'scenes/dev']
-    assert unreached == "'terms.later' is never active: its start_epoch is 9 of 1 epochs"
+    assert unreached == "config key 'terms.later.start_epoch' is 9, which a run of 1 epochs does not reach"
+
+
+def test_epochs_of_labels_beyond_the_run_are_warned_of():
+    config = load('noisy:sgr,ncr,f30k')
+    assert unreached_epochs(config) == []
+    assert unreached_epochs(config | {'epochs': 15}) == [
+        "config key 'labels.noisy_epoch' is 20, which a run of 15 epochs does not reach"
+    ]
+    config['labels'] |= {'warm_up_epochs': 50, 'noisy_epoch': 60}
+    assert len(unreached_epochs(config)) == 2
+    config['labels']['noisy_epoch'] = 4
+    with pytest.raises(UserError, match=r"'labels.noisy_epoch' is 4, below warm_up_epochs 50: raise it"):
+        make_labels(config['labels'])
 
 
 def test_a_count_above_all_words_is_refused(tiny_config_file, tmp_path, capsys):

@@ -225,3 +225,17 @@ def test_adamw_with_cosine_follows_the_formulas():
         np.testing.assert_allclose(value, want[path]['p'], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got['high']['logit_scale'], math.log(100), rtol=1e-6)
     assert got['low']['logit_scale'] == 0
+
+
+@pytest.mark.parametrize('scale', [math.log(117.33), -0.25])
+@pytest.mark.parametrize('factors', [{}, {'logit_scale': 0.0}])
+def test_a_released_logit_scale_outside_of_the_limits_is_kept(scale, factors):
+    optimizer, _ = adamw_with_cosine(
+        learning_rate=1e-3, weight_decay=0.1, factors=factors, warm_up=0.0, clip_norm=1.0, total_steps=100
+    )
+    inward = np.sign(scale)  # the sign of a gradient that moves it towards the limits
+    for direction in (inward, -inward):
+        params = {'logit_scale': jnp.float32(scale)}
+        updates, _ = optimizer.update({'logit_scale': jnp.float32(direction)}, optimizer.init(params), params)
+        want = -1e-3 * direction if direction == inward and not factors else 0
+        np.testing.assert_allclose(updates['logit_scale'], want, rtol=1e-2)

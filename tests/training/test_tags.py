@@ -107,10 +107,8 @@ def set_up_with(config, **changes):
         ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
-        ({'augmentation__num_views': 2}, "'augmentation' must leave examples as they are"),
         ({'candidates__source': 'x'}, "'candidates.source' is 'x', but jitm.training.candidates has no 'x'"),
         ({'relevance__source': 'cider.from_captions'}, "'relevance.source' is set but unused"),
-        ({'augmentation__change_words': 0.2}, "'augmentation' must leave examples as they are: masked captions"),
         ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
     ],
 )
@@ -163,10 +161,7 @@ def test_terms_of_unsuitable_rankings_are_refused(tags_dc):
         key: tags_dc['terms']['synthetic'][key] for key in ('start_epoch', 'end_epoch', 'reduction')
     }
     with pytest.raises(UserError, match=r"'terms.synthetic' needs margins, which only rankings i2t and t2i have"):
-        loop.set_up(
-            tags_dc
-            | {'terms': tags_dc['terms'] | {'synthetic': margins}, 'relevance': {'source': 'cider.from_captions'}}
-        )
+        loop.set_up(tags_dc | {'terms': tags_dc['terms'] | {'synthetic': margins}})
     for wrong in ('generated', ()):
         with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .* a tuple of names"):
             loop.set_up(with_synthetic(rankings=wrong))

@@ -62,9 +62,7 @@ def test_loss_without_margins_is_refused():
         assert np.isfinite(objective(made, with_margins, 0)[0])
 
 
-@pytest.mark.parametrize('relevance', ['', 'cider.from_captions'])
-def test_a_shortlist_has_no_margins(tiny_config, relevance):
-    tiny_config['relevance'] = {'source': relevance}
+def test_a_shortlist_has_no_margins(tiny_config):
     tiny_config['candidates'] = {'source': 'shortlist', 'num_extra': 8, 'num_hard': 3}
     tiny_config['terms'] = term(loss='ranking.adaptive_margin', margin='absent')
     with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, .* 'in_batch'"):
