@@ -3,7 +3,8 @@
 import chex
 
 from jitm.errors import UserError
-from jitm.importers.tensors import KeyMap, convert, new_name, open_tensors
+from jitm.importers.containers import open_tensors
+from jitm.importers.tensors import KeyMap, convert, new_name
 from jitm.layers.transformer import SIZES
 
 MODULES = {
@@ -38,7 +39,7 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: if the file cannot be read, or a tensor is missing or has another shape than the model's.
     """
-    tensors = {new_name(name.removeprefix('bert.')): read for name, read in open_tensors(path, 'a BERT').items()}
+    tensors = open_tensors(path, 'a BERT', NAMES.pattern(), lambda name: new_name(name.removeprefix('bert.')))
     return convert(path, tensors, {'params': params}, NAMES, 'a BERT of this size')['params']
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
 from jitm.importers.clip_config import RESIDUAL, read_config, read_openai
+from jitm.importers.containers import Tensors, open_tensors
 from jitm.importers.released import ReleasedModel, shapes_of
-from jitm.importers.tensors import KeyMap, Tensors, convert, open_tensors
+from jitm.importers.tensors import KeyMap, convert
 from jitm.types import Images
 
 WEIGHTS = (  # names of a config and of the weights beside it
@@ -59,10 +60,7 @@ _VARIABLES = {
 }
 _OPENAI = 'input_resolution'  # a number that only OpenAI's files, archives of TorchScript, hold beside the weights
 # Buffers, and other numbers in these files.
-_UNREAD = (
-    rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size|'
-    r'(epoch|name|optimizer)(\..*)?'
-)
+_UNREAD = rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size'
 HUGGING_FACE, OPENAI = (
     KeyMap(
         {ours: theirs[column] for ours, theirs in _MODULES.items()},
@@ -145,9 +143,9 @@ def _find(path: Path) -> tuple[Path, Path | None]:
 
 
 def _open(path: Path) -> Tensors:
-    """Opens the weights, without the prefixes of training checkpoints and of the text tower of a CustomTextCLIP."""
-    stored = open_tensors(str(path), 'a CLIP')
-    return {re.sub(r'^(state_dict\.)?(module\.)?(text\.)?', '', name): read for name, read in stored.items()}
+    """Opens the weights, without the prefix of the text tower of a CustomTextCLIP."""
+    names = '|'.join(names.pattern().pattern for names in (HUGGING_FACE, OPENAI, OPENAI_RESIDUAL))
+    return open_tensors(str(path), 'a CLIP', re.compile(names), lambda name: name.removeprefix('text.'))
 
 
 def _find_merges(folder: Path) -> str:

@@ -16,8 +16,9 @@ from jitm.importers.clip_config import (
     read_json,
     towers_of,
 )
+from jitm.importers.containers import open_tensors
 from jitm.importers.released import ReleasedModel, shapes_of
-from jitm.importers.tensors import KeyMap, convert, open_tensors
+from jitm.importers.tensors import KeyMap, convert
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
 from jitm.types import Images
 
@@ -73,7 +74,7 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     model, resizing = read_config(folder / 'config.json')
-    tensors = open_tensors(path, 'a SigLIP')
+    tensors = open_tensors(path, 'a SigLIP', NAMES.pattern())
     for name in ('logit_scale', 'logit_bias'):
         if name in tensors:
             tensors[name] = lambda read=tensors[name]: np.squeeze(read())  # published with one axis

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.importers import torch_files
+from jitm.importers import containers, torch_files
 from tests.importers.torch_pickles import (
     LEGACY_HEAD,
     Build,
@@ -30,7 +30,8 @@ MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def read_all(path):
-    return {name: read() for name, read in torch_files.open_tensors(path).items()}
+    leaves = containers._leaves(torch_files.load(path))
+    return {'.'.join(keys): x.numpy() for keys, x in leaves if isinstance(x, torch_files.Tensor)}
 
 
 @WRITERS
