@@ -142,18 +142,6 @@ class Subwords:
         return tokenizer
 
 
-def has_subwords(path: str) -> bool:
-    """Returns whether a path is that of a `.model`, or of a `tokenizer.json` with other pieces than CLIP's."""
-    if not path.endswith('.json'):
-        return path.endswith('.model')
-    try:
-        with open_file(path) as file:
-            model = parse_json(file.read())['model']
-        return model.get('type') == 'Unigram' or model.get('byte_fallback') is True
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False  # the reader of CLIP's pieces tells what is wrong
-
-
 def _max_length(path: str) -> int:
     """Returns the maximum number of ids that `tokenizer_config.json` beside a tokenizer states, or `MAX_IDS`."""
     try:

@@ -108,7 +108,8 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
 
     # The tokenizer, which must have as many pieces as there are word embeddings.
     merges = vocabulary or _find_merges(weights.parent)
-    pieces, names = BPE.load(merges), names_of(section, any(name.startswith('text_model.') for name in tensors))
+    pieces = BPE.load(merges, section['text']['max_length'])
+    names = names_of(section, any(name.startswith('text_model.') for name in tensors))
     embedding = tensors.get(names.name(('text', 'words', 'embedding')))
     if embedding is not None and len(words := embedding()) != len(pieces):
         raise UserError(f'{merges} makes {len(pieces)} pieces, but {weights} has {len(words)}: give its own merges')

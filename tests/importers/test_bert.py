@@ -188,11 +188,15 @@ def test_numpy_archive_that_takes_much_memory(tmp_path):
 
 @pytest.mark.parametrize('dtype', ['F8_E4M3', 'F8_E5M2'])
 def test_safetensors_of_a_type_that_is_not_read(tmp_path, dtype):
-    header = json.dumps({'embeddings.LayerNorm.weight': {'dtype': dtype, 'shape': [4], 'data_offsets': [0, 4]}}).encode()
+    header = json.dumps(
+        {'embeddings.LayerNorm.weight': {'dtype': dtype, 'shape': [4], 'data_offsets': [0, 4]}}
+    ).encode()
     path = tmp_path / 'model.safetensors'
     path.write_bytes(struct.pack('<Q', len(header)) + header + bytes(4))
     tensors = open_tensors(str(path), 'BERT', NAMES.pattern())
-    with pytest.raises(UserError, match=rf"model.safetensors has the tensor '.*' in {dtype}, .*: convert it to float16"):
+    with pytest.raises(
+        UserError, match=rf"model.safetensors has the tensor '.*' in {dtype}, .*: convert it to float16"
+    ):
         tensors['embeddings.LayerNorm.weight']()
 
 
