@@ -7,7 +7,7 @@ or called. No file can repeat its content without end.
 import collections
 import pickle
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 from typing import IO, Any, ClassVar, NamedTuple
 
 REPEATED = 16  # times that a file may repeat its content, on average
@@ -119,7 +119,7 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         return result
 
     def _count(self, copied: Iterable[Any]) -> None:
-        self._room -= sum(len(part) for part in copied if hasattr(part, '__len__'))
+        self._room -= sum(len(part) for part in copied if isinstance(part, Sized))
         if self._room < 0:
             raise ValueError('it repeats its content too often')
 

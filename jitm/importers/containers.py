@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import itertools
 import math
 import pathlib
 import re
@@ -25,7 +26,7 @@ from jitm.importers.torch_files import Tensor
 Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
 
 FILES = ('model.safetensors', 'pytorch_model.bin')
-OPTIONS = ('opt', 'args', 'config', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
+OPTIONS = ('opt', 'args', 'config', 'cfg', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
 WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # keys and prefixes of the weights
 BESIDE = re.compile(r'.*(optim|sched|scaler|rng).*')  # keys of what else training saves
 WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod)\.')  # of torch.nn.DataParallel and torch.compile
@@ -104,7 +105,7 @@ def open_checkpoint(
         name[:start] for name in stored for start in _starts(name) if names.fullmatch(current(name[start:]))
     )
     if not votes:
-        raise UserError(f'{file} has no tensors of {model}{_what_else(leaves, stored)}: give its weights')
+        raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
     base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
     inside = {name: keys for name, keys in stored.items() if name.startswith(base)}
@@ -181,16 +182,16 @@ def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
     return longest
 
 
-def _what_else(leaves: Mapping[str, tuple], stored: Collection[str]) -> str:
-    """Says what a file without the wanted weights has."""
+def _describe(leaves: Mapping[str, tuple], stored: Collection[str], model: str) -> str:
+    """Says what a file without the wanted weights has instead."""
     for name in stored:
         if _is_unread(leaf := leaves[name][1]):
-            where = f"as '{name}' " if name else ''
-            return f", but {where}an object of '{leaf.origin}', which is not read (save its state_dict())"
-    prefixes = {name.partition('.')[0] for name in stored}
-    if len(prefixes) == 1 < len(stored):
-        return f", all names start with '{prefixes.pop()}.'"
-    return f', but others ({list_names(stored)})' if stored else ''
+            what = f"'{name}'" if name else 'its content'
+            return f"{what} is an object of '{leaf.origin}', which is not read; save its state_dict()"
+    parts = zip(*(name.split('.')[:-1] for name in stored), strict=False)
+    shared = ''.join(f'{part[0]}.' for part in itertools.takewhile(lambda part: len({*part}) == 1, parts))
+    found = f"all names start with '{shared}'" if shared else f'it has {list_names(stored) or "none"}'
+    return f'{found}; give the weights of {model}'
 
 
 def list_names(names: Collection[str], shown: int = 5) -> str:

@@ -215,7 +215,7 @@ def _archive(path: Path, names: list[str]) -> UserError:
     if OLD_MEMBER in names:
         return UserError(f'{path} was written by torch before 0.1.10; save it again with a later version')
     listed = ', '.join(names[:SHOWN]) + (' and others' if len(names) > SHOWN else '')
-    return UserError(f'{path} is an archive of files ({listed}): unpack it, and give the path of one checkpoint')
+    return UserError(f'{path} is an archive of checkpoints ({listed}): unpack it and give the path of one')
 
 
 def _load_zip(path: Path) -> Any:
