@@ -75,8 +75,6 @@ CONTAINERS = {  # module and name -> what makes it; sets become lists, which nee
 class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up to any number that a file names
     """Unpickles a file whose objects, written out without references to each other, are not much larger than it."""
 
-    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
-
     def __init__(self, file: IO[bytes], size: int, known: Mapping[tuple[str, str], Any], encoding: str = 'latin1'):
         """Starts reading.
 
@@ -127,42 +125,37 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         self._count(args)
         super()._instantiate(kind, args)
 
-    def load_reduce(self) -> None:
-        """Calls a function, which may copy its arguments."""
-        self._count(self.stack[-1])
-        super().load_reduce()
+    def _counting(load: Callable, copied: Callable) -> Callable:
+        def count_and_load(self: 'BoundedUnpickler') -> None:
+            self._count(copied(self.stack))
+            load(self)
 
-    def load_build(self) -> None:
-        """Sets the attributes of an object, which copies their dict."""
-        self._count(self.stack[-1:])
-        super().load_build()
+        return count_and_load
 
-    def load_dict(self) -> None:
-        """Makes a dict."""
-        check_keys(self.stack[::2])
-        super().load_dict()
+    def _checking(load: Callable, keys: slice) -> Callable:
+        def check_and_load(self: 'BoundedUnpickler') -> None:
+            check_keys(self.stack[keys])
+            load(self)
 
-    def load_setitem(self) -> None:
-        """Sets an item of a dict."""
-        check_keys(self.stack[-2:-1])
-        super().load_setitem()
+        return check_and_load
 
-    def load_setitems(self) -> None:
-        """Sets items of a dict."""
-        check_keys(self.stack[::2])
-        super().load_setitems()
-
-    dispatch |= {
-        pickle.REDUCE[0]: load_reduce,
-        pickle.BUILD[0]: load_build,
-        pickle.DICT[0]: load_dict,
-        pickle.SETITEM[0]: load_setitem,
-        pickle.SETITEMS[0]: load_setitems,
-        pickle.BYTEARRAY8[0]: pickle._Unpickler.load_binbytes8,
-        pickle.EMPTY_SET[0]: pickle._Unpickler.load_empty_list,
-        pickle.ADDITEMS[0]: pickle._Unpickler.load_appends,
-        pickle.FROZENSET[0]: pickle._Unpickler.load_list,
-    }
+    _base = pickle._Unpickler
+    dispatch: ClassVar = (
+        _base.dispatch
+        | {
+            pickle.REDUCE[0]: _counting(
+                _base.load_reduce, lambda stack: stack[-1]
+            ),  # a function may copy its arguments
+            pickle.BUILD[0]: _counting(_base.load_build, lambda stack: stack[-1:]),  # copies a dict of attributes
+            pickle.DICT[0]: _checking(_base.load_dict, slice(None, None, 2)),
+            pickle.SETITEM[0]: _checking(_base.load_setitem, slice(-2, -1)),
+            pickle.SETITEMS[0]: _checking(_base.load_setitems, slice(None, None, 2)),
+            pickle.BYTEARRAY8[0]: _base.load_binbytes8,
+            pickle.EMPTY_SET[0]: _base.load_empty_list,
+            pickle.ADDITEMS[0]: _base.load_appends,
+            pickle.FROZENSET[0]: _base.load_list,
+        }
+    )
 
 
 def check_keys(keys: Collection[Any]) -> Collection[Any]:

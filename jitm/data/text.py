@@ -154,7 +154,7 @@ class Vocabulary:
         """
         try:
             fields = parse_json(text)
-            if 'word2idx' not in fields:
+            if fields and 'word2idx' not in fields:
                 fields = {'word2idx': fields, 'idx2word': {i: word for word, i in fields.items()}, 'idx': len(fields)}
             ids = {word: int(number) for word, number in fields['word2idx'].items()}
             words_of_ids = {int(number): word for number, word in fields['idx2word'].items()}

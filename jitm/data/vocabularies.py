@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jitm.data import vocabulary_pickles
-from jitm.data.bpe import BPE, MAX_IDS
+from jitm.data.bpe import BPE
 from jitm.data.subwords import Subwords
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
@@ -31,11 +31,12 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     Raises:
       UserError: If the file is missing or damaged.
     """
+    limit = {} if max_length is None else {'max_length': max_length}
     model = _model_in(path) if path.endswith('tokenizer.json') else {}
     if path.endswith('.model') or model.get('type') == 'Unigram' or model.get('byte_fallback') is True:
-        return Subwords.load(path, max_length)
+        return Subwords.load(path, **limit)
     if path.endswith(BYTE_PAIRS) and model.get('type') != 'WordPiece':
-        return BPE.load(path, max_length or MAX_IDS)
+        return BPE.load(path, **limit)
     if path.endswith('.pkl'):
         return vocabulary_pickles.load(path)
     return WordPiece.load(path) if path.endswith(('.txt', 'tokenizer.json')) else Vocabulary.load(path)
