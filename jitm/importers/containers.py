@@ -171,8 +171,9 @@ def _is_unread(value: Any) -> bool:
 def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
     """Returns the prefix of the weights, see `open_checkpoint`."""
 
-    def rank(prefix: str) -> tuple[int, int]:
-        return votes[prefix], -sum(key not in WEIGHTS for key in prefix.split('.')[:-1])
+    def rank(prefix: str) -> tuple[int, int, int]:
+        known = [key in WEIGHTS for key in prefix.split('.')[:-1]]
+        return votes[prefix], -known.count(False), known.count(True)
 
     best = max(map(rank, votes))
     *others, longest = sorted((prefix for prefix in votes if rank(prefix) == best), key=len)

@@ -129,12 +129,12 @@ class _Number:
 
     def __setstate__(self, state: Any) -> None:
         """Adds the byte order."""
-        self.name = state[1].replace('|', '=') + self.name
+        self.name = f'{state[1]}{self.name}'.replace('|', '=')
 
 
 def _make_number(kind: Any, data: bytes | str) -> Any:
     """Returns a NumPy number, whose bytes Python 2 wrote as a string."""
-    if not isinstance(kind, _Number) or not NUMBER.fullmatch(kind.name):
+    if not isinstance(kind, _Number) or not NUMBER.fullmatch(str(kind.name)):
         return Placeholder()
     return np.frombuffer(data.encode('latin1') if isinstance(data, str) else data, kind.name)[0].item()
 
