@@ -29,7 +29,7 @@ class Placeholder(dict):
         pass
 
     def __repr__(self) -> str:
-        return f'an object of {self.origin}'
+        return f"an object of '{self.origin}'"
 
     def __setstate__(self, state: Any) -> None:
         """Ignores the attributes."""

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from jitm.data.text import SPECIAL_WORDS, Vocabulary
-from tests.importers.torch_pickles import Build, Call, Global, dense, write_zip
+from tests.importers.torch_pickles import KINDS, Build, Call, Global, dense, write_zip
 from tests.models import cross_attention_oracle as oracle
 
 D, W, F, M, SLOTS = 6, 5, 7, 5, 3
 WORDS = (*SPECIAL_WORDS, *'abcdefgh')
 MEMORY = {'gate': 'gate', 'output': 'linear'}  # the oracle's name -> that of IMRAM
-KINDS = {'f': 'FloatStorage', 'i': 'LongStorage'}
 CAPTIONS = (np.array([1, 4, 5, 2]), np.array([1, 11, 7, 8, 6, 3, 2]), np.array([1, 2]))
 
 
@@ -27,7 +26,7 @@ def write_checkpoint(path: Path, modules, options=None, write=write_zip, prefix=
     """Writes {'epoch', 'model': a list of dicts of tensors, 'opt'}."""
     keys = iter(range(1000))
     model = [
-        {f'{prefix}{name}': dense(x, str(next(keys)), KINDS[x.dtype.kind]) for name, x in tensors.items()}
+        {f'{prefix}{name}': dense(x, str(next(keys)), KINDS[x.dtype.name]) for name, x in tensors.items()}
         for tensors in modules
     ]
     namespace = Build(Call(Global('argparse', 'Namespace'), ()), options or {})

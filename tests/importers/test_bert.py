@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm.errors import UserError
+from jitm.errors import ArgumentError, UserError
 from jitm.importers.bert import NAMES, load_bert
 from jitm.importers.containers import open_tensors
-from jitm.layers.transformer import BERT, BERTSize
+from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.types import Texts
 from tests.importers.torch_pickles import state_dict, write_zip
 from tests.parity.bounds import assert_within
@@ -162,6 +162,61 @@ def test_tensor_of_another_shape(tmp_path, name, shape, want):
     message = f"{path} has a tensor '{name}' of shape {list(shape)} where the model has {list(want)}: give"
     with pytest.raises(UserError, match=re.escape(message)):
         load_bert(path, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('bert.encoder.layer.2.output.dense.bias', 'encoder.layer.2.output.dense.bias'),
+        ('encoder.layer.0.attention.self.distance_embedding.weight', 'encoder.layer.0.attention.self.distance_emb'),
+        ('embeddings.task_type_embeddings.weight', 'embeddings.task_type_embeddings.weight'),
+        ('classifier.weight', None),
+        ('embeddings.position_ids', None),
+    ],
+)
+def test_only_heads_and_constants_are_left_over(tmp_path, name, message):
+    path = saved(tmp_path, published() | {name: np.zeros(3, np.float32)})
+    if message is None:
+        load_bert(path, PARAMS)
+    else:
+        with pytest.raises(UserError, match=re.escape(f'{path} has unknown tensors ({message}')):
+            load_bert(path, PARAMS)
+
+
+CONFIG = {'model_type': 'bert', 'hidden_size': H, 'num_hidden_layers': 2, 'num_attention_heads': 3, 'vocab_size': V}
+CONFIG |= {'intermediate_size': FFN, 'hidden_act': 'gelu', 'layer_norm_eps': 1e-12}
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        ({'position_embedding_type': 'absolute'}, None),
+        ({'num_attention_heads': 2}, "2, but the model has 3: set its size in the config to 'L-2_H-6_A-2'"),
+        ({'num_hidden_layers': 12}, "12, but the model has 2: set its size in the config to 'L-12_H-6_A-3'"),
+        ({'intermediate_size': 24}, '24, but the model has 10: give another BERT'),
+        ({'hidden_act': 'relu'}, "'relu', but the model has 'gelu': give another BERT"),
+        ({'layer_norm_eps': 1e-5}, '1e-05, but the model has 1e-12: give another BERT'),
+        ({'position_embedding_type': 'relative_key'}, "'relative_key', but the model has 'absolute'"),
+        ({'model_type': 'roberta'}, "'roberta', but the model has 'bert'"),
+    ],
+)
+def test_the_config_beside_the_weights_states_the_model(tmp_path, change, message):
+    path = saved(tmp_path, published())
+    (tmp_path / 'config.json').write_text(json.dumps(CONFIG | change))
+    for given in (path, str(tmp_path)):
+        if message is None:
+            load_bert(given, PARAMS)
+        else:
+            with pytest.raises(UserError, match=re.escape(f'config.json has {next(iter(change))} {message}')):
+                load_bert(given, PARAMS)
+
+
+def test_sizes_have_names():
+    assert size_named('L-6_H-384_A-12') == BERTSize(hidden=384, layers=6, heads=12, mlp_dim=1536)
+    assert size_named('base') == size_named('L-12_H-768_A-12')
+    for name in ('huge', 'L-6_H-384_A-7', 'L-0_H-384_A-12', 'L-6_H-384_A-12_'):
+        with pytest.raises(ArgumentError, match=f"is '{name}'; take one of tiny, base, large, or such as"):
+            size_named(name)
 
 
 def test_missing_files(tmp_path):
