@@ -52,7 +52,7 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
 
 def _check_config(file: Path, params: chex.ArrayTree) -> None:
     """Raises a UserError if a config states another model than one of these parameters."""
-    config = read_json(file) if file.is_file() else {}
+    stated = read_json(file) if file.is_file() else {}
     hidden, heads, _ = params['encoder']['block_0']['attention']['query']['kernel'].shape
     model = {
         'model_type': 'bert',
@@ -66,10 +66,10 @@ def _check_config(file: Path, params: chex.ArrayTree) -> None:
     }
     names = 'num_hidden_layers', 'hidden_size', 'num_attention_heads'
     for key, value in model.items():
-        if config.get(key, value) != value:
-            size = 'L-{}_H-{}_A-{}'.format(*((model | config)[name] for name in names))
+        if stated.get(key, value) != value:
+            size = 'L-{}_H-{}_A-{}'.format(*((model | stated)[name] for name in names))
             remedy = f"set its size in the config to '{size}'" if key in names else 'give another BERT'
-            raise UserError(f'{file} has {key} {config[key]!r}, but the model has {value!r}: {remedy}')
+            raise UserError(f'{file} has {key} {stated[key]!r}, but the model has {value!r}: {remedy}')
 
 
 def modules_below(ours: str, theirs: str) -> dict[str, str]:
