@@ -28,7 +28,7 @@ Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
 FILES = ('model.safetensors', 'pytorch_model.bin')
 OPTIONS = ('opt', 'args', 'config', 'cfg', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
 WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # keys and prefixes of the weights
-BESIDE = re.compile(r'.*(optim|sched|scaler|rng).*')  # keys of what else training saves
+BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of what else training saves
 WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod)\.')  # of torch.nn.DataParallel and torch.compile
 DEEPEST = 50  # containers in each other
 COMPRESSED = 100  # times that an archive may be larger than its file
@@ -63,13 +63,12 @@ class Checkpoint(NamedTuple):
         for place, value in others:
             if value != chosen:
                 raise UserError(f'{self.path} has {first}={chosen!r} and {place}={value!r}: leave one of them out')
-        for key in OPTIONS if not stated else ():
-            for place, value in self.values.get(key, {}).items():
-                if _is_unread(value):
-                    raise UserError(
-                        f"{self.path} has '{place}' as an object of '{value.origin}', which is not read and may state "
-                        f'{name}: save the options as a dict'
-                    )
+        sections = ((place, value) for key in OPTIONS for place, value in self.values.get(key, {}).items())
+        for place, value in sections if not stated else ():
+            if _is_unread(value):
+                raise UserError(
+                    f"{self.path} has '{place}' as an object of '{value.origin}', which is not read: save a dict"
+                )
         return chosen
 
 
@@ -101,31 +100,28 @@ def open_checkpoint(
     def current(name: str) -> str:
         return new_name(WRAPPERS.sub('', name))
 
-    votes = collections.Counter(
-        name[:start] for name in stored for start in _starts(name) if names.fullmatch(current(name[start:]))
-    )
+    starts = ((name, match.end()) for name in stored for match in re.finditer(r'^|\.', name))
+    votes = collections.Counter(name[:start] for name, start in starts if names.fullmatch(current(name[start:])))
     if not votes:
         raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
     base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
-    inside = {name: keys for name, keys in stored.items() if name.startswith(base)}
-    inside = {name: keys for name, keys in inside.items() if base or not BESIDE.fullmatch(keys[0].partition('.')[0])}
+    inside = [name for name in stored if name.startswith(base) and (base or not BESIDE.match(name))]
     renamed = {name: current(name[len(prefix if name.startswith(prefix) else base) :]) for name in inside}
-    direct = {name for name, keys in inside.items() if _parents(keys)[-1] == base}
+    direct = {name for name in inside if _parents(stored[name])[-1] == base}
     if not any(names.fullmatch(renamed[name]) for name in direct):
-        renamed = {name: new for name, new in renamed.items() if name not in direct}  # such as a loss beside modules
+        inside = [name for name in inside if name not in direct]  # without a loss beside modules
     found = {}
-    for name, new in renamed.items():
-        if _is_unread(leaves[name][1]) and not names.fullmatch(new):
-            continue
-        if new in found:
-            raise UserError(f"{file} has both '{found[new]}' and '{name}': give a checkpoint with one model")
-        found[new] = name
+    for name in inside:
+        if renamed[name] in found:
+            other = found[renamed[name]]
+            raise UserError(f"{file} has both '{other}' and '{name}': give a checkpoint with one model")
+        if names.fullmatch(renamed[name]) or not _is_unread(leaves[name][1]):
+            found[renamed[name]] = name
     tensors = {new: functools.partial(_read, file, name, leaves[name][1]) for new, name in found.items()}
     values = collections.defaultdict(dict)
     for name, (keys, leaf) in leaves.items():
-        if not isinstance(leaf, functools.partial):
-            values[keys[-1]][name] = leaf
+        values[keys[-1]][name] = leaf
     return Checkpoint(str(file), tensors, values)
 
 
@@ -155,10 +151,6 @@ _CONTAINERS = (Mapping, types.SimpleNamespace, list, tuple, Tensor)
 def _parents(keys: tuple[str, ...]) -> list[str]:
     """Returns the prefixes of the containers of a value, from outside."""
     return [''.join(f'{key}.' for key in keys[:n]) for n in range(len(keys))]
-
-
-def _starts(name: str) -> list[int]:
-    return [0, *(match.end() for match in re.finditer(r'\.', name))]
 
 
 def _is_unread(value: Any) -> bool:

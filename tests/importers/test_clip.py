@@ -434,7 +434,7 @@ def test_missing_files_are_refused(tmp_path):
         load_clip(str(folder))
     write(folder, hugging_face(), hugging_face_config())
     (folder / 'merges.txt').write_text('#version: 0.2\nt h\n', encoding='utf-8')
-    with pytest.raises(UserError, match=f'makes 515 pieces, but .* has {V}'):
+    with pytest.raises(UserError, match=f'has 515 pieces, but .* has {V}'):
         load_clip(str(folder))
     (folder / 'merges.txt').unlink()
     with pytest.raises(UserError, match='give --vocabulary'):

@@ -121,7 +121,7 @@ def test_a_weight_that_is_another_object_is_refused(tmp_path):
         ({'opt': {'margin': 0.2}, 'args': {'margin': 0.2}, 'cfg': Call(Global('x', 'Config'), ())}, 0.2),
         ({'opt': {'loss': 0.2}}, 'none'),
         ({'opt': {'margin': 0.2}, 'args': {'margin': 0.3}}, 'has opt.margin=0.2 and args.margin=0.3: leave one'),
-        ({'opt': Call(Global('x', 'Config'), ())}, "has 'opt' as an object of 'x.Config', which is not read and may"),
+        ({'opt': Call(Global('x', 'Config'), ())}, "has 'opt' as an object of 'x.Config', which is not read: save"),
     ],
     ids=range(9),
 )
