@@ -8,6 +8,7 @@ import html
 import io
 import itertools
 import json
+import unicodedata
 import zlib
 from collections.abc import Iterable
 
@@ -19,11 +20,15 @@ from jitm.errors import UserError
 from jitm.files import open_file, parse_json
 
 START, END = '<|startoftext|>', '<|endoftext|>'
-MAX_IDS = 77  # of a caption; longer ones are cut, as in CLIP
+MAX_IDS = 77  # of a caption, as published
 MAX_MERGES = 48894  # the first lines of the published file, which has more
 
 _WORD_END = '</w>'
 _WORDS = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
+# Full-width and half-width forms, and ligatures, which the published tokenizer writes as the package ftfy does.
+_WIDE_FORMS = (0x3000, *range(0xFF01, 0xFFF0), *range(0xFB00, 0xFB07), *range(0x1C4, 0x1CD), *range(0x1F1, 0x1F4))
+_WIDE = {code: unicodedata.normalize('NFKC', chr(code)) for code in (0x132, 0x133, 0x149, *_WIDE_FORMS)}
+_WIDE[0xFB05] = '\u017ft'
 _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
 
@@ -34,17 +39,20 @@ class BPE:
 
     Attributes:
       merges: The merges, two pieces each, separated by a blank, in the order in which they are joined.
+      max_length: The maximum number of ids of a caption; longer ones are cut.
     """
 
     merges: tuple[str, ...]
+    max_length: int = MAX_IDS
 
     @classmethod
-    def load(cls, path: str) -> 'BPE':
+    def load(cls, path: str, max_length: int = MAX_IDS) -> 'BPE':
         """Reads published merges.
 
         Args:
           path: A `merges.txt`, or `bpe_simple_vocab_16e6.txt.gz`, with a header and a merge per line, or a
             `tokenizer.json` with the same merges.
+          max_length: The maximum number of ids of a caption.
 
         Returns:
           The byte pairs.
@@ -65,21 +73,21 @@ class BPE:
             if len(parts) != 2 or not known.issuperset(parts) or ''.join(parts) in known:
                 raise UserError(f"{path} has '{merge}' as merge {number}: give the merges of a CLIP")
             known.add(''.join(parts))
-        return cls(merges)
+        return cls(merges, max_length)
 
     def encode(self, caption: str) -> np.ndarray:
         """Converts a caption to ids.
 
         Args:
-          caption: A caption, not preprocessed; HTML entities and curly quotes are replaced, letters lower-cased, blanks
-            collapsed. The published tokenizer also repairs wrongly decoded text. Names of special pieces are ordinary
-            text.
+          caption: A caption, not preprocessed; HTML entities, curly quotes, full-width characters and ligatures are
+            replaced, letters lower-cased, blanks collapsed. The published tokenizer also repairs wrongly decoded text
+            and removes codes of terminals. Names of special pieces are ordinary text.
 
         Returns:
-          int32 [L]: the start, the pieces and the end, at most 77 ids, the last of which is the end.
+          int32 [L]: the start, the pieces and the end, at most `max_length` ids, the last of which is the end.
         """
-        text = html.unescape(html.unescape(caption)).translate(_QUOTES)
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: MAX_IDS - 2]
+        text = html.unescape(html.unescape(caption)).translate(_WIDE).translate(_QUOTES)
+        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: self.max_length - 2]
         return np.array([len(self) - 2, *pieces, len(self) - 1], np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -120,8 +128,9 @@ class BPE:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the merges in order, as hex: equal hashes mean equal ids."""
-        return hashlib.sha256(json.dumps(['byte pairs', *self.merges]).encode()).hexdigest()
+        """SHA-256 of the merges in order and another length than 77, as hex: equal hashes mean equal ids."""
+        lengths = {self.max_length} - {MAX_IDS}
+        return hashlib.sha256(json.dumps(['byte pairs', *self.merges, *lengths]).encode()).hexdigest()
 
     @functools.cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:

@@ -1,34 +1,108 @@
-"""Unpickling of untrusted files, in time and memory that grow with their size.
+"""Unpickling of untrusted files, in time and memory that grow with their size, and without running anything in them.
 
-Which classes and functions a file may name is up to the subclass; here a file cannot repeat its content without end.
+A pickle can name any class or function. A reader knows a few; all others become `Placeholder`, which are never imported
+or called. No file can repeat its content without end.
 """
 
+import collections
 import pickle
 import types
-from collections.abc import Collection, Iterable, Mapping
-from typing import IO, Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from typing import IO, Any, ClassVar, NamedTuple
 
 REPEATED = 16  # times that a file may repeat its content, on average
 SMALL = 2**20  # characters and items that any file may have
-KEYS = (str, bytes, int, float, type(None))  # types of the keys of dicts; the hash of nested tuples may take for ever
-UNUSED = [code[0] for code in (pickle.BYTEARRAY8, pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET)]
+MOST_CLASSES = 2000  # that a file may name
+
+
+class Placeholder(dict):
+    """An object of a class that is not known: the items that a file sets, and nothing else of its state.
+
+    Attributes:
+      origin: The name of the class.
+    """
+
+    origin = ''
+    __hash__ = object.__hash__
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return f"an object of '{self.origin}'"
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignores the attributes."""
+
+    def extend(self, items: Any) -> None:
+        """Ignores the items of a list."""
+
+    append = extend
+
+
+KEYS = (str, bytes, int, float, type(None), type, Placeholder)  # types of keys whose hash takes little time
+LONGEST_KEY = 8  # items of a tuple as a key
+
+
+class Function(NamedTuple):
+    """A function that a file may call, as an object whose attributes the file cannot change."""
+
+    function: Callable
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls it."""
+        return self.function(*args)
+
+
+def _make_dict(pairs: Iterable = ()) -> collections.OrderedDict:
+    pairs = pairs.items() if isinstance(pairs, Mapping) else pairs
+    keys, values = zip(*pairs, strict=True) if pairs else ((), ())
+    return collections.OrderedDict(zip(check_keys(keys), values, strict=True))
+
+
+_DICT, _LIST, _NEW = Function(_make_dict), Function(list), Function(lambda kind, *_: kind())
+CONTAINERS = {  # module and name -> what makes it; sets become lists, which need no hashes
+    ('collections', 'OrderedDict'): _DICT,
+    ('collections', 'Counter'): _DICT,
+    ('collections', 'defaultdict'): Function(lambda _=None, pairs=(): _make_dict(pairs)),
+    ('argparse', 'Namespace'): types.SimpleNamespace,
+    ('types', 'SimpleNamespace'): types.SimpleNamespace,
+    **{(module, name): _LIST for module in ('builtins', '__builtin__') for name in ('set', 'frozenset')},
+    **{(module, '_reconstructor'): _NEW for module in ('copyreg', 'copy_reg')},  # of protocols 0 and 1
+}
 
 
 class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up to any number that a file names
     """Unpickles a file whose objects, written out without references to each other, are not much larger than it."""
 
-    dispatch: ClassVar = {code: load for code, load in pickle._Unpickler.dispatch.items() if code not in UNUSED}
-
-    def __init__(self, file: IO[bytes], size: int):
+    def __init__(self, file: IO[bytes], size: int, known: Mapping[tuple[str, str], Any], encoding: str = 'latin1'):
         """Starts reading.
 
         Args:
           file: A file at the start of a pickle.
           size: The size of the file in bytes.
+          known: Module and name of a class or function -> what stands for it; `CONTAINERS` are known too.
+          encoding: The encoding of the strings of Python 2.
         """
-        super().__init__(file, encoding='latin1')
+        super().__init__(file, encoding=encoding)
         self._file_readline = lambda: _read_line(file)
         self._most = self._room = REPEATED * size + SMALL
+        self._known, self._unknown = CONTAINERS | known, {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns what stands for a global of a pickle."""
+        if (module, name) in self._known:
+            return self._known[module, name]
+        origin = f'{module}.{name}'
+        if origin not in self._unknown:
+            if len(self._unknown) == MOST_CLASSES:
+                raise ValueError('it refers to too many classes')
+            self._unknown[origin] = type('Placeholder', (Placeholder,), {'origin': origin})
+        return self._unknown[origin]
+
+    def get_extension(self, code: int) -> None:
+        """Raises a ValueError: a code of `copyreg` stands for a global of this process."""
+        raise ValueError('it refers to a registered class')
 
     def load(self) -> Any:
         """Returns the object.
@@ -43,7 +117,7 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         return result
 
     def _count(self, copied: Iterable[Any]) -> None:
-        self._room -= sum(len(part) for part in copied if hasattr(part, '__len__'))
+        self._room -= sum(len(part) for part in copied if isinstance(part, Sized))
         if self._room < 0:
             raise ValueError('it repeats its content too often')
 
@@ -51,44 +125,45 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         self._count(args)
         super()._instantiate(kind, args)
 
-    def load_reduce(self) -> None:
-        """Calls a function, which may copy its arguments."""
-        self._count(self.stack[-1])
-        super().load_reduce()
+    def _counting(load: Callable, copied: Callable) -> Callable:
+        def count_and_load(self: 'BoundedUnpickler') -> None:
+            self._count(copied(self.stack))
+            load(self)
 
-    def load_build(self) -> None:
-        """Sets the attributes of an object, which copies their dict."""
-        self._count(self.stack[-1:])
-        super().load_build()
+        return count_and_load
 
-    def load_dict(self) -> None:
-        """Makes a dict."""
-        check_keys(self.stack[::2])
-        super().load_dict()
+    def _checking(load: Callable, keys: slice) -> Callable:
+        def check_and_load(self: 'BoundedUnpickler') -> None:
+            check_keys(self.stack[keys])
+            load(self)
 
-    def load_setitem(self) -> None:
-        """Sets an item of a dict."""
-        check_keys(self.stack[-2:-1])
-        super().load_setitem()
+        return check_and_load
 
-    def load_setitems(self) -> None:
-        """Sets items of a dict."""
-        check_keys(self.stack[::2])
-        super().load_setitems()
-
-    dispatch |= {
-        pickle.REDUCE[0]: load_reduce,
-        pickle.BUILD[0]: load_build,
-        pickle.DICT[0]: load_dict,
-        pickle.SETITEM[0]: load_setitem,
-        pickle.SETITEMS[0]: load_setitems,
-    }
+    _base = pickle._Unpickler
+    dispatch: ClassVar = (
+        _base.dispatch
+        | {
+            pickle.REDUCE[0]: _counting(
+                _base.load_reduce, lambda stack: stack[-1]
+            ),  # a function may copy its arguments
+            pickle.BUILD[0]: _counting(_base.load_build, lambda stack: stack[-1:]),  # copies a dict of attributes
+            pickle.DICT[0]: _checking(_base.load_dict, slice(None, None, 2)),
+            pickle.SETITEM[0]: _checking(_base.load_setitem, slice(-2, -1)),
+            pickle.SETITEMS[0]: _checking(_base.load_setitems, slice(None, None, 2)),
+            pickle.BYTEARRAY8[0]: _base.load_binbytes8,
+            pickle.EMPTY_SET[0]: _base.load_empty_list,
+            pickle.ADDITEMS[0]: _base.load_appends,
+            pickle.FROZENSET[0]: _base.load_list,
+        }
+    )
 
 
 def check_keys(keys: Collection[Any]) -> Collection[Any]:
-    """Returns the keys of a dict, or the items of a set; raises a ValueError if one is not a string or number."""
-    if any(not isinstance(key, KEYS) for key in keys):
-        raise ValueError('a key is neither a string nor a number')
+    """Returns the keys of a dict; raises a ValueError if one is not a string or number, or a few of them."""
+    for key in keys:
+        parts = key if isinstance(key, tuple) and len(key) <= LONGEST_KEY else [key]
+        if not all(isinstance(part, KEYS) for part in parts):
+            raise ValueError('a key is neither a string nor a number')
     return keys
 
 

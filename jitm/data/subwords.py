@@ -6,7 +6,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import open_file
 
-MAX_IDS = 64  # of a caption, unless `tokenizer_config.json` says otherwise; longer ones are cut
-LONGEST = 512  # a larger `model_max_length` stands for any length
+MAX_IDS = 64  # of a caption, as published
 END = 1  # the id of the end in all vocabularies of SigLIP
 UNIGRAM, UNKNOWN = 1, 2  # the kinds of a model and of a piece in a `.model` file
 
@@ -41,14 +39,14 @@ class Subwords:
     definition: tuple[str]
 
     @classmethod
-    def load(cls, path: str, max_length: int | None = None) -> 'Subwords':
+    def load(cls, path: str, max_length: int = MAX_IDS) -> 'Subwords':
         """Reads a published tokenizer.
 
         Captions are lower-cased as in the training of both; SigLIP's, not SigLIP 2's, lose ASCII punctuation.
 
         Args:
           path: A `.model` of the package sentencepiece (SigLIP), or a `tokenizer.json`.
-          max_length: The maximum number of ids; None for that of `tokenizer_config.json` beside it, or 64 without one.
+          max_length: The maximum number of ids of a caption; longer ones are cut.
 
         Returns:
           The pieces.
@@ -71,7 +69,7 @@ class Subwords:
         first = _NOT_READ if isinstance(tokenizer.model, models.Unigram) else _NOT_READ[:1]
         tokenizer.normalizer = normalizers.Sequence([*first, *filter(None, [tokenizer.normalizer])])
         tokenizer.post_processor = processors.TemplateProcessing(f'$A {end}', special_tokens=[(end, END)])
-        tokenizer.enable_truncation(max_length or _max_length(path))
+        tokenizer.enable_truncation(max_length)
         tokenizer.no_padding()
         return cls((tokenizer.to_str(),))
 
@@ -140,28 +138,6 @@ class Subwords:
         tokenizer = tokenizers.Tokenizer.from_str(self.definition[0])
         tokenizer.encode_special_tokens = True
         return tokenizer
-
-
-def has_subwords(path: str) -> bool:
-    """Returns whether a path is that of a `.model`, or of a `tokenizer.json` with other pieces than CLIP's."""
-    if not path.endswith('.json'):
-        return path.endswith('.model')
-    try:
-        with open_file(path) as file:
-            model = parse_json(file.read())['model']
-        return model.get('type') == 'Unigram' or model.get('byte_fallback') is True
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False  # the reader of CLIP's pieces tells what is wrong
-
-
-def _max_length(path: str) -> int:
-    """Returns the maximum number of ids that `tokenizer_config.json` beside a tokenizer states, or `MAX_IDS`."""
-    try:
-        with open_file(str(Path(path).with_name('tokenizer_config.json'))) as file:
-            length = parse_json(file.read()).get('model_max_length')
-    except (OSError, ValueError, AttributeError):
-        return MAX_IDS
-    return length if isinstance(length, int) and 2 <= length <= LONGEST else MAX_IDS
 
 
 def _from_json(content: bytes) -> tokenizers.Tokenizer:

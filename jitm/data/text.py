@@ -139,7 +139,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str, name: str) -> 'Vocabulary':
-        """Parses the field's layout: `{"word2idx": {word: id}, "idx2word": {"id": word}, "idx": V}`.
+        """Parses the field's layout: `{"word2idx": {word: id}, "idx2word": {"id": word}, "idx": V}`, or `{word: id}`.
 
         Args:
           text: The JSON text; additional words at the end, such as `<mask>`, are kept.
@@ -154,6 +154,8 @@ class Vocabulary:
         """
         try:
             fields = parse_json(text)
+            if fields and 'word2idx' not in fields:
+                fields = {'word2idx': fields, 'idx2word': {i: word for word, i in fields.items()}, 'idx': len(fields)}
             ids = {word: int(number) for word, number in fields['word2idx'].items()}
             words_of_ids = {int(number): word for number, word in fields['idx2word'].items()}
             size = int(fields['idx'])

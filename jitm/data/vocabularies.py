@@ -1,13 +1,16 @@
 """Reading and storing of vocabularies of any kind: words, word pieces, byte pairs or subwords."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jitm.data import vocabulary_pickles
 from jitm.data.bpe import BPE
-from jitm.data.subwords import Subwords, has_subwords
+from jitm.data.subwords import Subwords
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
+from jitm.files import open_file, parse_json
 
 Tokenizer = Vocabulary | WordPiece | BPE | Subwords
 KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
@@ -15,22 +18,37 @@ FILES = ('vocabulary.json', 'vocab.txt')  # that `to_file` names, of words and o
 BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of their files
 
 
-def load_vocabulary(path: str) -> Tokenizer:
+def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     """Reads a vocabulary of words from a JSON file or a `.pkl`, the word pieces of a BERT from a `.txt`, or others.
 
-    CLIP's byte pairs are read from `merges.txt`, `tokenizer.json`, or a file that ends in `.gz`, SigLIP's pieces from a
-    `.model` or `tokenizer.json`.
+    CLIP's byte pairs are read from `merges.txt` or a file that ends in `.gz`, SigLIP's pieces from a `.model`, those of
+    all three from `tokenizer.json`.
+
+    Args:
+      path: The path of the file.
+      max_length: The number of ids to which a CLIP or SigLIP cuts captions; None for the published one.
 
     Raises:
       UserError: If the file is missing or damaged.
     """
-    if path.endswith(('.model', 'tokenizer.json')) and has_subwords(path):
-        return Subwords.load(path)
-    if path.endswith(BYTE_PAIRS):
-        return BPE.load(path)
+    limit = {} if max_length is None else {'max_length': max_length}
+    model = _model_in(path) if path.endswith('tokenizer.json') else {}
+    if path.endswith('.model') or model.get('type') == 'Unigram' or model.get('byte_fallback') is True:
+        return Subwords.load(path, **limit)
+    if path.endswith(BYTE_PAIRS) and model.get('type') != 'WordPiece':
+        return BPE.load(path, **limit)
     if path.endswith('.pkl'):
         return vocabulary_pickles.load(path)
-    return WordPiece.load(path) if path.endswith('.txt') else Vocabulary.load(path)
+    return WordPiece.load(path) if path.endswith(('.txt', 'tokenizer.json')) else Vocabulary.load(path)
+
+
+def _model_in(path: str) -> dict[str, Any]:
+    """Returns the model in a `tokenizer.json`; nothing if there is none, of which a reader tells what is wrong."""
+    try:
+        with open_file(path) as file:
+            return dict(parse_json(file.read())['model'])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def kind_of(vocabulary: Tokenizer) -> str:
@@ -45,18 +63,22 @@ def to_file(vocabulary: Vocabulary | WordPiece) -> tuple[str, str]:
     return FILES[1], '\n'.join(vocabulary.words) + '\n'
 
 
-def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:
+def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | int | list[str]]:
     """Returns a JSON value from which `restore_vocabulary` makes the same vocabulary."""
-    return {'kind': kind_of(vocabulary)} | {name: list(v) for name, v in dataclasses.asdict(vocabulary).items()}
+    fields = {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(vocabulary).items()}
+    return {'kind': kind_of(vocabulary), **fields}
 
 
-def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokenizer:
+def restore_vocabulary(description: Mapping[str, str | int | Sequence[str]]) -> Tokenizer:
     """Makes the vocabulary of a description, see `describe_vocabulary`.
 
     Raises:
       KeyError, TypeError, ValueError: If it is of an unknown kind, or has something else than lists of strings.
     """
-    if any(type(value) is not str for values in description.values() for value in values):
+    fields = {name: values for name, values in description.items() if name not in ('kind', 'max_length')}
+    if any(type(value) is not str for values in fields.values() for value in values):
         raise ValueError('a vocabulary has something else than strings')
-    fields = {name: tuple(values) for name, values in description.items() if name != 'kind'}
+    fields = {name: tuple(values) for name, values in fields.items()}
+    if 'max_length' in description:
+        fields['max_length'] = operator.index(description['max_length'])
     return KINDS[description['kind']](**fields)

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from jitm.errors import UserError
-from jitm.files import open_file
+from jitm.files import open_file, parse_json
 
 MASK = '[MASK]'
 PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
@@ -34,7 +34,7 @@ class WordPiece:
         """Reads a published vocabulary.
 
         Args:
-          path: A `vocab.txt`, one piece per line.
+          path: A `vocab.txt`, one piece per line, or a `tokenizer.json`.
 
         Returns:
           The word pieces.
@@ -44,11 +44,13 @@ class WordPiece:
         """
         try:
             with open_file(path, 'r', encoding='utf-8') as file:
-                words = tuple(line.rstrip('\n') for line in file)
+                words = _from_json(file.read()) if path.endswith('.json') else tuple(x.rstrip('\n') for x in file)
         except OSError as error:
             raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocab.txt') from error
         except UnicodeDecodeError as error:
             raise UserError(f'{path} is not UTF-8 text: give the path of a vocab.txt') from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f'{path} has no word pieces of a BERT ({error}): give the path of a vocab.txt') from error
         if missing := [piece for piece in SPECIAL_PIECES if piece not in words]:
             raise UserError(f'{path} lacks {", ".join(missing)}: give the vocab.txt of a BERT')
         if words[0] != PAD:
@@ -149,3 +151,14 @@ class WordPiece:
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.post_processor = processors.BertProcessing(*((piece, self._ids[piece]) for piece in (SEP, CLS)))
         return tokenizer
+
+
+def _from_json(text: str) -> tuple[str, ...]:
+    content = parse_json(text)
+    ids, lowercase = content['model']['vocab'], (content.get('normalizer') or {}).get('lowercase')
+    words = tuple(sorted(ids, key=ids.get))
+    if [ids[word] for word in words] != list(range(len(words))):
+        raise ValueError('its ids have gaps')
+    if lowercase is WordPiece(words).cased:
+        raise ValueError(f'its pieces are {"" if lowercase else "not "}of cased text, but lowercase is {lowercase}')
+    return words

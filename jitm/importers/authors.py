@@ -6,32 +6,30 @@ has the options as JSON.
 
 import functools
 import re
-import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import chex
 import numpy as np
-import safetensors
 
 from jitm import config as config_lib
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.errors import UserError
-from jitm.files import parse_json
-from jitm.importers import key_maps, networks, torch_files
+from jitm.importers import key_maps, networks
 from jitm.importers.cnn import as_matrix
+from jitm.importers.containers import Checkpoint, Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem
-from jitm.importers.tensors import Tensors, convert, export, open_tensors, shape_of
+from jitm.importers.tensors import convert, export, shape_of
 from jitm.types import Images
 
 OPTIONS = 'opt'  # of the training script, in a checkpoint
 DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30k_precomp'
-# Other names of tensors, as from torch.nn.DataParallel and weight normalization in torch 2.
+# Patterns of other names of tensors -> the current ones, as of weight normalization in torch 2.
 _RENAMED = (
-    (r'(?<!\w)module\.', ''),
+    (r'^(?!model\.)', 'model.'),
     (r'^model\.img_enc\.', 'model.0.'),  # of DBL and IMRAM, whose modules are not a list
     (r'^model\.txt_enc\.', 'model.1.'),
     (r'^model\.sim_enc\.', 'model.2.'),
@@ -62,8 +60,9 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     if folder.is_dir():
         path, beside = str(folder / 'model.safetensors'), [folder / name for name in FILES]
         vocabulary = vocabulary or next((str(file) for file in beside if file.is_file()), None)
-    tensors, options = _open(path, system)
-    section, assumed = _recognize(path, system, tensors, options, model)
+    checkpoint = _open(path, system)
+    tensors = checkpoint.tensors
+    section, assumed = _recognize(system, checkpoint, model)
     words = _read_vocabulary(vocabulary, path, tensors, system.adds_mask)
 
     # One image, and what is known of the training images.
@@ -75,31 +74,29 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
         regions = (section.get('image_whole') or {}).get('slots', 1)
         data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
         images = Images(np.zeros((1, regions, features), np.float32), np.full(1, regions, np.int32))
-    if isinstance(options.get(DATA_NAME), str):
-        data['name'] = options[DATA_NAME]
+    names = {name for name in checkpoint.values.get(DATA_NAME, {}).values() if isinstance(name, str)}
+    if len(names) == 1:
+        data['name'] = names.pop()
     shapes = shapes_of(section, len(words), images)
     variables = convert(path, tensors, shapes, system.names, f'{system.title}, as --from names it')
     return ReleasedModel(section, variables, words, vocabulary, data, assumed)
 
 
-def _open(path: str, system: ReleasedSystem) -> tuple[Tensors, dict[str, Any]]:
-    """Opens a checkpoint: its tensors, with one name for each, and the options that are stored in it."""
-    stored = open_tensors(path, system.title)
-    names = {}
-    for name in stored:
-        new = name
-        for pattern, replacement in _RENAMED:
-            new = re.sub(pattern, replacement, new)
-        if new in names:
-            raise UserError(f"{path} has both '{names[new]}' and '{name}': give a checkpoint with one model")
-        names[new] = name
-    tensors = {new: functools.partial(_read, stored[name]) for new, name in names.items()}
-    options = _read_options(Path(path))
+def _open(path: str, system: ReleasedSystem) -> Checkpoint:
+    """Opens a checkpoint: its tensors, also those that are options, and the options."""
+    checkpoint = open_checkpoint(path, system.title, system.names.pattern(), _new_name)
+    tensors = {name: functools.partial(_read, read) for name, read in checkpoint.tensors.items()}
     for name in system.names.variables.values():
         option = name.removeprefix(f'{OPTIONS}.')
-        if option != name and isinstance(options.get(option), int | float):
-            tensors[name] = functools.partial(np.float32, options[option])
-    return system.prepare(_without_weight_norm(tensors)), options
+        if option != name and isinstance(value := checkpoint.option(option), int | float):
+            tensors[name] = functools.partial(np.float32, value)
+    return checkpoint._replace(tensors=system.prepare(_without_weight_norm(tensors)))
+
+
+def _new_name(name: str) -> str:
+    for pattern, replacement in _RENAMED:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def _without_weight_norm(tensors: Tensors) -> Tensors:
@@ -123,28 +120,11 @@ def _read(read: Callable[[], np.ndarray]) -> np.ndarray:
     return tensor[..., 0] if tensor.ndim == 3 and tensor.shape[2] == 1 else tensor
 
 
-def _read_options(path: Path) -> dict[str, Any]:
-    """Returns the options of the training script; none if the file does not have them.
-
-    Raises:
-      UserError: if they are not JSON.
-    """
-    if path.suffix == '.safetensors':
-        with safetensors.safe_open(path, framework='numpy') as file:
-            text = (file.metadata() or {}).get(OPTIONS, '{}')
-        try:
-            return dict(parse_json(text))
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} has metadata '{OPTIONS}' that are not a JSON object: write it again") from error
-    content = {} if path.suffix == '.npz' else torch_files.load(path)
-    options = content.get(OPTIONS) if isinstance(content, Mapping) else None
-    return dict(vars(options)) if isinstance(options, types.SimpleNamespace) else {}
-
-
 def _recognize(
-    path: str, system: ReleasedSystem, tensors: Tensors, options: Mapping[str, Any], model: Mapping[str, Any]
+    system: ReleasedSystem, checkpoint: Checkpoint, model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the config's `model` of a checkpoint, and the keys of it that are assumed."""
+    path, tensors, _ = checkpoint
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"--config has the model '{model['name']}', which is not {system.title}: give another one")
     section, assumed = config_lib.to_json(model), {}
@@ -152,19 +132,20 @@ def _recognize(
         network = networks.recognize(path, tensors) if system.photos else None
         section['image'] = networks.with_network(section['image'], network)
     for option, value in system.required.items():
-        if options.get(option, value) != value:
+        if (stored := checkpoint.option(option, value)) != value:
             raise UserError(
-                f'{path} was trained with {option}={options[option]!r}, but {system.title} has {value!r} here: convert '
+                f'{path} was trained with {option}={stored!r}, but {system.title} has {value!r} here: convert '
                 'another one'
             )
     for key, value in system.fixed.items():
         _set(section, key, value)
     for key, (option, values) in system.options.items():
         default = config_lib.flatten(section).get(key)
-        if option not in options and default is not None:
+        stored = checkpoint.option(option)
+        if option not in checkpoint.values and default is not None:
             assumed[key] = default
         else:
-            _set(section, key, _option(path, option, options.get(option), values, default))
+            _set(section, key, _option(path, option, stored, values, default))
     for key, value in system.recognize(path, tensors).items():
         _set(section, key, value)
     return section, assumed

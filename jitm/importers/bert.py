@@ -1,10 +1,14 @@
 """Converts Hugging Face's BERT weights to the parameters of `jitm.layers.transformer.BERT`."""
 
+from pathlib import Path
+
 import chex
 
 from jitm.errors import UserError
-from jitm.importers.tensors import KeyMap, convert, new_name, open_tensors
-from jitm.layers.transformer import SIZES
+from jitm.importers.clip_config import read_json
+from jitm.importers.containers import open_tensors
+from jitm.importers.tensors import KeyMap, convert, new_name
+from jitm.layers.transformer import EPSILON, SIZES
 
 MODULES = {
     'embeddings/words': 'embeddings.word_embeddings',
@@ -20,7 +24,8 @@ MODULES = {
     'encoder/block_*/mlp_out': 'encoder.layer.*.output.dense',
     'encoder/block_*/mlp_norm': 'encoder.layer.*.output.LayerNorm',
 }
-NAMES = KeyMap(MODULES, unread='.*')  # the pooler, and heads of pre-training
+# Unread are the pooler, heads and numbers of positions, but nothing else inside of the embeddings and blocks.
+NAMES = KeyMap(MODULES, unread=r'(?!embeddings|encoder).*|embeddings\.(position_ids|token_type_ids)')
 
 
 def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
@@ -30,16 +35,41 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
       path: The path of a `.safetensors` file, a PyTorch file such as `pytorch_model.bin`, or a folder with one of the
         two. Names may have the prefix `bert.` and normalizations the old names gamma and beta; the pooler and heads are
         skipped.
+        A `config.json` beside them must state this model.
       params: The parameters of a `jitm.layers.transformer.BERT`; only shapes are read.
 
     Returns:
       The same tree with float32 numpy arrays.
 
     Raises:
-      UserError: if the file cannot be read, or a tensor is missing or has another shape than the model's.
+      UserError: if a file cannot be read, the config states another model, or a tensor is missing, left over or has
+        another shape than the model's.
     """
-    tensors = {new_name(name.removeprefix('bert.')): read for name, read in open_tensors(path, 'a BERT').items()}
+    _check_config((Path(path) if Path(path).is_dir() else Path(path).parent) / 'config.json', params)
+    tensors = open_tensors(path, 'a BERT', NAMES.pattern(), lambda name: new_name(name.removeprefix('bert.')))
     return convert(path, tensors, {'params': params}, NAMES, 'a BERT of this size')['params']
+
+
+def _check_config(file: Path, params: chex.ArrayTree) -> None:
+    """Raises a UserError if a config states another model than one of these parameters."""
+    stated = read_json(file) if file.is_file() else {}
+    hidden, heads, _ = params['encoder']['block_0']['attention']['query']['kernel'].shape
+    model = {
+        'model_type': 'bert',
+        'hidden_size': hidden,
+        'num_hidden_layers': len(params['encoder']),
+        'num_attention_heads': heads,
+        'intermediate_size': params['encoder']['block_0']['mlp_in']['kernel'].shape[1],
+        'hidden_act': 'gelu',
+        'layer_norm_eps': EPSILON,
+        'position_embedding_type': 'absolute',
+    }
+    names = 'num_hidden_layers', 'hidden_size', 'num_attention_heads'
+    for key, value in model.items():
+        if stated.get(key, value) != value:
+            size = 'L-{}_H-{}_A-{}'.format(*((model | stated)[name] for name in names))
+            remedy = f"set its size in the config to '{size}'" if key in names else 'give another BERT'
+            raise UserError(f'{file} has {key} {stated[key]!r}, but the model has {value!r}: {remedy}')
 
 
 def modules_below(ours: str, theirs: str) -> dict[str, str]:

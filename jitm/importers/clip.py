@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
 from jitm.importers.clip_config import RESIDUAL, read_config, read_openai
-from jitm.importers.released import ReleasedModel, shapes_of
-from jitm.importers.tensors import KeyMap, Tensors, convert, open_tensors
-from jitm.types import Images
+from jitm.importers.containers import open_tensors
+from jitm.importers.released import ReleasedModel, with_towers
+from jitm.importers.tensors import KeyMap
 
 WEIGHTS = (  # names of a config and of the weights beside it
     ('config.json', 'model.safetensors'),
@@ -59,10 +57,7 @@ _VARIABLES = {
 }
 _OPENAI = 'input_resolution'  # a number that only OpenAI's files, archives of TorchScript, hold beside the weights
 # Buffers, and other numbers in these files.
-_UNREAD = (
-    rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size|'
-    r'(epoch|name|optimizer)(\..*)?'
-)
+_UNREAD = rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size'
 HUGGING_FACE, OPENAI = (
     KeyMap(
         {ours: theirs[column] for ours, theirs in _MODULES.items()},
@@ -83,6 +78,7 @@ OPENAI_RESIDUAL = KeyMap(
     networks={'image/': 'visual.'},
     unread=_UNREAD,
 )
+_NAMES = re.compile('|'.join(names.pattern().pattern for names in (HUGGING_FACE, OPENAI, OPENAI_RESIDUAL)))
 
 
 def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
@@ -100,7 +96,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
       UserError: if a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
     """
     weights, config = _find(Path(path))
-    tensors = _open(weights)
+    tensors = open_tensors(str(weights), 'a CLIP', _NAMES, lambda name: name.removeprefix('text.'))
     if config is None and _OPENAI not in tensors:
         raise UserError(
             f'{weights.parent} has no open_clip_config.json and no config.json, which state the sizes and the '
@@ -108,18 +104,9 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
         )
     section = read_config(config) if config else read_openai(weights, tensors)
 
-    # The tokenizer, which must have as many pieces as there are word embeddings.
     merges = vocabulary or _find_merges(weights.parent)
-    pieces, names = BPE.load(merges), names_of(section, any(name.startswith('text_model.') for name in tensors))
-    embedding = tensors.get(names.name(('text', 'words', 'embedding')))
-    if embedding is not None and len(words := embedding()) != len(pieces):
-        raise UserError(f'{merges} makes {len(pieces)} pieces, but {weights} has {len(words)}: give its own merges')
-
-    size = section['image']['image_size']
-    shapes = shapes_of(section, len(pieces), Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
-    variables = convert(str(weights), tensors, shapes, names, 'a CLIP of its config')
-    data = {'pixels': [0, size, size, 3], 'dtype': 'uint8', 'hash': ''}
-    return ReleasedModel(section, variables, pieces, merges, data)
+    names = names_of(section, any(name.startswith('text_model.') for name in tensors))
+    return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
 
 
 def names_of(model: Mapping[str, Any], hugging_face: bool) -> KeyMap:
@@ -142,12 +129,6 @@ def _find(path: Path) -> tuple[Path, Path | None]:
         raise UserError(f'{path} does not exist: give the folder or the weights of a published CLIP')
     configs = (folder / name for name in ('open_clip_config.json', 'config.json'))
     return path, next((config for config in configs if config.is_file()), None)
-
-
-def _open(path: Path) -> Tensors:
-    """Opens the weights, without the prefixes of training checkpoints and of the text tower of a CustomTextCLIP."""
-    stored = open_tensors(str(path), 'a CLIP')
-    return {re.sub(r'^(state_dict\.)?(module\.)?(text\.)?', '', name): read for name, read in stored.items()}
 
 
 def _find_merges(folder: Path) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
-from jitm.importers.tensors import Tensors, shape_of
+from jitm.importers.containers import Tensors
+from jitm.importers.tensors import shape_of
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 
 ACTIVATIONS = ('gelu', 'quick_gelu')

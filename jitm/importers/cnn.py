@@ -10,12 +10,11 @@ import numpy as np
 
 from jitm.errors import UserError
 from jitm.files import hash_file
-from jitm.importers.tensors import KeyMap, Tensors, convert, open_tensors
+from jitm.importers.containers import Tensors, open_tensors
+from jitm.importers.tensors import KeyMap, convert
 
 # Patterns of other names of tensors -> torchvision's, one rule after the other.
 _RULES = (
-    (r'^(state_dict|model)\.', ''),
-    (r'^module\.', ''),  # of torch.nn.DataParallel
     # timm's VGG
     (r'^pre_logits\.fc1\.', 'classifier.0.'),
     (r'^pre_logits\.fc2\.', 'classifier.3.'),
@@ -53,7 +52,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
       UserError: if the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
     """
     _check_digest(path)
-    tensors = prepare({_torchvision_name(name): read for name, read in open_tensors(path, 'the network').items()})
+    tensors = prepare(open_tensors(path, 'the network', NAMES.pattern(), _torchvision_name))
     trees = {'params': params, 'batch_stats': batch_stats}
     return convert(path, tensors, trees, NAMES, 'the network that the config names')
 

@@ -10,8 +10,9 @@ from jitm import config as config_lib
 from jitm.data.vocabularies import load_vocabulary
 from jitm.errors import UserError
 from jitm.importers import bert, oscar, uniter
+from jitm.importers.containers import open_tensors
 from jitm.importers.released import ReleasedModel, shapes_of
-from jitm.importers.tensors import open_tensors, shape_of
+from jitm.importers.tensors import KeyMap, shape_of
 from jitm.models.oscar import BOX_NUMBERS
 from jitm.types import Images, Texts
 
@@ -21,6 +22,7 @@ class JointSystem(NamedTuple):
 
     Attributes:
       model: The name of our model.
+      names: The names of its tensors.
       new_name: Maps the name of a tensor to its current one.
       words: The tensor of the word embeddings.
       features: The tensor of the layer that reads regions.
@@ -30,6 +32,7 @@ class JointSystem(NamedTuple):
     """
 
     model: str
+    names: KeyMap
     new_name: Callable[[str], str]
     words: str
     features: str
@@ -40,6 +43,7 @@ class JointSystem(NamedTuple):
 
 _UNITER = JointSystem(
     model='uniter.UNITER',
+    names=uniter.NAMES,
     new_name=uniter.new_name,
     words='uniter.embeddings.word_embeddings.weight',
     features='uniter.img_embeddings.img_linear.weight',
@@ -54,6 +58,7 @@ _UNITER = JointSystem(
 )
 _OSCAR = JointSystem(
     model='oscar.OSCAR',
+    names=oscar.NAMES,
     new_name=oscar.new_name,
     words='bert.embeddings.word_embeddings.weight',
     features='bert.img_embedding.weight',
@@ -83,7 +88,7 @@ def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str,
     system = JOINT_SYSTEMS[name]
     if model['name'] != system.model:
         raise UserError(f"--config has the model '{model['name']}', not '{system.model}': give another one")
-    tensors = {system.new_name(name): read for name, read in open_tensors(path, name).items()}
+    tensors = open_tensors(path, name, system.names.pattern(), system.new_name)
     words, hidden = shape_of(path, tensors, system.words, 2)
     features = shape_of(path, tensors, system.features, 2)[1] - system.boxes
     heads = [head for head, tensor in system.heads.items() if tensor in tensors]

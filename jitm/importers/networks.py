@@ -5,8 +5,8 @@ from typing import Any
 
 from jitm.errors import UserError
 from jitm.importers.cnn import prepare as prepare_network
+from jitm.importers.containers import Tensors
 from jitm.importers.key_maps import NETWORK
-from jitm.importers.tensors import Tensors
 from jitm.layers import cnn
 
 ENCODER = 'cnn.PixelEncoder'

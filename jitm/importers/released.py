@@ -8,6 +8,9 @@ import jax
 import numpy as np
 
 from jitm.data.vocabularies import Tokenizer
+from jitm.errors import UserError
+from jitm.importers.containers import Tensors
+from jitm.importers.tensors import KeyMap, convert
 from jitm.models.make import make_model, model_keys
 from jitm.types import Images, Texts
 
@@ -32,6 +35,33 @@ class ReleasedModel(NamedTuple):
     data: dict[str, Any]
     assumed: Mapping[str, Any] = {}
     resizing: Mapping[str, Any] = {}
+
+
+def with_towers(
+    path: str, tensors: Tensors, names: KeyMap, model: dict[str, Any], pieces: Tokenizer, file: str, **others: Any
+) -> ReleasedModel:
+    """Returns a model with towers of photos and captions.
+
+    Args:
+      path: The path of the weights, for messages.
+      tensors: The weights.
+      names: The names of its tensors.
+      model: The config's `model`.
+      pieces: The vocabulary, which must have as many pieces as there are word embeddings.
+      file: The path of the vocabulary.
+      **others: Other fields of the result.
+
+    Raises:
+      UserError: if tensors are missing, left over or of another shape, or the vocabulary has another size.
+    """
+    embedding = tensors.get(names.name(('text', 'words', 'embedding')))
+    if embedding is not None and len(words := embedding()) != len(pieces):
+        raise UserError(f'{file} has {len(pieces)} pieces, but {path} has {len(words)}: give its own tokenizer')
+    size = model['image']['image_size']
+    shapes = shapes_of(model, len(pieces), Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
+    variables = convert(path, tensors, shapes, names, 'a model of its config')
+    data = {'pixels': [0, size, size, 3], 'dtype': 'uint8', 'hash': ''}
+    return ReleasedModel(model, variables, pieces, file, data, **others)
 
 
 def shapes_of(model: Mapping[str, Any], vocab_size: int, images: Images) -> dict[str, chex.ArrayTree]:

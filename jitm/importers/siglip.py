@@ -16,10 +16,10 @@ from jitm.importers.clip_config import (
     read_json,
     towers_of,
 )
-from jitm.importers.released import ReleasedModel, shapes_of
-from jitm.importers.tensors import KeyMap, convert, open_tensors
+from jitm.importers.containers import open_tensors
+from jitm.importers.released import ReleasedModel, with_towers
+from jitm.importers.tensors import KeyMap
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
-from jitm.types import Images
 
 TEMPERATURE, BIAS = 0.1, -10.0  # at the start of training; a converted model has the learned ones
 TOKENIZERS = ('spiece.model', 'tokenizer.json')
@@ -73,27 +73,18 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     model, resizing = read_config(folder / 'config.json')
-    tensors = open_tensors(path, 'a SigLIP')
+    tensors = open_tensors(path, 'a SigLIP', NAMES.pattern())
     for name in ('logit_scale', 'logit_bias'):
         if name in tensors:
             tensors[name] = lambda read=tensors[name]: np.squeeze(read())  # published with one axis
 
-    # The tokenizer, which must have as many pieces as there are word embeddings.
     found = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
     file = vocabulary or next(found, None)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add the one it was published with')
     pieces = Subwords.load(file, model['text']['max_length'])
     model['text']['pad'] = pieces.pad
-    embedding = tensors.get(NAMES.name(('text', 'words', 'embedding')))
-    if embedding is not None and len(words := embedding()) != len(pieces):
-        raise UserError(f'{file} has {len(pieces)} pieces, but {path} has {len(words)}: give its own tokenizer')
-
-    size = model['image']['image_size']
-    shapes = shapes_of(model, len(pieces), Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
-    variables = convert(path, tensors, shapes, NAMES, 'a SigLIP of its config')
-    data = {'pixels': [0, size, size, 3], 'dtype': 'uint8', 'hash': ''}
-    return ReleasedModel(model, variables, pieces, file, data, resizing=resizing)
+    return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

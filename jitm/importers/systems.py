@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.importers import bert, key_maps, networks
-from jitm.importers.tensors import KeyMap, Tensors, shape_of
+from jitm.importers.containers import Tensors
+from jitm.importers.tensors import KeyMap, shape_of
 
 FEATURES = 'model.0.fc.weight'
 WORDS, PIECES = 'model.1.embed.weight', 'model.1.bert.embeddings.word_embeddings.weight'

@@ -1,26 +1,18 @@
-"""Reads the tensors of published PyTorch weights, and converts them to variables of our models and back."""
+"""Converts the tensors of published PyTorch weights to variables of our models, and back."""
 
 import collections
-import functools
 import math
-import pathlib
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import chex
 import numpy as np
-import safetensors
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.importers import torch_files
+from jitm.importers.containers import Tensors, list_names
 
-Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
-
-FILES = ('model.safetensors', 'pytorch_model.bin')
 LEAVES = {  # name of a variable -> name of its tensor in PyTorch
     'embedding': 'weight',
     'kernel': 'weight',
@@ -32,7 +24,7 @@ LEAVES = {  # name of a variable -> name of its tensor in PyTorch
 KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
 STACKED = 3  # tensors in one: the gates of a GRU, or queries, keys and values
-COMPRESSED = 100  # times that an archive may be larger than its file
+NETWORK = r'(conv\d|bn\d|layer\d|features|classifier|fc)\..*'  # torchvision's names of the tensors of a network
 
 
 class KeyMap(NamedTuple):
@@ -74,6 +66,13 @@ class KeyMap(NamedTuple):
             raise KeyError('/'.join(path))
         return published.replace('{}', leaf) if '{}' in published else f'{published}.{leaf}'
 
+    def pattern(self) -> re.Pattern:
+        """Returns a pattern of the names of all tensors, whatever the sizes of the model."""
+        tensors = [name if '{}' in name else f'{name}.{{}}' for name in self.modules.values()]
+        escaped = {re.escape(name.partition('[')[0]) for name in (*tensors, *self.variables.values())}
+        known = [name.replace(r'\*', r'\d+').replace(r'\{\}', f'({"|".join({*LEAVES.values()})})') for name in escaped]
+        return re.compile('|'.join([*known, *(re.escape(prefix) + NETWORK for prefix in self.networks.values())]))
+
 
 def _find(table: Mapping[str, str], name: str) -> str | None:
     """Returns the entry of a name, or the entry of its pattern with the numbers of the name."""
@@ -104,14 +103,14 @@ def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, m
       The trees with float32 numpy arrays, 'batch_stats' too.
 
     Raises:
-      UserError: if tensors are missing, left over or of another shape than the model's.
+      UserError: if tensors are missing, left over, of another shape than the model's, or not finite.
     """
     flat = traverse_util.flatten_dict(trees)
     found = {variable: names.name(variable[1:]) for variable in flat}
     wanted = {name.partition('[')[0] for name in found.values()}
     unknown = {name for name in tensors.keys() - wanted if not re.fullmatch(names.unread, name)}
     problems = [
-        f'{problem} tensors ({_list(listed)})'
+        f'{problem} tensors ({list_names(listed)})'
         for problem, listed in (('lacks', wanted - tensors.keys()), ('has unknown', unknown))
         if listed
     ]
@@ -128,14 +127,13 @@ def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, m
             )
         if KERNELS.fullmatch(variable[-1]):
             tensor = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
-        converted[variable] = np.ascontiguousarray(tensor, np.float32).reshape(flat[variable].shape)
+        with np.errstate(over='ignore'):
+            converted[variable] = np.ascontiguousarray(tensor, np.float32).reshape(flat[variable].shape)
+        if not np.isfinite(converted[variable]).all():
+            raise UserError(
+                f"{path} has a tensor '{name.partition('[')[0]}' with numbers that are not finite: give other weights"
+            )
     return {'params': {}, 'batch_stats': {}} | traverse_util.unflatten_dict(converted)
-
-
-def _list(names: Collection[str], shown: int = 5) -> str:
-    """Lists names, the first ones if there are many."""
-    more = f' and {len(names) - shown} others' if len(names) > shown else ''
-    return ', '.join(sorted(names)[:shown]) + more
 
 
 def shape_of(path: str, tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
@@ -207,55 +205,3 @@ def _published_shape(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int
         inputs = math.prod(shape[:-1]) if path[-2] == 'out' else shape[0]
         return math.prod(shape) // inputs, inputs
     return (math.prod(shape),) if path[-1] in VECTORS else shape
-
-
-def open_tensors(path: str, model: str) -> Tensors:
-    """Opens a file of weights.
-
-    Args:
-      path: The path of a `.safetensors` file, an `.npz` file, a file of torch, or a folder with one of `FILES`.
-      model: The name of the model, for messages.
-
-    Raises:
-      UserError: if there is no such file, or it is damaged.
-    """
-    file = pathlib.Path(path)
-    if file.is_dir():
-        file = next((file / name for name in FILES if (file / name).is_file()), None)
-        if file is None:
-            raise UserError(f'{path} has neither {" nor ".join(FILES)}: give the path of the weights of {model}')
-    if not file.is_file():
-        raise UserError(f'{path} does not exist: give the path of the weights of {model} ({" or ".join(FILES)})')
-    return {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.open_tensors)(file)
-
-
-def _open_safetensors(file: pathlib.Path) -> Tensors:
-    try:
-        tensors = safetensors.safe_open(file, framework='numpy')
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f'{file} is not a complete safetensors file ({error}): download it again') from error
-
-    def read(name: str) -> np.ndarray:
-        try:
-            return tensors.get_tensor(name)
-        except (AttributeError, TypeError, safetensors.SafetensorError):  # numpy has no such type
-            dtype = tensors.get_slice(name).get_dtype()
-            raise UserError(
-                f"{file} has the tensor '{name}' in {dtype}, which cannot be read: convert it to float16 or float32"
-            ) from None
-
-    return {name: functools.partial(read, name) for name in tensors.keys()}  # noqa: SIM118
-
-
-def _open_npz(file: pathlib.Path) -> Tensors:
-    try:
-        size = file.stat().st_size
-        with zipfile.ZipFile(file) as archive:
-            held = sum(info.file_size for info in archive.infolist())
-        if held > COMPRESSED * size:
-            raise UserError(f'{file} holds {held:,} bytes in {size:,}, which weights do not: download it again')
-        with file.open('rb') as opened, np.load(opened) as archive:
-            tensors = dict(archive)
-    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f'{file} is not a complete NumPy archive ({error}): download it again') from error
-    return {name: functools.partial(tensors.get, name) for name in tensors}

@@ -1,13 +1,12 @@
 """Reads files of `torch.save` and `torch.jit.save` without torch, and without running any code in them.
 
-A file is a zip archive (torch 1.6 and later) or a sequence of pickles (before). A pickle can call any function; this
-reader knows the few that tensors, containers and the options of training scripts need; any other is an error.
+A file is a zip archive (torch 1.6 and later) or a sequence of pickles (before), see `jitm.data.pickles`.
 """
 
-import collections
 import dataclasses
 import functools
 import io
+import itertools
 import math
 import re
 import struct
@@ -15,14 +14,14 @@ import tarfile
 import types
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.pickles import BoundedUnpickler, check_keys
+from jitm.data.pickles import BoundedUnpickler, Function, Placeholder
 from jitm.errors import UserError
 
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -37,8 +36,15 @@ STORAGES = {
     'CharStorage': np.int8,
     'ByteStorage': np.uint8,
     'BoolStorage': np.bool_,
+    'ComplexFloatStorage': np.complex64,
+    'ComplexDoubleStorage': np.complex128,
+    'QInt8Storage': np.int8,
+    'QUInt8Storage': np.uint8,
+    'QInt32Storage': np.int32,
 }
 TYPED_LISTS = ('build_intlist', 'build_doublelist', 'build_boollist', 'build_tensorlist', 'restore_type_tag')
+OLD_MEMBER = 'storages'  # of the archives that torch wrote before 0.1.10
+MEMBERS, SHOWN = 100, 5  # files of an archive that are looked at, and named in a message
 NUMBER = re.compile(r'[<|=]?[biuf][1248]')  # little-endian NumPy types of one number
 
 
@@ -76,27 +82,18 @@ class Tensor(NamedTuple):
         """Reads the values.
 
         Raises:
-          ValueError: if the storage is shorter than stated.
+          UserError: if the file is damaged there.
         """
-        data, dtype = self.storage.read(), self.storage.dtype
-        if len(data) != self.storage.count * dtype.itemsize:
-            raise ValueError(f'a storage has {len(data)} bytes, not {self.storage.count * dtype.itemsize}')
-        values = np.frombuffer(data, dtype)[self.offset :] if self.storage.count else np.empty(0, dtype)
+        dtype = self.storage.dtype
+        values = np.frombuffer(self.storage.read(), dtype)[self.offset :] if self.storage.count else np.empty(0, dtype)
         strides = [stride * dtype.itemsize for stride in self.strides]
         return np.lib.stride_tricks.as_strided(values, self.shape, strides).copy()
 
 
-class _Function(NamedTuple):
-    """A function that a file may call, as an object whose attributes the file cannot change."""
-
-    function: Callable
-
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
-def _make_tensor(storage: Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> Tensor:
+def _make_tensor(storage: Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> Tensor | Placeholder:
     """Makes a tensor whose elements all lie in its storage, each at its own position."""
+    if isinstance(storage, Placeholder):
+        return storage
     numbers = (offset, *shape, *strides)
     if not isinstance(storage, Storage) or any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError('a tensor has no storage, or a negative offset, size or stride')
@@ -118,15 +115,6 @@ def _encode_latin(text: str, encoding: str) -> bytes:
     return text.encode('latin1')
 
 
-def _make_dict(pairs: Iterable = ()) -> collections.OrderedDict:
-    keys, values = zip(*pairs, strict=True) if pairs else ((), ())
-    return collections.OrderedDict(zip(check_keys(keys), values, strict=True))
-
-
-def _make_set(items: Iterable = ()) -> set:
-    return set(check_keys(items))
-
-
 def _name_device(kind: str, *index: int) -> str:
     return ':'.join([kind, *(f'{number:d}' for number in index)])
 
@@ -140,58 +128,53 @@ class _Number:
         self.name = name
 
     def __setstate__(self, state: Any) -> None:
-        """Ignores byte order and alignment; only little-endian types are read."""
+        """Adds the byte order."""
+        self.name = f'{state[1]}{self.name}'.replace('|', '=')
 
 
-def _make_number(kind: _Number, data: bytes) -> Any:
-    if not isinstance(kind, _Number) or not NUMBER.fullmatch(kind.name):
-        raise ValueError('a NumPy value is not a number')
-    return np.frombuffer(data, kind.name)[0].item()
+def _make_number(kind: Any, data: bytes | str) -> Any:
+    """Returns a NumPy number, whose bytes Python 2 wrote as a string."""
+    if not isinstance(kind, _Number) or not NUMBER.fullmatch(str(kind.name)):
+        return Placeholder()
+    return np.frombuffer(data.encode('latin1') if isinstance(data, str) else data, kind.name)[0].item()
 
 
 _KNOWN = {
-    ('collections', 'OrderedDict'): _Function(_make_dict),
-    ('builtins', 'set'): _Function(_make_set),
-    ('__builtin__', 'set'): _Function(_make_set),
-    ('argparse', 'Namespace'): types.SimpleNamespace,
-    ('torch', 'Size'): _Function(tuple),
-    ('torch', 'device'): _Function(_name_device),
-    ('torch._utils', '_rebuild_tensor'): _Function(_make_tensor),
-    ('torch._utils', '_rebuild_tensor_v2'): _Function(_make_tensor),
-    ('torch._utils', '_rebuild_parameter'): _Function(_make_parameter),
-    ('numpy', 'dtype'): _Function(_Number),
-    ('numpy.core.multiarray', 'scalar'): _Function(_make_number),
-    ('numpy._core.multiarray', 'scalar'): _Function(_make_number),
-    ('_codecs', 'encode'): _Function(_encode_latin),
-    **{('torch.jit._pickle', name): _Function(lambda value, *_: value) for name in TYPED_LISTS},
-    **{('torch', name): _Function(np.dtype(dtype).type) for name, dtype in STORAGES.items()},
+    ('torch', 'Size'): Function(tuple),
+    ('torch', 'device'): Function(_name_device),
+    ('torch._utils', '_rebuild_tensor'): Function(_make_tensor),
+    ('torch._utils', '_rebuild_tensor_v2'): Function(_make_tensor),
+    ('torch._utils', '_rebuild_parameter'): Function(lambda tensor, *_: tensor),
+    ('numpy', 'dtype'): Function(_Number),
+    ('numpy.core.multiarray', 'scalar'): Function(_make_number),
+    ('numpy._core.multiarray', 'scalar'): Function(_make_number),
+    ('_codecs', 'encode'): Function(_encode_latin),
+    **{('torch.jit._pickle', name): Function(lambda value, *_: value) for name in TYPED_LISTS},
+    **{('torch', name): Function(np.dtype(dtype).type) for name, dtype in STORAGES.items()},
+    ('torch.storage', 'UntypedStorage'): Function(np.uint8),
 }
 
 
 class _TorchUnpickler(BoundedUnpickler):
-    """Calls the functions in `_KNOWN` only, and collects the storages that tensors refer to."""
+    """Collects the storages that tensors refer to."""
 
     def __init__(self, file: io.IOBase, path: Path) -> None:
-        super().__init__(file, path.stat().st_size)
-        self.path = path
+        super().__init__(file, path.stat().st_size, _KNOWN)
         self.storages: dict[str, Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what stands for a global of a pickle."""
-        if module.split('.')[0] == '__torch__':  # a module of TorchScript: its attributes are all that is read
-            return types.SimpleNamespace
-        if (module, name) not in _KNOWN:
-            raise UserError(
-                f"{self.path} refers to '{module}.{name}', which weights do not need and which is not run: give a file "
-                'that holds weights only'
-            )
-        return _KNOWN[module, name]
+        """Returns what stands for a global; of a module of TorchScript only the attributes are read."""
+        return types.SimpleNamespace if module.split('.')[0] == '__torch__' else super().find_class(module, name)
 
-    def persistent_load(self, pid: Any) -> Storage:
-        """Returns the storage that a tensor refers to."""
+    def persistent_load(self, pid: Any) -> Any:
+        """Returns the storage that a tensor refers to, or the class of a module, which is stored with its code."""
+        if pid[0] == 'module':
+            return pid[1]
         kind, function, key, _, count, *view = pid
         if kind != 'storage' or type(count) is not int or count < 0 or any(view):
             raise ValueError('a tensor refers to an unknown kind of storage')
+        if not isinstance(function, Function):
+            return function()
         storage = self.storages.setdefault(str(key), Storage(np.dtype(function.function), count))
         if (storage.dtype, storage.count) != (np.dtype(function.function), count):
             raise ValueError(f"storage '{key}' has two types or sizes")
@@ -205,13 +188,17 @@ def load(path: str | Path) -> Any:
       path: The path of a file of any version of torch since 0.1.10.
 
     Returns:
-      The object in it: containers with `Tensor`, numbers and strings; options and modules as SimpleNamespace.
+      The object in it: containers with `Tensor`, numbers and strings; options and modules as SimpleNamespace, others as
+      `Placeholder`.
 
     Raises:
-      UserError: if the file is damaged, or refers to anything else.
+      UserError: if the file is damaged, or an archive of several files.
     """
     path = Path(path)
     try:
+        if tarfile.is_tarfile(path):
+            with tarfile.open(path) as archive:
+                raise _archive(path, [member.name for member in itertools.islice(archive, MEMBERS) if member.isfile()])
         return _load_zip(path) if zipfile.is_zipfile(path) else _load_legacy(path)
     except UserError:
         raise
@@ -224,9 +211,18 @@ def _damaged(path: str | Path, error: Exception) -> UserError:
     return UserError(f'{path} is not a complete PyTorch file of weights ({detail}): download it again')
 
 
+def _archive(path: Path, names: list[str]) -> UserError:
+    if OLD_MEMBER in names:
+        return UserError(f'{path} was written by torch before 0.1.10; save it again with a later version')
+    listed = ', '.join(names[:SHOWN]) + (' and others' if len(names) > SHOWN else '')
+    return UserError(f'{path} is an archive of checkpoints ({listed}): unpack it and give the path of one')
+
+
 def _load_zip(path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         infos = {info.filename.partition('/')[2]: info for info in archive.infolist()}
+        if 'data.pkl' not in infos:
+            raise _archive(path, [name for name in archive.namelist() if not name.endswith('/')])
         for name in {'byteorder', 'data.pkl'} & infos.keys():
             if infos[name].compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f'{name} is compressed')
@@ -245,18 +241,19 @@ def _load_zip(path: Path) -> Any:
 
 def _read_member(path: Path, info: zipfile.ZipInfo) -> bytes:
     """Reads an uncompressed member; `ZipFile` would read the list of all members again for each."""
-    with path.open('rb') as file:
-        file.seek(info.header_offset + 26)  # of the lengths of name and extra field, which precede the content
-        file.seek(sum(struct.unpack('<HH', file.read(4))), io.SEEK_CUR)
-        data = file.read(info.file_size)
-    if zlib.crc32(data) != info.CRC:
-        raise ValueError(f'{info.filename} has another checksum than stated')
-    return data
+    try:
+        with path.open('rb') as file:
+            file.seek(info.header_offset + 26)  # of the lengths of name and extra field, which precede the content
+            file.seek(sum(struct.unpack('<HH', file.read(4))), io.SEEK_CUR)
+            data = file.read(info.file_size)
+        if zlib.crc32(data) != info.CRC:
+            raise ValueError(f'{info.filename} has another checksum than stated')
+        return data
+    except (OSError, ValueError, struct.error) as error:
+        raise _damaged(path, error) from error
 
 
 def _load_legacy(path: Path) -> Any:
-    if tarfile.is_tarfile(path):
-        raise UserError(f'{path} was written by torch before 0.1.10; save it again with a later version')
     with path.open('rb') as file:
         heads = [_TorchUnpickler(file, path).load() for _ in range(3)]
         if heads[:2] != [LEGACY_MAGIC, LEGACY_PROTOCOL] or not heads[2]['little_endian']:
@@ -279,37 +276,7 @@ def _load_legacy(path: Path) -> Any:
 def _read_range(path: Path, start: int, size: int) -> bytes:
     with path.open('rb') as file:
         file.seek(start)
-        return file.read(size)
-
-
-def open_tensors(path: str | Path) -> dict[str, Callable[[], np.ndarray]]:
-    """Opens a file of torch: the dotted name of every tensor in it, such as 'state_dict.fc.weight' -> reads it.
-
-    Raises:
-      UserError: see `load`.
-    """
-    content = load(path)
-    try:
-        tensors = dict(_named_tensors(content))
-    except RecursionError as error:
-        raise _damaged(path, error) from error
-
-    def read(tensor: Tensor) -> np.ndarray:
-        try:
-            return tensor.numpy()
-        except (OSError, ValueError, struct.error) as error:
-            raise _damaged(path, error) from error
-
-    return {name: functools.partial(read, tensor) for name, tensor in tensors.items()}
-
-
-def _named_tensors(node: Any, prefix: str = '') -> Iterator[tuple[str, Tensor]]:
-    if isinstance(node, Tensor):
-        yield prefix.removesuffix('.'), node
-    elif isinstance(node, types.SimpleNamespace):
-        yield from _named_tensors(vars(node), prefix)
-    elif isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _named_tensors(value, f'{prefix}{key}.')
-    elif isinstance(node, list | tuple):
-        yield from _named_tensors(dict(enumerate(node)), prefix)
+        data = file.read(size)
+    if len(data) != size:
+        raise _damaged(path, EOFError('it is cut off'))
+    return data

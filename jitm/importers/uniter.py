@@ -6,7 +6,8 @@ import chex
 import jax
 
 from jitm.importers import bert, tensors
-from jitm.importers.tensors import KeyMap, convert, open_tensors
+from jitm.importers.containers import open_tensors
+from jitm.importers.tensors import KeyMap, convert
 from jitm.models.uniter import HEAD_SOURCES
 
 _HEADS = {  # head -> prefix of its tensors
@@ -58,7 +59,7 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: if the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
-    found = {new_name(name): read for name, read in open_tensors(path, 'UNITER').items()}
+    found = open_tensors(path, 'UNITER', NAMES.pattern(), new_name)
     has_rank = 'rank_output.weight' in found
     for head, source in HEAD_SOURCES.items():
         new, old = _HEADS[head], _HEADS[source]

@@ -8,7 +8,7 @@ from flax import linen as nn
 from jitm.errors import UserError, check_choice
 from jitm.layers.linear import LINEAR, symmetric_uniform
 from jitm.layers.recurrent import GRU
-from jitm.layers.transformer import BERT, SIZES, BERTSize
+from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.types import DTYPES, Count, Rate, TextFormat, Texts
 
 WORD_INIT = {'uniform': symmetric_uniform(0.1), 'normal': nn.initializers.normal(1.0)}
@@ -59,7 +59,7 @@ class BERTEncoder(nn.Module):
     Attributes:
       vocab_size: The number of word pieces V.
       embed_dim: The size D of the result.
-      size: 'tiny', 'base' or 'large'.
+      size: The name of the sizes of the BERT, see `size_named`.
       dropout: The rate of dropout inside BERT, 0.1 as published.
       output_dropout: The rate of dropout after the linear layer, 0.1 in ESA.
       dtype: The type of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
@@ -79,10 +79,9 @@ class BERTEncoder(nn.Module):
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Maps the word pieces of T texts, `[CLS]` and `[SEP]` included, to float32 [T, L, D], zero where padded."""
-        check_choice(self.size, SIZES, 'size')
         check_choice(self.dtype, DTYPES, 'dtype')
         check_choice(self.linear_init, LINEAR, 'linear_init')
-        bert = BERT(self.vocab_size, SIZES[self.size], self.dropout, DTYPES[self.dtype], name='bert')
+        bert = BERT(self.vocab_size, size_named(self.size), self.dropout, DTYPES[self.dtype], name='bert')
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
         return _zero_padding(words, texts)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm import parallel
-from jitm.errors import UserError
+from jitm.errors import ArgumentError, UserError
 from jitm.types import Texts
 
 
@@ -51,9 +52,23 @@ TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512, deviation=0.08)
 BASE = BERTSize(hidden=768, layers=12, heads=12, mlp_dim=3072)
 LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
 SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
+EPSILON = 1e-12  # of BERT's normalizations
 
 
-def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, epsilon: float = 1e-12) -> nn.LayerNorm:
+def size_named(name: str) -> BERTSize:
+    """Returns the sizes of a BERT by their name: a key of `SIZES`, or such as 'L-6_H-384_A-12', with an MLP of 4 H.
+
+    Raises:
+      ArgumentError: if there is no such size.
+    """
+    numbers = re.fullmatch(r'L-([1-9]\d*)_H-([1-9]\d*)_A-([1-9]\d*)', name)
+    layers, hidden, heads = map(int, numbers.groups() if numbers else (0, 0, 0))
+    if name not in SIZES and (not numbers or hidden % heads):
+        raise ArgumentError('size', f"is '{name}'; take one of {', '.join(SIZES)}, or such as 'L-6_H-384_A-12'")
+    return SIZES.get(name) or BERTSize(hidden, layers, heads, 4 * hidden)
+
+
+def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, epsilon: float = EPSILON) -> nn.LayerNorm:
     """Returns a layer normalization, by default with BERT's epsilon."""
     # The fast variance, E[x^2] - E[x]^2, is less precise than this epsilon.
     return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, dtype=dtype, name=name)
@@ -100,7 +115,7 @@ class BlockStyle(NamedTuple):
 
     pre_norm: bool = False
     activation: str = 'gelu'
-    epsilon: float = 1e-12
+    epsilon: float = EPSILON
 
 
 class TransformerBlock(nn.Module):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
-from jitm.layers.transformer import BERT, SIZES
+from jitm.layers.transformer import BERT, size_named
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher, as_function
 from jitm.types import DTYPES, Elements, Images, Rate
@@ -118,7 +118,7 @@ class JointBERT(JointEncoder):
 
     Attributes:
       vocab_size: The number V of word pieces, or of words if trained from scratch.
-      size: 'tiny', 'base' or 'large', see `jitm.layers.transformer`.
+      size: The name of the sizes of the BERT, see `size_named`.
       dropout: The rate of dropout of embeddings, attention weights and hidden states; 0.1 as published.
       dtype: The type of embeddings and blocks, 'float32' or 'bfloat16'; parameters, pooler and heads are float32.
     """
@@ -130,9 +130,8 @@ class JointBERT(JointEncoder):
 
     def setup(self):
         """Checks the options and creates the layers."""
-        check_choice(self.size, SIZES, 'size')
         check_choice(self.dtype, DTYPES, 'dtype')
-        size = SIZES[self.size]
+        size = size_named(self.size)
         self.bert = BERT(self.vocab_size, size, self.dropout, DTYPES[self.dtype])
         self.pooler = nn.Dense(size.hidden, kernel_init=size.kernel_init)
 
@@ -187,7 +186,7 @@ class JointBERT(JointEncoder):
 
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
         """Returns the size of the hidden layer or of the attention weights of a block, whichever is larger."""
-        length, size = self.sequence_length(images, texts), SIZES[self.size]
+        length, size = self.sequence_length(images, texts), size_named(self.size)
         return length * max(size.mlp_dim, size.heads * length)
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jitm.layers.transformer import SIZES, layer_norm
+from jitm.layers.transformer import layer_norm, size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, TextFormat, Texts
 
@@ -47,7 +47,7 @@ class OSCAR(JointBERT):
     def setup(self):
         """Checks the options and creates the layers."""
         super().setup()
-        size, dtype = SIZES[self.size], DTYPES[self.dtype]
+        size, dtype = size_named(self.size), DTYPES[self.dtype]
         self.region_features = nn.Dense(size.hidden, dtype=dtype, kernel_init=size.kernel_init)
         self.region_norm = layer_norm(dtype)
         self.drop = nn.Dropout(self.dropout)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import check_choice
-from jitm.layers.transformer import SIZES, BERTSize, TokenHead, layer_norm
+from jitm.layers.transformer import BERTSize, TokenHead, layer_norm, size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, Rate, TextFormat, Texts
 
@@ -76,7 +76,7 @@ class UNITER(JointBERT):
         super().setup()
         for head in self.heads:
             check_choice(head, HEADS, 'heads')
-        size = SIZES[self.size]
+        size = size_named(self.size)
         self.regions = RegionEmbeddings(size, self.dropout, DTYPES[self.dtype])
         keys = jax.random.split(self.make_rng('params') if self.is_initializing() else jax.random.key(0))
         kernels = {'itm': _last_columns(size, keys[0], 2), 'mlm': _last_columns(size, keys[1], size.hidden)}

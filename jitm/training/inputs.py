@@ -74,6 +74,7 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     # The vocabulary.
     section = config['vocabulary']
     path = section['path']
+    models = [member_model(config, name) for name in config['members']]
     if whole.token_vectors is not None:
         if path:
             raise UserError(
@@ -82,8 +83,9 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
             )
         vocabulary = whole.token_vectors.vocabulary
     else:
-        vocabulary = load_vocabulary(path) if path else Vocabulary.build(whole.captions, section['min_count'])
-    models = [member_model(config, name) for name in config['members']]
+        limits = [(model.get('text') or {}).get('max_length') for model in models]
+        limit = min((length for length in limits if isinstance(length, int)), default=None)
+        vocabulary = load_vocabulary(path, limit) if path else Vocabulary.build(whole.captions, section['min_count'])
     fills_masks = any('mlm' in heads_of(model) for model in models)
     if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
         vocabulary = vocabulary.with_mask()

@@ -17,13 +17,13 @@ from tests.importers import test_clip as published
 from tests.importers import test_siglip
 
 DATA = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 10), ('test', 10))]
-SIZE = 64  # pixels of scenes
+SIZE, LENGTH = 64, 16  # pixels of scenes, and ids of captions
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory) -> str:
-    """The folder of a published CLIP of a tiny size."""
-    return published.write_published(tmp_path_factory.mktemp('published') / 'clip', SIZE)
+    """The folder of a published CLIP of a tiny size, which cuts the captions of scenes."""
+    return published.write_published(tmp_path_factory.mktemp('published') / 'clip', SIZE, LENGTH)
 
 
 @pytest.fixture(scope='module')
@@ -48,6 +48,7 @@ def test_it_is_evaluated_by_the_ordinary_command(converted, capsys):
     data = run.load_data('test')
     scores = np.asarray(run.similarity(run.encode_image(data.images), run.encode_text(data.captions)))
     assert scores.shape == (10, len(data.captions))
+    assert max(len(run.run.vocabulary.encode(caption)) for caption in data.captions) == LENGTH
     assert 0.01 < scores.std() < 1
 
 
@@ -149,7 +150,6 @@ def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
     assert main(['search', '--workdir', run, '--split', 'test', 'a dog, a ball']) == 0, capsys.readouterr().err
     config = load_run(run).config
     assert (config['model']['text']['max_length'], config['vocabulary']['path']) == (32, f'{folder}/spiece.model')
-    (tmp_path / 'siglip' / 'tokenizer_config.json').write_text('{"model_max_length": 32}')
     config['members']['target']['init_from'] = run
     config['candidates'] = {'source': 'in_chunks', 'same_image': 'ignored', 'queries': 3}
     config |= {'batch_size': 8, 'epochs': 1}

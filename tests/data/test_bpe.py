@@ -35,6 +35,8 @@ def test_no_word_is_unknown(pieces):
         ('e\u0301', ['Ã', '©</w>']),
         ('É', ['Ã', '©</w>']),
         ('a\u00a0b', ['a</w>', 'b</w>']),
+        ('\uff34\uff28\uff25\u3000\uff0c', ['the</w>', ',</w>']),
+        ('\ufb01 \u0149', ['f', 'i</w>', "'</w>", 'n</w>']),
     ],
 )
 def test_pieces_of_a_caption(pieces, caption, words):
@@ -52,10 +54,20 @@ def test_ids_are_in_the_published_order(pieces):
     assert pieces.encode('the').dtype == np.int32
 
 
-def test_long_captions_are_cut(pieces):
-    ids = pieces.encode('the ' * 100)
-    assert len(ids) == 77
-    assert ids[[0, 75, 76]].tolist() == [517, 513, 518]
+@pytest.mark.parametrize('length', [77, 248, 32])
+def test_long_captions_are_cut(tmp_path, length):
+    (tmp_path / 'merges.txt').write_text(HEADER + '\n'.join(MERGES))
+    pieces = load_vocabulary(str(tmp_path / 'merges.txt'), None if length == 77 else length)
+    assert pieces.encode('the ' * 300).tolist() == [517, *[513] * (length - 2), 518]
+    restored = restore_vocabulary(json.loads(json.dumps(describe_vocabulary(pieces))))
+    assert (restored, restored.hash) == (pieces, pieces.hash)
+    assert (pieces.hash == BPE(MERGES).hash) == (length == 77)
+
+
+def test_runs_without_a_length_have_the_published_one():
+    assert restore_vocabulary({'kind': 'byte pairs', 'merges': list(MERGES)}) == BPE(MERGES)
+    with pytest.raises(TypeError):
+        restore_vocabulary({'kind': 'byte pairs', 'merges': list(MERGES), 'max_length': '77'})
 
 
 @pytest.mark.parametrize('caption', ['the dogs', 'caf\u00e9 \u4e2d\u6587 the', '1 2 !'])
@@ -135,6 +147,7 @@ def test_agrees_with_open_clip():
         *lines[:3000],
         "It's  A Caf\u00e9 &amp; b\u00e4r: 20% OFF!! we'll",
         '\U0001f600\u4e2d\u6587 1st',
+        '\uff21\u3000\uff0c\uff5e \ufb01ne \ufb05 \u01c4 \u0149 \u0133',
         'x' * 90,
     ]:
         assert published.encode(caption)[1:-1].tolist() == tokenizer.encode(caption)[:75], caption

@@ -1,3 +1,5 @@
+import collections
+import json
 import os
 import pickle
 import re
@@ -33,13 +35,40 @@ def test_words_are_read(tmp_path, published, protocol):
     assert load_vocabulary(str(path)) == Vocabulary(WORDS)
 
 
-def test_strings_of_python_2_are_read(tmp_path):
-    path = tmp_path / 'x.pkl'
-    ids = b''.join(b'U%c%sK%c' % (len(word), word.encode(), number) for number, word in enumerate(WORDS))
-    words = b''.join(b'K%cU%c%s' % (number, len(word), word.encode()) for number, word in enumerate(WORDS))
-    state = b'}(U\x08word2idx}(%suU\x08idx2word}(%suU\x03idxK%cu' % (ids, words, len(WORDS))
-    path.write_bytes(b'\x80\x02c__main__\nVocabulary\n)\x81' + state + b'b.')
-    assert load_vocabulary(str(path)) == Vocabulary(WORDS)
+PYTHON_2 = {  # how it was pickled -> the pickle of the words of `CAFE`, by Python 2.7
+    'protocol 0, bytes': b''
+    b'ccopy_reg\n_reconstructor\np0\n(clib.vocab\nVocabulary\np1\nc__builtin__\nobject\np2\nNtp3\nRp4\n'
+    b"(dp5\nS'idx2word'\np6\n(dp7\nI0\nS'<pad>'\np8\nsI1\nS'<start>'\np9\nsI2\nS'<end>'\np10\nsI3\nS'<unk>'\np11\n"
+    b"sI4\nS'caf\\xc3\\xa9'\np12\nssS'word2idx'\np13\n(dp14\ng9\nI1\nsg10\nI2\nsg12\nI4\nsg8\nI0\nsg11\nI3\nssS'idx'\n"
+    b'p15\nI5\nsb.',
+    'protocol 2, bytes': b''
+    b'\x80\x02cutils.vocab\nVocabulary\nq\x00)\x81q\x01}q\x02(U\x08idx2wordq\x03}q\x04(K\x00U\x05<pad>'
+    b'q\x05K\x01U\x07<start>q\x06K\x02U\x05<end>q\x07K\x03U\x05<unk>q\x08K\x04U\x05caf\xc3\xa9q\tuU\x08word2idxq\n}q\x0b'
+    b'(h\x06K\x01h\x07K\x02h\tK\x04h\x05K\x00h\x08K\x03uU\x03idxq\x0cK\x05ub.',
+    'a dict': b'(dp0\nV<pad>\np1\nI0\nsV<start>\np2\nI1\nsV<end>\np3\nI2\nsV<unk>\np4\nI3\nsVcaf\\u00e9\np5\nI4\ns.',
+    'an old class': b''
+    b"(ivocab\nVocabulary\n(dS'word2idx'\n(dS'<pad>'\nI0\nsS'<start>'\nI1\nsS'<end>'\nI2\nsS'<unk>'\nI3\n"
+    b"sS'caf\\xc3\\xa9'\nI4\nssS'idx'\nI5\nsS'idx2word'\n(dI0\nS'<pad>'\nsI1\nS'<start>'\nsI2\nS'<end>'\nsI3\nS'<unk>'\n"
+    b"sI4\nS'caf\\xc3\\xa9'\nssb.",
+}
+CAFE = (*WORDS[:4], 'caf\u00e9')
+
+
+@pytest.mark.parametrize('name', PYTHON_2)
+def test_files_of_python_2_are_read(tmp_path, name):
+    (tmp_path / 'x.pkl').write_bytes(PYTHON_2[name])
+    assert load_vocabulary(str(tmp_path / 'x.pkl')) == Vocabulary(CAFE)
+
+
+def test_words_and_their_ids_are_enough(tmp_path):
+    ids = {word: number for number, word in enumerate(CAFE)}
+    (tmp_path / 'x.json').write_text(json.dumps(ids))
+    (tmp_path / 'x.pkl').write_bytes(pickle.dumps(collections.Counter({word.encode(): n for word, n in ids.items()})))
+    assert load_vocabulary(str(tmp_path / 'x.json')) == load_vocabulary(str(tmp_path / 'x.pkl')) == Vocabulary(CAFE)
+    for other in ({**ids, 'dog': 9}, {**ids, 'dog': 'x'}, {'dog': 0}):
+        (tmp_path / 'x.pkl').write_bytes(pickle.dumps(other))
+        with pytest.raises(UserError, match=r'x\.pkl (has word ids other|is not a vocabulary in|starts with dog)'):
+            load_vocabulary(str(tmp_path / 'x.pkl'))
 
 
 class Hostile:
@@ -55,8 +84,11 @@ def test_nothing_in_a_file_runs(tmp_path, published, place):
     path, canary = tmp_path / 'x.pkl', tmp_path / 'canary'
     setattr(published, place, Hostile(canary))
     path.write_bytes(pickle.dumps(Hostile(canary) if place == 'all' else published))
-    with pytest.raises(UserError, match=r"refers to '\w+\.mkdir', which no vocabulary needs and which is not run"):
-        load_vocabulary(str(path))
+    if place == 'other':
+        assert load_vocabulary(str(path)) == Vocabulary(WORDS)
+    else:
+        with pytest.raises(UserError, match=r'x\.pkl (is not|has keys .* that disagree)'):
+            load_vocabulary(str(path))
     assert not canary.exists()
 
 
@@ -65,7 +97,7 @@ def test_nothing_in_a_file_runs(tmp_path, published, place):
     [
         ({'idx': 8}, 'has keys word2idx, idx2word and idx that disagree'),
         ({'idx': None}, 'is not a vocabulary in the layout'),
-        ({'idx2word': {0: b'x'}}, 'is not the pickle of a vocabulary (TypeError'),
+        ({'idx2word': {0: b'\xff'}}, 'is not the pickle of a vocabulary (UnicodeDecodeError'),
         ({'word2idx': {}}, 'has keys word2idx, idx2word and idx that disagree'),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 
 from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
+from jitm.data.vocabularies import load_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from tests.conftest import SHARED
@@ -193,3 +194,18 @@ def test_files_that_cannot_be_read(tmp_path):
     path.write_bytes(b'\xff\xfe')
     with pytest.raises(UserError, match=re.escape(f'{path} is not UTF-8 text')):
         WordPiece.load(str(path))
+
+
+def test_a_tokenizer_json_has_the_same_pieces(tmp_path, pieces):
+    path, ids = tmp_path / 'tokenizer.json', {word: number for number, word in enumerate(pieces.words)}
+    model = {'type': 'WordPiece', 'vocab': dict(reversed(ids.items()))}
+    path.write_text(json.dumps({'normalizer': {'type': 'BertNormalizer', 'lowercase': True}, 'model': model}))
+    assert load_vocabulary(str(path)) == pieces
+    for content, message in (
+        ({'normalizer': {'lowercase': False}, 'model': model}, 'pieces are not of cased text, but lowercase is False'),
+        ({'model': model | {'vocab': ids | {'x': 99}}}, 'its ids have gaps'),
+        ({'model': {'type': 'WordPiece'}}, "'vocab'"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=rf'tokenizer.json has no word pieces of a BERT \(.*{message}'):
+            load_vocabulary(str(path))

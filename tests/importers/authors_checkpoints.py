@@ -2,18 +2,15 @@
 
 from pathlib import Path
 
-import jax
 import numpy as np
-import pytest
 
 from jitm.data.text import SPECIAL_WORDS, Vocabulary
-from tests.importers.torch_pickles import Build, Call, Global, dense, write_zip
+from tests.importers.torch_pickles import Build, Call, Global, write_zip
 from tests.models import cross_attention_oracle as oracle
 
 D, W, F, M, SLOTS = 6, 5, 7, 5, 3
 WORDS = (*SPECIAL_WORDS, *'abcdefgh')
 MEMORY = {'gate': 'gate', 'output': 'linear'}  # the oracle's name -> that of IMRAM
-KINDS = {'f': 'FloatStorage', 'i': 'LongStorage'}
 CAPTIONS = (np.array([1, 4, 5, 2]), np.array([1, 11, 7, 8, 6, 3, 2]), np.array([1, 2]))
 
 
@@ -23,22 +20,12 @@ def write_vocabulary(folder: Path, words=WORDS) -> str:
     return str(path)
 
 
-def write_checkpoint(path: Path, modules, options=None, write=write_zip, prefix='') -> str:
-    """Writes {'epoch', 'model': a list of dicts of tensors, 'opt'}."""
-    keys = iter(range(1000))
-    model = [
-        {f'{prefix}{name}': dense(x, str(next(keys)), KINDS[x.dtype.kind]) for name, x in tensors.items()}
-        for tensors in modules
-    ]
+def write_checkpoint(path: Path, modules, options=None, write=write_zip, prefix='', **others) -> str:
+    """Writes {'optimizer', 'model': a list of dicts of tensors, 'opt'}."""
+    model = [{f'{prefix}{name}': x for name, x in tensors.items()} for tensors in modules]
+    adam = {'state': {0: {'exp_avg': np.ones((2, 3), np.float32), 'step': 5}}}
     namespace = Build(Call(Global('argparse', 'Namespace'), ()), options or {})
-    return write(path, {'epoch': 3, 'model': model, 'opt': namespace, 'Eiters': 10})
-
-
-def save_with_torch(path, content, legacy):
-    """Writes arrays, in containers, as tensors in a file of torch of either format."""
-    torch = pytest.importorskip('torch')
-    tensors = jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, content)
-    torch.save(tensors, path, _use_new_zipfile_serialization=not legacy)
+    return write(path, {'optimizer': adam, 'model': model, 'opt': namespace, 'Eiters': 10} | others)
 
 
 def random(rng, *shape):

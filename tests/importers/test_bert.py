@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm.errors import UserError
-from jitm.importers.bert import load_bert
-from jitm.importers.tensors import open_tensors
-from jitm.layers.transformer import BERT, BERTSize
+from jitm.errors import ArgumentError, UserError
+from jitm.importers.bert import NAMES, load_bert
+from jitm.importers.containers import open_tensors
+from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.types import Texts
-from tests.importers.torch_pickles import state_dict, write_zip
 from tests.parity.bounds import assert_within
 
 H, FFN, V, POSITIONS = 6, 10, 11, 8
@@ -58,42 +57,6 @@ def saved(folder, tensors) -> str:
     return str(path)
 
 
-def test_tensors_become_parameters(tmp_path):
-    tensors = published()
-    params = load_bert(saved(tmp_path, tensors), PARAMS)
-    chex.assert_trees_all_equal_shapes_and_dtypes(params, PARAMS)
-    for ours, theirs in (
-        ('words', 'word_embeddings'),
-        ('positions', 'position_embeddings'),
-        ('token_types', 'token_type_embeddings'),
-    ):
-        np.testing.assert_array_equal(params['embeddings'][ours]['embedding'], tensors[f'embeddings.{theirs}.weight'])
-    np.testing.assert_array_equal(params['embeddings']['norm']['scale'], tensors['embeddings.LayerNorm.weight'])
-    np.testing.assert_array_equal(params['embeddings']['norm']['bias'], tensors['embeddings.LayerNorm.bias'])
-    x = np.random.default_rng(1).normal(size=H).astype(np.float32)
-    for n in range(2):
-        block = params['encoder'][f'block_{n}']
-        for ours, theirs in (
-            ('query', 'self.query'),
-            ('key', 'self.key'),
-            ('value', 'self.value'),
-        ):
-            weight, bias = (tensors[f'encoder.layer.{n}.attention.{theirs}.{leaf}'] for leaf in ('weight', 'bias'))
-            # Head 1 of 3 is the second pair of outputs.
-            got = x @ block['attention'][ours]['kernel'][:, 1] + block['attention'][ours]['bias'][1]
-            np.testing.assert_allclose(got, (weight @ x + bias)[2:4], rtol=1e-5)
-        weight = tensors[f'encoder.layer.{n}.attention.output.dense.weight']
-        np.testing.assert_array_equal(block['attention']['out']['kernel'][2, 1], weight[:, 5])
-        np.testing.assert_array_equal(
-            block['mlp_in']['kernel'], tensors[f'encoder.layer.{n}.intermediate.dense.weight'].T
-        )
-        np.testing.assert_array_equal(block['mlp_in']['bias'], tensors[f'encoder.layer.{n}.intermediate.dense.bias'])
-        np.testing.assert_array_equal(block['mlp_out']['kernel'], tensors[f'encoder.layer.{n}.output.dense.weight'].T)
-        for ours, theirs in (('attention_norm', 'attention.output.LayerNorm'), ('mlp_norm', 'output.LayerNorm')):
-            np.testing.assert_array_equal(block[ours]['scale'], tensors[f'encoder.layer.{n}.{theirs}.weight'])
-            np.testing.assert_array_equal(block[ours]['bias'], tensors[f'encoder.layer.{n}.{theirs}.bias'])
-
-
 def test_folder_with_a_file(tmp_path):
     path = saved(tmp_path, published())
     chex.assert_trees_all_equal(load_bert(str(tmp_path), PARAMS), load_bert(path, PARAMS))
@@ -130,12 +93,6 @@ def test_safetensors_need_no_torch(tmp_path, monkeypatch):
     load_bert(saved(tmp_path, published()), PARAMS)
 
 
-def test_torch_files_need_no_torch(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'torch', None)
-    path = write_zip(tmp_path / 'pytorch_model.bin', state_dict(published()))
-    chex.assert_trees_all_equal(load_bert(path, PARAMS), load_bert(saved(tmp_path, published()), PARAMS))
-
-
 @pytest.mark.parametrize('name', ['embeddings.LayerNorm.bias', 'encoder.layer.1.attention.self.value.weight'])
 def test_missing_tensor(tmp_path, name):
     tensors = published()
@@ -164,6 +121,61 @@ def test_tensor_of_another_shape(tmp_path, name, shape, want):
         load_bert(path, PARAMS)
 
 
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('bert.encoder.layer.2.output.dense.bias', 'encoder.layer.2.output.dense.bias'),
+        ('encoder.layer.0.attention.self.distance_embedding.weight', 'encoder.layer.0.attention.self.distance_emb'),
+        ('embeddings.task_type_embeddings.weight', 'embeddings.task_type_embeddings.weight'),
+        ('classifier.weight', None),
+        ('embeddings.position_ids', None),
+    ],
+)
+def test_only_heads_and_constants_are_left_over(tmp_path, name, message):
+    path = saved(tmp_path, published() | {name: np.zeros(3, np.float32)})
+    if message is None:
+        load_bert(path, PARAMS)
+    else:
+        with pytest.raises(UserError, match=re.escape(f'{path} has unknown tensors ({message}')):
+            load_bert(path, PARAMS)
+
+
+CONFIG = {'model_type': 'bert', 'hidden_size': H, 'num_hidden_layers': 2, 'num_attention_heads': 3, 'vocab_size': V}
+CONFIG |= {'intermediate_size': FFN, 'hidden_act': 'gelu', 'layer_norm_eps': 1e-12}
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        ({'position_embedding_type': 'absolute'}, None),
+        ({'num_attention_heads': 2}, "2, but the model has 3: set its size in the config to 'L-2_H-6_A-2'"),
+        ({'num_hidden_layers': 12}, "12, but the model has 2: set its size in the config to 'L-12_H-6_A-3'"),
+        ({'intermediate_size': 24}, '24, but the model has 10: give another BERT'),
+        ({'hidden_act': 'relu'}, "'relu', but the model has 'gelu': give another BERT"),
+        ({'layer_norm_eps': 1e-5}, '1e-05, but the model has 1e-12: give another BERT'),
+        ({'position_embedding_type': 'relative_key'}, "'relative_key', but the model has 'absolute'"),
+        ({'model_type': 'roberta'}, "'roberta', but the model has 'bert'"),
+    ],
+)
+def test_the_config_beside_the_weights_states_the_model(tmp_path, change, message):
+    path = saved(tmp_path, published())
+    (tmp_path / 'config.json').write_text(json.dumps(CONFIG | change))
+    for given in (path, str(tmp_path)):
+        if message is None:
+            load_bert(given, PARAMS)
+        else:
+            with pytest.raises(UserError, match=re.escape(f'config.json has {next(iter(change))} {message}')):
+                load_bert(given, PARAMS)
+
+
+def test_sizes_have_names():
+    assert size_named('L-6_H-384_A-12') == BERTSize(hidden=384, layers=6, heads=12, mlp_dim=1536)
+    assert size_named('base') == size_named('L-12_H-768_A-12')
+    for name in ('huge', 'L-6_H-384_A-7', 'L-0_H-384_A-12', 'L-6_H-384_A-12_'):
+        with pytest.raises(ArgumentError, match=f"is '{name}'; take one of tiny, base, large, or such as"):
+            size_named(name)
+
+
 def test_missing_files(tmp_path):
     with pytest.raises(UserError, match=r'gone\.safetensors does not exist: give'):
         load_bert(str(tmp_path / 'gone.safetensors'), PARAMS)
@@ -183,17 +195,24 @@ def test_numpy_archive_that_takes_much_memory(tmp_path):
     path = tmp_path / 'x.npz'
     np.savez_compressed(path, a=np.zeros(10**7, np.float32))
     with pytest.raises(UserError, match=r'x.npz holds 40,000,\d+ bytes in [\d,]+, which weights do not'):
-        open_tensors(str(path), 'BERT')
+        open_tensors(str(path), 'BERT', NAMES.pattern())
+    np.savez(path, a=np.array([{}]))
+    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (Object arrays')):
+        open_tensors(str(path), 'BERT', NAMES.pattern())
 
 
 @pytest.mark.parametrize('dtype', ['F8_E4M3', 'F8_E5M2'])
 def test_safetensors_of_a_type_that_is_not_read(tmp_path, dtype):
-    header = json.dumps({'w': {'dtype': dtype, 'shape': [4], 'data_offsets': [0, 4]}}).encode()
+    header = json.dumps(
+        {'embeddings.LayerNorm.weight': {'dtype': dtype, 'shape': [4], 'data_offsets': [0, 4]}}
+    ).encode()
     path = tmp_path / 'model.safetensors'
     path.write_bytes(struct.pack('<Q', len(header)) + header + bytes(4))
-    tensors = open_tensors(str(path), 'BERT')
-    with pytest.raises(UserError, match=rf"model.safetensors has the tensor 'w' in {dtype}, .*: convert it to float16"):
-        tensors['w']()
+    tensors = open_tensors(str(path), 'BERT', NAMES.pattern())
+    with pytest.raises(
+        UserError, match=rf"model.safetensors has the tensor '.*' in {dtype}, .*: convert it to float16"
+    ):
+        tensors['embeddings.LayerNorm.weight']()
 
 
 @pytest.mark.parametrize('content', [b'', b'hello', b'PK\x03\x04'])
@@ -202,33 +221,6 @@ def test_damaged_torch_file(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f'{path} is not a complete PyTorch file of weights (')):
         load_bert(str(path), PARAMS)
-
-
-def test_numpy_archive(tmp_path):
-    path = tmp_path / 'weights.npz'
-    np.savez(path, **published())
-    chex.assert_trees_all_equal(load_bert(str(path), PARAMS), load_bert(saved(tmp_path, published()), PARAMS))
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (')):
-        load_bert(str(path), PARAMS)
-    np.savez(path, a=np.array([{}]))
-    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (Object arrays')):
-        load_bert(str(path), PARAMS)
-    with path.open('wb') as file:
-        np.save(file, np.zeros(3))
-    with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (')):
-        load_bert(str(path), PARAMS)
-
-
-def test_torch_file_has_the_same_tensors(tmp_path):
-    torch = pytest.importorskip('torch')
-    want = load_bert(saved(tmp_path, published()), PARAMS)
-    path = tmp_path / 'weights.bin'
-    tensors = {name: torch.from_numpy(tensor) for name, tensor in old_names(published()).items()}
-    torch.save({**tensors, 'step': 7, 'bert.embeddings.position_ids': torch.arange(3)}, path)
-    chex.assert_trees_all_equal(load_bert(str(path), PARAMS), want)
-    torch.save({name: tensor.bfloat16() for name, tensor in tensors.items()}, path)
-    chex.assert_trees_all_close(load_bert(str(path), PARAMS), want, rtol=1e-2)
 
 
 @pytest.mark.parametrize('kind', ['model.safetensors', 'pytorch_model.bin', 'pretraining'])

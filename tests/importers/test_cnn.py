@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from jitm.errors import UserError
 from jitm.importers.cnn import load_network
 from jitm.layers import cnn
-from tests.importers.torch_pickles import state_dict, write_legacy, write_zip
+from tests.importers.torch_pickles import state_dict, write_zip
 from tests.layers.test_cnn import TINY, apply, network, pixels, tiny_resnets, unit  # noqa: F401
 from tests.parity.bounds import assert_within
 
@@ -62,18 +62,6 @@ def test_kernels_are_transposed(tmp_path):
     for row, column, i, o in ((0, 2, 5, 7), (1, 0, 15, 63)):
         assert kernel[row, column, i, o] == want[o, i, row, column]
     np.testing.assert_array_equal(params['features_0']['bias'], published()['features.0.bias'])
-
-
-def test_every_container_has_the_same_tensors(tmp_path):
-    np.savez(tmp_path / 'a.npz', **published())
-    save_file(published(), tmp_path / 'b.safetensors')
-    wrapped = {f'module.{name}': tensor.astype(np.float32) for name, tensor in published().items()}
-    write_zip(tmp_path / 'c.pth', {'state_dict': state_dict(wrapped), 'epoch': 3})
-    write_legacy(tmp_path / 'd.pth.tar', state_dict(wrapped))
-    want, *others = (load(path, 'squeezenet') for path in sorted(tmp_path.iterdir()))
-    assert len(others) == 3
-    for other in others:
-        jax.tree.map(np.testing.assert_array_equal, other, want)
 
 
 def test_digest_in_the_name_is_checked(tmp_path):

@@ -12,7 +12,6 @@ from jitm.runs.run import load_run
 from tests.importers import joint_checkpoints as theirs
 from tests.importers import test_oscar as oscar
 from tests.importers import test_uniter as uniter
-from tests.importers.authors_checkpoints import save_with_torch
 from tests.importers.test_bert import saved
 
 
@@ -75,17 +74,6 @@ def test_the_run_has_the_parameters_and_the_scores(tmp_path, pieces, name):
     assert (model['size'], model.get('heads')) == ('tiny', heads)
     assert (run.feature_size, run.model.size) == (10, 'tiny')
     check_scores(run, name)
-
-
-@pytest.mark.parametrize('legacy', [False, True])
-@pytest.mark.parametrize('name', CHECKPOINTS)
-def test_files_of_torch_have_the_scores_of_the_authors(tmp_path, pieces, name, legacy):
-    system, tensors, *_ = CHECKPOINTS[name]
-    path = str(tmp_path / 'pytorch_model.bin')
-    save_with_torch(path, tensors, legacy)
-    arguments = ['convert', '--from', system, path, '--out', str(tmp_path / 'run'), '--vocabulary', pieces]
-    assert main(arguments) == 0
-    check_scores(load_run(tmp_path / 'run'), name)
 
 
 @pytest.mark.parametrize(

@@ -62,27 +62,6 @@ def draw(named):
     return {name: rng.normal(scale=0.1, size=shape).astype(np.float32) for name, shape in named.items()}
 
 
-def test_tensors_become_parameters(tmp_path):
-    tensors = draw(shapes() | pretraining_heads())
-    params = load_oscar(saved(tmp_path, tensors), PARAMS)
-    chex.assert_trees_all_equal_shapes_and_dtypes(params, PARAMS)
-    for ours, theirs in (
-        ('region_features', 'bert.img_embedding'),
-        ('pooler', 'bert.pooler.dense'),
-        ('itm_head', 'classifier'),
-    ):
-        np.testing.assert_array_equal(params[ours]['kernel'], tensors[f'{theirs}.weight'].T)
-        np.testing.assert_array_equal(params[ours]['bias'], tensors[f'{theirs}.bias'])
-    np.testing.assert_array_equal(params['region_norm']['scale'], tensors['bert.LayerNorm.weight'])
-    words = params['bert']['embeddings']
-    np.testing.assert_array_equal(words['norm']['scale'], tensors['bert.embeddings.LayerNorm.weight'])
-    np.testing.assert_array_equal(
-        words['token_types']['embedding'], tensors['bert.embeddings.token_type_embeddings.weight']
-    )
-    query = params['bert']['encoder']['block_1']['attention']['query']['kernel'][:, 1]
-    np.testing.assert_array_equal(query, tensors['bert.encoder.layer.1.attention.self.query.weight'][H // HEADS :].T)
-
-
 def test_pretrained_weights_lack_what_fine_tuning_adds(tmp_path, caplog):
     """The old base-vg-labels files have no normalization of regions; no pre-trained file has the classifier."""
     tensors = draw(shapes() | pretraining_heads())

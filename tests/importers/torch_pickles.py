@@ -12,6 +12,15 @@ import numpy as np
 LEGACY_HEAD = (0x1950A86A20F9469CFC6C, 1001, {'protocol_version': 1001, 'little_endian': True, 'type_sizes': {}})
 
 
+KINDS = {
+    'float32': 'FloatStorage',
+    'float16': 'HalfStorage',
+    'bfloat16': 'BFloat16Storage',
+    'int64': 'LongStorage',
+    'int8': 'CharStorage',
+}
+
+
 class Global(NamedTuple):
     """A global of a module, which need not exist."""
 
@@ -57,6 +66,8 @@ class _Pickler(pickle._Pickler):
     def save(self, node, save_persistent_id=True):
         if isinstance(node, Global):
             self.write(f'c{node.module}\n{node.name}\n'.encode())
+        elif isinstance(node, np.ndarray):
+            self.save(dense(node, f'array {len(self.storages)}', KINDS[node.dtype.name]))
         elif isinstance(node, Call):
             self.save(node.function)
             self.save(tuple(node.args))

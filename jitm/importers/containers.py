@@ -1,0 +1,258 @@
+"""Opens files of weights: finds a model in what training scripts and libraries put around it."""
+
+import collections
+import contextlib
+import functools
+import itertools
+import math
+import pathlib
+import re
+import types
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+
+from jitm.data.pickles import Placeholder
+from jitm.errors import UserError
+from jitm.files import parse_json
+from jitm.importers import torch_files
+from jitm.importers.torch_files import Tensor
+
+Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
+
+FILES = ('model.safetensors', 'pytorch_model.bin')
+OPTIONS = ('opt', 'args', 'config', 'cfg', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
+WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # keys and prefixes of the weights
+BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of what else training saves
+WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod)\.')  # of torch.nn.DataParallel and torch.compile
+DEEPEST = 50  # containers in each other
+COMPRESSED = 100  # times that an archive may be larger than its file
+
+
+class Checkpoint(NamedTuple):
+    """The weights of a model in a file, and the values that are stored beside them.
+
+    Attributes:
+      path: The path of the file.
+      tensors: The weights by their current names.
+      values: A key anywhere in the file -> the dotted places where it stands -> its values there.
+    """
+
+    path: str
+    tensors: Tensors
+    values: Mapping[str, Mapping[str, Any]]
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Returns an option of the training script.
+
+        Args:
+          name: The name of the option. What stands below one of `OPTIONS` counts first.
+          default: What is returned if no key in the file has this name.
+
+        Raises:
+          UserError: if it has several values, or may be in an object that is not read.
+        """
+        found = {place: _as_number(value) for place, value in self.values.get(name, {}).items()}
+        stated = {place: value for place, value in found.items() if {*OPTIONS} & {*place.split('.')}} or found
+        (first, chosen), *others = stated.items() or [('', default)]
+        for place, value in others:
+            if value != chosen:
+                raise UserError(f'{self.path} has {first}={chosen!r} and {place}={value!r}: leave one of them out')
+        sections = ((place, value) for key in OPTIONS for place, value in self.values.get(key, {}).items())
+        for place, value in sections if not stated else ():
+            if _is_unread(value):
+                raise UserError(
+                    f"{self.path} has '{place}' as an object of '{value.origin}', which is not read: save a dict"
+                )
+        return chosen
+
+
+def open_checkpoint(
+    path: str, model: str, names: re.Pattern, new_name: Callable[[str], str] = lambda name: name
+) -> Checkpoint:
+    """Opens a file of weights.
+
+    The weights are below the prefix that leaves most names of the model, the longest of several, and those of `WEIGHTS`
+    first. The container with this prefix is read, and nothing beside it.
+
+    Args:
+      path: The path of a `.safetensors` file, an `.npz` file, a file of torch, or a folder with one of `FILES`.
+      model: The name of the model, for messages.
+      names: A pattern of the current names of its tensors.
+      new_name: Maps the name of a tensor without prefix to its current one.
+
+    Returns:
+      The weights, whose readers raise a UserError for a tensor that is not of floating-point numbers.
+
+    Raises:
+      UserError: if there is no such file, it is damaged, or does not have the weights of one such model.
+    """
+    file = _find(path, model)
+    opened = {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.load)(file)
+    leaves = {'.'.join(keys): (keys, leaf) for keys, leaf in _leaves(opened)}
+    stored = {name: keys for name, (keys, leaf) in leaves.items() if isinstance(leaf, _TENSORS) or _is_unread(leaf)}
+
+    def current(name: str) -> str:
+        return new_name(WRAPPERS.sub('', name))
+
+    starts = ((name, match.end()) for name in stored for match in re.finditer(r'^|\.', name))
+    votes = collections.Counter(name[:start] for name, start in starts if names.fullmatch(current(name[start:])))
+    if not votes:
+        raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
+    prefix = _choose(file, model, votes)
+    base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
+    inside = [name for name in stored if name.startswith(base) and (base or not BESIDE.match(name))]
+    renamed = {name: current(name[len(prefix if name.startswith(prefix) else base) :]) for name in inside}
+    direct = {name for name in inside if _parents(stored[name])[-1] == base}
+    if not any(names.fullmatch(renamed[name]) for name in direct):
+        inside = [name for name in inside if name not in direct]  # without a loss beside modules
+    found = {}
+    for name in inside:
+        if renamed[name] in found:
+            other = found[renamed[name]]
+            raise UserError(f"{file} has both '{other}' and '{name}': give a checkpoint with one model")
+        if names.fullmatch(renamed[name]) or not _is_unread(leaves[name][1]):
+            found[renamed[name]] = name
+    tensors = {new: functools.partial(_read, file, name, leaves[name][1]) for new, name in found.items()}
+    values = collections.defaultdict(dict)
+    for name, (keys, leaf) in leaves.items():
+        values[keys[-1]][name] = leaf
+    return Checkpoint(str(file), tensors, values)
+
+
+def open_tensors(*arguments: Any) -> Tensors:
+    """Opens a file of weights for the weights alone, see `open_checkpoint`."""
+    return open_checkpoint(*arguments).tensors
+
+
+_TENSORS = (Tensor, functools.partial)  # of files of torch, and of others
+
+
+def _leaves(node: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields the keys of everything in nested containers; lists without containers are values."""
+    inner = vars(node) if isinstance(node, types.SimpleNamespace) else node
+    if isinstance(node, list | tuple) and not isinstance(node, Tensor):
+        inner = dict(enumerate(node)) if any(isinstance(part, _CONTAINERS) for part in node) else node
+    if isinstance(inner, Mapping) and len(keys) < DEEPEST and not _is_unread(node):
+        for key, value in inner.items():
+            yield from _leaves(value, (*keys, str(key)))
+    elif keys or isinstance(node, _TENSORS) or _is_unread(node):
+        yield keys or ('',), node
+
+
+_CONTAINERS = (Mapping, types.SimpleNamespace, list, tuple, Tensor)
+
+
+def _parents(keys: tuple[str, ...]) -> list[str]:
+    """Returns the prefixes of the containers of a value, from outside."""
+    return [''.join(f'{key}.' for key in keys[:n]) for n in range(len(keys))]
+
+
+def _is_unread(value: Any) -> bool:
+    """Returns whether a value stands for an object, or a class, whose content is not read."""
+    return (isinstance(value, Placeholder) and not value) or (
+        isinstance(value, type) and issubclass(value, Placeholder)
+    )
+
+
+def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
+    """Returns the prefix of the weights, see `open_checkpoint`."""
+
+    def rank(prefix: str) -> tuple[int, int, int]:
+        known = [key in WEIGHTS for key in prefix.split('.')[:-1]]
+        return votes[prefix], -known.count(False), known.count(True)
+
+    best = max(map(rank, votes))
+    *others, longest = sorted((prefix for prefix in votes if rank(prefix) == best), key=len)
+    for other in others:
+        if not longest.startswith(other):
+            raise UserError(f"{file} has {model} below '{other[:-1]}' and below '{longest[:-1]}': give a file with one")
+    return longest
+
+
+def _describe(leaves: Mapping[str, tuple], stored: Collection[str], model: str) -> str:
+    """Says what a file without the wanted weights has instead."""
+    for name in stored:
+        if _is_unread(leaf := leaves[name][1]):
+            what = f"'{name}'" if name else 'its content'
+            return f"{what} is an object of '{leaf.origin}', which is not read; save its state_dict()"
+    parts = zip(*(name.split('.')[:-1] for name in stored), strict=False)
+    shared = ''.join(f'{part[0]}.' for part in itertools.takewhile(lambda part: len({*part}) == 1, parts))
+    found = f"all names start with '{shared}'" if shared else f'it has {list_names(stored) or "none"}'
+    return f'{found}; give the weights of {model}'
+
+
+def list_names(names: Collection[str], shown: int = 5) -> str:
+    """Lists names, the first ones if there are many."""
+    more = f' and {len(names) - shown} others' if len(names) > shown else ''
+    return ', '.join(sorted(names)[:shown]) + more
+
+
+def _read(file: pathlib.Path, name: str, leaf: Any) -> np.ndarray:
+    if _is_unread(leaf):
+        raise UserError(f"{file} has '{name}' as an object of '{leaf.origin}', which is not read: save a plain tensor")
+    tensor = leaf.numpy() if isinstance(leaf, Tensor) else leaf()
+    if not jnp.issubdtype(tensor.dtype, jnp.floating):
+        raise UserError(f"{file} has the tensor '{name}' in {tensor.dtype}, but weights have floating-point numbers")
+    return tensor
+
+
+def _as_number(value: Any) -> Any:
+    is_number = isinstance(value, Tensor) and math.prod(value.shape) == 1
+    return value.numpy().item() if is_number else value
+
+
+def _find(path: str, model: str) -> pathlib.Path:
+    """Returns the path of a file, or of one of `FILES` in a folder."""
+    file = pathlib.Path(path)
+    if file.is_dir():
+        file = next((file / name for name in FILES if (file / name).is_file()), None)
+        if file is None:
+            raise UserError(f'{path} has neither {" nor ".join(FILES)}: give the path of the weights of {model}')
+    if not file.is_file():
+        raise UserError(f'{path} does not exist: give the path of the weights of {model} ({" or ".join(FILES)})')
+    return file
+
+
+def _open_safetensors(file: pathlib.Path) -> dict[str, Any]:
+    """Returns the readers of the tensors, and the metadata, of which options are JSON."""
+    try:
+        tensors = safetensors.safe_open(file, framework='numpy')
+        metadata = tensors.metadata() or {}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f'{file} is not a complete safetensors file ({error}): download it again') from error
+    for key, text in metadata.items():
+        with contextlib.suppress(ValueError):
+            metadata[key] = parse_json(text)
+        if key in OPTIONS and not isinstance(metadata[key], dict):
+            raise UserError(f"{file} has metadata '{key}' that are not a JSON object: write it again")
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return tensors.get_tensor(name)
+        except (AttributeError, TypeError, safetensors.SafetensorError):  # numpy has no such type
+            dtype = tensors.get_slice(name).get_dtype()
+            raise UserError(
+                f"{file} has the tensor '{name}' in {dtype}, which cannot be read: convert it to float16 or float32"
+            ) from None
+
+    return metadata | {name: functools.partial(read, name) for name in tensors.keys()}  # noqa: SIM118
+
+
+def _open_npz(file: pathlib.Path) -> dict[str, Any]:
+    try:
+        size = file.stat().st_size
+        with zipfile.ZipFile(file) as archive:
+            held = sum(info.file_size for info in archive.infolist())
+        if held > COMPRESSED * size:
+            raise UserError(f'{file} holds {held:,} bytes in {size:,}, which weights do not: download it again')
+        with file.open('rb') as opened, np.load(opened) as archive:
+            tensors = dict(archive)
+    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f'{file} is not a complete NumPy archive ({error}): download it again') from error
+    return {name: functools.partial(tensors.get, name) for name in tensors}
