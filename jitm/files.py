@@ -1,4 +1,4 @@
-"""Atomic writes, locks, names within a folder, files of JSON lines and content hashes."""
+"""Atomic writes, locks, names within a folder, lines of text and JSON, and content hashes."""
 
 import contextlib
 import errno
@@ -159,6 +159,33 @@ def open_file(path: str | Path, mode: str = 'rb', **options: Any) -> IO:
     if not (os.path.isfile(path) or os.path.isdir(path)) and os.path.exists(path):
         raise OSError(errno.EINVAL, 'it is not a regular file', str(path))
     return open(path, mode, **options)
+
+
+def read_text(path: str | Path, remedy: str = 'add the file, or make it readable') -> str:
+    """Reads a file of UTF-8 text, without a byte order mark.
+
+    Args:
+      path: The file.
+      remedy: The end of the message if it cannot be read.
+
+    Raises:
+      UserError: If it cannot be read, or is not UTF-8.
+    """
+    try:
+        with open_file(path) as file:
+            content = file.read()
+        return content.decode('utf-8-sig')
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): {remedy}') from error
+    except UnicodeDecodeError as error:
+        line = content.count(b'\n', 0, error.start) + 1
+        raise UserError(f'{path}, line {line} is not UTF-8: convert the file to UTF-8') from error
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Splits a text at `\n` and `\r\n` only: JSON, captions and names may have U+2028, which `splitlines` splits at."""
+    lines = text.removesuffix('\n').split('\n')
+    return [line.removesuffix('\r') for line in lines]
 
 
 def parse_json(text: str | bytes) -> Any:
