@@ -183,9 +183,9 @@ def read_text(path: str | Path, remedy: str = 'add the file, or make it readable
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Splits a text at `\n` and `\r\n` only: JSON, captions and names may have U+2028, which `splitlines` splits at."""
-    lines = text.removesuffix('\n').split('\n')
-    return [line.removesuffix('\r') for line in lines]
+    r"""Splits a text at `\n` and `\r\n` only; captions may have U+2028, at which `splitlines` splits, too."""
+    lines = [line.removesuffix('\r') for line in text.split('\n')]
+    return lines if lines[-1] else lines[:-1]
 
 
 def parse_json(text: str | bytes) -> Any:

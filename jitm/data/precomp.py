@@ -159,7 +159,7 @@ def _read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
 def read_lines(path: str) -> tuple[str, ...]:
     """Reads the stripped lines of a UTF-8 file; raises a UserError if it cannot be read or has a blank line."""
     lines = tuple(line.strip() for line in split_lines(read_text(path).rstrip()))
-    if lines == ('',):
+    if not lines:
         raise UserError(f'{path} is empty: it needs one entry per line')
     if '' in lines:
         raise UserError(f'{path}, line {lines.index("") + 1} is blank: add the missing entry or remove the line')

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from jitm.errors import UserError
-from jitm.files import open_file
+from jitm.files import read_text, split_lines
 
 MASK = '[MASK]'
 PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
@@ -42,13 +42,7 @@ class WordPiece:
         Raises:
           UserError: If the file cannot be read, has duplicates, lacks a special piece, or `[PAD]` is not the first.
         """
-        try:
-            with open_file(path, 'r', encoding='utf-8') as file:
-                words = tuple(line.rstrip('\n') for line in file)
-        except OSError as error:
-            raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocab.txt') from error
-        except UnicodeDecodeError as error:
-            raise UserError(f'{path} is not UTF-8 text: give the path of a vocab.txt') from error
+        words = tuple(split_lines(read_text(path, 'give the path of a vocab.txt')))
         if missing := [piece for piece in SPECIAL_PIECES if piece not in words]:
             raise UserError(f'{path} lacks {", ".join(missing)}: give the vocab.txt of a BERT')
         if words[0] != PAD:
