@@ -172,27 +172,29 @@ def _folder_of(listing: caption_files.Listing) -> Path:
 def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     """Lists the image files of a folder and of the folders in it, without hidden ones.
 
+    Links are followed, but the photos of a folder that a link leads to as well are listed once.
+
     Returns:
-      The names, relative to the folder, and name -> reason, of those that cannot be read: links that lead out of the
-      folder, and folders without permission.
+      The names, relative to the folder, and name -> reason, of those that cannot be read: folders without permission.
 
     Raises:
       UserError: If there are none, or the folder cannot be read.
     """
-    names, problems, inside = [], {}, os.path.realpath(folder)
+    names, problems, seen = [], {}, set()
 
     def leave_out(error: OSError) -> None:
         problems[os.path.relpath(error.filename, folder)] = f'cannot be read ({error.strerror}): make it readable'
 
-    for parent, folders, files in os.walk(folder, onerror=leave_out):
-        folders[:] = [name for name in folders if not name.startswith('.')]
-        for name in [*filter(_is_photo, files), *folders]:
-            path = os.path.join(parent, name)
-            relative = os.path.relpath(path, folder)
-            if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(inside):
-                problems[relative] = f'is a link that leads out of {folder}: copy what it leads to, or leave it out'
-            elif name not in folders:
-                names.append(relative)
+    tops = [str(folder)]  # and the linked folders, after all others
+    for top in tops:
+        for parent, folders, files in os.walk(top, onerror=leave_out):
+            if (real := os.path.realpath(parent)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith('.'))
+            tops += filter(os.path.islink, (os.path.join(parent, name) for name in folders))
+            names += (os.path.relpath(os.path.join(parent, name), folder) for name in filter(_is_photo, files))
     if os.curdir in problems:
         raise UserError(f'{folder} {problems[os.curdir]}')
     names = sorted([*names, *problems])
