@@ -190,7 +190,7 @@ def test_only_changed_photos_are_read(folder, tmp_path, monkeypatch):
     encoded = []
     update = indexing.update(source, index.folder, 'model', lambda images: encoded.append(images), 2)
     assert (sorted(read), encoded) == (['cut.jpg', 'renamed.png'], [])
-    assert update.names == ['deep/c.png', 'renamed.png']
+    assert update.names == ['deep/c.png', 'link.png', 'renamed.png']
 
 
 def test_photos_take_the_transform_of_the_training_data():
