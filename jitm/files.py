@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from concurrent import futures
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import filelock
 import numpy as np
@@ -161,6 +161,22 @@ def open_file(path: str | Path, mode: str = 'rb', **options: Any) -> IO:
     return open(path, mode, **options)
 
 
+class Member(str):
+    """The path of a file in an uncompressed tar archive, `ARCHIVE/NAME`.
+
+    Attributes:
+      archive: The path of the archive.
+      start: The first byte of the file in the archive.
+      size: The number of bytes of the file.
+    """
+
+    def __new__(cls, archive: str, name: str, start: int, size: int) -> Self:
+        """Joins the path."""
+        member = super().__new__(cls, f'{archive}/{name}')
+        member.archive, member.start, member.size = archive, start, size
+        return member
+
+
 def read_text(path: str | Path, remedy: str = 'add the file, or make it readable') -> str:
     """Reads a file of UTF-8 text, without a byte order mark.
 
@@ -172,8 +188,9 @@ def read_text(path: str | Path, remedy: str = 'add the file, or make it readable
       UserError: If it cannot be read, or is not UTF-8.
     """
     try:
-        with open_file(path) as file:
-            content = file.read()
+        with open_file(getattr(path, 'archive', path)) as file:
+            file.seek(getattr(path, 'start', 0))
+            content = file.read(getattr(path, 'size', -1))
         return content.decode('utf-8-sig')
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): {remedy}') from error

@@ -11,19 +11,17 @@ import numpy as np
 import tqdm
 
 from jitm.data import caption_files, precomp
+from jitm.data.photo_files import list_files
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
-from jitm.data.transforms import RAW, Transform, check_image
+from jitm.data.transforms import Transform, check_image
 from jitm.errors import UserError, printable, require
 from jitm.files import cache_home, check_within, replacing
 from jitm.outputs import OutputFolder
-from jitm.types import Count, Index, Share
+from jitm.types import Count, HeldOut, Index, Share
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'
-
-SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
-FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 
 
 def load(
@@ -39,6 +37,10 @@ def load(
     restval: bool = True,
     max_captions: Count | None = None,
     dev_images: Count | None = 1000,
+    held_out: HeldOut | None = None,
+    held_out_seed: Index = 0,
+    image_column: str = '',
+    caption_column: str = '',
 ) -> Split:
     """Opens one split of a folder of image files with captions, and checks all of it.
 
@@ -50,6 +52,9 @@ def load(
       restval: Whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
       max_captions: The number of captions to keep of each image, the first ones; None for all.
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
+      held_out, held_out_seed: Of a data set without splits the share of the images in `dev` and in `test`, and a seed,
+        see `jitm.data.caption_files.draw`; None for the splits of the folder.
+      image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
 
     Returns:
       A split with `pixels` and without features.
@@ -59,13 +64,17 @@ def load(
       ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
     """
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
-    listing = caption_files.read(Path(root), split, restval)
+    given = {'image': image_column, 'caption': caption_column}
+    columns = caption_files.Columns(**{key: (name,) for key, name in given.items() if name})
+    listing = caption_files.read(Path(root), split, restval, columns, held_out is not None)
     captions = caption_files.merge(listing.images)
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
+    if held_out is not None:
+        captions = caption_files.draw(captions, split, held_out, held_out_seed)
     kept = list(captions)[: dev_images if split in caption_files.DEV else None]
     texts = {name: captions[name][:max_captions] for name in kept}
-    files = _find_files(listing, kept)
+    files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept)
     content_hash = check_files(files)
     counts = [len(image_captions) for image_captions in texts.values()]
     return Split(
@@ -169,44 +178,6 @@ def _folder_of(listing: caption_files.Listing) -> Path:
     raise UserError(f'{first.where} names {first.name}, which is not in {listing.folders[0]}: add the file')
 
 
-def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Lists the image files of a folder and of the folders in it, without hidden ones.
-
-    Links are followed, but the photos of a folder that a link leads to as well are listed once.
-
-    Returns:
-      The names, relative to the folder, and name -> reason, of those that cannot be read: folders without permission.
-
-    Raises:
-      UserError: If there are none, or the folder cannot be read.
-    """
-    names, problems, seen = [], {}, set()
-
-    def leave_out(error: OSError) -> None:
-        problems[os.path.relpath(error.filename, folder)] = f'cannot be read ({error.strerror}): make it readable'
-
-    tops = [str(folder)]  # and the linked folders, after all others
-    for top in tops:
-        for parent, folders, files in os.walk(top, onerror=leave_out):
-            if (real := os.path.realpath(parent)) in seen:
-                folders.clear()
-                continue
-            seen.add(real)
-            folders[:] = sorted(name for name in folders if not name.startswith('.'))
-            tops += filter(os.path.islink, (os.path.join(parent, name) for name in folders))
-            names += (os.path.relpath(os.path.join(parent, name), folder) for name in filter(_is_photo, files))
-    if os.curdir in problems:
-        raise UserError(f'{folder} {problems[os.curdir]}')
-    names = sorted([*names, *problems])
-    if not names:
-        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
-    return names, problems
-
-
-def _is_photo(name: str) -> bool:
-    return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not name.startswith('.')
-
-
 def check_files(files: Sequence[str]) -> str:
     """Decodes every image file once, on a terminal with a progress bar.
 
@@ -243,7 +214,7 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
     digest = hashlib.sha256(what.encode())
     for path in files:
         try:
-            stat = os.stat(path)
+            stat = os.stat(getattr(path, 'archive', path))
         except (OSError, ValueError) as error:  # a ValueError if no file can have that name
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None

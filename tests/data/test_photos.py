@@ -234,7 +234,7 @@ def test_the_folder_of_dev_that_was_asked_for_is_read(root):
 
 def test_two_files_of_metadata_are_refused(root):
     (root / 'train' / 'metadata.csv').write_text('file_name,text\na.png,a cat\n')
-    with pytest.raises(UserError, match=r'has train/metadata.jsonl and train/metadata.csv: leave one of them'):
+    with pytest.raises(UserError, match=r'has train/metadata.csv and train/metadata.jsonl: leave one of them'):
         load(root)
 
 
