@@ -179,7 +179,7 @@ def _lines(
     path: Path, text: str, delimiter: str, names: list[str], columns: Columns
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the fields of each line, where the caption is what the other columns leave."""
-    captions = [n for n, name in enumerate(names) if name in columns.caption]
+    caption = next((n for n, name in enumerate(names) if name in columns.caption), None)
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
@@ -188,16 +188,15 @@ def _lines(
         further = len(fields) - len(names)
         if further == -1 and (joined := re.fullmatch(r'\s*(\d+)(?:\s\s+|\t)(.+)', fields[-1])):
             fields[-1:], further = joined.groups(), 0  # a line of Flickr30k's results.csv lacks this delimiter
-        for n in captions[:1]:
-            whole = delimiter.join(fields[n : n + further + 1]).strip()
-            fields[n : n + further + 1], further = [whole], min(further, 0)
-            if delimiter in ',;' and whole.startswith('"') and whole.count('"') % 2:
-                raise UserError(f'{path}, line {number} has a caption with an open quote: close it')
-        if further:
+        if further > 0 and caption is not None:
+            fields[caption : caption + further + 1] = [delimiter.join(fields[caption : caption + further + 1])]
+        elif further:
             raise UserError(
                 f'{path}, line {number} has {len(fields)} fields, but the header has {len(names)}: add what is '
                 f"missing, or put quotes around a caption with '{delimiter}'"
             )
+        if delimiter in ',;' and any(field.lstrip().startswith('"') and field.count('"') % 2 for field in fields):
+            raise UserError(f'{path}, line {number} has a field with an open quote: close it')
         yield number, [*map(_unquote, fields)]
 
 

@@ -158,7 +158,10 @@ def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[st
     They are in the first folder that has the first of them. Files that it lacks are searched in the other folders,
     except in those with files of the same names, such as smaller copies or another split.
     """
-    main = _folder_of(listing)
+    main = next((folder for folder in listing.folders if os.path.exists(os.path.join(folder, names[0]))), None)
+    if main is None:
+        where = next(image.where for image in listing.images if image.name == names[0])
+        raise UserError(f'{where} names {names[0]}, which is not in {listing.folders[0]}: add the file')
     found: dict[str, str] = {}
     for folder in (main, *listing.folders):
         if len(found) == len(names):
@@ -167,15 +170,6 @@ def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[st
         if found.keys().isdisjoint(paths):
             found |= paths
     return [found.get(name, os.path.join(main, name)) for name in names]
-
-
-def _folder_of(listing: caption_files.Listing) -> Path:
-    """Returns the first folder that has the first image file."""
-    first = listing.images[0]
-    for folder in listing.folders:
-        if os.path.exists(os.path.join(folder, first.name)):  # no error if the name is too long
-            return folder
-    raise UserError(f'{first.where} names {first.name}, which is not in {listing.folders[0]}: add the file')
 
 
 def check_files(files: Sequence[str]) -> str:

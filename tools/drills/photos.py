@@ -181,7 +181,7 @@ OTHER_FILES = {
     ),
     'CSV with an open quote': (
         _instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'),
-        'has a caption with an open quote',
+        'has a field with an open quote',
     ),
     'CSV with a comma': (
         _instead('train/metadata.csv', 'file_name,caption_0,caption_1\n0.jpg,a dog,a cat\n1.jpg,a dog, running,b\n'),
@@ -220,9 +220,9 @@ OTHER_FILES = {
     'flickr: no list': (_instead('captions.txt', 'image,caption\n0.jpg,a\n'), 'has 0 files that list the images'),
     'flickr: no comma': (
         _instead('captions.txt', '0.jpg a dog\n', LIST),
-        "captions.txt begins with '0.jpg a dog'; name",
+        "captions.txt begins with '0.jpg a dog'",
     ),
-    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), "a.token begins with '0.jpg#0 a dog'; name"),
+    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), "a.token begins with '0.jpg#0 a dog'"),
     'flickr: no captions': (_instead('captions.txt', 'image,caption\n', LIST), 'has no caption of 0.jpg'),
 }
 KEYS = {
