@@ -1,6 +1,6 @@
 """The captions of a folder of image files, in the formats that such folders have.
 
-What a file is follows from its content: the columns that its first line names and what separates them, or the keys of
+The content of a file decides its format: the columns that its first line names and what separates them, or the keys of
 its objects. The names of files and folders only tell the split.
 """
 
@@ -155,7 +155,7 @@ def _read_table(path: Path, columns: Columns) -> list[Row]:
             names = [columns.image[0], columns.caption[0]]
             break
     else:
-        raise Unknown(f"begins with '{printable(first)[:80]}'")
+        raise Unknown(f"starts with '{printable(first)[:80]}'")
     text = read_text(path)
     rows = _csv_rows(text, delimiter, len(names)) or [*_lines(path, text, delimiter, names, columns)]
     rows = [(f'{path}, line {number}', dict(zip(names, fields, strict=True))) for number, fields in rows[header:]]
@@ -279,7 +279,7 @@ def _in_list(path: Path, images: list[Listed], root: Path, names: Sequence[str])
     if len(lists) != 1:
         raise UserError(
             f"{root} has {len(lists)} files that list the images of the split '{names[0]}': write their names to "
-            f'{names[0]}.txt, one per line, or draw the splits with config key data.held_out'
+            f'{names[0]}.txt, one per line, or sample the splits by config key data.held_out'
         )
     wanted = dict.fromkeys(line.strip() for line in split_lines(read_text(lists[0])) if line.strip())
     listed = {one.name for one in images}
@@ -370,14 +370,14 @@ def merge(images: Iterable[Listed]) -> dict[str, list[str]]:
     return kept
 
 
-def draw(captions: dict[str, list[str]], split: str, held_out: float, seed: int) -> dict[str, list[str]]:
-    """Draws a split of a data set without splits; the order of the images is kept.
+def sample_split(captions: dict[str, list[str]], split: str, held_out: float, seed: int) -> dict[str, list[str]]:
+    """Samples a split of a data set without splits; the order of the images is kept.
 
     Args:
       captions: Name -> captions of all images.
       split: 'train', 'test', or a name in `DEV`.
       held_out: The share of the images in 'test', and the same in 'dev'; 'train' has the others.
-      seed: Which images are drawn, together with their names.
+      seed: The seed; the sample depends on it and on the names only.
 
     Raises:
       UserError: If there is no such split, or it would be empty.

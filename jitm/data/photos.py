@@ -53,7 +53,7 @@ def load(
       max_captions: The number of captions to keep of each image, the first ones; None for all.
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
       held_out, held_out_seed: Of a data set without splits the share of the images in `dev` and in `test`, and a seed,
-        see `jitm.data.caption_files.draw`; None for the splits of the folder.
+        see `jitm.data.caption_files.sample_split`; None for the splits of the folder.
       image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
 
     Returns:
@@ -71,7 +71,7 @@ def load(
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
     if held_out is not None:
-        captions = caption_files.draw(captions, split, held_out, held_out_seed)
+        captions = caption_files.sample_split(captions, split, held_out, held_out_seed)
     kept = list(captions)[: dev_images if split in caption_files.DEV else None]
     texts = {name: captions[name][:max_captions] for name in kept}
     files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept)

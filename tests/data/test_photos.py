@@ -235,7 +235,7 @@ def shards(root):
     for number, name in enumerate(CAPTIONS):
         (root / 'all' / name).with_suffix('.json').write_text(json.dumps({'caption': CAPTIONS[name], 'key': name}))
         with tarfile.open(root / f'train-{number:05}.tar', 'w') as archive:
-            for file in sorted((root / 'all').glob(f'{name[0]}.*')) + [root / 'all' / 'without.png']:
+            for file in [*sorted((root / 'all').glob(f'{name[0]}.*')), root / 'all' / 'without.png']:
                 archive.add(file, file.name)
     with tarfile.open(root / 'val-00000.tar', 'w'):
         pass
@@ -365,7 +365,7 @@ TABLES = {
     'numbers': 'image_name,comment_number,comment\n1.jpg,0, A red .\n1.jpg,1, One , red .\n2, x.jpg,0, A "big" one .\n',
     'ids': 'image,caption,id\n1.jpg,A red .,0\n1.jpg,One , red .,0\n2, x.jpg,A "big" one .,1\n',
     'ids, quotes': 'image,caption,id\n1.jpg,A red .,0\n1.jpg,"One , red .",0\n"2, x.jpg","A ""big"" one .",1\n',
-    'bars': 'image_name| comment_number| comment\n1.jpg| 0| A red .\n1.jpg| 1   One , red .\n2, x.jpg| 0| A "big" one .\n',
+    'bars': 'image| comment_number| comment\n1.jpg| 0| A red .\n1.jpg| 1   One , red .\n2, x.jpg| 0| A "big" one .\n',
     'two bars': 'image|caption\n1.jpg|A red .\n1.jpg|One , red .\n2, x.jpg|A "big" one .\n',
     'tabs': 'filepath\ttitle\n1.jpg\tA red .\n1.jpg\tOne , red .\n2, x.jpg\tA "big" one .\n',
     'tabs, no header': '1.jpg#0\tA red .\n1.jpg#1\tOne , red .\n2, x.jpg#0\tA "big" one .\n',
@@ -398,9 +398,9 @@ def test_header_and_delimiter_decide(table, written, name, tmp_path):
     [
         (
             'img,description\n1.jpg,a dog\n',
-            "captions.csv begins with 'img,description'",
+            "captions.csv starts with 'img,description'",
         ),
-        ('1.jpg,0,a dog\n', "captions.csv begins with '1.jpg,0,a dog'"),
+        ('1.jpg,0,a dog\n', "captions.csv starts with '1.jpg,0,a dog'"),
         (
             'image_name|comment_number|comment\n1.jpg|0|a dog\n1.jpg|1 dogs\n',
             'line 3 has 2 fields, but the header has 3',
@@ -425,7 +425,7 @@ def test_unusual_columns_are_named_in_the_config(tmp_path):
     names = {'image_column': 'img', 'caption_column': 'Description'}
     assert load(tmp_path, **names).captions == ('a dog, running',)
     with pytest.raises(
-        UserError, match=r"train.my.csv begins with 'img,text,Description'; name .* of images photo, and"
+        UserError, match=r"train.my.csv starts with 'img,text,Description'; name .* of images photo, and"
     ):
         load(tmp_path, image_column='photo')
 
@@ -437,7 +437,7 @@ def table(root):
 
 
 @pytest.mark.parametrize('write', [table, texts_beside, shards])
-def test_splits_are_drawn_from_one_folder(write, tmp_path, monkeypatch):
+def test_splits_are_sampled_from_one_folder(write, tmp_path, monkeypatch):
     names = [f'{letter}.png' for letter in 'abcdefghij']
     monkeypatch.setattr(f'{__name__}.CAPTIONS', {name: ['one', f'two of {name}'] for name in names})
     write(tmp_path)
@@ -453,7 +453,7 @@ def test_splits_are_drawn_from_one_folder(write, tmp_path, monkeypatch):
         load(tmp_path, 'testall', held_out=0.2)
 
 
-def test_splits_of_a_file_are_not_drawn_again(tmp_path):
+def test_splits_of_a_file_are_kept(tmp_path):
     karpathy(tmp_path)
     with pytest.raises(UserError, match=r'dataset_coco.json names the splits of its images: leave out config key data'):
         load(tmp_path, held_out=0.2)

@@ -177,7 +177,7 @@ LIST = 'train.txt', '0.jpg\n'
 OTHER_FILES = {
     'CSV without captions': (
         _instead('train/metadata.csv', 'file_name\n0.jpg\n'),
-        "train/metadata.csv begins with 'file_name'; name",
+        "train/metadata.csv starts with 'file_name'; name",
     ),
     'CSV with an open quote': (
         _instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'),
@@ -220,9 +220,9 @@ OTHER_FILES = {
     'flickr: no list': (_instead('captions.txt', 'image,caption\n0.jpg,a\n'), 'has 0 files that list the images'),
     'flickr: no comma': (
         _instead('captions.txt', '0.jpg a dog\n', LIST),
-        "captions.txt begins with '0.jpg a dog'",
+        "captions.txt starts with '0.jpg a dog'",
     ),
-    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), "a.token begins with '0.jpg#0 a dog'"),
+    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), "a.token starts with '0.jpg#0 a dog'"),
     'flickr: no captions': (_instead('captions.txt', 'image,caption\n', LIST), 'has no caption of 0.jpg'),
 }
 KEYS = {
