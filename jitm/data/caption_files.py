@@ -126,14 +126,11 @@ def _read_json_lines(path: Path, columns: Columns) -> list[Row]:
         if not line.strip():
             continue
         try:
-            row = parse_json(line)
-        except ValueError:
-            raise UserError(f'{path}, line {number} is not valid JSON: write it again') from None
-        if not isinstance(row, dict):
-            raise UserError(f'{path}, line {number} is not a JSON object: give file_name and captions')
-        rows.append((f'{path}, line {number}', row))
-        if len(rows) == 1 and not columns.known([*rows[0][1]]):
-            raise Unknown(f'has the keys {printable(", ".join(rows[0][1]))[:80]}')
+            rows.append((f'{path}, line {number}', {**parse_json(line)}))
+        except (ValueError, TypeError):
+            raise UserError(f'{path}, line {number} is not a JSON object: write it again') from None
+    if rows and not columns.known([*rows[0][1]]):
+        raise Unknown(f'has the keys {printable(", ".join(rows[0][1]))[:80]}')
     return rows
 
 
@@ -251,7 +248,7 @@ class _Folder:
         for group in groups:
             if path := _one(root, tables := self.tables(root / name for name in group)):
                 return Listing(tables[path], [path.parent])
-        general = self.tables(places, lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
+        general = self.tables(places, bool if whole else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
         if path := _one(root, [path for path, listed in general.items() if any(one.split for one in listed)]):
             if whole:
                 raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
@@ -260,11 +257,9 @@ class _Folder:
             tables = self.tables(places, lambda stem, group=group: bool(_words(stem) & group))
             if path := _one(root, tables):
                 return Listing(tables[path], _folders(root, path.stem.removeprefix('captions_')))
-            for name in sorted(group):
-                if listing := self.photos(root / name) or self.photos(
-                    root, lambda stem, name=name: name in _words(stem)
-                ):
-                    return listing
+            shards = [self.photos(root, lambda stem, group=group: bool(_words(stem) & group))]
+            if found := [*filter(None, [self.photos(root / name) for name in sorted(group)] + shards)]:
+                return found[0]
         if not (path := _one(root, general)):
             return self.photos(root) if whole else None
         images = general[path] if whole else _in_list(path, general[path], root, names)
@@ -272,7 +267,9 @@ class _Folder:
 
 
 def _in_list(path: Path, images: list[Listed], root: Path, names: Sequence[str]) -> list[Listed]:
-    """Returns the images that `trainImages.txt` or `train.txt` lists."""
+    """Returns the images in a folder of the split, or that `trainImages.txt` or `train.txt` lists."""
+    if inside := [one for one in images if one.name.partition('/')[0] in names]:
+        return inside
     named = re.compile(rf'(?:.*(?:{"|".join(names)})Images|(?:{"|".join(names)})(?:_images)?)\.txt')
     places = [folder / name for folder in (root, root / 'annotations') for name in _names(folder)]
     lists = [one for one in places if named.fullmatch(one.name)]

@@ -89,13 +89,12 @@ def _load_own(load: Callable[[str], Split], source: str, split: str) -> Split:
     wrong = f"config key 'data.source' is '{source}', but for the split '{split}' it"
     try:
         loaded = load(split)
+        problem = loaded.problem()
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f'{wrong} fails: {names.describe(error)}') from error
-    if not isinstance(loaded, Split):
-        raise UserError(f'{wrong} returns {type(loaded).__name__}: return a jitm.data.splits.Split')
-    if problem := loaded.problem():
+        raise UserError(f'{wrong} returns no jitm.data.splits.Split: {names.describe(error)}') from error
+    if problem:
         raise UserError(f'{wrong} returns a split {problem}')
     return loaded
 

@@ -243,15 +243,7 @@ def _open_features(path: str) -> np.ndarray:
 def _name_images(
     ids: tuple[str, ...], image_of_text: np.ndarray, images: int, path: str, evidence: str
 ) -> tuple[str, ...]:
-    """Returns the ids of I images: those of a file, one per image or per caption, otherwise numbers.
-
-    Args:
-      ids: The lines of the file, or ().
-      image_of_text: int32 [T].
-      images: I.
-      path: The file.
-      evidence: The file that says which captions have one image.
-    """
+    """Returns the ids of I images: those of a file, one per image or per caption, otherwise numbers."""
     texts = len(image_of_text)
     if not ids:
         return tuple(map(str, range(images)))
