@@ -141,7 +141,11 @@ def _name_before(delimiter: str, start: str = '') -> re.Pattern:
 def _read_table(path: Path, columns: Columns) -> list[Row]:
     """Reads a table with a header, or lines of the name of an image and a caption without one."""
     with open_file(path) as file:
-        first = file.readline(2**16).decode('utf-8-sig', 'backslashreplace').strip()
+        first = file.readline(2**16)
+    try:
+        first = first.decode('utf-8-sig').strip()
+    except UnicodeDecodeError:
+        raise Unknown('is not UTF-8 in line 1') from None
     for delimiter in DELIMITERS:
         names = [_unquote(name) for name in first.split(delimiter)]
         names = [name if name in columns.image + columns.caption else name.lower() for name in names]
@@ -331,7 +335,8 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
         found = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
         raise UserError(
             f"{root} has no captions of the split '{split}'{found}; name the column or key of images {image}, and that "
-            f'of captions {caption}, or set config keys data.image_column and data.caption_column'
+            f'of captions {caption}, or set config keys data.image_column and data.caption_column; without splits, set '
+            'data.held_out'
         )
     if divided := {image.split for image in listing.images} - {''}:
         wanted = {*names, *((RESTVAL,) if restval and split == 'train' else ())}

@@ -32,13 +32,16 @@ class Listed(NamedTuple):
     split: str = ''
 
 
-def walk(folder: Path) -> tuple[list[str], dict[str, str]]:
+def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     """Lists the image files of a folder and of the folders in it, without hidden ones.
 
     Links are followed, but the photos of a folder that a link leads to as well are listed once.
 
     Returns:
       The names, relative to the folder, and name -> reason, of those that cannot be read: folders without permission.
+
+    Raises:
+      UserError: If there are none, or the folder cannot be read.
     """
     names, problems, seen = [], {}, set()
 
@@ -55,16 +58,6 @@ def walk(folder: Path) -> tuple[list[str], dict[str, str]]:
             folders[:] = sorted(name for name in folders if not name.startswith('.'))
             tops += filter(os.path.islink, (os.path.join(parent, name) for name in folders))
             names += (os.path.relpath(os.path.join(parent, name), folder) for name in filter(is_photo, files))
-    return sorted(names), problems
-
-
-def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Lists the photos of a folder as `walk` does, with those that cannot be read among the names.
-
-    Raises:
-      UserError: If there are none, or the folder cannot be read.
-    """
-    names, problems = walk(folder)
     if os.curdir in problems:
         raise UserError(f'{folder} {problems[os.curdir]}')
     if not (names := sorted([*names, *problems])):
@@ -106,27 +99,25 @@ def beside(folder: Path, members: Mapping[str, Member] | None = None) -> list[Li
     Raises:
       UserError: If two photos share a file, or one is damaged.
     """
-    listed, photos = [], {}
-    for name in filter(is_photo, walk(folder)[0] if members is None else members):
+    listed, photos, names = [], {}, members or ()
+    if members is None:
+        with contextlib.suppress(UserError):  # it has no photos
+            names = list_files(folder)[0]
+    for name in filter(is_photo, names):
         stem, captions = os.path.splitext(name)[0], []
         texts = f'{stem}.txt', f'{stem}.json'
         for text in [text for text in texts if (text in members if members else (folder / text).is_file())][:1]:
             if photos.setdefault(stem, name) != name:
                 raise UserError(f'{folder} has {photos[stem]} and {name} for {text}: rename one of them')
             content = read_text(members[text] if members else folder / text)
-            if text == texts[0]:
-                captions = [line for line in split_lines(content) if line.strip()]
-            else:
-                captions = _captions_of_json(content, f'{folder}/{text}')
+            captions = [line for line in split_lines(content) if line.strip()]
+            if text == texts[1]:
+                try:
+                    captions = captions_in({**parse_json(content)}, CAPTION, f'{folder}/{text}')
+                except (ValueError, TypeError):
+                    raise UserError(f'{folder}/{text} is not a JSON object: write it again') from None
         listed.append(Listed(name, captions, f'{folder}/{name}'))
     return listed if photos else []
-
-
-def _captions_of_json(content: str, where: str) -> list[str]:
-    try:
-        return captions_in(dict(parse_json(content)), CAPTION, where)
-    except (ValueError, TypeError):
-        raise UserError(f'{where} is not a JSON object: write it again') from None
 
 
 def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, Member]]:
@@ -139,9 +130,9 @@ def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, Member]]:
     try:
         with open_file(path) as file, tarfile.open(fileobj=file, mode='r:') as archive:
             for one in filter(tarfile.TarInfo.isfile, archive):
-                if one.name in members:
-                    raise UserError(f'{path} has two files {one.name}: rename one of them')
-                members[one.name] = Member(str(path), one.name, one.offset_data, one.size)
+                if (name := os.path.normpath(one.name)) in members:
+                    raise UserError(f'{path} has two files {name}: rename one of them')
+                members[name] = Member(str(path), name, one.offset_data, one.size)
     except (OSError, tarfile.TarError) as error:
         raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
     listed = [one._replace(name=f'{path.name}/{one.name}') for one in beside(path, members)]

@@ -184,13 +184,6 @@ def test_dev_keeps_a_thousand_images_by_default(root):
     assert (split.num_images, split.num_texts) == (1000, 5000)
 
 
-@pytest.mark.parametrize('ids', [['x', 'y', 'z'], ['x', 'x', 'y', 'y', 'z', 'z']])
-@pytest.mark.parametrize('repeats', [1, 2])
-def test_ids_stand_once_per_image_or_once_per_caption(root, ids, repeats):
-    write(root, ims=np.repeat(features(3), repeats, axis=0), ids=ids)
-    assert precomp.load('train', root=str(root)).image_ids == ('x', 'y', 'z')
-
-
 @pytest.mark.parametrize('changed', ['ims', 'counts'])
 def test_identity_notices_one_changed_image_of_many(root, changed):
     arrays = {'ims': features(200), 'counts': np.full(200, 3, np.int32)}
