@@ -86,15 +86,14 @@ def _read_json(path: Path, columns: Columns) -> list[Row]:
     try:
         tree = parse_json(read_text(path))
     except ValueError:
-        raise Unknown('is not valid JSON') from None
+        return _read_json_lines(path, columns)
     if isinstance(tree, dict) and 'annotations' in tree:
         return _coco(path, tree, columns)
     if isinstance(tree, dict) and 'images' in tree:
         return [(where, _karpathy(image, where, columns)) for where, image in _entries(path, tree['images'], 'images')]
-    rows = _entries(path, tree, '') if isinstance(tree, list) and tree and isinstance(tree[0], dict) else []
-    if not rows or not columns.known([*rows[0][1]]):
+    if not isinstance(tree, list) or not tree or not isinstance(tree[0], dict):
         raise Unknown(f'has {printable(str([*tree] if isinstance(tree, dict) else tree))[:80]}')
-    return rows
+    return _entries(path, tree, '')
 
 
 def _karpathy(image: dict, where: str, columns: Columns) -> dict[str, Any]:
@@ -128,9 +127,8 @@ def _read_json_lines(path: Path, columns: Columns) -> list[Row]:
         try:
             rows.append((f'{path}, line {number}', {**parse_json(line)}))
         except (ValueError, TypeError):
-            raise UserError(f'{path}, line {number} is not a JSON object: write it again') from None
-    if rows and not columns.known([*rows[0][1]]):
-        raise Unknown(f'has the keys {printable(", ".join(rows[0][1]))[:80]}')
+            problem = f'line {number} is not a JSON object'
+            raise (UserError(f'{path}, {problem}: write it again') if rows else Unknown(problem)) from None
     return rows
 
 
@@ -229,6 +227,8 @@ class _Folder:
             try:
                 if belongs(path.stem):
                     rows = READERS.get(suffix, _read_table)(path, self._columns)
+                    if rows and not self._columns.known([*rows[0][1]]):
+                        raise Unknown(f'has the keys {printable(", ".join(rows[0][1]))[:80]}')
                     found[path] = [self._columns.listed(row, where) for where, row in rows]
             except OSError as error:
                 raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None

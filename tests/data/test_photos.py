@@ -202,7 +202,8 @@ def list_of_captions(root):
     rows = [{'image': 'images/b.png', 'caption': one, 'image_id': 7} for one in CAPTIONS['b.png']]
     rows.append({'image': 'images/a.png', 'caption': CAPTIONS['a.png']})
     (root / 'coco_karpathy_train.json').write_text(json.dumps(rows))
-    (root / 'coco_karpathy_test.json').write_text(json.dumps(rows[:1]))
+    (root / 'coco_karpathy_test.json').write_text('\n'.join(map(json.dumps, rows[:1] * 2)))
+    assert load(root, 'test').captions == ('a dog', 'a dog')
 
 
 def karpathy_as_coco(root):

@@ -223,16 +223,6 @@ def test_boxes_are_stored_as_often_as_images(root):
     np.testing.assert_array_equal(precomp.load('train', root=str(root)).boxes, boxes)
 
 
-def test_lines_end_at_line_feeds_only(root):
-    write(root, captions=['one\u2028line', 'b\x0cb', 'c\r', 'd', 'e', 'f', '', ''])
-    assert precomp.load('train', root=str(root)).captions == ('one\u2028line', 'b\x0cb', 'c', 'd', 'e', 'f')
-
-
-def test_byte_order_mark_is_no_part_of_the_first_caption(root):
-    write(root, captions=['\ufeffa', 'b', 'c', 'd', 'e', 'f'])
-    assert precomp.load('train', root=str(root)).captions[0] == 'a'
-
-
 def test_splits_are_listed(root):
     write(root, split='testall')
     write(root, split='dev')

@@ -196,7 +196,7 @@ OTHER_FILES = {
     'karpathy: other split': (_instead('dataset_x.json', _karpathy(split='tarin')), "no images of the split 'train'"),
     'karpathy: no raw': (_instead('dataset_x.json', _karpathy(sentences=[{}])), "no valid 'raw'"),
     'karpathy: two files': (_instead('dataset_x.json', _karpathy(), ('y.json', _karpathy())), 'leave one of them'),
-    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'is not valid JSON'),
+    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'line 1 is not a JSON object'),
     'coco: no annotations': (_instead('captions_train2017.json', '{"images": {}}'), "has no list 'images'"),
     'coco: another image': (_instead('captions_train2017.json', _coco(image_id=2)), 'image_id 2'),
     'coco: no caption': (_instead('captions_train2017.json', _coco(caption=None)), "no valid 'caption'"),
