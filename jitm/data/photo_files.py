@@ -105,17 +105,17 @@ def beside(folder: Path, members: Mapping[str, Member] | None = None) -> list[Li
             names = list_files(folder)[0]
     for name in filter(is_photo, names):
         stem, captions = os.path.splitext(name)[0], []
-        texts = f'{stem}.txt', f'{stem}.json'
-        for text in [text for text in texts if (text in members if members else (folder / text).is_file())][:1]:
+        texts = [members.get(text) if members else folder / text for text in (f'{stem}.txt', f'{stem}.json')]
+        for text in [text for text in texts if text and (members or text.is_file())][:1]:
             if photos.setdefault(stem, name) != name:
                 raise UserError(f'{folder} has {photos[stem]} and {name} for {text}: rename one of them')
-            content = read_text(members[text] if members else folder / text)
+            content = read_text(text)
             captions = [line for line in split_lines(content) if line.strip()]
             if text == texts[1]:
                 try:
-                    captions = captions_in({**parse_json(content)}, CAPTION, f'{folder}/{text}')
+                    captions = captions_in({**parse_json(content)}, CAPTION, str(text))
                 except (ValueError, TypeError):
-                    raise UserError(f'{folder}/{text} is not a JSON object: write it again') from None
+                    raise UserError(f'{text} is not a JSON object: write it again') from None
         listed.append(Listed(name, captions, f'{folder}/{name}'))
     return listed if photos else []
 

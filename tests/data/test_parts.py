@@ -152,13 +152,14 @@ def no_loader(path):
 
 
 @pytest.mark.parametrize('source', ['own_data.load', 'own_data.py:load'])
-def test_own_sources_are_imported_for_own_configs_only(source, tmp_path, monkeypatch):
+def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'own_data.py').write_text(LOADER)
     data = {'source': source, 'root': 'mine', 'train_share': 0.5}
     with pytest.raises(UserError, match=r'own_data(.py)? is not of jitm: if you trust it, give --import own_data'):
         load_split(data, 'train')
-    assert load_split(data, 'dev', imports=True).num_images == 3
+    with pytest.raises(UserError, match='mine/train has 4 texts, fewer than batch_size'):
+        setup.set_up(tiny_config | {'data': {'source': source, 'root': 'mine'}})
     assert load_split(data, 'train', 'other').num_images == 2  # the module has been imported
     config = cli.override(cli.read_config('vsepp:f8k'), {'data.source': source, 'data.images': '4', 'data.root': 'x'})
     assert config.data.to_dict() == {'source': source, 'images': 4, 'root': 'x'}
