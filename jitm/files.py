@@ -1,4 +1,4 @@
-"""Atomic writes, locks, names within a folder, files of JSON lines and content hashes."""
+"""Atomic writes, locks, names within a folder, lines of text and JSON, and content hashes."""
 
 import contextlib
 import errno
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from concurrent import futures
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import filelock
 import numpy as np
@@ -159,6 +159,50 @@ def open_file(path: str | Path, mode: str = 'rb', **options: Any) -> IO:
     if not (os.path.isfile(path) or os.path.isdir(path)) and os.path.exists(path):
         raise OSError(errno.EINVAL, 'it is not a regular file', str(path))
     return open(path, mode, **options)
+
+
+class Member(str):
+    """The path of a file in an uncompressed tar archive, `ARCHIVE/NAME`.
+
+    Attributes:
+      archive: The path of the archive.
+      start: The first byte of the file in the archive.
+      size: The number of bytes of the file.
+    """
+
+    def __new__(cls, archive: str, name: str, start: int, size: int) -> Self:
+        """Joins the path."""
+        member = super().__new__(cls, f'{archive}/{name}')
+        member.archive, member.start, member.size = archive, start, size
+        return member
+
+
+def read_text(path: str | Path, remedy: str = 'add the file, or make it readable') -> str:
+    """Reads a file of UTF-8 text, without a byte order mark.
+
+    Args:
+      path: The file.
+      remedy: The end of the message if it cannot be read.
+
+    Raises:
+      UserError: If it cannot be read, or is not UTF-8.
+    """
+    try:
+        with open_file(getattr(path, 'archive', path)) as file:
+            file.seek(getattr(path, 'start', 0))
+            content = file.read(getattr(path, 'size', -1))
+        return content.decode('utf-8-sig')
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): {remedy}') from error
+    except UnicodeDecodeError as error:
+        line = content.count(b'\n', 0, error.start) + 1
+        raise UserError(f'{path}, line {line} is not UTF-8: convert the file to UTF-8') from error
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Splits a text at `\n` and `\r\n` only; captions may have U+2028, at which `splitlines` splits, too."""
+    lines = [line.removesuffix('\r') for line in text.split('\n')]
+    return lines if lines[-1] else lines[:-1]
 
 
 def parse_json(text: str | bytes) -> Any:

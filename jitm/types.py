@@ -23,6 +23,7 @@ Temperature = Positive
 Probability = Annotated[float, Interval(ge=0, le=1)]
 Rate = Annotated[float, Interval(ge=0, lt=1)]  # of dropping; dropping everything leaves nothing to learn from
 Share = Annotated[float, Interval(gt=0, le=1)]
+HeldOut = Annotated[float, Interval(gt=0, lt=0.5)]  # of the images, for each of two splits
 Cosine = Annotated[float, Interval(ge=-1, le=1)]
 Bias = Annotated[float, Interval(ge=-100, le=100)]  # of a logit; beyond, its sigmoid has no digits in float32
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials

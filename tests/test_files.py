@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jitm.errors import UserError
-from jitm.files import LOCK, locked, open_file, parse_json, replacing
+from jitm.files import LOCK, locked, open_file, parse_json, read_text, replacing, split_lines
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path):
@@ -22,6 +22,27 @@ def test_pipes_and_devices_are_not_opened(tmp_path):
         open_file(tmp_path)
     with pytest.raises(FileNotFoundError):
         open_file(tmp_path / 'none')
+
+
+@pytest.mark.parametrize(
+    ('content', 'lines'),
+    [
+        ('a\u2028b\x85\x0c\nc\n', ['a\u2028b\x85\x0c', 'c']),
+        ('\ufeffa\r\n\r\nb', ['a', '', 'b']),
+        ('a\rb\n\n', ['a\rb', '']),
+        ('', []),
+    ],
+)
+def test_lines_end_at_line_feeds_only(content, lines, tmp_path):
+    (tmp_path / 'lines').write_bytes(content.encode())
+    assert split_lines(read_text(tmp_path / 'lines')) == lines
+
+
+@pytest.mark.parametrize(('encoding', 'line'), [('latin-1', 2), ('utf-16', 1)])
+def test_other_encodings_are_named_with_the_line(encoding, line, tmp_path):
+    (tmp_path / 'lines').write_bytes('a\nd\xf6g'.encode(encoding))
+    with pytest.raises(UserError, match=rf'lines, line {line} is not UTF-8: convert the file to UTF-8'):
+        read_text(tmp_path / 'lines')
 
 
 def test_nested_brackets_are_no_json():

@@ -64,7 +64,10 @@ def test_names_of_jitm_come_first(folder):
     ('name', 'sentence'),
     [
         ('own_losses.my_hing', "own_losses has no 'my_hing', did you mean 'my_hinge'?"),
-        ('own_losses.SCALE', 'a loss is a function, a model a class of flax.linen.Module: name one of your own'),
+        (
+            'own_losses.SCALE',
+            'a loss is a function, a source a function of split, a model a class of flax.linen.Mod',
+        ),
         ('own_losses.max_of_hinges', 'name one of your own'),
         ('own_loss.my_hinge', 'there is no module jitm.losses.own_loss, and no own_loss in {folder}'),
         ('more.loss.my_hinge', 'there is no module jitm.losses.more.loss, and no more.loss in {folder}'),

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from jitm import names
 from jitm.commands.unread import unread
 from jitm.config import FIRST, check_shared, flatten
-from jitm.data.load import TRAIN_KEYS
+from jitm.data.load import TRAIN_KEYS, is_loader
 from jitm.errors import UserError, did_you_mean
 from jitm.models.make import is_module
 from jitm.training.objective import TERM_KEYS
@@ -39,7 +39,7 @@ NAMED = {  # pattern of a key -> what its value names
     'members.*.model.name': MODEL,
     '*model.*.name': Named('jitm.layers', is_module),
     'optimizer.name': Named('jitm.training.optimizer'),
-    'data.source': Named('jitm.data', kept=TRAIN_KEYS),
+    'data.source': Named('jitm.data', is_loader, TRAIN_KEYS),
     'candidates.source': Named('jitm.training.candidates'),
     'labels.source': Named('jitm.training.labels'),
     'relevance.source': Named('jitm.data'),

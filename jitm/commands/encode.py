@@ -65,7 +65,7 @@ def _check(values: flags.FlagValues) -> None:
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
     """Returns the images by the names of their files, decoded as `data` of the config says."""
     if not values.images:
-        return {name: load_whole(data, name, values.data_root) for name in values.split}
+        return {name: load_whole(data, name, values.data_root, imports=run is None) for name in values.split}
     size = data.get('image_size') if run is None else run.image_size[0]
     if size is None:
         raise UserError("config key 'data.image_size' is missing: give a config whose data are photos, or --workdir")

@@ -1,6 +1,5 @@
 """Large arrays in `.npy` files, which stay on disk and are memory-mapped."""
 
-import itertools
 import math
 import os
 from collections.abc import Iterator
@@ -72,32 +71,27 @@ def chunks(array: np.ndarray) -> Iterator[int]:
     yield len(array)
 
 
-def count_repeats(array: np.ndarray) -> int:
-    """Returns the number of consecutive copies of each row, 1 if rows are not repeated.
+def number_runs(array: np.ndarray) -> np.ndarray:
+    """Numbers the runs of equal consecutive rows of an array [I, R, D] from 0: int32 [I], the run of each row.
 
-    This is the greatest common divisor of all indices at which a row differs from the previous one. Neighboring images
-    that happen to be equal do not change it.
+    Rows are read as a whole only where their first numbers are equal.
     """
-    repeats = len(array)
     bits = array.view(f'u{array.itemsize}')  # compares NaN as equal
-    bounds = list(chunks(array[:-1])) if len(array) > 1 else []
-    for start, stop in itertools.pairwise(bounds):
-        differs = (bits[start:stop] != bits[start + 1 : stop + 1]).any(axis=(1, 2))
-        repeats = math.gcd(repeats, *(start + 1 + np.flatnonzero(differs)).tolist())
-        if repeats == 1:
-            break
-    return repeats
+    first = np.array(bits[:, 0, :64])
+    differs = (first[1:] != first[:-1]).any(axis=1)
+    for row in np.flatnonzero(~differs):
+        differs[row] = not np.array_equal(bits[row], bits[row + 1])
+    return np.cumsum([False, *differs], dtype=np.int32)
 
 
-def check_finite(regions: np.ndarray, path: str, repeats: int) -> None:
-    """Raises a UserError if features are not finite; row n is row `n * repeats` of the file."""
-    bounds = list(chunks(regions))
+def check_finite(array: np.ndarray, path: str) -> None:
+    """Raises a UserError if the features of a file are not finite."""
+    bounds = list(chunks(array))
     with futures.ThreadPoolExecutor(2) as pool:
-        finite = list(pool.map(lambda start, stop: is_finite(regions[start:stop]), bounds, bounds[1:]))
+        finite = list(pool.map(lambda start, stop: is_finite(array[start:stop]), bounds, bounds[1:]))
     if all(finite):
         return
-    start = bounds[finite.index(False)]
-    row = next(row for row in range(start, len(regions)) if not is_finite(regions[row])) * repeats
+    row = next(row for row in range(bounds[finite.index(False)], len(array)) if not is_finite(array[row]))
     raise UserError(f'{path}, row {row} has NaN or infinite features: extract the features of this image again')
 
 

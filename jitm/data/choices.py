@@ -17,7 +17,7 @@ from jitm.data.scenes import SceneSplit
 from jitm.data.scenes.falsehoods import falsify
 from jitm.data.transforms import decode
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import open_file, parse_json, split_lines
 
 Row = Mapping[str, Any]
 ONE, TWO = ((0, 0),), ((0, 0), (1, 1))  # matches of the first caption, and of two pairs
@@ -170,7 +170,7 @@ def _parse(text: str) -> dict[Any, Any]:
     except (ValueError, TypeError):
         pass
     rows = {}
-    for n, line in enumerate(text.splitlines(), 1):
+    for n, line in enumerate(split_lines(text), 1):
         try:
             rows |= {f'line {n}': parse_json(line)} if line.strip() else {}
         except ValueError:

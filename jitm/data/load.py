@@ -1,5 +1,6 @@
 """The data that a config names: splits, the relevance of captions, and scene graphs."""
 
+import inspect
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,9 @@ CHANGES = {
 TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
 
 
-def load_split(data: Mapping[str, Any], split: str, root: str | None = None, noisy: bool = False) -> Split:
+def load_split(
+    data: Mapping[str, Any], split: str, root: str | None = None, noisy: bool = False, imports: bool = False
+) -> Split:
     """Loads a split of the data set of a config; of the training split the part that `train_share` names.
 
     The other arguments and errors are those of `load_whole`.
@@ -32,7 +35,7 @@ def load_split(data: Mapping[str, Any], split: str, root: str | None = None, noi
     Args:
       noisy: Whether captions of the training split are moved as in training; for evaluation they are not.
     """
-    whole = load_whole(data, split, root)
+    whole = load_whole(data, split, root, imports)
     return change_train(whole, data, noisy) if split == 'train' else whole
 
 
@@ -51,16 +54,18 @@ def change_train(train: Split, data: Mapping[str, Any], noisy: bool = True) -> S
     return train
 
 
-def load_whole(data: Mapping[str, Any], split: str, root: str | None = None) -> Split:
+def load_whole(data: Mapping[str, Any], split: str, root: str | None = None, imports: bool = False) -> Split:
     """Loads a split of the data set of a config: dict(source='precomp.load', ...) -> Split.
 
     Args:
       data: The section `data` of the config.
       split: The name of a split, such as 'dev'.
       root: The folder of the data, if it is not the config's `data.root`.
+      imports: Whether the module of a source of the user is imported; only for a config that the user wrote.
 
     Raises:
-      UserError: If a root is given but the source reads no folder, or the data cannot be read.
+      UserError: If a root is given but the source reads no folder, or the data cannot be read; or if a source of the
+        user fails, or returns no consistent split.
     """
     if not isinstance(split, str) or split != os.path.basename(split):
         raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
@@ -70,8 +75,28 @@ def load_whole(data: Mapping[str, Any], split: str, root: str | None = None) -> 
         data = {**data, 'root': root}
     source, keywords = choose(data, 'source', where='data')
     keywords = {key: value for key, value in keywords.items() if key not in TRAIN_KEYS}
-    load = names.resolve('jitm.data', source, where='data.source')
-    return bind(load, keywords, where='data', later=('split',))(split)
+    load = names.resolve('jitm.data', source, where='data.source', own=is_loader, imports=imports)
+    load_split_of = bind(load, keywords, where='data', later=('split',))
+    return _load_own(load_split_of, source, split) if names.is_own(load) else load_split_of(split)
+
+
+def is_loader(value: Any) -> bool:
+    """Whether a value is a function whose first argument is `split`."""
+    return inspect.isfunction(value) and [*inspect.signature(value).parameters][:1] == ['split']
+
+
+def _load_own(load: Callable[[str], Split], source: str, split: str) -> Split:
+    wrong = f"config key 'data.source' is '{source}', but for the split '{split}' it"
+    try:
+        loaded = load(split)
+        problem = loaded.problem()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f'{wrong} returns no jitm.data.splits.Split: {names.describe(error)}') from error
+    if problem:
+        raise UserError(f'{wrong} returns a split {problem}')
+    return loaded
 
 
 def load_relevance(relevance: Mapping[str, Any], split: Split) -> Relevance | None:

@@ -20,7 +20,7 @@ import numpy as np
 from jitm.data.scene_graphs import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean, require
-from jitm.files import open_file, parse_json
+from jitm.files import parse_json, read_text, split_lines
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
 MIN_COUNT = 200  # occurrences of a noun in the captions, as published
@@ -81,14 +81,15 @@ def read_concreteness(path: str) -> dict[str, float]:
     Raises:
       UserError: if the file cannot be read, or a line has another format.
     """
-    try:
-        with open_file(path, 'r', encoding='utf-8') as file:
-            lines = [line.rsplit(maxsplit=1) for line in file if line.strip()]
-        return {word: float(score) for word, score in lines}
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a list of words') from error
-    except ValueError:
-        raise UserError(f'{path} has a line that is not a word and its score: give another list') from None
+    scores = {}
+    for number, line in enumerate(split_lines(read_text(path, 'give the path of a list of words')), 1):
+        try:
+            if words := line.rsplit(maxsplit=1):
+                word, score = words
+                scores[word] = float(score)
+        except ValueError:
+            raise UserError(f'{path}, line {number} is not a word and its score: give another list') from None
+    return scores
 
 
 def is_file(kind: str) -> bool:
@@ -114,19 +115,15 @@ def read_perturbed(path: str, split: Split) -> dict[str, tuple[str, ...]]:
     Raises:
       UserError: If the file cannot be read, a line has another format, or no caption of the split is in it.
     """
-    perturbed, rows = collections.defaultdict(tuple), 0
-    try:
-        with open_file(path, 'r', encoding='utf-8') as file:
-            for line in file:
-                rows += 1
-                row = parse_json(line)
-                perturbed[row['caption']] += tuple(map(str.strip, row['perturbed']))
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of perturbed captions') from None
-    except (ValueError, TypeError, LookupError):
-        raise UserError(
-            f'{path}, line {rows} is not {{"caption": text, "perturbed": list of texts}}: correct it'
-        ) from None
+    perturbed = collections.defaultdict(tuple)
+    for number, line in enumerate(split_lines(read_text(path, 'give the path of perturbed captions')), 1):
+        try:
+            row = parse_json(line)
+            perturbed[row['caption']] += tuple(map(str.strip, row['perturbed']))
+        except (ValueError, TypeError, LookupError):
+            raise UserError(
+                f'{path}, line {number} is not {{"caption": text, "perturbed": list of texts}}: correct it'
+            ) from None
     if perturbed.keys().isdisjoint(split.captions):
         raise UserError(f'{path} has none of the captions of {split.name}: give the file of this split')
     return dict(perturbed)

@@ -11,19 +11,17 @@ import numpy as np
 import tqdm
 
 from jitm.data import caption_files, precomp
+from jitm.data.photo_files import list_files
 from jitm.data.pixels import Photos, in_threads
 from jitm.data.splits import Split
-from jitm.data.transforms import RAW, Transform, check_image
+from jitm.data.transforms import Transform, check_image
 from jitm.errors import UserError, printable, require
 from jitm.files import cache_home, check_within, replacing
 from jitm.outputs import OutputFolder
-from jitm.types import Count, Index, Share
+from jitm.types import Count, HeldOut, Index, Share
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'
-
-SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
-FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 
 
 def load(
@@ -39,6 +37,10 @@ def load(
     restval: bool = True,
     max_captions: Count | None = None,
     dev_images: Count | None = 1000,
+    held_out: HeldOut | None = None,
+    held_out_seed: Index = 0,
+    image_column: str = '',
+    caption_column: str = '',
 ) -> Split:
     """Opens one split of a folder of image files with captions, and checks all of it.
 
@@ -50,6 +52,9 @@ def load(
       restval: Whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
       max_captions: The number of captions to keep of each image, the first ones; None for all.
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
+      held_out, held_out_seed: Of a data set without splits the share of the images in `dev` and in `test`, and a seed,
+        see `jitm.data.caption_files.sample_split`; None for the splits of the folder.
+      image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
 
     Returns:
       A split with `pixels` and without features.
@@ -59,13 +64,17 @@ def load(
       ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
     """
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
-    listing = caption_files.read(Path(root), split, restval)
+    given = {'image': image_column, 'caption': caption_column}
+    columns = caption_files.Columns(**{key: (name,) for key, name in given.items() if name})
+    listing = caption_files.read(Path(root), split, restval, columns, held_out is not None)
     captions = caption_files.merge(listing.images)
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
+    if held_out is not None:
+        captions = caption_files.sample_split(captions, split, held_out, held_out_seed)
     kept = list(captions)[: dev_images if split in caption_files.DEV else None]
     texts = {name: captions[name][:max_captions] for name in kept}
-    files = _find_files(listing, kept)
+    files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept)
     content_hash = check_files(files)
     counts = [len(image_captions) for image_captions in texts.values()]
     return Split(
@@ -149,7 +158,10 @@ def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[st
     They are in the first folder that has the first of them. Files that it lacks are searched in the other folders,
     except in those with files of the same names, such as smaller copies or another split.
     """
-    main = _folder_of(listing)
+    main = next((folder for folder in listing.folders if os.path.exists(os.path.join(folder, names[0]))), None)
+    if main is None:
+        where = next(image.where for image in listing.images if image.name == names[0])
+        raise UserError(f'{where} names {names[0]}, which is not in {listing.folders[0]}: add the file')
     found: dict[str, str] = {}
     for folder in (main, *listing.folders):
         if len(found) == len(names):
@@ -158,51 +170,6 @@ def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[st
         if found.keys().isdisjoint(paths):
             found |= paths
     return [found.get(name, os.path.join(main, name)) for name in names]
-
-
-def _folder_of(listing: caption_files.Listing) -> Path:
-    """Returns the first folder that has the first image file."""
-    first = listing.images[0]
-    for folder in listing.folders:
-        if os.path.exists(os.path.join(folder, first.name)):  # no error if the name is too long
-            return folder
-    raise UserError(f'{first.where} names {first.name}, which is not in {listing.folders[0]}: add the file')
-
-
-def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Lists the image files of a folder and of the folders in it, without hidden ones.
-
-    Returns:
-      The names, relative to the folder, and name -> reason, of those that cannot be read: links that lead out of the
-      folder, and folders without permission.
-
-    Raises:
-      UserError: If there are none, or the folder cannot be read.
-    """
-    names, problems, inside = [], {}, os.path.realpath(folder)
-
-    def leave_out(error: OSError) -> None:
-        problems[os.path.relpath(error.filename, folder)] = f'cannot be read ({error.strerror}): make it readable'
-
-    for parent, folders, files in os.walk(folder, onerror=leave_out):
-        folders[:] = [name for name in folders if not name.startswith('.')]
-        for name in [*filter(_is_photo, files), *folders]:
-            path = os.path.join(parent, name)
-            relative = os.path.relpath(path, folder)
-            if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(inside):
-                problems[relative] = f'is a link that leads out of {folder}: copy what it leads to, or leave it out'
-            elif name not in folders:
-                names.append(relative)
-    if os.curdir in problems:
-        raise UserError(f'{folder} {problems[os.curdir]}')
-    names = sorted([*names, *problems])
-    if not names:
-        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
-    return names, problems
-
-
-def _is_photo(name: str) -> bool:
-    return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not name.startswith('.')
 
 
 def check_files(files: Sequence[str]) -> str:
@@ -241,7 +208,7 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
     digest = hashlib.sha256(what.encode())
     for path in files:
         try:
-            stat = os.stat(path)
+            stat = os.stat(getattr(path, 'archive', path))
         except (OSError, ValueError) as error:  # a ValueError if no file can have that name
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None

@@ -9,16 +9,18 @@ published results, and CC152K has `{split}_caps.tsv`, an image id, a tab and a c
 `{split}_caps.txt`.
 """
 
+import operator
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jitm.data import token_vectors as token_vectors_lib
-from jitm.data.arrays import INTEGERS, check_finite, count_repeats, open_npy
+from jitm.data.arrays import INTEGERS, Rows, check_finite, number_runs, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import open_file, parse_json, read_text, split_lines
 from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
@@ -80,7 +82,7 @@ def load(
       token_vectors: Whether the vectors of the captions' tokens are opened, see `jitm.data.token_vectors`.
 
     Returns:
-      The split; `regions` [I, R, D] is a view of the memory-mapped file with each image once.
+      The split; `regions` [I, R, D] are rows of the memory-mapped file, each image once.
 
     Raises:
       UserError: If a file is missing, damaged or inconsistent with the others.
@@ -93,20 +95,27 @@ def load(
         hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{FEATURES} file'
         raise UserError(f"{root} has no split '{split}': {hint}")
     # Features and captions, each image once.
-    captions, id_of_text = _read_captions(captions_path)
+    captions, ids = _read_captions(captions_path)
+    ids_path = os.path.join(root, f'{split}_ids.txt')
+    ids, ids_path = (read_lines(ids_path), ids_path) if os.path.exists(ids_path) else (ids, captions_path)
     stored = _open_features(path)
-    image_of_text = read_image_of_text(os.path.join(root, f'{split}_image_of_text.npy'), len(stored), len(captions))
-    repeats = count_repeats(stored) if image_of_text is None and len(stored) == len(captions) else 1
-    regions = stored[::repeats]
-    check_finite(regions, path, repeats)
-    images, texts = len(regions), len(captions)
+    check_finite(stored, path)
+    evidence = os.path.join(root, f'{split}_image_of_text.npy')
+    image_of_text = read_image_of_text(evidence, len(stored), len(captions))
+    row_of_image = np.arange(len(stored))
     if image_of_text is None:
-        image_of_text = _same_number_each(images, texts, captions_path, path)
+        evidence = path
+        if len(stored) == len(captions):  # a row is stored for each caption
+            image_of_text = number_runs(stored)
+            row_of_image = np.unique(image_of_text, return_index=True)[1]
+        else:
+            image_of_text = _count_captions(len(stored), len(captions), ids, captions_path, path)
+    images = len(row_of_image)
     # What else is known of the images.
+    image_ids = _name_images(ids, image_of_text, images, ids_path, evidence)
     counts = _read_counts(os.path.join(root, f'{split}_counts.npy'), *stored.shape[:2])
-    image_ids = _read_ids(os.path.join(root, f'{split}_ids.txt'), images, image_of_text, id_of_text)
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
-    boxes = _read_boxes(root, split, len(stored), regions.shape[1], repeats)
+    boxes = _read_boxes(root, split, *stored.shape[:2])
     dataset, encoded_by = read_dataset(root), _read_encoded_by(root, split)
     vectors = None
     if token_vectors:
@@ -118,16 +127,17 @@ def load(
             f'{path} cannot be cut to {dev_images} images: set dev_images to at least 1, or to None for all'
         )
     texts_kept = np.flatnonzero(image_of_text < kept)
+    rows = row_of_image[:kept]
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
-        regions=regions[:kept],
-        counts=counts[::repeats][:kept],
+        regions=stored[:kept] if images == len(stored) else Rows(stored, rows),
+        counts=counts[rows],
         captions=tuple(captions[text] for text in texts_kept),
         image_of_text=image_of_text[texts_kept],
         image_ids=image_ids[:kept],
-        boxes=None if boxes is None else boxes[:kept],
+        boxes=None if boxes is None else boxes[rows],
         dataset=dataset,
-        tags=None if tags is None else tags[::repeats][:kept],
+        tags=None if tags is None else tuple(tags[row] for row in rows),
         encoded_by=encoded_by,
         token_vectors=vectors.take(texts_kept) if vectors and kept < images else vectors,
     )
@@ -148,19 +158,8 @@ def _read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
 
 def read_lines(path: str) -> tuple[str, ...]:
     """Reads the stripped lines of a UTF-8 file; raises a UserError if it cannot be read or has a blank line."""
-    try:
-        with open_file(path) as file:
-            data = file.read()
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
-    try:
-        text = data.decode('utf-8-sig')  # a byte order mark would become part of the first word
-    except UnicodeDecodeError as error:
-        line = data.count(b'\n', 0, error.start) + 1
-        raise UserError(f'{path}, line {line} is not UTF-8: convert the file to UTF-8') from error
-    # Not splitlines, which also splits at characters such as U+2028, which occur in captions.
-    lines = tuple(line.strip() for line in text.rstrip().split('\n'))
-    if lines == ('',):
+    lines = tuple(line.strip() for line in split_lines(read_text(path).rstrip()))
+    if not lines:
         raise UserError(f'{path} is empty: it needs one entry per line')
     if '' in lines:
         raise UserError(f'{path}, line {lines.index("") + 1} is blank: add the missing entry or remove the line')
@@ -182,14 +181,27 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return captions, ids
 
 
-def _same_number_each(images: int, texts: int, captions_path: str, path: str) -> np.ndarray:
-    """Returns the image of each text, int32 [T], if every image has the same number of captions."""
+def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: str, path: str) -> np.ndarray:
+    """Returns the image of each text, int32 [T]: runs of equal ids of the captions, or the same number for each."""
+    if _name_texts(ids, texts):
+        image_of_text = np.cumsum([0, *map(operator.ne, ids, ids[1:])], dtype=np.int32)
+        if (found := image_of_text[-1] + 1) != images:
+            raise UserError(
+                f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}, but their '
+                f'ids name {found} images one after another: put the captions of an image together'
+            )
+        return image_of_text
     if texts % images:
         raise UserError(
             f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}: give every '
             f'image the same number of captions, one per line, or add {path.removesuffix(FEATURES)}_image_of_text.npy'
         )
     return np.repeat(np.arange(images, dtype=np.int32), texts // images)
+
+
+def _name_texts(ids: Sequence[str], texts: int) -> bool:
+    """Returns whether ids name the image of each caption; some published files have the numbers of the captions."""
+    return len(ids) == texts and not any(ids == tuple(map(str, range(n, texts + n))) for n in (0, 1))
 
 
 def _read_integers(path: str, size: int, low: int, high: int, what: str) -> np.ndarray | None:
@@ -228,16 +240,28 @@ def _open_features(path: str) -> np.ndarray:
     return features
 
 
-def _read_ids(path: str, images: int, image_of_text: np.ndarray, id_of_text: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the ids of I images: of the file, otherwise those beside the captions, otherwise numbers."""
-    if not os.path.exists(path) and not id_of_text:
-        return tuple(str(image) for image in range(images))
-    ids, texts = read_lines(path) if os.path.exists(path) else id_of_text, len(image_of_text)
+def _name_images(
+    ids: tuple[str, ...], image_of_text: np.ndarray, images: int, path: str, evidence: str
+) -> tuple[str, ...]:
+    """Returns the ids of I images: those of a file, one per image or per caption, otherwise numbers."""
+    texts = len(image_of_text)
+    if not ids:
+        return tuple(map(str, range(images)))
     if len(ids) not in (images, texts):
         raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts})')
-    if len(ids) == images:
+    if len(ids) == images < texts:
         return ids
-    return tuple(ids[text] for text in np.unique(image_of_text, return_index=True)[1])
+    first = np.unique(image_of_text, return_index=True)[1]
+    text_of_id: dict[str, int] = {}
+    for text, name in enumerate(ids if _name_texts(ids, texts) else ()):
+        own, other = first[image_of_text[text]], text_of_id.setdefault(name, text)
+        if ids[own] != name or image_of_text[other] != image_of_text[text]:
+            of, are = (own, 'one image') if ids[own] != name else (other, 'different images')
+            raise UserError(
+                f"{path}, lines {of + 1} and {text + 1} are '{ids[of]}' and '{name}', but these captions have {are} in "
+                f'{evidence}: correct one of the files'
+            )
+    return tuple(ids[text] for text in first)
 
 
 def read_dataset(root: str) -> str:
@@ -251,8 +275,8 @@ def read_dataset(root: str) -> str:
     return names[0]
 
 
-def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) -> np.ndarray | None:
-    """Returns float32 [I, R, 4], or None if the folder has no boxes."""
+def _read_boxes(root: str, split: str, rows: int, regions: int) -> np.ndarray | None:
+    """Returns float32 [rows, R, 4], or None if the folder has no boxes."""
     path = os.path.join(root, f'{split}_boxes.npy')
     shape = (rows, regions, 4)
     if not os.path.exists(path):
@@ -265,7 +289,7 @@ def _read_boxes(root: str, split: str, rows: int, regions: int, repeats: int) ->
         raise UserError(f'{path} has shape {boxes.shape}, but these features need boxes of shape {shape}')
     if not are_boxes(boxes):
         raise UserError(f'{path}: boxes must be {BOXES}; write the file again')
-    return np.broadcast_to(boxes.astype(np.float32, copy=False), (rows, regions, 4))[::repeats]
+    return np.broadcast_to(boxes.astype(np.float32, copy=False), (rows, regions, 4))
 
 
 def _read_tags(path: str, rows: int, min_score: float) -> tuple[str, ...] | None:

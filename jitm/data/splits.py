@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jitm.data.arrays import Rows
+from jitm.data.arrays import FLOATS, Rows
 from jitm.data.pixels import Photos
 from jitm.data.token_vectors import TokenVectors
 from jitm.files import hash_arrays, hash_rows
@@ -66,6 +66,17 @@ class Split:
     def num_images(self) -> int:
         """I, the number of images."""
         return len(self.pixels if self.regions is None else self.regions)
+
+    def problem(self) -> str:
+        """Returns what is inconsistent in a split that was made by hand; '' if nothing is."""
+        images, texts, regions = self.num_images, self.num_texts, self.regions
+        if regions is not None and (len(regions.shape) != 3 or regions.dtype not in FLOATS):
+            return f'with regions {regions.dtype}{list(regions.shape)}: they are float16 or float32 [I, R, D]'
+        if len(self.image_ids) != images or (regions is not None and np.shape(self.counts) != (images,)):
+            return f'whose image_ids or counts are not one for each of its {images} images'
+        if np.shape(self.image_of_text) != (texts,) or {*self.image_of_text} != {*range(images)}:
+            return f'whose image_of_text is not the image of each of its {texts} captions, with one for each image'
+        return ''
 
     @property
     def identity(self) -> dict[str, object]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from jitm.data.arrays import Rows
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import parse_json, read_text
 
 PAD, START, END, UNK = range(4)
 MASK = '<mask>'
@@ -128,14 +128,7 @@ class Vocabulary:
         Raises:
           UserError: If the file is missing or damaged.
         """
-        try:
-            with open_file(path, 'r', encoding='utf-8') as file:
-                text = file.read()
-        except OSError as error:
-            raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocabulary') from error
-        except UnicodeDecodeError as error:
-            raise UserError(f'{path} is not UTF-8 text: give the path of a JSON vocabulary') from error
-        return cls.from_json(text, path)
+        return cls.from_json(read_text(path, 'give the path of a vocabulary'), path)
 
     @classmethod
     def from_json(cls, text: str, name: str) -> 'Vocabulary':

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
 import numpy as np
 
 from jitm.errors import UserError, check_at_least, check_choice, require
-from jitm.files import open_file
+from jitm.files import Member, open_file
 from jitm.types import Count, Index, Share
 
 if TYPE_CHECKING:
@@ -106,18 +106,20 @@ def reading(path: str | Path) -> Iterator[File]:
         raise UserError(f'{path} is a RAW file of a camera: convert it to JPEG, or leave it out')
     with contextlib.ExitStack() as taken:
         try:
-            with open_file(path) as file:
-                state = os.fstat(file.fileno())
-                if not state.st_size:
+            with open_file(getattr(path, 'archive', path)) as file:
+                time = os.fstat(file.fileno()).st_mtime_ns
+                size = path.size if isinstance(path, Member) else os.fstat(file.fileno()).st_size
+                if not size:
                     raise UserError(f'{path} is empty: replace the file, or leave it out')
-                if state.st_size > MAX_BYTES:
-                    raise UserError(f'{path} has {state.st_size} bytes: shrink it to at most {MAX_BYTES} bytes')
-                taken.enter_context(_BYTES.take(state.st_size))
-                data = file.read(state.st_size)
+                if size > MAX_BYTES:
+                    raise UserError(f'{path} has {size} bytes: shrink it to at most {MAX_BYTES} bytes')
+                taken.enter_context(_BYTES.take(size))
+                file.seek(getattr(path, 'start', 0))
+                data = file.read(size)
         except (OSError, ValueError) as error:  # a ValueError if no file can have that name
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
-        yield File(data, state.st_size, state.st_mtime_ns)
+        yield File(data, size, time)
 
 
 def decode(

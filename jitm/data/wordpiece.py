@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import parse_json, read_text, split_lines
 
 MASK = '[MASK]'
 PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
@@ -42,13 +42,9 @@ class WordPiece:
         Raises:
           UserError: If the file cannot be read, has duplicates, lacks a special piece, or `[PAD]` is not the first.
         """
+        text = read_text(path, 'give the path of a vocab.txt')
         try:
-            with open_file(path, 'r', encoding='utf-8') as file:
-                words = _from_json(file.read()) if path.endswith('.json') else tuple(x.rstrip('\n') for x in file)
-        except OSError as error:
-            raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocab.txt') from error
-        except UnicodeDecodeError as error:
-            raise UserError(f'{path} is not UTF-8 text: give the path of a vocab.txt') from error
+            words = _from_json(text) if path.endswith('.json') else tuple(split_lines(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f'{path} has no word pieces of a BERT ({error}): give the path of a vocab.txt') from error
         if missing := [piece for piece in SPECIAL_PIECES if piece not in words]:

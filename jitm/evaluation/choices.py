@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jitm.data.choices import Choice, Cut
-from jitm.data.photos import SUFFIXES
+from jitm.data.photo_files import SUFFIXES
 from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform

@@ -13,6 +13,7 @@ from jitm.data.pixels import Photos
 from jitm.data.splits import Split
 from jitm.data.transforms import Photo, View, decode
 from jitm.errors import UserError, require
+from jitm.files import leads_out
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -104,9 +105,10 @@ def pixels_of(split: Split, image: int, photos: Path | None = None, view: View |
 
 def _find(photos: Path, image_id: str) -> Path:
     """Returns the file of an image."""
-    for suffix in SUFFIXES:
-        path = photos / f'{image_id}{suffix}'
-        # Ids of a file may lead anywhere.
-        if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(photos)):
-            return path
-    raise UserError(f'{photos} has no file {image_id}; give the --photos whose files are named by the image ids')
+    paths = [] if leads_out(image_id) else [photos / f'{image_id}{suffix}' for suffix in SUFFIXES]
+    found = [path for path in paths if os.path.isfile(path)]
+    if not found:
+        raise UserError(f'{photos} has no file {image_id}; give the --photos whose files are named by the image ids')
+    if len(found) > 1 and found[0] != paths[0]:
+        raise UserError(f'{found[0]} and {found[1]} both have the name of the image {image_id}; rename one of them')
+    return found[0]

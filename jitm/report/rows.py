@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json, replacing
+from jitm.files import parse_json, read_text, replacing, split_lines
 from jitm.report.groups import Group, RunLog, read_origins, read_run_log
 from jitm.runs.log import read_lines
 
@@ -84,13 +84,8 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
       UserError: If the file cannot be read, or a line is not a row.
     """
-    try:
-        with open_file(path, 'r', encoding='utf-8') as file:
-            lines = list(file)  # not splitlines, which also splits at U+2028, which a path may have
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f'{path} cannot be read ({error}); give a file of jitm report --rows') from None
     rows = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(split_lines(read_text(path, 'give a file of jitm report --rows')), 1):
         try:
             row = parse_json(line)
             run_of(row)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jitm.data.arrays import open_npy
-from jitm.data.photos import list_files
+from jitm.data.photo_files import list_files
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, read_lines
 from jitm.data.reading import take_images, tokenize_tags

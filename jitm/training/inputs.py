@@ -26,6 +26,7 @@ from jitm.models.make import heads_of, member_model
 from jitm.models.matcher import Matcher
 from jitm.training.step import Source
 
+NO_WORD = "; lower config key 'vocabulary.min_count', or give another 'vocabulary.path'"
 MAX_UNKNOWN = 0.1  # share of unknown words without a warning
 LONG = 10  # medians: no caption of Flickr30K and COCO is so long
 
@@ -61,11 +62,11 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
       UserError: If the splits cannot be read, are too small or have features of different sizes.
     """
     # The splits.
-    whole = load_whole(config['data'], 'train')
+    whole = load_whole(config['data'], 'train', imports=True)
     train = change_train(whole, config['data'])
     if train.num_texts < config['batch_size']:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
-    validation = load_split(config['data'], config['evaluation']['split'])
+    validation = load_split(config['data'], config['evaluation']['split'], imports=True)
     if train.feature_size != validation.feature_size:
         raise UserError(
             f'{train.name} has {train.feature_size} features per region and {validation.name} '
@@ -124,15 +125,13 @@ def check_words(name: str, tokens: Tokens, vocabulary: Tokenizer) -> list[str]:
     """
     words = tokens.lengths.sum() - 2 * len(tokens.lengths)  # without the special tokens at the start and the end
     unknown = (tokens.ids == vocabulary.unknown).sum() / max(words, 1)
+    longest, median = tokens.lengths.max(), np.median(tokens.lengths)
+    hint = '; its captions have one token each: put blanks between their words' if median <= 3 else ''
     if unknown == 1 or not words:
-        raise UserError(
-            f"{name} has no word of the vocabulary; lower config key 'vocabulary.min_count', or give another "
-            "'vocabulary.path'"
-        )
+        raise UserError(f'{name} has no word of the vocabulary{hint or NO_WORD}')
     warnings = []
     if unknown > MAX_UNKNOWN:
-        warnings.append(f'{name}: {100 * unknown:.1f} % of the words are not in the vocabulary')
-    longest, median = tokens.lengths.max(), np.median(tokens.lengths)
+        warnings.append(f'{name}: {100 * unknown:.1f} % of the words are not in the vocabulary{hint}')
     if longest > LONG * median:
         warnings.append(
             f'{name}: text {tokens.lengths.argmax()} has {longest} tokens, the median is {median:.0f}; each batch with '

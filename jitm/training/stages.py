@@ -168,7 +168,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
 def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
     """Mines with the first stage, unless the folder holds the same negatives already."""
     run, folder = load_run(workdir / 'stage1'), workdir / 'candidates'
-    split = load_split(stages.first['data'], 'train', noisy=True)
+    split = load_split(stages.first['data'], 'train', noisy=True, imports=True)
     manifest, wanted = read_manifest(folder) or {}, describe([run], split, **stages.top_h)
     if not parallel.any_process(any(manifest.get(key) != value for key, value in wanted.items())):
         return

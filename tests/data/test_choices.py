@@ -195,6 +195,7 @@ def test_photos_are_cut_to_boxes():
 
 
 def test_lines_are_read_back(tmp_path):
-    line = choices.as_line(OWN, text=True)
+    own = OWN._replace(captions=('red\u2028ring', 'blue\x85ring', 'green\x0cring'))
+    line = choices.as_line(own, text=True)
     assert json.loads(line)['text'] is True
-    assert choices.read(write(tmp_path, 'x.jsonl', line))[0] == [OWN]
+    assert choices.read(write(tmp_path, 'x.jsonl', line + line.replace('3', '4', 1)))[0] == [own, own._replace(id='4')]

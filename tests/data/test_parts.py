@@ -1,5 +1,7 @@
 """Training on a part of the training split."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,67 @@ def test_a_part_is_set_on_the_command_line(preset):
     assert config.data.train_share == 0.5
     with pytest.raises(UserError, match=r"'data.train_shar' is unknown, did you mean 'data.train_share'"):
         cli.override(cli.read_config(preset), {'data.train_shar': '0.5'})
+
+
+LOADER = """
+import numpy as np
+
+from jitm.data.splits import Split
+
+def load(split, *, root, images: int = 3):
+    return Split(
+        name=f'{root}/{split}',
+        regions=np.ones((images, 1, 4), np.float32),
+        counts=np.ones(images, np.int32),
+        captions=('a dog', 'two dogs', 'a cat', 'a bird'),
+        image_of_text=np.array([0, 0, 1, 2], np.int32),
+        image_ids=('a.jpg', 'b.jpg', 'c.jpg'),
+    )
+
+def wrong(split):
+    return [split]
+
+def broken(split):
+    return {}[split]
+
+def no_loader(path):
+    return path
+"""
+
+
+@pytest.mark.parametrize('source', ['own_data.load', 'own_data.py:load'])
+def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'own_data.py').write_text(LOADER)
+    data = {'source': source, 'root': 'mine', 'train_share': 0.5}
+    with pytest.raises(UserError, match=r'own_data(.py)? is not of jitm: if you trust it, give --import own_data'):
+        load_split(data, 'train')
+    with pytest.raises(UserError, match='mine/train has 4 texts, fewer than batch_size'):
+        setup.set_up(tiny_config | {'data': {'source': source, 'root': 'mine'}})
+    assert load_split(data, 'train', 'other').num_images == 2  # the module has been imported
+    config = cli.override(cli.read_config('vsepp:f8k'), {'data.source': source, 'data.images': '4', 'data.root': 'x'})
+    assert config.data.to_dict() == {'source': source, 'images': 4, 'root': 'x'}
+    for name in [name for name in sys.modules if name.startswith('own_data')]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ('source', 'keys', 'message'),
+    [
+        ('load', {}, "config key 'data.root' is missing"),
+        (
+            'load',
+            {'root': 'x', 'images': 4},
+            "for the split 'dev' it returns a split whose image_ids or counts are not",
+        ),
+        ('load', {'root': 'x', 'images': 'four'}, "'data.images' is 'four'; it must be an integer"),
+        ('wrong', {}, 'it returns no jitm.data.splits.Split: AttributeError in line'),
+        ('broken', {}, r'it returns no jitm.data.splits.Split: KeyError in line \d+ of \S+own_data.py'),
+        ('no_loader', {}, 'a source a function of split, a model a class'),
+        ('laod', {}, "has no 'laod', did you mean 'load'"),
+    ],
+)
+def test_own_sources_that_fail(source, keys, message, tmp_path):
+    (tmp_path / 'own_data.py').write_text(LOADER)
+    with pytest.raises(UserError, match=message):
+        load_whole({'source': f'{tmp_path}/own_data.py:{source}', **keys}, 'dev', imports=True)

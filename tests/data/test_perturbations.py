@@ -112,7 +112,7 @@ def test_concreteness(tmp_path):
     found = perturb(split, graphs, 'noun', seed=0, min_count=1, concreteness=str(path))
     assert found == (('a cat',), ('a dog',), (), ())
     path.write_text('dog many\n')
-    with pytest.raises(UserError, match='has a line that is not a word and its score: give another list'):
+    with pytest.raises(UserError, match=r'words.txt, line 1 is not a word and its score: give another list'):
         perturbations.read_concreteness(str(path))
     with pytest.raises(UserError, match=r'cannot be read \(No such file or directory\): give the path'):
         perturbations.read_concreteness(str(tmp_path / 'none'))

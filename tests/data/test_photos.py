@@ -1,9 +1,13 @@
 """Tests of folders of image files: the formats of captions, crops in batches, and what is refused at the start."""
 
+import csv
 import dataclasses
+import itertools
 import json
 import os
+import re
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -192,7 +196,55 @@ def karpathy(root):
     (root / 'dataset_coco.json').write_text(json.dumps({'images': images}))
 
 
-FORMATS = [jsonl, jsonl_of_single_captions, numbered_csv, kaggle, token, coco, karpathy]
+def list_of_captions(root):
+    """The form of BLIP's coco_karpathy_train.json: an entry per caption, or a list."""
+    draw(root / 'images')
+    rows = [{'image': 'images/b.png', 'caption': one, 'image_id': 7} for one in CAPTIONS['b.png']]
+    rows.append({'image': 'images/a.png', 'caption': CAPTIONS['a.png']})
+    (root / 'coco_karpathy_train.json').write_text(json.dumps(rows))
+    (root / 'coco_karpathy_test.json').write_text('\n'.join(map(json.dumps, rows[:1] * 2)))
+    assert load(root, 'test').captions == ('a dog', 'a dog')
+
+
+def karpathy_as_coco(root):
+    """The form of CLIP_benchmark's coco_test_karpathy.json."""
+    coco(root)
+    (root / 'annotations' / 'captions_train2017.json').rename(root / 'coco_train_karpathy.json')
+
+
+def annotated_csv(root):
+    """The form of Flickr30k on the Hub: lists of captions in JSON, and a column of splits."""
+    draw(root / 'images', {**CAPTIONS, 'c.png': []})
+    with (root / 'annotations.csv').open('w', newline='') as file:
+        rows = [[json.dumps(one), 'train', name, 3] for name, one in CAPTIONS.items()]
+        csv.writer(file).writerows([['raw', 'split', 'filename', 'img_id'], *rows, ['["a"]', 'test', 'c.png', 4]])
+
+
+def texts_beside(root):
+    """The files of img2dataset."""
+    for number, (name, captions) in enumerate(CAPTIONS.items()):
+        folder = root / 'train' / f'{number:05}'
+        draw(folder, [name])
+        (root / 'train' / f'{number:05}_stats.json').write_text('{"count": 2}')
+        (folder / name).with_suffix('.txt').write_text('\r\n'.join(captions) + '\n')
+        (folder / name).with_suffix('.json').write_text('{"caption": "not read"}')
+    draw(root / 'train', ['without.png'])
+
+
+def shards(root):
+    draw(root / 'all', [*CAPTIONS, 'without.png'])
+    for number, name in enumerate(CAPTIONS):
+        (root / 'all' / name).with_suffix('.json').write_text(json.dumps({'caption': CAPTIONS[name], 'key': name}))
+        with tarfile.open(root / f'train-{number:05}.tar', 'w') as archive:
+            for file in [*sorted((root / 'all').glob(f'{name[0]}.*')), root / 'all' / 'without.png']:
+                archive.add(file, f'./{file.name}')
+    with tarfile.open(root / 'val-00000.tar', 'w'):
+        pass
+    shutil.rmtree(root / 'all')
+
+
+FORMATS = [jsonl, jsonl_of_single_captions, numbered_csv, kaggle, token, coco, karpathy, list_of_captions]
+FORMATS += [karpathy_as_coco, annotated_csv, texts_beside, shards]
 
 
 @pytest.mark.parametrize('write', FORMATS)
@@ -200,7 +252,7 @@ def test_every_format_gives_the_same_images_and_captions(write, tmp_path):
     root = tmp_path / 'mine'
     write(root)
     split = load(root)
-    names = [os.path.basename(name) for name in split.image_ids]
+    names = [os.path.basename(name).lower() for name in split.image_ids]
     assert names == ['b.png', 'a.png']
     assert split.captions == (*CAPTIONS['b.png'], *CAPTIONS['a.png'])
     assert split.image_of_text.tolist() == [0, 0, 1]
@@ -268,13 +320,6 @@ def test_names_with_commas_and_number_signs(line, tmp_path):
     assert (split.image_ids, split.captions) == ((name,), (caption,))
 
 
-def test_only_the_number_of_the_caption_is_cut_off_in_token_files(tmp_path):
-    draw(tmp_path / 'Images', ['a#b.png'])
-    (tmp_path / 'x.token').write_text('a#b.png#0\ta dog\na#b.png#1\ttwo dogs\n')
-    (tmp_path / 'train.txt').write_text('a#b.png')
-    assert load(tmp_path).captions == ('a dog', 'two dogs')
-
-
 def test_photos_of_a_split_may_be_in_two_folders(tmp_path):
     kaggle(tmp_path)
     (tmp_path / 'More').mkdir()
@@ -300,7 +345,157 @@ def test_restval_is_part_of_train_and_val_is_dev(tmp_path):
         load(tmp_path, 'test')
 
 
-@pytest.mark.parametrize('write', FORMATS)
+TABLE = {'1.jpg': ('A red .', 'One , red .'), '2, #x.jpg': ('A "big" one .',)}
+TABLES = {
+    'Kaggle': 'image,caption\n1.jpg,A red .\n1.jpg,"One , red ."\n"2, #x.jpg",A "big" one .\n',
+    'no quotes': 'image,caption\n1.jpg,A red .\n1.jpg,One , red .\n2, #x.jpg,A "big" one .',
+    'quotes': 'image,caption\n1.jpg,A red .\n1.jpg,"One , red ."\n2, #x.jpg,"A ""big"" one ."\n',
+    'numbers': 'image,comment_number,comment\n1.jpg,0, A red .\n1.jpg,1, One , red .\n2, #x.jpg,0, A "big" one .\n',
+    'ids': 'image,caption,id\n1.jpg,A red .,0\n1.jpg,One , red .,0\n2, #x.jpg,A "big" one .,1\n',
+    'ids, quotes': 'image,caption,id\n1.jpg,A red .,0\n1.jpg,"One , red .",0\n"2, #x.jpg","A ""big"" one .",1\n',
+    'bars': 'image| comment_number| comment\n1.jpg| 0| A red .\n1.jpg| 1   One , red .\n2, #x.jpg| 0| A "big" one .\n',
+    'two bars': 'image|caption\n1.jpg|A red .\n1.jpg|One , red .\n2, #x.jpg|A "big" one .\n',
+    'tabs': 'filepath\ttitle\n1.jpg\tA red .\n1.jpg\tOne , red .\n2, #x.jpg\tA "big" one .\n',
+    'tabs, no header': '1.jpg#0\tA red .\n1.jpg#1\tOne , red .\n2, #x.jpg#0\tA "big" one .\n',
+    'commas, no header': '1.jpg,A red .\n1.jpg,One , red .\n2, #x.jpg,A "big" one .\n',
+    'semicolons': 'Image;Caption\n1.jpg;A red .\n1.jpg;One , red .\n2, #x.jpg;A "big" one .\n',
+    'order': 'id,caption,image\n0,A red .,1.jpg\n0,"One , red .",1.jpg\n1,"A ""big"" one .","2, #x.jpg"\n',
+    'two lines': 'image,caption\n1.jpg,A red .\n1.jpg,"One ,\nred ."\n"2, #x.jpg","A ""big"" one ."\n',
+}
+WRITTEN = {
+    'plain': lambda text: text.encode(),
+    'CRLF, BOM, blank lines': lambda text: ('\ufeff' + text.replace('\n', '\r\n') + '\r\n \r\n').encode(),
+}
+
+
+@pytest.mark.parametrize('name', ['captions.txt', 'results.csv', 'results_20130124.token', 'annotations/train_all.tsv'])
+@pytest.mark.parametrize('written', WRITTEN)
+@pytest.mark.parametrize('table', TABLES)
+def test_header_and_delimiter_decide(table, written, name, tmp_path):
+    draw(tmp_path / 'Images', TABLE)
+    (tmp_path / 'annotations').mkdir()
+    (tmp_path / name).write_bytes(WRITTEN[written](TABLES[table]))
+    (tmp_path / 'train.txt').write_text('\r\n'.join(TABLE))
+    split = load(tmp_path)
+    assert split.image_ids == tuple(TABLE)
+    assert split.captions == TABLE['1.jpg'] + TABLE['2, #x.jpg']
+
+
+@pytest.mark.parametrize(
+    ('table', 'message'),
+    [
+        (
+            'img,description\n1.jpg,a dog\n',
+            "captions.csv starts with 'img,description'",
+        ),
+        ('1.jpg,0,a dog\n', "captions.csv starts with '1.jpg,0,a dog'"),
+        ('image,caption\n1.jpg,a dog\n'.encode('utf-16'), 'captions.csv is not UTF-8 in line 1; '),
+        ('image,caption\n1.jpg,süß\n'.encode('latin-1'), 'captions.csv, line 2 is not UTF-8'),
+        (
+            'image_name|comment_number|comment\n1.jpg|0|a dog\n1.jpg|1 dogs\n',
+            'line 3 has 2 fields, but the header has 3',
+        ),
+        ('image,caption\n1.jpg,"a dog\n2.jpg,a cat"\n', 'line 2 has a field with an open quote: close it'),
+        ('image,caption\n1.jpg,a dog\n1.jpg\n', 'line 3 has 1 fields, but the header has 2'),
+        ('image,caption\n1.jpg,a dog\n1.jpg,\n', 'line 3 has a blank caption'),
+        ('file_name,caption_0,caption_1\n1.jpg,a,b, c\n', 'line 2 has 4 fields, but the header has 3'),
+    ],
+)
+def test_tables_that_cannot_be_read_are_named_with_the_line(table, message, tmp_path):
+    draw(tmp_path / 'Images', TABLE)
+    (tmp_path / 'captions.csv').write_bytes(table if isinstance(table, bytes) else table.encode())
+    (tmp_path / 'train.txt').write_text('1.jpg')
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(tmp_path)
+
+
+def test_unusual_columns_are_named_in_the_config(tmp_path):
+    draw(tmp_path / 'train', ['1.jpg'])
+    (tmp_path / 'train' / 'my.csv').write_text('img,text,Description\n1.jpg,not read,"a dog, running"\n')
+    names = {'image_column': 'img', 'caption_column': 'Description'}
+    assert load(tmp_path, **names).captions == ('a dog, running',)
+    with pytest.raises(
+        UserError, match=r"train.my.csv starts with 'img,text,Description'; name .* of images photo, and"
+    ):
+        load(tmp_path, image_column='photo')
+
+
+def table(root):
+    draw(root / 'Images', CAPTIONS)
+    lines = [f'{name},{caption}' for name, captions in CAPTIONS.items() for caption in captions]
+    (root / 'train.csv').write_text('\n'.join(['image,caption', *lines]))
+
+
+@pytest.mark.parametrize('write', [table, texts_beside, shards])
+def test_splits_are_sampled_from_one_folder(write, tmp_path, monkeypatch):
+    names = [f'{letter}.png' for letter in 'abcdefghij']
+    monkeypatch.setattr(f'{__name__}.CAPTIONS', {name: ['one', f'two of {name}'] for name in names})
+    write(tmp_path)
+    for old in [*tmp_path.glob('*train*'), *tmp_path.glob('val-*')]:
+        old.rename(tmp_path / old.name.replace('train', 'all').replace('val', 'rest'))
+    parts = [load(tmp_path, split, held_out=0.2) for split in ('train', 'dev', 'test')]
+    ids = [[os.path.basename(name) for name in part.image_ids] for part in parts]
+    assert [*map(len, ids)] == [6, 2, 2]
+    assert sorted(itertools.chain(*ids)) == names
+    assert load(tmp_path, 'val', held_out=0.2).image_ids == parts[1].image_ids
+    assert load(tmp_path, 'test', held_out=0.2, held_out_seed=1).image_ids != parts[2].image_ids
+    with pytest.raises(UserError, match='leaves none of 10 images'):
+        load(tmp_path, 'testall', held_out=0.2)
+
+
+def test_splits_of_a_file_are_kept(tmp_path):
+    karpathy(tmp_path)
+    with pytest.raises(UserError, match=r'dataset_coco.json names the splits of its images: leave out config key data'):
+        load(tmp_path, held_out=0.2)
+
+
+def test_images_without_captions_are_left_out_and_counted(tmp_path, caplog):
+    coco(tmp_path)
+    path = tmp_path / 'annotations' / 'captions_train2017.json'
+    tree = json.loads(path.read_text())
+    tree['images'].insert(0, {'id': 1, 'file_name': 'missing.png'})
+    path.write_text(json.dumps(tree))
+    assert len(load(tmp_path).image_ids) == 2
+    assert caplog.messages == ['1 of 3 images have no captions and are left out']
+
+
+def test_two_photos_of_one_caption_file_are_named(tmp_path):
+    texts_beside(tmp_path)
+    draw(tmp_path / 'train' / '00001', ['a.jpg'])
+    with pytest.raises(UserError, match=r'train has 00001/a.jpg and 00001/a.png for \S+/00001/a.txt: rename one'):
+        load(tmp_path)
+
+
+def test_shards_are_read_in_place(tmp_path):
+    shards(tmp_path)
+    split = load(tmp_path)
+    assert split.image_ids == ('train-00000.tar/b.png', 'train-00001.tar/a.png')
+    assert split.pixels[:][:, 0, 0, 0].tolist() == [0, 50]
+    path = tmp_path / 'train-00001.tar'
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'IDAT', b'IDAx'))
+    with pytest.raises(UserError, match=r'train-00001.tar/a.png is'):
+        load(tmp_path)
+    path.write_bytes(content[:700])
+    with pytest.raises(UserError, match=r'train-00001.tar is not a whole, uncompressed tar archive'):
+        load(tmp_path)
+
+
+def test_links_of_the_owner_are_followed(tmp_path):
+    """The layout of the Hub's cache, and a linked folder that holds the folder itself."""
+    jsonl(tmp_path / 'blobs')
+    snapshot = tmp_path / 'snapshots' / 'train'
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted((tmp_path / 'blobs' / 'train').iterdir())):
+        file.rename(tmp_path / 'blobs' / str(number))
+        (snapshot / file.name).symlink_to(f'../../blobs/{number}')
+    (snapshot / 'more').symlink_to(tmp_path / 'snapshots')
+    split = load(tmp_path / 'snapshots')
+    folder = photos.load_folder(snapshot, split.pixels.transform)
+    assert (split.image_ids, folder.image_ids) == (('b.png', 'a.png'), ('a.png', 'b.png'))
+
+
+@pytest.mark.parametrize('write', [one for one in FORMATS if one not in (texts_beside, shards)])
 def test_names_in_captions_lead_to_no_other_folder(write, tmp_path):
     root = tmp_path / 'mine'
     write(root)

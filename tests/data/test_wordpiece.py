@@ -192,7 +192,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match=re.escape(f'{path} cannot be read (No such file or directory)')):
         WordPiece.load(str(path))
     path.write_bytes(b'\xff\xfe')
-    with pytest.raises(UserError, match=re.escape(f'{path} is not UTF-8 text')):
+    with pytest.raises(UserError, match=re.escape(f'{path}, line 1 is not UTF-8')):
         WordPiece.load(str(path))
 
 

@@ -131,7 +131,7 @@ def test_damaged_rows_are_refused_and_kept(tmp_path):
             update_rows(groups, rows)
         assert rows.read_text() == good + bad + '\n'
     rows.write_bytes(b'\xff\xfe')
-    with pytest.raises(UserError, match=r'rows.jsonl cannot be read'):
+    with pytest.raises(UserError, match=r'rows.jsonl, line 1 is not UTF-8'):
         read_rows(rows)
     with pytest.raises(UserError, match='none is not a run directory'):
         read_runs([tmp_path / 'none'])

@@ -259,17 +259,19 @@ def test_rows_outside_of_the_split_are_not_found(site):
 
 
 def test_pictures_come_from_the_given_folder_only(tmp_path):
-    """An id of the data may contain '..', and a file may be a link."""
+    """An id of the data may contain '..'; a link is of the owner of the folder."""
     folder = tmp_path / 'photos'
     folder.mkdir()
-    for path in (tmp_path / 'secret.png', folder / 'own.png'):
+    for path in (tmp_path / 'secret.png', folder / 'own.png', folder / 'two.jpg', folder / 'two.png'):
         Image.new('RGB', (8, 6)).save(path)
     (folder / 'link.png').symlink_to(tmp_path / 'secret.png')
-    split = types.SimpleNamespace(image_ids=('own', '../secret', 'link', str(tmp_path / 'secret')), pixels=None)
-    assert pixels_of(split, 0, folder).shape == (6, 8, 3)
-    for image in (1, 2, 3):
+    split = types.SimpleNamespace(image_ids=('own', 'link', '../secret', str(tmp_path / 'secret'), 'two'), pixels=None)
+    assert pixels_of(split, 0, folder).shape == pixels_of(split, 1, folder).shape == (6, 8, 3)
+    for image in (2, 3):
         with pytest.raises(UserError, match='has no file'):
             pixels_of(split, image, folder)
+    with pytest.raises(UserError, match=r'two.jpg and \S+two.png both have the name of the image two'):
+        pixels_of(split, 4, folder)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ RUN = types.SimpleNamespace(
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three photos, a damaged one, and files that are no photos."""
+    """Three photos, one that is linked, a damaged one, and files that are no photos."""
     root = tmp_path / 'photos'
     (root / 'deep' / '.hidden').mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -49,8 +49,8 @@ def test_photos_are_decoded_as_in_evaluation(folder, tmp_path):
     source = open_source(folder, RUN)
     assert source.names == ['a.JPG', 'b.png', 'cut.jpg', 'deep/c.png', 'link.png']
     index = indexing.update(source, tmp_path / 'index', 'model', encode, 2)
-    assert index.names == ['a.JPG', 'b.png', 'deep/c.png']
-    assert list(index.unreadable) == ['cut.jpg', 'link.png']
+    assert index.names == ['a.JPG', 'b.png', 'deep/c.png', 'link.png']
+    assert list(index.unreadable) == ['cut.jpg']
     assert index.unreadable['cut.jpg'].startswith('is damaged or cut off')
     files = Photos([str(folder / name) for name in index.names], Transform(8, 10, 'bicubic', 'centre', 1.0, False))
     np.testing.assert_array_equal(index.vectors, encode(types.SimpleNamespace(pixels=files[:])))
@@ -100,18 +100,16 @@ def make_odd_files(folder):
     (folder / 'empty.jpg').touch()
     (folder / 'IMG_1.HEIC').write_bytes(b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100))
     (folder / 'deep' / 'IMG_2.CR2').write_bytes((folder / 'b.png').read_bytes())
-    (folder / 'album').symlink_to(folder.parent)
+    (folder / 'album').symlink_to(folder.parent)  # which has outside.png, and this folder
     (folder / 'deep' / 'again').symlink_to(folder)  # it leads to photos that are listed
     (folder / 'deep' / 'inside.png').symlink_to('c.png')
     return {
         'IMG_1.HEIC': 'is not an image that Pillow can read: convert it to JPEG',
-        'album': 'is a link that leads out of',
         'cut.jpg': 'is damaged or cut off',
         'dangling.jpg': 'cannot be read (No such file or directory)',
         'deep/IMG_2.CR2': 'is a RAW file of a camera: convert it to JPEG',
         'empty.jpg': 'is empty',
         'fifo.jpg': 'cannot be read (it is not a regular file)',
-        'link.png': 'is a link that leads out of',
         'loop.jpg': 'cannot be read (Too many levels of symbolic links)',
     }
 
@@ -121,19 +119,25 @@ def test_odd_files_are_named_and_left_out(folder, tmp_path):
     (folder / os.fsdecode(b'\xff\x1b[31m.png')).write_bytes((folder / 'b.png').read_bytes())
     for _ in range(2):  # the second time by the index alone
         index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
-        assert index.names == ['a.JPG', 'b.png', 'deep/c.png', 'deep/inside.png', '\udcff\x1b[31m.png']
+        assert index.names == [
+            'a.JPG',
+            'album/outside.png',
+            'b.png',
+            'deep/c.png',
+            'deep/inside.png',
+            'link.png',
+            '\udcff\x1b[31m.png',
+        ]
         assert sorted(index.unreadable) == sorted(reasons)
         for name, reason in reasons.items():
             assert index.unreadable[name].startswith(reason)
 
 
-def test_a_photo_that_becomes_a_link_out_leaves_the_index(folder, tmp_path):
+def test_a_photo_that_becomes_a_link_stays_in_the_index(folder, tmp_path):
     index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
     (folder / 'b.png').rename(tmp_path / 'b.png')
     (folder / 'b.png').symlink_to(tmp_path / 'b.png')
-    update = indexing.update(open_source(folder, RUN), index.folder, 'model', encode, 2)
-    assert update.names == ['a.JPG', 'deep/c.png']
-    assert 'b.png' in update.unreadable
+    assert indexing.update(open_source(folder, RUN), index.folder, 'model', encode, 2).names == index.names
 
 
 def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
@@ -146,7 +150,7 @@ def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, 'scandir', scandir)
     index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
-    assert index.names == ['a.JPG', 'b.png']
+    assert index.names == ['a.JPG', 'b.png', 'link.png']
     assert index.unreadable['deep'] == 'cannot be read (Permission denied): make it readable'
     hidden.append(str(folder))
     with pytest.raises(UserError, match=r'photos cannot be read .Permission denied.: make it readable'):
@@ -185,8 +189,8 @@ def test_only_changed_photos_are_read(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(source, 'read', lambda name: (read.append(name), original(name))[1])
     encoded = []
     update = indexing.update(source, index.folder, 'model', lambda images: encoded.append(images), 2)
-    assert (sorted(read), encoded) == (['cut.jpg', 'link.png', 'renamed.png'], [])
-    assert update.names == ['deep/c.png', 'renamed.png']
+    assert (sorted(read), encoded) == (['cut.jpg', 'renamed.png'], [])
+    assert update.names == ['deep/c.png', 'link.png', 'renamed.png']
 
 
 def test_photos_take_the_transform_of_the_training_data():

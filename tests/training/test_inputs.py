@@ -28,6 +28,16 @@ def test_unknown_words_are_counted(vocabulary):
         check(('blue dogs', 'green'))
 
 
+def test_captions_without_blanks_are_named():
+    captions = ('一只狗在草地上跑', '两个人。', '一只狗在草地上跑')
+    vocabulary = Vocabulary.build(captions, 2)
+    hint = 'its captions have one token each: put blanks between their words'
+    with pytest.raises(UserError, match=f'mine/dev has no word of the vocabulary; {hint}'):
+        check_words('mine/dev', tokenize_split(captions[1:2], vocabulary), vocabulary)
+    (warning,) = check_words('mine/train', tokenize_split(captions, vocabulary), vocabulary)
+    assert warning == f'mine/train: 33.3 % of the words are not in the vocabulary; {hint}'
+
+
 def test_a_very_long_caption_is_named():
     vocabulary = Vocabulary.build(CAPTIONS, 1)
     captions = (*CAPTIONS * 5, 'red ' * 20000)

@@ -94,13 +94,12 @@ CAPTIONS = {
     'missing': (None, "has no captions of the split 'train'"),
     'empty': (lambda data: b'', 'has no images'),
     'blank': (lambda data: b'\n \n', 'has no images'),
-    'no JSON': (lambda data: data.replace(b'}', b'', 1), 'line 1 is not valid JSON'),
-    'deep': (lambda data: b'[' * 100000, 'line 1 is not valid JSON'),
+    'no JSON': (lambda data: data.replace(b'}', b'', 1), 'line 1 is not a JSON object'),
+    'deep': (lambda data: b'[' * 100000, 'line 1 is not a JSON object'),
     'a list': (lambda data: b'[1]\n' + data, 'line 1 is not a JSON object'),
     'Latin-1': (lambda data: data.replace(b'dog', b'd\xf6g', 1), 'is not UTF-8'),
     'no file_name': (_rows_of(lambda rows: rows[2].pop('file_name')), "line 3 has no valid 'file_name'"),
     'no captions': (_rows_of(lambda rows: rows[2].pop('captions')), 'line 3 has no captions'),
-    'an empty list': (_rows_of(lambda rows: rows[2].update(captions=[])), 'line 3 has no captions'),
     'a number': (_rows_of(lambda rows: rows[2].update(captions=[7])), 'line 3 has no captions'),
     'a blank caption': (_rows_of(lambda rows: rows[2].update(captions=['a', ' \t'])), 'line 3 has a blank caption'),
     'an unknown file': (_rows_of(lambda rows: rows[2].update(file_name='x.jpg')), 'x.jpg cannot be read'),
@@ -190,24 +189,30 @@ def _write_second(folder: Path) -> None:
 
 LIST = 'train.txt', '0.jpg\n'
 OTHER_FILES = {
-    'CSV without captions': (_instead('train/metadata.csv', 'file_name\n0.jpg\n'), 'line 2 has no captions'),
-    'CSV with an open quote': (_instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'), 'is not valid CSV'),
+    'CSV without captions': (
+        _instead('train/metadata.csv', 'file_name\n0.jpg\n'),
+        "train/metadata.csv starts with 'file_name'; name",
+    ),
+    'CSV with an open quote': (
+        _instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'),
+        'has a field with an open quote',
+    ),
     'CSV with a comma': (
-        _instead('train/metadata.csv', 'file_name,text\n0.jpg,a dog\n1.jpg,a dog, running\n'),
-        'metadata.csv, line 3 has more fields than the header: put quotes around a caption with a comma',
+        _instead('train/metadata.csv', 'file_name,caption_0,caption_1\n0.jpg,a dog,a cat\n1.jpg,a dog, running,b\n'),
+        'metadata.csv, line 3 has 4 fields, but the header has 3: add what is missing, or put quotes around a caption',
     ),
     'two files of metadata': (_write_second, 'has train/metadata.jsonl and train/metadata.csv: leave one of them'),
     'two folders of dev': (
         _move_dev('val', 'validation'),
         'has val/metadata.jsonl and validation/metadata.jsonl: leave one of them',
     ),
-    'karpathy: no images': (_instead('dataset_x.json', '[]'), "has no list 'images'"),
+    'karpathy: no images': (_instead('dataset_x.json', '[]'), r'dataset_x.json has \[\]; name'),
     'karpathy: no split': (_instead('dataset_x.json', _karpathy(split=None)), "no valid 'split'"),
     'karpathy: other split': (_instead('dataset_x.json', _karpathy(split='tarin')), "no images of the split 'train'"),
     'karpathy: no raw': (_instead('dataset_x.json', _karpathy(sentences=[{}])), "no valid 'raw'"),
-    'karpathy: two files': (_instead('dataset_x.json', '{}', ('dataset_y.json', '{}')), 'leave one of them'),
-    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'is not valid JSON'),
-    'coco: no annotations': (_instead('captions_train2017.json', '{"images": []}'), "has no list 'annotations'"),
+    'karpathy: two files': (_instead('dataset_x.json', _karpathy(), ('y.json', _karpathy())), 'leave one of them'),
+    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'line 1 is not a JSON object'),
+    'coco: no annotations': (_instead('captions_train2017.json', '{"images": {}}'), "has no list 'images'"),
     'coco: another image': (_instead('captions_train2017.json', _coco(image_id=2)), 'image_id 2'),
     'coco: no caption': (_instead('captions_train2017.json', _coco(caption=None)), "no valid 'caption'"),
     'coco: a list as id': (
@@ -219,10 +224,6 @@ OTHER_FILES = {
         _instead('captions_train2017.json', _coco(*({'id': 1, 'file_name': f'{n}.jpg'} for n in range(2)))),
         r'images.1. has the id 1 of another image',
     ),
-    'coco: an image without captions': (
-        _instead('captions_train2017.json', _coco(*({'id': n, 'file_name': f'{n}.jpg'} for n in range(2)))),
-        r'images.0. has no captions: add one, or remove the image',
-    ),
     'coco: a list as image_id': (
         _instead('captions_train2017.json', _coco(image_id=[1])),
         r"annotations.0. has no valid 'image_id'",
@@ -232,8 +233,11 @@ OTHER_FILES = {
         "no valid 'id'",
     ),
     'flickr: no list': (_instead('captions.txt', 'image,caption\n0.jpg,a\n'), 'has 0 files that list the images'),
-    'flickr: no comma': (_instead('captions.txt', '0.jpg a dog\n', LIST), 'has no comma'),
-    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), 'has no tab'),
+    'flickr: no comma': (
+        _instead('captions.txt', '0.jpg a dog\n', LIST),
+        "captions.txt starts with '0.jpg a dog'",
+    ),
+    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), "a.token starts with '0.jpg#0 a dog'"),
     'flickr: no captions': (_instead('captions.txt', 'image,caption\n', LIST), 'has no caption of 0.jpg'),
 }
 KEYS = {
