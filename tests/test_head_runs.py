@@ -161,9 +161,9 @@ def test_commands_read_a_head(clip_tower, tmp_path, capsys):
     for name in ('gpo', 'scan'):
         arguments = ['choices', '--workdir', str(tmp_path / name), '--split', 'dev', str(tmp_path / 'choices.jsonl')]
         assert cli.main(arguments) == 0
-        scored = (tmp_path / name / 'eval' / 'dev' / 'choices.jsonl').read_text().splitlines()
+        (scored,) = (tmp_path / name / 'eval').glob('dev_choices.jsonl-*/choices.jsonl')
         sims = np.load(tmp_path / name / 'eval' / 'dev' / 'sims.npy')
-        got = [json.loads(line)['scores'][0] for line in scored]
+        got = [json.loads(line)['scores'][0] for line in scored.read_text().splitlines()]
         np.testing.assert_allclose(got, [sims[0, 4:6], sims[0, 9:11]], atol=1e-6)
     run = jitm.load(tmp_path / 'gpo')  # the text tower reads free captions
     data = run.load_data('dev')

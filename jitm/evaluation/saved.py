@@ -43,7 +43,7 @@ class Saved:
 
 def folder_of(
     workdir: Path,
-    split: str,
+    split: str | None,
     *,
     folds: int = 1,
     ensemble: bool = False,
@@ -53,12 +53,13 @@ def folder_of(
     dtype: str | None = None,
     precision: str | None = None,
     data_root: str | None = None,
+    files: Sequence[str] = (),
 ) -> Path:
     """Returns the default output folder of an evaluation, whose name has what differs from the defaults.
 
     Args:
       workdir: The first run directory.
-      split: The name of the split, such as 'dev'.
+      split: The name of the split, such as 'dev'; None if none is read.
       folds: Parts of the images.
       ensemble: Whether several runs are evaluated together.
       member: The model, None for the validated one.
@@ -67,12 +68,13 @@ def folder_of(
       dtype: The dtype of the encodings, None for that of the validation.
       precision: The precision of products, None for that of the validation.
       data_root: The data folder, None for that of training.
+      files: Other files that are read.
     """
-    words = [split, f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
+    words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
     words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '', precision or '']
-    if data_root:
-        root = Path(data_root).resolve()
-        words.append(f'{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:6]}')
+    for paths in filter(None, ([data_root] if data_root else [], files)):
+        resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
+        words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')
     return workdir / 'eval' / '_'.join(filter(None, words))
 
 
