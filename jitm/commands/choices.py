@@ -66,7 +66,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     transform = transform_of(run) if photos or pictures else None
     embedded_only = bool(choices) and all(image in pictures for choice in choices for image in choice.images)
     read = None if photos or embedded_only else values.split
-    folder = shared.evaluation_folder(values, values.workdir, split=read, files=[*words, *filter(None, [values.photos])])
+    files = [*words, values.photos] if photos else words
+    folder = shared.evaluation_folder(values, values.workdir, split=read, files=files)
     folder.check([REPORT, LINES])
     if photos:
         split = load_folder(photos, transform)

@@ -8,12 +8,13 @@ import html
 import io
 import itertools
 import json
+import unicodedata
 import zlib
 from collections.abc import Iterable
 
 import numpy as np
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
@@ -78,7 +79,7 @@ class BPE:
         Returns:
           int32 [L]: the start, the pieces and the end, at most 77 ids, the last of which is the end.
         """
-        text = html.unescape(html.unescape(caption)).translate(_QUOTES)
+        text = unicodedata.normalize('NFC', html.unescape(html.unescape(caption)).translate(_QUOTES)).lower()
         pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: MAX_IDS - 2]
         return np.array([len(self) - 2, *pieces, len(self) - 1], np.int32)
 
@@ -128,7 +129,6 @@ class BPE:
         ids = {word: number for number, word in enumerate(self.words)}
         pairs = [tuple(merge.split(' ')) for merge in self.merges]
         tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs, end_of_word_suffix=_WORD_END))
-        tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(_WORDS, 'removed', invert=True),

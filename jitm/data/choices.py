@@ -223,8 +223,8 @@ def _cut(photo: Image.Image, box: tuple[float, ...] | None, name: str) -> Image.
     left, top, right, bottom = (0, 0, 0, 0) if large else map(round, (x, y, x + width, y + height))
     if min(right, photo.width) <= max(left, 0) or min(bottom, photo.height) <= max(top, 0):
         raise UserError(
-            f'{name} has the box {box}, but its photo has {photo.width} x {photo.height} pixels: correct the box, which '
-            f'lies on the photo and has sides of at most {MAX_BOX} times those of the photo'
+            f'{name} has the box {box}, but its photo has {photo.width} x {photo.height} pixels: give a box that has '
+            f'some of it and sides of at most {MAX_BOX} times its own'
         )
     return photo.crop((left, top, right, bottom))
 

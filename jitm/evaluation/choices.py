@@ -118,7 +118,8 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
     named = [row for row, image in zip(rows, ids, strict=True) if image == name]
     named = named or [row for row, image in zip(rows, ids, strict=True) if _agree(PurePath(name), PurePath(image))]
     if len(named) != 1:
-        raise UserError(f"'{name}' may be {' or '.join(ids)} of {split.name}: give images of which only one has this name")
+        found = ' or '.join(ids)
+        raise UserError(f"'{name}' may be {found} of {split.name}: give images of which only one has this name")
     return named[0]
 
 
@@ -267,7 +268,7 @@ def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row], part: bool
         keys = [key for key in metrics if key in known and not key.startswith(lacking)]
         cells = [['ours (part)' if part else 'ours', *(_number(metrics[key]) for key in keys), '']]
         for row in (row for row in published if row.metrics.keys() & {*keys}):
-            source = ', '.join(row.sources) + (f' ({row.note})' if row.note else '')
-            cells.append([f'{row.system} {row.backbone}'.strip(), *(_number(row.metrics.get(key)) for key in keys), source])
+            numbers = [_number(row.metrics.get(key)) for key in keys]
+            cells.append([f'{row.system} {row.backbone}'.strip(), *numbers, row.cited])
         tested += [tables.table([test, *keys, 'source'], cells)] if keys else []
     return '\n\n'.join(tested)

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from jitm.data import transforms
 from jitm.data.transforms import Transform, check_image, decode, sample_box
@@ -186,10 +187,17 @@ def test_images_are_turned_upright(tmp_path):
     np.testing.assert_array_equal(decode(tmp_path / 'one.png', np.asarray), upright)
 
 
-def encoded(image, kind='JPEG'):
+def encoded(image, kind='JPEG', **options):
     file = io.BytesIO()
-    image.save(file, kind)
+    image.save(file, kind, **options)
     return file.getvalue()
+
+
+def with_text():
+    """A valid PNG file with more text than Pillow decompresses."""
+    text = PngInfo()
+    text.add_text('prompt', 'a ' * 2**20, zip=True)
+    return encoded(picture(), 'PNG', pnginfo=text)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +206,8 @@ def encoded(image, kind='JPEG'):
         (b'', 'is empty: replace the file'),
         (b'<html>404</html>', 'is not an image that Pillow can read'),
         (encoded(picture())[:200], 'is not an image that Pillow can read'),
-        (encoded(picture())[:-300], 'is damaged or cut off'),
+        (with_text(), r'is not an image that Pillow can read \(Decompressed data too large'),
+        (encoded(picture())[:-300], r'is damaged or cut off \(image file is truncated'),
         (encoded(picture(), 'PNG')[:-300], 'is damaged or cut off'),
         (encoded(picture(), 'PNG').replace(b'IDAT', b'IDAX', 1), 'is not an image that Pillow can read'),
         (encoded(picture(300, 4)), 'no side may be 50 times the other'),
