@@ -284,7 +284,7 @@ class PrecompConfig(tensorflow_datasets.core.BuilderConfig):
 
 
 class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
-    """One record per image: `image_id`, `regions` [R, D], their `count`, `captions`, maybe `boxes` [R, 4] and `tags`."""
+    """One record per image: `image_id`, `regions` [R, D], their `count`, `captions`, and any `boxes` and `tags`."""
 
     VERSION = tensorflow_datasets.core.Version('1.1.0')
     # Nothing is downloaded. To look for checksums, TFDS 4.9.10 imports a package that is not among its dependencies.

@@ -179,8 +179,8 @@ def _open(data: bytes, name: str) -> Image.Image:
         raise UserError(f'{name} has too many pixels for Pillow: shrink it') from None
     except Exception as error:  # Pillow raises many kinds of errors for damaged headers
         unknown = isinstance(error, Image.UnidentifiedImageError)  # whose message names an object
-        why = '' if unknown else f' ({" ".join(str(error).split())})'
-        raise UserError(f'{name} is not an image that Pillow can read{why}: convert it to JPEG, or leave it out') from None
+        reason = 'Pillow can read' + ('' if unknown else f' ({" ".join(str(error).split())})')
+        raise UserError(f'{name} is not an image that {reason}: convert it to JPEG, or leave it out') from None
 
 
 def _check_header(image: Image.Image, name: str) -> None:

@@ -4,6 +4,7 @@
 older evaluation, is therefore never taken for one of this evaluation.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -76,6 +77,28 @@ def folder_of(
         resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
         words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')
     return workdir / 'eval' / '_'.join(filter(None, words))
+
+
+def folders_of(workdir: Path, split: str, evaluation: Mapping[str, Any], data_root: str | None = None) -> list[Path]:
+    """Returns the folders that may have the evaluation of a run alone: by their names, or the only one of other data.
+
+    Args:
+      workdir: The run directory.
+      split: The name of the split, such as 'dev'.
+      evaluation: The section `evaluation` of its config.
+      data_root: The data folder, None for that of training.
+    """
+
+    def is_whole(report: Path) -> bool:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            protocol = parse_json(report.read_bytes())['protocol']
+            same = all(protocol[key] == evaluation[key] for key in ('dtype', 'precision'))
+            return same and (protocol['split'], protocol['folds'], len(protocol['runs'])) == (split, 1, 1)
+        return False
+
+    others = [path.parent for path in workdir.glob(f'eval/{split}_*-??????/{METRICS}') if is_whole(path)]
+    named = [folder_of(workdir, split, data_root=root) for root in (data_root, None)]
+    return named + (others if len(others) == 1 else [])
 
 
 def names(sims: bool, vectors: bool) -> list[str]:

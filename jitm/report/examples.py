@@ -1,8 +1,10 @@
 """Queries whose first candidate is a match in one similarity matrix and not in another."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +123,17 @@ class Shown:
         return self.split.captions[int(np.argmax(self.split.image_of_text == image))]
 
 
+def _load_split(matrix: Matrix, sections: Sequence[Mapping[str, Any]], split_name: str, data_root: str | None) -> Split:
+    """Loads the split of a matrix by the first of some sections `data` that have its images and captions."""
+    problems = []
+    for data, root in itertools.product(sections, dict.fromkeys((data_root, None))):
+        try:
+            return load_split_of(matrix, data, split_name, root)
+        except UserError as error:
+            problems.append(error)
+    raise UserError(f'{problems[0]}; --queries 0 leaves out the examples, which need the captions') from None
+
+
 def read_examples(
     groups: Sequence[Group],
     evaluated: Mapping[int, Sequence[Matrix]],
@@ -154,10 +167,7 @@ def read_examples(
     other = next(n for n in found if n != best)
     (first, *_), (second, *_) = evaluated[best], evaluated[other]
     run = groups[best].runs[0]
-    try:
-        split = load_split_of(first, run.config['data'], split_name, data_root)
-    except UserError as error:
-        raise UserError(f'{error}; --queries 0 leaves out the examples, which need the captions') from None
+    split = _load_split(first, [run.config['data'], groups[other].runs[0].config['data']], split_name, data_root)
     comparisons = compare(first, second, count)
     return Shown(
         (groups[best].name, groups[other].name),
