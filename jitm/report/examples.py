@@ -16,7 +16,7 @@ from jitm.report.bootstrap import Hits
 from jitm.report.groups import Group
 from jitm.report.matrices import Matrix
 from jitm.report.panels import load_split_of
-from jitm.report.pictures import are_small, pictures_of
+from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, recorded_photos
 from jitm.report.render import Column, Table
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
@@ -100,6 +100,7 @@ class Shown:
       comparisons: The comparison of each direction.
       split: Images and captions.
       pictures: Data URIs of images; empty to show their ids.
+      hint: What to do if there are no pictures; '' if there are.
     """
 
     names: tuple[str, str]
@@ -107,6 +108,7 @@ class Shown:
     comparisons: Mapping[str, Comparison]
     split: Split
     pictures: Mapping[int, str]
+    hint: str
 
     @property
     def directions(self) -> Mapping[str, tuple[str, str]]:
@@ -153,7 +155,7 @@ def read_examples(
       split_name: The split of the similarities, such as 'dev'.
       count: Examples of each kind.
       data_root: The data folder, if it has moved since training.
-      photos: A folder with photographs, see `pictures_of`.
+      photos: A folder with photographs, see `pictures_of`; None for the one that the data were encoded from.
 
     Returns:
       The examples; None if there are not two groups with similarities, or `count` is 0.
@@ -169,12 +171,16 @@ def read_examples(
     run = groups[best].runs[0]
     split = _load_split(first, [run.config['data'], groups[other].runs[0].config['data']], split_name, data_root)
     comparisons = compare(first, second, count)
+    roots = [data_root, *(groups[n].runs[0].config['data'].get('root') for n in (best, other))]
+    if split.pixels is None:
+        photos = next(filter(None, (photos, *(recorded_photos(split, root) for root in roots))), None)
     return Shown(
         (groups[best].name, groups[other].name),
         (run.workdir.name, groups[other].runs[0].workdir.name),
         comparisons,
         split,
         pictures_of(split, _images_of(comparisons), photos),
+        NO_PICTURES if split.pixels is None and photos is None else '',
     )
 
 

@@ -50,6 +50,11 @@ class Explored:
         return VectorSearch(self._run.vectors(captions)) if isinstance(self._images, Index) else captions
 
     @property
+    def root(self) -> str | None:
+        """The data folder of the training."""
+        return self._run.run.config['data'].get('root')
+
+    @property
     def has_index(self) -> bool:
         """Whether `jitm search` finds the same."""
         return isinstance(self._images, Index)
@@ -136,20 +141,23 @@ def check_caption(caption: str) -> str:
     return caption.strip()
 
 
-def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = None) -> tuple[list[Explored], SplitData]:
+def explore(
+    workdirs: Sequence[str], split_name: str, data_root: str | None = None, encoder: str | None = None
+) -> tuple[list[Explored], SplitData]:
     """Loads runs that were trained on the same data set, and encodes a split with each.
 
     Args:
       workdirs: The run directories.
       split_name: The name of the split, such as 'test'.
       data_root: The data folder, if it has moved since training.
+      encoder: See `LoadedRun`.
 
     Raises:
-      UserError: If a run or the data cannot be read.
+      UserError: If a run, the data, or the network that a query needs cannot be read.
     """
-    runs = [load_run(workdir) for workdir in workdirs]
-    split = read_split(runs, split_name, data_root)
+    runs = [LoadedRun(load_run(workdir), encoder) for workdir in workdirs]
+    split = read_split([run.run for run in runs], split_name, data_root)
     for run in runs:
-        read_tokens(run, split)
-    explored = [Explored(LoadedRun(run), data_of(split, run.model.reads)) for run in runs]
-    return explored, data_of(split)
+        read_tokens(run.run, split)
+        run.restore_networks()
+    return [Explored(run, data_of(split, run.run.model.reads)) for run in runs], data_of(split)

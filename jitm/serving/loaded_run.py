@@ -82,6 +82,15 @@ class LoadedRun:
         """The text encoder whose vectors of tokens the run was trained on; a UserError if it is not found."""
         return restore_text(self.run.encoded_by, self.run.workdir, self._moved)
 
+    def restore_networks(self) -> None:
+        """Restores the networks that typed captions need, and those of `encoder`; a UserError if one is not found."""
+        if self._moved and self.run.encoded_by is None:
+            raise UserError(f'{self.run.workdir} was not trained on features of jitm encode: leave --encoder out')
+        if self.run.model.text_format.vectors:
+            _ = self.text_network
+        if self._moved:
+            _ = self.network
+
     def open(self, images: str | Path | SplitData | ImageSource, photos: Path | None = None) -> ImageSource:
         """Returns images as a source, see `sources.open_source`."""
         return open_source(images, self.run, photos, lambda: self.network)
