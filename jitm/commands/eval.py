@@ -12,6 +12,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -29,6 +30,7 @@ from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of
 from jitm.runs.interrupt import interruptible
+from jitm.runs.log import unfinished
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
 from jitm.serving.inputs import view_of
@@ -101,6 +103,8 @@ def _print_report(report: Mapping[str, Any]) -> None:
     for run, inputs in zip(protocol['runs'], protocol['inputs'], strict=True):
         print(f'{run["workdir"]}, step {run["step"]}, {run["member"]}')
         print(f'  {_describe_inputs(inputs)}')
+        if progress := unfinished(Path(run['workdir'])):
+            print(f'  not finished: this run is at {progress}')
     if 'shortlist' in protocol:
         print(_describe_shortlist(protocol['shortlist'], report['metrics']))
     print(table(report['metrics']))
