@@ -236,7 +236,7 @@ def test_command_prints_and_writes(finished, tmp_path, capsys):
     assert len(json.loads((tmp_path / 'both' / 'metrics.json').read_text())['protocol']['runs']) == 2
 
 
-def test_a_run_that_has_not_finished_is_said(finished, tmp_path, capsys):
+def test_a_run_that_has_not_finished_is_named(finished, tmp_path, capsys):
     run = shutil.copytree(finished, tmp_path / 'run')
     *_, before, last = sorted(int(path.name) for path in (run / 'checkpoints').iterdir())
     assert evaluate(run) == 0
