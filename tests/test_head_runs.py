@@ -191,10 +191,11 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
         for encoder, code in (([], 2), (['--encoder', str(tmp_path / 'gpo')], 2), (['--encoder', str(moved)], 0)):
             assert cli.main([*arguments, *encoder]) == code
             assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
-            explorer = ['explorer', '--workdir', str(tmp_path / 'gpo'), '--port', str(free_port())]
+            explorer = ['explorer', '--workdir', str(tmp_path / 'scan'), '--port', str(free_port())]
             assert cli.main([*explorer, *encoder]) == code
             assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
         assert [site.photos for site in served] == [root / 'dev']
+        assert '<img' in served[0].image(0, 'a red ring')
     finally:
         moved.rename(clip_tower / 'run')
 

@@ -50,10 +50,10 @@ def find_images(
       UserError: If none of the choices has its images, a name is of several, or boxes or photos come with images that
         are not files.
     """
-    ids, photos = (split.image_ids, split.pixels) if split else ((), Photos((), transform))
+    ids, texts, photos = (split.image_ids, split.num_texts, split.pixels) if split else ((), 0, Photos((), transform))
     cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
     rows_of = collections.defaultdict(list)
-    for row, image in enumerate(ids) if split and not _are_rows(split) else ():
+    for row, image in enumerate(() if _are_rows(ids, texts) else ids):
         rows_of[_short(image)].append(row)
     if not cut and (pictures or any(choice.box for choice in choices)):
         raise UserError(
@@ -75,16 +75,16 @@ def find_images(
             'the file names of its images as ids'
         )
     captions = tuple(dict.fromkeys(caption for choice, _ in kept for caption in choice.captions))
-    texts = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
+    new = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
     if not cut:
         taken = split.take(np.array([row for row, _ in used]))
-        return dataclasses.replace(taken, token_vectors=None, **texts), kept, [*missing]
+        return dataclasses.replace(taken, token_vectors=None, **new), kept, [*missing]
     files = Cut(
         (pictures[s], box, s) if isinstance(s, str) else (photos.files[s], box, where)
         for (s, box), (_, where) in used.items()
     )
     pixels = Photos(files, transform or photos.transform)
-    return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **texts), kept, [*missing]
+    return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **new), kept, [*missing]
 
 
 def _stem(name: str) -> str:
@@ -96,10 +96,9 @@ def _short(name: str) -> str:
     return re.sub(r'^(COCO_(train|val|test)\d{4}_)?0*(?=\d+$)', '', _stem(name))
 
 
-def _are_rows(split: Split) -> bool:
-    """Returns whether the ids of a split can be the numbers of its images or captions, and so name no file."""
-    numbers = max(split.num_images, split.num_texts)
-    return all(image.isdecimal() and int(image) < numbers for image in split.image_ids)
+def _are_rows(ids: Sequence[str], texts: int) -> bool:
+    """Returns whether ids can be the numbers of the images, or of the T captions, and so name no file."""
+    return all(image.isdecimal() and int(image) < max(len(ids), texts) for image in ids)
 
 
 def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]) -> int | None:
@@ -111,27 +110,23 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
     Raises:
       UserError: If they do not.
     """
-    rows = [row for row in rows_of.get(_short(name), ()) if _may_name(split.image_ids[row], _stem(name), split.dataset)]
-    if len(rows) < 2:
-        return rows[0] if rows else None
-    ids = [split.image_ids[row] for row in rows]
-    named = [row for row, image in zip(rows, ids, strict=True) if image == name]
-    named = named or [row for row, image in zip(rows, ids, strict=True) if _agree(PurePath(name), PurePath(image))]
+    ids = {row: split.image_ids[row] for row in rows_of.get(_short(name), ())}
+    ids = {row: i for row, i in ids.items() if split.dataset == 'coco' or not i.isdecimal() or i == _stem(name)}
+    if len(ids) < 2:
+        return next(iter(ids), None)
+    named = [row for row in ids if ids[row] == name] or [row for row in ids if _agree(ids[row], name)]
     if len(named) != 1:
-        found = ' or '.join(ids)
+        found = ' or '.join(ids.values())
         raise UserError(f"'{name}' may be {found} of {split.name}: give images of which only one has this name")
     return named[0]
 
 
-def _may_name(image: str, stem: str, dataset: str) -> bool:
-    return dataset == 'coco' or not image.isdecimal() or image == stem
-
-
-def _agree(one: PurePath, other: PurePath) -> bool:
+def _agree(*names: str) -> bool:
     """Returns whether two names have the same suffix and the same folders, as far as both have some."""
-    parts = [(one.suffix.lower(), other.suffix.lower())] if one.suffix and other.suffix else []
-    parts += zip(reversed(one.parent.parts), reversed(other.parent.parts), strict=False)
-    return all(a == b for a, b in parts)
+    one, other = map(PurePath, names)
+    folders = zip(reversed(one.parent.parts), reversed(other.parent.parts), strict=False)
+    suffixes = {one.suffix.lower(), other.suffix.lower()} - {''}
+    return len(suffixes) < 2 and all(a == b for a, b in folders)
 
 
 def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, ro
 from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
-from jitm.inference.text_network import restore
+from jitm.inference.text_network import TextNetwork, restore
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
@@ -86,18 +86,26 @@ def retrieve_images(
 class WordOutputs:
     """The word-level outputs of a run for images of a split with any captions."""
 
-    def __init__(self, run: Run, split: Split, options: ScoringOptions = DEFAULT_OPTIONS):
+    def __init__(
+        self,
+        run: Run,
+        split: Split,
+        options: ScoringOptions = DEFAULT_OPTIONS,
+        text_network: TextNetwork | None = None,
+    ):
         """Prepares the model.
 
         Args:
           run: A run whose model has `WORD_HEADS`, or attention.
           split: The images.
           options: Precision and memory.
+          text_network: The text encoder whose vectors of tokens the model reads; None for where it was in training.
         """
         self._run, self._split, self._precision = run, split, resolve_options(run, options).precision
         self._scorer = PairScorer(run, split, options) if has_heads(run.model, WORD_HEADS) else None
-        vectors = run.model.text_format.vectors
-        self._text_network = restore(run.encoded_by, run.workdir) if vectors else None
+        if run.model.text_format.vectors and text_network is None:
+            text_network = restore(run.encoded_by, run.workdir)
+        self._text_network = text_network
         self._variables = jax.device_put(run.variables) if self._scorer is None else None
 
     def of(self, images: Sequence[int], captions: Sequence[str]) -> Iterator[dict[str, Any]]:

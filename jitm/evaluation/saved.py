@@ -88,17 +88,13 @@ def folders_of(workdir: Path, split: str, evaluation: Mapping[str, Any], data_ro
       evaluation: The section `evaluation` of its config.
       data_root: The data folder, None for that of training.
     """
-
-    def is_whole(report: Path) -> bool:
+    others, alone = [], (split, 1, 1, evaluation['dtype'], evaluation['precision'])
+    for report in workdir.glob(f'eval/{split}_*-??????/{METRICS}'):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            protocol = parse_json(report.read_bytes())['protocol']
-            same = all(protocol[key] == evaluation[key] for key in ('dtype', 'precision'))
-            return same and (protocol['split'], protocol['folds'], len(protocol['runs'])) == (split, 1, 1)
-        return False
-
-    others = [path.parent for path in workdir.glob(f'eval/{split}_*-??????/{METRICS}') if is_whole(path)]
-    named = [folder_of(workdir, split, data_root=root) for root in (data_root, None)]
-    return named + (others if len(others) == 1 else [])
+            found = parse_json(report.read_bytes())['protocol']
+            kind = found['split'], found['folds'], len(found['runs']), found['dtype'], found['precision']
+            others += [report.parent] if kind == alone else []
+    return [folder_of(workdir, split, data_root=root) for root in (data_root, None)] + others * (len(others) == 1)
 
 
 def names(sims: bool, vectors: bool) -> list[str]:
@@ -178,8 +174,8 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
     return {'protocol': protocol, 'captions': captions}
 
 
-def difference(files: Sequence[Saved]) -> str:
-    """Returns which files are of different images or captions; '' if all are of the same."""
+def check_same_data(files: Sequence[Saved]) -> None:
+    """Raises a UserError if files are of different images or captions."""
 
     def named(file: Saved) -> str:
         return f'{file.path} of {file.protocol["data"]}' if file.protocol else str(file.path)
@@ -189,13 +185,9 @@ def difference(files: Sequence[Saved]) -> str:
     pairs += [
         pair for pair in itertools.pairwise(files) if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
     ]
-    return f'{named(pairs[0][0])} and {named(pairs[0][1])} are of different images or captions' if pairs else ''
-
-
-def check_same_data(files: Sequence[Saved]) -> None:
-    """Raises a UserError if files are of different images or captions."""
-    if different := difference(files):
-        raise UserError(f'{different}; compare files of the same split')
+    if pairs:
+        one, other = map(named, pairs[0])
+        raise UserError(f'{one} and {other} are of different images or captions; compare files of the same split')
 
 
 def names_of(files: Sequence[Saved]) -> list[str]:

@@ -66,10 +66,7 @@ class Explored:
 
     def rank_images(self, caption: str) -> list[Hit]:
         """Returns all images of the split in descending order of their scores with a caption."""
-        count, one = len(self._data.image_ids), self._run.encode_text([caption])
-        if isinstance(self._images, Index):
-            return self._images.top(self._run.vectors(one), count)[0]
-        return rank(self._run.similarity(self._images, one)[:, 0], count)
+        return self._run.search([caption], self._images, len(self._data.image_ids))[0]
 
     def describe_unknown_words(self, caption: str) -> str:
         """See `LoadedRun.describe_unknown_words`."""
@@ -110,7 +107,8 @@ class Explored:
     @functools.cached_property
     def _outputs(self) -> WordOutputs | None:
         run = self._run.run
-        return WordOutputs(run, self._data.split) if has_word_outputs(run) else None
+        text_network = self._run.text_network if run.model.text_format.vectors else None
+        return WordOutputs(run, self._data.split, text_network=text_network) if has_word_outputs(run) else None
 
     def words(self, image: int, caption: str) -> dict[str, Any] | None:
         """Returns the attention of words, or the mismatched words, as a pair of `explain.json`; None without either.

@@ -230,13 +230,6 @@ def test_groups_of_other_data_are_left_out_of_the_comparison(four_runs, make_run
     assert 'max_of_hinges' not in parsed.texts['table'][3]
 
 
-def test_groups_of_the_same_captions_in_another_folder_are_compared(four_runs, tmp_path):
-    for run in four_runs[2:]:
-        save_sims(run, 0, 2.0, data='photos/dev')
-    assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
-    assert len(read(tmp_path / 'page.html').texts['table']) == 5
-
-
 def test_similarities_of_data_that_moved_are_found(make_run, tmp_path, monkeypatch):
     run = make_run('a', signal=1.0)
     moved = saved.folder_of(run, 'dev', data_root='moved') / 'sims.npy'

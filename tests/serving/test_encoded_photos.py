@@ -138,7 +138,7 @@ def test_the_run_records_its_network(encoded, tmp_path):
     workdir, network, folder = encoded
     entry = json.loads((folder / 'encoded.json').read_text())['train']
     run = load_run(workdir)
-    assert run.encoded_by == {key: value for key, value in entry.items() if key != 'data'}
+    assert run.encoded_by == {key: value for key, value in entry.items() if key not in ('data', 'photos')}
     assert {key: run.encoded_by[key] for key in network.identity} == network.identity
     assert cli.main(['convert', '--to', 'safetensors', str(workdir), '--out', str(tmp_path / 'exported')]) == 0
     assert load_run(tmp_path / 'exported').encoded_by == run.encoded_by
