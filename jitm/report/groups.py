@@ -110,7 +110,7 @@ def read_run_log(workdir: Path) -> RunLog:
         config = parse_json((workdir / 'config.json').read_text())
         path.stat()
     except (OSError, ValueError) as error:
-        if (description or {}).get('best_step') == 0:  # of no training
+        if description and description['best_step'] == 0 and 'logged' not in description:  # of no training
             return _read_converted(workdir, as_current(description['config'], workdir) | {'epochs': 0})
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     config = as_current(config, workdir)
