@@ -19,10 +19,8 @@ from jitm.inference.text_network import TextNetwork
 from jitm.inference.text_network import restore as restore_text
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
-from jitm.serving.encoded_photos import features_of_photos
-from jitm.serving.encodings import check, image_batches, shapes, vector_key
-from jitm.serving.index import Index
-from jitm.serving.indexing import update
+from jitm.serving.encodings import check, features_of_photos, image_batches, shapes, vector_key
+from jitm.serving.index import Index, update
 from jitm.serving.inputs import SplitData, are_photos, data_of, is_list, read_captions, transform_of
 from jitm.serving.sources import ImageSource, check_photos, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank

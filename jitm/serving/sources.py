@@ -20,10 +20,25 @@ from jitm.errors import UserError
 from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split
-from jitm.serving.encoded_photos import images_of_crops
-from jitm.serving.index import Entry
+from jitm.serving.encodings import images_of_crops
 from jitm.serving.inputs import SplitData, images_of, reads_photos, transform_of
 from jitm.types import Images
+
+
+class Entry(NamedTuple):
+    """The file, or the features, of which a vector was encoded.
+
+    Attributes:
+      name: The name, unique within the index; the path of a photo within the folder.
+      size: The size of the file, or of the features, in bytes.
+      time: The time of modification of the file in nanoseconds; 0 for features.
+      checksum: SHA-256 of the content, as hex.
+    """
+
+    name: str
+    size: int
+    time: int
+    checksum: str
 
 
 class Item(NamedTuple):
