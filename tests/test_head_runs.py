@@ -191,6 +191,9 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
         for encoder, code in (([], 2), (['--encoder', str(tmp_path / 'gpo')], 2), (['--encoder', str(moved)], 0)):
             assert cli.main([*arguments, *encoder]) == code
             assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
+            explain = ['eval', '--workdir', str(tmp_path / 'scan'), '--explain', '1', *encoder]
+            assert cli.main(explain) == code
+            assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
             explorer = ['explorer', '--workdir', str(tmp_path / 'scan'), '--port', str(free_port())]
             assert cli.main([*explorer, *encoder]) == code
             assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
