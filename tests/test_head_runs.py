@@ -21,6 +21,7 @@ from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import run_script
 from tests.evaluation.test_choices import choice
+from tests.test_parallel import free_port
 from tests.test_photos_runs import make_clip, write_config, write_initial
 from tests.test_train import assert_about_the_same_metrics, assert_same_run
 
@@ -84,7 +85,7 @@ def test_the_files_have_the_states_of_the_tower(tower, root):
     run = load_run(tower / 'run')
     split = precomp.load('dev', root=str(tower / 'tokens'), token_vectors=True)
     photos_split = read_split([run], 'dev')
-    assert split.captions == photos_split.captions
+    assert split.captions_hash == photos_split.captions_hash
     tokens = tokenize_split(split.captions, run.vocabulary)
     texts = pad_texts(tokens, np.arange(30), 32)
     want = run.model.apply(run.variables, texts, method=lambda model, texts: model.text.features(texts))
@@ -146,7 +147,7 @@ def test_devices_train_the_same_head(clip_tower, tmp_path):
 
 
 @pytest.mark.slow
-def test_commands_read_a_head(clip_tower, tmp_path, capsys):
+def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
     loop.train_and_evaluate(make_head(clip_tower / 'tokens', 'scan'), tmp_path / 'scan')
     loop.train_and_evaluate(make_head(clip_tower / 'tokens'), tmp_path / 'gpo')
     arguments = ['eval', '--split', 'dev', '--save_sims', '--workdir']
@@ -163,17 +164,23 @@ def test_commands_read_a_head(clip_tower, tmp_path, capsys):
     for name in ('gpo', 'scan'):
         arguments = ['choices', '--workdir', str(tmp_path / name), '--split', 'dev', str(tmp_path / 'choices.jsonl')]
         assert cli.main(arguments) == 0
-        scored = (tmp_path / name / 'eval' / 'dev' / 'choices.jsonl').read_text().splitlines()
+        (scored,) = (tmp_path / name / 'eval').glob('dev_choices.jsonl-*/choices.jsonl')
         sims = np.load(tmp_path / name / 'eval' / 'dev' / 'sims.npy')
-        got = [json.loads(line)['scores'][0] for line in scored]
+        got = [json.loads(line)['scores'][0] for line in scored.read_text().splitlines()]
         np.testing.assert_allclose(got, [sims[0, 4:6], sims[0, 9:11]], atol=1e-6)
     run = jitm.load(tmp_path / 'gpo')  # the text tower reads free captions
     data = run.load_data('dev')
     sims = np.load(tmp_path / 'gpo' / 'eval' / 'dev' / 'sims.npy')
     got = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
     np.testing.assert_allclose(got, sims, atol=1e-6)
+    # A report shows the photos that were encoded.
+    assert (
+        cli.main(['report', *(str(tmp_path / name) for name in ('gpo', 'scan')), '--output', f'{tmp_path}/a.html']) == 0
+    )
+    assert 'data:image/jpeg' in (tmp_path / 'a.html').read_text()
     # Without the tower the run is evaluated, and a search is one sentence.
-    moved = clip_tower / 'moved'
+    moved, served = clip_tower / 'moved', []
+    monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, port: served.append(site))
     (clip_tower / 'run').rename(moved)
     try:
         capsys.readouterr()
@@ -186,6 +193,14 @@ def test_commands_read_a_head(clip_tower, tmp_path, capsys):
         for encoder, code in (([], 2), (['--encoder', str(tmp_path / 'gpo')], 2), (['--encoder', str(moved)], 0)):
             assert cli.main([*arguments, *encoder]) == code
             assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
+            explain = ['eval', '--workdir', str(tmp_path / 'scan'), '--explain', '1', *encoder]
+            assert cli.main(explain) == code
+            assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
+            explorer = ['explorer', '--workdir', str(tmp_path / 'scan'), '--port', str(free_port())]
+            assert cli.main([*explorer, *encoder]) == code
+            assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
+        assert [site.photos for site in served] == [root / 'dev']
+        assert '<img' in served[0].image(0, 'a red ring')
     finally:
         moved.rename(clip_tower / 'run')
 

@@ -7,6 +7,7 @@ Without files, the choices are those of `scenes`, made with known truth. Prints 
 writes choices.json and the scored choices as choices.jsonl.
 """
 
+import collections
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -49,8 +50,6 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the tables, and writes the report and the choices."""
     parallel.use_all_cores()
     photos = shared.photos_folder(values)
-    folder = shared.evaluation_folder(values, values.workdir)
-    folder.check([REPORT, LINES])
     run = load_run(values.workdir, values.step, values.member)
     reads_vectors = run.model.text_format.vectors
     if values.encoder and not reads_vectors:
@@ -59,13 +58,17 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     # The choices and their images.
     choices, pictures = [], {}
-    for read, embedded in map(choices_lib.read, words):
-        choices += read
+    for listed, embedded in map(choices_lib.read, words):
+        choices += listed
         pictures |= embedded
     if (photos or pictures) and 'pixels' not in run.model.reads:
         raise UserError(f'{run.workdir} does not read photos: leave --photos out, and take images of --split')
     transform = transform_of(run) if photos or pictures else None
     embedded_only = bool(choices) and all(image in pictures for choice in choices for image in choice.images)
+    read = None if photos or embedded_only else values.split
+    files = [*words, values.photos] if photos else words
+    folder = shared.evaluation_folder(values, values.workdir, split=read, files=files)
+    folder.check([REPORT, LINES])
     if photos:
         split = load_folder(photos, transform)
     else:
@@ -73,6 +76,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if not words and not isinstance(split, SceneSplit):
         raise UserError(f'{values.workdir} was not trained on scenes, which has choices of its own: give a file')
     choices = choices if words else choices_lib.of_scenes(split)
+    total = len(choices)
     choices = [choices[n] for n in evenly_spaced(min(values.count or len(choices), len(choices)), len(choices))]
     name = ', '.join(words) or split.name
     split, kept, missing = evaluation.find_images(choices, split, pictures, transform, name)
@@ -84,15 +88,19 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
     scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), split, kept)
     report = evaluation.evaluate([choice for choice, _ in kept], scores, values.min_count)
+    sizes = collections.Counter((choice.group, choice.category) for choice, _ in kept)
+    small = [size for size in sizes.values() if size < values.min_count]
     protocol = {
         'files': list(words),
-        'split': None if photos or embedded_only else values.split,
+        'split': read,
         'photos': values.photos,
+        'total': total,
         'choices': len(choices),
         'excluded': len(choices) - len(kept),
         'missing_images': missing,
         'ties': 'count against the match',
         'min_count': values.min_count,
+        'small_categories': len(small),
         **precision_of(run, options),
         'runs': describe_runs([run]),
     }
@@ -103,12 +111,14 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     ):
         with folder.replacing(file_name) as file:
             file.write(text.encode())
-    print(f'{name}: {len(kept):,} of {len(choices):,} choices; ties {protocol["ties"]}')
+    print(f'{name}: {len(kept):,} of {total:,} choices; ties {protocol["ties"]}')
     if missing:
         names = ', '.join(missing[:SHOWN]) + (', ...' if len(missing) > SHOWN else '')
         print(
             f'left out: {protocol["excluded"]:,} choices without all images; missing images: {len(missing):,} ({names})'
         )
-    compared = evaluation.compare(report, published.load())
+    if small:
+        print(f'categories below --min_count without a row: {len(small):,}, with {sum(small):,} choices')
+    compared = evaluation.compare(report, published.load(), part=len(kept) < total)
     print(evaluation.table(report) + (f'\n\npublished:\n\n{compared}' if compared else ''))
     print(f'written to {folder.path}  ({REPORT}, {LINES})')

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -29,6 +30,7 @@ from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of
 from jitm.runs.interrupt import interruptible
+from jitm.runs.log import unfinished
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
 from jitm.serving.inputs import view_of
@@ -50,6 +52,7 @@ FLAGS = {
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
     'photos': shared.text('Explain: a folder of pictures named by the image ids.'),
+    'encoder': shared.text('Explain: the run directory of the text encoder of a head on tokens, if it has moved.'),
     **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
 
@@ -101,6 +104,8 @@ def _print_report(report: Mapping[str, Any]) -> None:
     for run, inputs in zip(protocol['runs'], protocol['inputs'], strict=True):
         print(f'{run["workdir"]}, step {run["step"]}, {run["member"]}')
         print(f'  {_describe_inputs(inputs)}')
+        if progress := unfinished(Path(run['workdir'])):
+            print(f'  not finished: this run is at {progress}')
     if 'shortlist' in protocol:
         print(_describe_shortlist(protocol['shortlist'], report['metrics']))
     print(table(report['metrics']))
@@ -121,8 +126,8 @@ def main(values: flags.FlagValues) -> None:
         if values.explain:
             for module in ('jinja2', 'matplotlib'):
                 require(module, extra='report')
-            explain.check(runs)
-        shared.check_read(values, '--explain', values.explain, 'photos')
+            text_network = explain.check(runs, values.encoder)
+        shared.check_read(values, '--explain', values.explain, 'photos', 'encoder')
         photos = shared.photos_folder(values)
         if values.save_vectors:
             check_vectors(runs)
@@ -154,7 +159,7 @@ def main(values: flags.FlagValues) -> None:
         vectors = vectors_of(runs, split, options) if values.save_vectors else None
         if values.explain:
             pairs = explain.retrieve_images(sims, split.image_of_text, values.explain, values.folds)
-            explained = explain.describe(runs[0], split, pairs, options)
+            explained = explain.describe(runs[0], split, pairs, options, text_network)
 
         # Writes the results, then removes the blocks.
         saved.write(report, split, folder, sims=sims if values.save_sims else None, vectors=vectors)

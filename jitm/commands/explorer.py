@@ -15,6 +15,7 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.errors import UserError
+from jitm.report.pictures import NO_PICTURES, recorded_photos
 from jitm.serving.app import check_installed, in_url, serve
 from jitm.serving.explored import explore
 from jitm.serving.pages import Site
@@ -23,7 +24,8 @@ REQUIRED = ('workdir',)
 FLAGS = {
     'workdir': shared.texts('A run directory; repeat the flag to compare runs side by side.'),
     **shared.common('split'),
-    'photos': shared.text('A folder of pictures named by the image ids.'),
+    'photos': shared.text('A folder of pictures named by the image ids; that of jitm encode if not given.'),
+    'encoder': shared.text('The run directory, or the weights, of the network that encoded the data, if it has moved.'),
     'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
     'port': shared.count('The port.', 8765, upper_bound=65535),
     **shared.common('data_root', 'compilation_cache'),
@@ -49,8 +51,11 @@ def main(values: flags.FlagValues) -> None:
     parallel.use_all_cores()
     _check_address(values.host, values.port)
     photos = shared.photos_folder(values)
-    runs, data = explore(values.workdir, values.split, values.data_root)
+    runs, data = explore(values.workdir, values.split, values.data_root, values.encoder)
+    photos = photos or recorded_photos(data.split, values.data_root or runs[0].root)
     print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
+    if photos is None and data.split.pixels is None:
+        print(NO_PICTURES)
     print(f'open http://{in_url(values.host)}:{values.port}; Ctrl-C stops', flush=True)
     flags = ['--split', values.split, *shared.given(values, 'data_root', 'import')]
     serve(Site(runs, data, shared.repeated('explorer', values), flags, photos), values.host, values.port)

@@ -142,7 +142,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'precision', 'data_root')
     given = {name: values[name].value for name in names if name in values}
     given = {name: '_'.join(value) if isinstance(value, list) else value for name, value in given.items()}
-    path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given, **further)
+    path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given | further)
     return OutputFolder(path, saved.EVALUATION)
 
 

@@ -152,7 +152,7 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         print(f'rows written to {values.rows}')
     with replacing_own(output) as file:
         file.write(text.encode())
-    print(f'written to {output}')
+    print(f'written to {output}' + (f' ({examples.hint})' if examples and examples.hint else ''))
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -28,8 +28,7 @@ from jitm.outputs import check_own, replacing_own
 from jitm.report.render import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
-from jitm.serving.export import check_export, export
-from jitm.serving.index import Index
+from jitm.serving.index import Index, check_export, export
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.query import Answer, Query, answer, page
 from jitm.serving.sources import ImageSource, PhotoFiles

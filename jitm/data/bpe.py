@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json
@@ -87,6 +87,7 @@ class BPE:
           int32 [L]: the start, the pieces and the end, at most `max_length` ids, the last of which is the end.
         """
         text = html.unescape(html.unescape(caption)).translate(_WIDE).translate(_QUOTES)
+        text = unicodedata.normalize('NFC', text).lower()
         pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: self.max_length - 2]
         return np.array([len(self) - 2, *pieces, len(self) - 1], np.int32)
 
@@ -137,7 +138,6 @@ class BPE:
         ids = {word: number for number, word in enumerate(self.words)}
         pairs = [tuple(merge.split(' ')) for merge in self.merges]
         tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs, end_of_word_suffix=_WORD_END))
-        tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(_WORDS, 'removed', invert=True),

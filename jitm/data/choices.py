@@ -5,11 +5,13 @@ the fields of `Choice`. The published files of SugarCrepe (Hsieh et al., 2023) a
 al., 2023), Winoground (Thrush et al., 2022) and BiVLC (Miranda et al., 2024) are read, too.
 """
 
-import io
+from __future__ import annotations  # Pillow is optional
+
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +21,12 @@ from jitm.data.transforms import decode
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, split_lines
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 Row = Mapping[str, Any]
 ONE, TWO = ((0, 0),), ((0, 0), (1, 1))  # matches of the first caption, and of two pairs
+MAX_BOX = 2  # sides of a box to those of its photo
 
 
 class Choice(NamedTuple):
@@ -33,7 +39,8 @@ class Choice(NamedTuple):
       images: The names of the images.
       captions: The captions.
       matches: The images and captions that belong together, by their positions.
-      box: x, y, width and height in pixels, to which the images are cut; None for whole images.
+      box: x, y, width and height in pixels, to which the images are cut; None for whole images. What lies outside of an
+        image is black.
     """
 
     id: str
@@ -93,11 +100,13 @@ def _bivlc(row: _Fields) -> Choice:
 def _own(row: _Fields) -> Choice:
     images, captions, matches = (tuple(row.get(key, list)) for key in ('images', 'captions', 'matches'))
     try:
-        pairs, box = tuple((int(i), int(c)) for i, c in matches), tuple(map(float, row.row.get('box') or ())) or None
-        if len(box or 'xywh') != 4:
-            raise ValueError
+        pairs = tuple((i, c) for i, c in matches)
+        box = None if row.row.get('box') is None else tuple(row.row['box'])
+        if {type(n) for pair in pairs for n in pair} - {int}:
+            raise TypeError
     except (TypeError, ValueError):
-        raise UserError(f"{row.where}: 'matches' are pairs [image, caption], 'box' 4 numbers; correct them") from None
+        problem = "'matches' are pairs [image, caption] of whole numbers, 'box' 4 numbers"
+        raise UserError(f'{row.where}: {problem}; correct them') from None
     return Choice(row.id, *row.texts('group', 'category'), images, captions, pairs, box)
 
 
@@ -135,7 +144,14 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
         within = all(0 <= i < len(choice.images) and 0 <= c < len(choice.captions) for i, c in choice.matches)
         if not within or not 0 < len({*choice.matches}) < len(choice.images) * len(choice.captions):
             raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
+        if choice.box is not None and not _is_box(choice.box):
+            raise UserError(f'{where} has the box {choice.box}: give x, y, and a width and height above 0, in pixels')
     return choices, pictures
+
+
+def _is_box(box: tuple[Any, ...]) -> bool:
+    numbers = all(type(side) in (int, float) and math.isfinite(side) for side in box)
+    return numbers and len(box) == 4 and min(box[2:]) > 0
 
 
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -189,17 +205,28 @@ def of_scenes(split: SceneSplit) -> list[Choice]:
 
 
 class Cut(list):
-    """Image files, (path or content, box or None), which are cut to their boxes when they are indexed."""
+    """Image files, (path or content, box or None, name in messages), which are cut to their boxes when indexed."""
 
-    def __getitem__(self, index: int) -> str | bytes:
-        """Returns a path, or the content of a PNG file."""
-        file, box = super().__getitem__(index)
-        if box is None:
+    def __getitem__(self, index: int) -> str | Image.Image:
+        """Returns a path, or a decoded photo."""
+        file, box, name = super().__getitem__(index)
+        if isinstance(file, str) and box is None:
             return file
-        x, y, width, height = box
-        content = io.BytesIO()
-        decode(file, lambda photo: photo.crop((x, y, x + width, y + height)).save(content, 'PNG', compress_level=1))
-        return content.getvalue()
+        part = decode(file, lambda photo: _cut(photo, box, name), name)
+        return decode(part, lambda _: part, name)  # a part may be too narrow
+
+
+def _cut(photo: Image.Image, box: tuple[float, ...] | None, name: str) -> Image.Image:
+    """Returns the part of a photo in a box; raises a UserError if that has none of the photo, or is far larger."""
+    x, y, width, height = box or (0, 0, *photo.size)
+    large = width > MAX_BOX * photo.width or height > MAX_BOX * photo.height
+    left, top, right, bottom = (0, 0, 0, 0) if large else map(round, (x, y, x + width, y + height))
+    if min(right, photo.width) <= max(left, 0) or min(bottom, photo.height) <= max(top, 0):
+        raise UserError(
+            f'{name} has the box {box}, but its photo has {photo.width} x {photo.height} pixels: give a box that has '
+            f'some of it and sides of at most {MAX_BOX} times its own'
+        )
+    return photo.crop((left, top, right, bottom))
 
 
 def as_line(choice: Choice, **further: Any) -> str:

@@ -8,7 +8,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import os
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +83,8 @@ def load(
             'regions': Regions(records, np.arange(count), stored.shape, np.dtype(stored.np_dtype)),
             'counts': np.array([features.count for features in read], np.int32),
             'boxes': None if read[0].boxes is None else np.stack([features.boxes for features in read]),
+            'tags': None if read[0].tags is None else tuple(features.tags.decode() for features in read),
+            'encoded_by': precomp._read_encoded_by(root, parts[0]),
         }
     else:
         files = [str(path) for part in parts for path in info.splits[part].filepaths]
@@ -194,6 +199,7 @@ class _Features:
     captions: tuple[str, ...]
     count: int
     boxes: np.ndarray | None
+    tags: bytes | None
 
 
 def _captions(record: dict[str, Any], where: str) -> list[str]:
@@ -208,7 +214,8 @@ def _read_features(record: dict[str, Any], where: str) -> _Features:
     if not np.isfinite(record['regions']).all():
         raise UserError(f'{where} has NaN or infinite features: prepare the data set again')
     count = int(record.get('count', len(record['regions'])))
-    return _Features(record['image_id'].decode(), tuple(_captions(record, where)), count, record.get('boxes'))
+    further = record.get('boxes'), record.get('tags')
+    return _Features(record['image_id'].decode(), tuple(_captions(record, where)), count, *further)
 
 
 def _check_photos(records: _Records, count: int, where: str) -> str:
@@ -226,7 +233,7 @@ def _check_photos(records: _Records, count: int, where: str) -> str:
 
 
 def write(root: str, folder: Path) -> Path:
-    """Writes all splits of a `*_precomp` folder as a data set; dev splits are complete.
+    """Writes all splits of a `*_precomp` folder as a data set; dev splits are complete, vectors of tokens are left out.
 
     Args:
       root: The `*_precomp` folder.
@@ -239,8 +246,12 @@ def write(root: str, folder: Path) -> Path:
       UserError: If the data cannot be read, or differ between the splits in size, or the output folder is not empty.
     """
     splits = {name: precomp.load(name, root=root, dev_images=None) for name in precomp.splits(root)}
-    if len({(split.regions.shape[1:], split.regions.dtype, split.boxes is None) for split in splits.values()}) != 1:
-        raise UserError(f'{root} has no splits, or splits whose features differ in size: write one folder for each')
+    kinds = {(s.regions.shape[1:], s.regions.dtype, s.boxes is None, s.tags is None) for s in splits.values()}
+    if len(kinds) != 1:
+        raise UserError(
+            f'{root} has no splits, or splits whose features differ in size, or of which only some have boxes or tags: '
+            'write one folder for each'
+        )
     first = next(iter(splits.values()))
     name = first.dataset or os.path.basename(os.path.abspath(root)).removesuffix('_precomp')
     builder = JitmPrecomp(PrecompConfig(name=name, splits=splits), data_dir=str(folder), file_format='array_record')
@@ -249,7 +260,15 @@ def write(root: str, folder: Path) -> Path:
     if version.exists():
         raise UserError(f'{version} exists already: choose a new folder')
     output.claim([str(version.relative_to(folder) / 'dataset_info.json')])
-    builder.download_and_prepare()
+    tensorflow_datasets.display_progress_bar(sys.stderr.isatty())
+    with tempfile.TemporaryDirectory() as unused:
+        builder.download_and_prepare(download_dir=unused)
+    if os.path.exists(manifest := os.path.join(root, precomp.MANIFEST)):
+        with output.replacing(str(version.relative_to(folder) / precomp.MANIFEST)) as file:
+            file.write(Path(manifest).read_bytes())
+    for name in splits:
+        if os.path.exists(vectors := os.path.join(root, name + precomp.TEXTS[0])):
+            logging.warning('%s is left out: a TensorFlow data set has no vectors of tokens', vectors)
     return version
 
 
@@ -265,7 +284,7 @@ class PrecompConfig(tensorflow_datasets.core.BuilderConfig):
 
 
 class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
-    """One record per image: `image_id`, `regions` [R, D] and their `count`, `captions`, optionally `boxes` [R, 4]."""
+    """One record per image: `image_id`, `regions` [R, D], their `count`, `captions`, and any `boxes` and `tags`."""
 
     VERSION = tensorflow_datasets.core.Version('1.1.0')
     # Nothing is downloaded. To look for checksums, TFDS 4.9.10 imports a package that is not among its dependencies.
@@ -286,6 +305,8 @@ class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
         }
         if split.boxes is not None:
             features['boxes'] = tensor(shape=split.boxes.shape[1:], dtype=np.float32)
+        if split.tags is not None:
+            features['tags'] = text()
         return tensorflow_datasets.core.DatasetInfo(
             builder=self,
             description='Images as region features, with their captions.',
@@ -304,4 +325,6 @@ class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
             record['count'] = split.counts[image]
             if split.boxes is not None:
                 record['boxes'] = split.boxes[image]
+            if split.tags is not None:
+                record['tags'] = split.tags[image]
             yield image, record

@@ -179,8 +179,10 @@ def _open(data: bytes, name: str) -> Image.Image:
         return Image.open(io.BytesIO(data))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where a program raises it
         raise UserError(f'{name} has too many pixels for Pillow: shrink it') from None
-    except Exception:  # Pillow raises many kinds of errors for damaged headers
-        raise UserError(f'{name} is not an image that Pillow can read: convert it to JPEG, or leave it out') from None
+    except Exception as error:  # Pillow raises many kinds of errors for damaged headers
+        unknown = isinstance(error, Image.UnidentifiedImageError)  # whose message names an object
+        reason = 'Pillow can read' + ('' if unknown else f' ({" ".join(str(error).split())})')
+        raise UserError(f'{name} is not an image that {reason}: convert it to JPEG, or leave it out') from None
 
 
 def _check_header(image: Image.Image, name: str) -> None:
@@ -207,8 +209,9 @@ def _convert(image: Image.Image, name: str) -> Image.Image:
             image = image if image.mode == 'RGBA' else image.convert('RGBA')
             image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
         return image if image.mode == 'RGB' else image.convert('RGB')
-    except Exception:
-        raise UserError(f'{name} is damaged or cut off: replace the file, or leave it out') from None
+    except Exception as error:
+        reason = ' '.join(str(error).split())
+        raise UserError(f'{name} is damaged or cut off ({reason}): replace the file, or leave it out') from None
 
 
 def _filter(interpolation: str) -> int:

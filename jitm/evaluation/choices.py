@@ -47,13 +47,14 @@ def find_images(
       and the names of the images that are missing.
 
     Raises:
-      UserError: If none of the choices has its images, or if boxes or photos come with images
-        that are not files.
+      UserError: If none of the choices has its images, a name is of several, or boxes or photos come with images that
+        are not files.
     """
-    ids, photos = (split.image_ids, split.pixels) if split else ((), Photos((), transform))
+    ids, texts, photos = (split.image_ids, split.num_texts, split.pixels) if split else ((), 0, Photos((), transform))
     cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
-    known = {_short(image): row for row, image in enumerate(ids)} | {image: row for row, image in enumerate(ids)}
-    known |= {image: image for image in pictures}
+    rows_of = collections.defaultdict(list)
+    for row, image in enumerate(() if _are_rows(ids, texts) else ids):
+        rows_of[_short(image)].append(row)
     if not cut and (pictures or any(choice.box for choice in choices)):
         raise UserError(
             f'{name} has boxes or photos, but the images of {split.name} are not files: give the folder of the photos '
@@ -61,27 +62,71 @@ def find_images(
         )
     used, kept, missing = {}, [], {}
     for choice in choices:
-        sources = {image: known.get(image, known.get(_short(image))) for image in choice.images}
+        sources = {name: name if name in pictures else _row_of(name, split, rows_of) for name in choice.images}
         absent = [image for image, source in sources.items() if source is None]
         missing |= dict.fromkeys(absent)
         if not absent:
-            kept.append((choice, [used.setdefault((sources[i], choice.box), len(used)) for i in choice.images]))
+            where = f"{name}, entry '{choice.id}'"
+            taken = [used.setdefault((sources[i], choice.box), (len(used), where))[0] for i in choice.images]
+            kept.append((choice, taken))
     if not kept:
-        raise UserError(f'{name} has no choice whose images are given: give the folder of its photos as --photos')
+        raise UserError(
+            f'{name} has no choice whose images are given: give the folder of its photos as --photos, or a split with '
+            'the file names of its images as ids'
+        )
     captions = tuple(dict.fromkeys(caption for choice, _ in kept for caption in choice.captions))
-    texts = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
+    new = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
     if not cut:
         taken = split.take(np.array([row for row, _ in used]))
-        return dataclasses.replace(taken, token_vectors=None, **texts), kept, [*missing]
-    files = Cut((pictures[s] if isinstance(s, str) else photos.files[s], box) for s, box in used)
+        return dataclasses.replace(taken, token_vectors=None, **new), kept, [*missing]
+    files = Cut(
+        (pictures[s], box, s) if isinstance(s, str) else (photos.files[s], box, where)
+        for (s, box), (_, where) in used.items()
+    )
     pixels = Photos(files, transform or photos.transform)
-    return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **texts), kept, [*missing]
+    return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **new), kept, [*missing]
+
+
+def _stem(name: str) -> str:
+    path = PurePath(name)
+    return path.stem if path.suffix.lower() in SUFFIXES else path.name
 
 
 def _short(name: str) -> str:
-    path = PurePath(name)
-    stem = path.stem if path.suffix.lower() in SUFFIXES else path.name
-    return re.sub(r'^(COCO_(train|val|test)\d{4}_)?0*(?=\d+$)', '', stem)
+    return re.sub(r'^(COCO_(train|val|test)\d{4}_)?0*(?=\d+$)', '', _stem(name))
+
+
+def _are_rows(ids: Sequence[str], texts: int) -> bool:
+    """Returns whether ids can be the numbers of the images, or of the T captions, and so name no file."""
+    return all(image.isdecimal() and int(image) < max(len(ids), texts) for image in ids)
+
+
+def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]) -> int | None:
+    """Returns the image that a name is of, among those of its short name; None if there is none.
+
+    An id that is a number has the digits of the name, zeros included, unless the split is of COCO. Between several
+    images, the whole name or else folder and suffix decide.
+
+    Raises:
+      UserError: If they do not.
+    """
+    ids = {row: split.image_ids[row] for row in rows_of.get(_short(name), ())}
+    ids = {row: i for row, i in ids.items() if split.dataset == 'coco' or not i.isdecimal() or i == _stem(name)}
+    if len(ids) < 2:
+        return next(iter(ids), None)
+    named = [row for row in ids if ids[row] == name] or [row for row in ids if _agree(ids[row], name)]
+    if len(named) != 1:
+        found = ' or '.join(ids.values())
+        raise UserError(f"'{name}' may be {found} of {split.name}: give images of which only one has this name")
+    return named[0]
+
+
+def _agree(*names: str) -> bool:
+    """Returns whether two names have the same suffix and the same folders, as far as both have some."""
+    one, other = map(PurePath, names)
+    folders = zip(reversed(one.parent.parts), reversed(other.parent.parts), strict=False)
+    suffixes = {one.suffix.lower(), other.suffix.lower()} - {''}
+    return len(suffixes) < 2 and all(a == b for a, b in folders)
 
 
 def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:
@@ -141,8 +186,9 @@ def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count:
       min_count: The choices that a category has at least; smaller ones have no row and are not in the mean.
 
     Returns:
-      A row for each category, and unless a group has one, for all its choices and for the mean of its categories: the
-      group as `test`, the `category`, the number of `choices`, and in percent `SCORES`, with intervals, and `ties`.
+      A row for each category that is large enough, and unless this is all of a group, for all its choices and for the
+      mean of these categories: the group as `test`, the `category`, the number of `choices`, and in percent `SCORES`,
+      with intervals, and `ties`.
     """
     decided = collections.defaultdict(lambda: collections.defaultdict(list))
     for choice, one in zip(choices, scores, strict=True):
@@ -151,9 +197,10 @@ def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count:
     for group, categories in decided.items():
         rows = [_summarize(group, name, of) for name, of in sorted(categories.items()) if len(of) >= min_count]
         report += rows
-        if len(rows) != 1:
+        if len(categories) > 1 or not rows:
             report.append(_summarize(group, ALL, [one for of in categories.values() for one in of]))
-            names = [name for name in SCORES if rows and all(name in row for row in rows)]
+        if len(categories) > 1 and rows:
+            names = [name for name in SCORES if all(name in row for row in rows)]
             means = {name: float(np.mean([row[name] for row in rows])) for name in names}
             report.append({'test': group, 'category': MEAN} | means)
     return report
@@ -191,22 +238,32 @@ def _number(value: float | None) -> str:
     return '-' if value is None else f'{value:.1f}'
 
 
-def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
+def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row], part: bool = False) -> str:
     """Returns tables of the published numbers of the tests in a report, with its own; '' if there are none.
 
-    A number of `ARO relation` is the mean of its categories, one of `Winoground` that of all choices.
+    A number of `ARO relation` is the mean of its categories, one of `Winoground` that of all choices. A mean of which a
+    published category is missing is left out.
+
+    Args:
+      report: The rows of `evaluate`.
+      rows: Published rows.
+      part: Whether the report is of a part of the tests.
     """
     ours = collections.defaultdict(dict)
     for row in report:
-        test, _, part = row['test'].partition(' ')
-        whole = {MEAN: f'{part}/'} if part else {ALL: ''}
+        test, _, group = row['test'].partition(' ')
+        whole = {MEAN: f'{group}/'} if group else {ALL: ''}
         prefix = whole.get(row['category'], f'{row["category"]}/')
         ours[test.lower()] |= {f'{prefix}{name}': row[name] for name in SCORES if name in row}
-    parts = []
+    tested = []
     for test, metrics in ours.items():
-        published = [row for row in rows if row.dataset == test and row.metrics.keys() & metrics.keys()]
-        keys = [key for key in metrics if any(key in row.metrics for row in published)]
-        lines = [('ours', metrics), *((f'{row.system} {row.backbone}'.strip(), row.metrics) for row in published)]
-        cells = [[name, *(_number(numbers.get(key)) for key in keys)] for name, numbers in lines]
-        parts += [tables.table([test, *keys], cells)] if published else []
-    return '\n\n'.join(parts)
+        published = [row for row in rows if row.dataset == test]
+        known = {key for row in published for key in row.metrics}
+        lacking = tuple(key.partition('_')[0] + '/' for key in known - metrics.keys() if '_' in key)
+        keys = [key for key in metrics if key in known and not key.startswith(lacking)]
+        cells = [['ours (part)' if part else 'ours', *(_number(metrics[key]) for key in keys), '']]
+        for row in (row for row in published if row.metrics.keys() & {*keys}):
+            numbers = [_number(row.metrics.get(key)) for key in keys]
+            cells.append([f'{row.system} {row.backbone}'.strip(), *numbers, row.cited])
+        tested += [tables.table([test, *keys, 'source'], cells)] if keys else []
+    return '\n\n'.join(tested)

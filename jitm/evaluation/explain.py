@@ -20,7 +20,7 @@ from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, ro
 from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
-from jitm.inference.text_network import restore
+from jitm.inference.text_network import TextNetwork, restore
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
@@ -45,8 +45,16 @@ def has_word_outputs(run: Run) -> bool:
     return has_heads(run.model, WORD_HEADS) or isinstance(run.model, CrossAttentionMatcher)
 
 
-def check(runs: Sequence[Run]) -> None:
-    """Raises a UserError unless there is one run and its model has word-level outputs; computes nothing."""
+def check(runs: Sequence[Run], encoder: str | None = None) -> TextNetwork | None:
+    """Returns the text encoder whose vectors the model of a run reads, None for other models; computes nothing.
+
+    Args:
+      runs: One run, whose model has word-level outputs.
+      encoder: The run directory of the text encoder, if it has moved.
+
+    Raises:
+      UserError: If there are several runs, or the model has no such outputs, or the text encoder is not found.
+    """
     if len(runs) > 1:
         raise UserError(f'--explain takes a single model, but there are {len(runs)}; give one --workdir')
     run = runs[0]
@@ -55,6 +63,7 @@ def check(runs: Sequence[Run]) -> None:
             f'--explain does not apply to {run.workdir}: {type(run.model).__name__} has no attention of words over '
             f'regions, nor the heads {" and ".join(WORD_HEADS)}'
         )
+    return restore(run.encoded_by, run.workdir, encoder) if run.model.text_format.vectors else None
 
 
 def retrieve_images(
@@ -86,18 +95,24 @@ def retrieve_images(
 class WordOutputs:
     """The word-level outputs of a run for images of a split with any captions."""
 
-    def __init__(self, run: Run, split: Split, options: ScoringOptions = DEFAULT_OPTIONS):
+    def __init__(
+        self,
+        run: Run,
+        split: Split,
+        options: ScoringOptions = DEFAULT_OPTIONS,
+        text_network: TextNetwork | None = None,
+    ):
         """Prepares the model.
 
         Args:
           run: A run whose model has `WORD_HEADS`, or attention.
           split: The images.
           options: Precision and memory.
+          text_network: The text encoder whose vectors of tokens the model reads; None for other models.
         """
         self._run, self._split, self._precision = run, split, resolve_options(run, options).precision
         self._scorer = PairScorer(run, split, options) if has_heads(run.model, WORD_HEADS) else None
-        vectors = run.model.text_format.vectors
-        self._text_network = restore(run.encoded_by, run.workdir) if vectors else None
+        self._text_network = text_network
         self._variables = jax.device_put(run.variables) if self._scorer is None else None
 
     def of(self, images: Sequence[int], captions: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -124,7 +139,11 @@ class WordOutputs:
 
 
 def describe(
-    run: Run, split: Split, pairs: Sequence[tuple[int, Retrieved]], options: ScoringOptions = DEFAULT_OPTIONS
+    run: Run,
+    split: Split,
+    pairs: Sequence[tuple[int, Retrieved]],
+    options: ScoringOptions = DEFAULT_OPTIONS,
+    text_network: TextNetwork | None = None,
 ) -> dict[str, Any]:
     """Describes what was retrieved for each text, with the model's word-level outputs.
 
@@ -133,6 +152,7 @@ def describe(
       split: Images and texts.
       pairs: See `retrieve_images`.
       options: Precision and memory.
+      text_network: See `check`.
 
     Returns:
       A dict for JSON: `data`, `workdir`, `step`, and `pairs`, each with a `verdict` in words. For the `words` of a pair
@@ -141,7 +161,7 @@ def describe(
       `CrossAttentionMatcher.attention_block`. `boxes` are the boxes of the image's regions, or None.
     """
     images = [retrieved.top[0] for _, retrieved in pairs]
-    outputs = WordOutputs(run, split, options).of(images, [split.captions[text] for text, _ in pairs])
+    outputs = WordOutputs(run, split, options, text_network).of(images, [split.captions[text] for text, _ in pairs])
     described = [
         _describe_pair(split, text, retrieved) | output
         for (text, retrieved), output in zip(pairs, outputs, strict=True)

@@ -68,6 +68,11 @@ class Row:
     backbone: str = ''
     note: str = ''
 
+    @property
+    def cited(self) -> str:
+        """Its sources, with the note."""
+        return ', '.join(self.sources) + (f' ({self.note})' if self.note else '')
+
 
 # What determines a row, or one for each protocol: system, data set, source and, where these have several, the backbone.
 RowKey = tuple[str, ...]
@@ -189,5 +194,4 @@ def _first_recalls(row: Row) -> tuple[float, float]:
 
 def _cells(row: Row) -> list[str]:
     numbers = [f'{row.metrics[key]:.1f}' if key in row.metrics else '-' for key in (*RECALLS, 'rsum')]
-    source = ', '.join(row.sources) + (f' ({row.note})' if row.note else '')
-    return [row.system, *numbers, MODELS[row.ensemble], row.backbone or '-', source]
+    return [row.system, *numbers, MODELS[row.ensemble], row.backbone or '-', row.cited]

@@ -4,6 +4,7 @@
 older evaluation, is therefore never taken for one of this evaluation.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -43,7 +44,7 @@ class Saved:
 
 def folder_of(
     workdir: Path,
-    split: str,
+    split: str | None,
     *,
     folds: int = 1,
     ensemble: bool = False,
@@ -53,12 +54,13 @@ def folder_of(
     dtype: str | None = None,
     precision: str | None = None,
     data_root: str | None = None,
+    files: Sequence[str] = (),
 ) -> Path:
     """Returns the default output folder of an evaluation, whose name has what differs from the defaults.
 
     Args:
       workdir: The first run directory.
-      split: The name of the split, such as 'dev'.
+      split: The name of the split, such as 'dev'; None if none is read.
       folds: Parts of the images.
       ensemble: Whether several runs are evaluated together.
       member: The model, None for the validated one.
@@ -67,13 +69,32 @@ def folder_of(
       dtype: The dtype of the encodings, None for that of the validation.
       precision: The precision of products, None for that of the validation.
       data_root: The data folder, None for that of training.
+      files: Other files that are read.
     """
-    words = [split, f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
+    words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
     words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '', precision or '']
-    if data_root:
-        root = Path(data_root).resolve()
-        words.append(f'{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:6]}')
+    for paths in filter(None, ([data_root] if data_root else [], files)):
+        resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
+        words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')
     return workdir / 'eval' / '_'.join(filter(None, words))
+
+
+def folders_of(workdir: Path, split: str, evaluation: Mapping[str, Any], data_root: str | None = None) -> list[Path]:
+    """Returns the folders that may have the evaluation of a run alone: by their names, or the only one of other data.
+
+    Args:
+      workdir: The run directory.
+      split: The name of the split, such as 'dev'.
+      evaluation: The section `evaluation` of its config.
+      data_root: The data folder, None for that of training.
+    """
+    others, alone = [], (split, 1, 1, evaluation['dtype'], evaluation['precision'])
+    for report in workdir.glob(f'eval/{split}_*-??????/{METRICS}'):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found = parse_json(report.read_bytes())['protocol']
+            kind = found['split'], found['folds'], len(found['runs']), found['dtype'], found['precision']
+            others += [report.parent] if kind == alone else []
+    return [folder_of(workdir, split, data_root=root) for root in (data_root, None)] + others * (len(others) == 1)
 
 
 def names(sims: bool, vectors: bool) -> list[str]:
@@ -153,8 +174,8 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
     return {'protocol': protocol, 'captions': captions}
 
 
-def difference(files: Sequence[Saved]) -> str:
-    """Returns which files are of different images or captions; '' if all are of the same."""
+def check_same_data(files: Sequence[Saved]) -> None:
+    """Raises a UserError if files are of different images or captions."""
 
     def named(file: Saved) -> str:
         return f'{file.path} of {file.protocol["data"]}' if file.protocol else str(file.path)
@@ -164,13 +185,9 @@ def difference(files: Sequence[Saved]) -> str:
     pairs += [
         pair for pair in itertools.pairwise(files) if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
     ]
-    return f'{named(pairs[0][0])} and {named(pairs[0][1])} are of different images or captions' if pairs else ''
-
-
-def check_same_data(files: Sequence[Saved]) -> None:
-    """Raises a UserError if files are of different images or captions."""
-    if different := difference(files):
-        raise UserError(f'{different}; compare files of the same split')
+    if pairs:
+        one, other = map(named, pairs[0])
+        raise UserError(f'{one} and {other} are of different images or captions; compare files of the same split')
 
 
 def names_of(files: Sequence[Saved]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def _write(
     if not present:  # other features were removed, or never completed
         known = {}
     output.remove(files_of(split_name) if present else output.names)
-    _write_manifest(output, {**known, split_name: {**wanted, 'origin': network.origin}})
+    _write_manifest(output, {**known, split_name: {**wanted, 'origin': network.origin, **_folder_of(split)}})
     writer = PrecompWriter(output, split_name)
     writer.write_lines('_ids.txt', split.image_ids)
     if split.captions:
@@ -189,6 +190,14 @@ def _write(
         writer.write_lines('dataset.txt', [split.dataset])
     _write_features(network, split, writer, report)  # the last file: with it the split is complete
     return True
+
+
+def _folder_of(split: Split) -> dict[str, str]:
+    """Returns the folder in which the ids of a split are the names of its photos, as `photos`, if there is one."""
+    folder = str(getattr(split.pixels, 'files', [''])[0]).removesuffix(split.image_ids[0])
+    if not all(os.path.isfile(os.path.join(folder, name)) for name in split.image_ids):
+        return {}
+    return {'photos': os.path.abspath(folder)}
 
 
 def _with_remedy(dtype: np.dtype) -> str:

@@ -54,6 +54,8 @@ def dependences(runs: Iterable[RunLog], keys: Sequence[str]) -> list[Dependence]
         if not isinstance(flat[keys[0]], int | float):
             raise UserError(f'{keys[0]} is {flat[keys[0]]!r} in {run.workdir}; give the key of a number')
         values[run.workdir], metrics[run.workdir] = flat[keys[0]], run.best_validation()
+        if metrics[run.workdir].get('rsum') is None:
+            raise UserError(f'{run.workdir} has no validation; evaluate it, or leave it out with --select')
         masked.append(dataclasses.replace(run, config=_without(run.config, keys)))
     found = []
     for group in group_runs(masked):

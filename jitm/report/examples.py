@@ -1,8 +1,10 @@
 """Queries whose first candidate is a match in one similarity matrix and not in another."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from jitm.report.bootstrap import Hits
 from jitm.report.groups import Group
 from jitm.report.matrices import Matrix
 from jitm.report.panels import load_split_of
-from jitm.report.pictures import are_small, pictures_of
+from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, recorded_photos
 from jitm.report.render import Column, Table
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
@@ -98,6 +100,7 @@ class Shown:
       comparisons: The comparison of each direction.
       split: Images and captions.
       pictures: Data URIs of images; empty to show their ids.
+      hint: What to do if there are no pictures; '' if there are.
     """
 
     names: tuple[str, str]
@@ -105,6 +108,7 @@ class Shown:
     comparisons: Mapping[str, Comparison]
     split: Split
     pictures: Mapping[int, str]
+    hint: str
 
     @property
     def directions(self) -> Mapping[str, tuple[str, str]]:
@@ -119,6 +123,17 @@ class Shown:
     def first_caption(self, image: int) -> str:
         """Returns the first caption of an image."""
         return self.split.captions[int(np.argmax(self.split.image_of_text == image))]
+
+
+def _load_split(matrix: Matrix, sections: Sequence[Mapping[str, Any]], split_name: str, data_root: str | None) -> Split:
+    """Loads the split of a matrix by the first of some sections `data` that have its images and captions."""
+    problems = []
+    for data, root in itertools.product(sections, dict.fromkeys((data_root, None))):
+        try:
+            return load_split_of(matrix, data, split_name, root)
+        except UserError as error:
+            problems.append(error)
+    raise UserError(f'{problems[0]}; --queries 0 leaves out the examples, which need the captions') from None
 
 
 def read_examples(
@@ -140,7 +155,7 @@ def read_examples(
       split_name: The split of the similarities, such as 'dev'.
       count: Examples of each kind.
       data_root: The data folder, if it has moved since training.
-      photos: A folder with photographs, see `pictures_of`.
+      photos: A folder with photographs, see `pictures_of`; None for the one that the data were encoded from.
 
     Returns:
       The examples; None if there are not two groups with similarities, or `count` is 0.
@@ -154,17 +169,18 @@ def read_examples(
     other = next(n for n in found if n != best)
     (first, *_), (second, *_) = evaluated[best], evaluated[other]
     run = groups[best].runs[0]
-    try:
-        split = load_split_of(first, run.config['data'], split_name, data_root)
-    except UserError as error:
-        raise UserError(f'{error}; --queries 0 leaves out the examples, which need the captions') from None
+    split = _load_split(first, [run.config['data'], groups[other].runs[0].config['data']], split_name, data_root)
     comparisons = compare(first, second, count)
+    roots = [data_root, *(groups[n].runs[0].config['data'].get('root') for n in (best, other))]
+    if split.pixels is None:
+        photos = next(filter(None, (photos, *(recorded_photos(split, root) for root in roots))), None)
     return Shown(
         (groups[best].name, groups[other].name),
         (run.workdir.name, groups[other].runs[0].workdir.name),
         comparisons,
         split,
         pictures_of(split, _images_of(comparisons), photos),
+        NO_PICTURES if split.pixels is None and photos is None else '',
     )
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from jitm.config import check_saved, differences, flatten
 from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
+from jitm.evaluation.saved import METRICS, folders_of
 from jitm.files import parse_json
-from jitm.runs.log import read_description, read_metrics
+from jitm.runs.log import make_line, read_description, read_metrics
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
@@ -64,7 +65,7 @@ class RunLog:
 
     def best_validation(self) -> Mapping[str, Any]:
         """Returns the first line of the highest validation rsum; raises a UserError if there is no validation."""
-        return max(self.require_validations(), key=lambda line: line['rsum'])
+        return max(self.require_validations(), key=lambda line: line.get('rsum') or 0)
 
     def require_training(self) -> list[Mapping[str, Any]]:
         """Returns the lines of training; raises a UserError if there are none."""
@@ -98,23 +99,35 @@ class Group:
 def read_run_log(workdir: Path) -> RunLog:
     """Reads the config of a run and the lines of its `metrics.jsonl`.
 
+    A converted run has no epochs, and its evaluation, if there is one, as its validation.
+
     Raises:
       UserError: If the directory is not a run directory, or `config.json` is not that of its checkpoints.
     """
-    path = workdir / 'metrics.jsonl'
+    path, description = workdir / 'metrics.jsonl', read_description(workdir)
     try:
         config = parse_json((workdir / 'config.json').read_text())
         path.stat()
     except (OSError, ValueError) as error:
+        if description and 'steps_per_epoch' not in description:  # of no training
+            return _read_converted(workdir, description['config'] | {'epochs': 0})
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     config = check_saved(config, workdir)
-    description = read_description(workdir)
     if description and (changed := differences(description['config'], config)):
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
     lines = read_metrics(workdir)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
         raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')
     return RunLog(workdir, config, lines)
+
+
+def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
+    split, metrics = config['evaluation']['split'], {}
+    paths = (folder / METRICS for folder in folders_of(workdir, split, config['evaluation']))
+    if report := next((path for path in paths if path.exists()), None):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            metrics = parse_json(report.read_bytes())['metrics']
+    return RunLog(workdir, config, [make_line(0, 0, split, metrics)])
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from jitm.data import precomp
 from jitm.data.arrays import open_npy
 from jitm.errors import UserError
-from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folder_of, read_report
+from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folders_of, read_report
 from jitm.report.groups import Group, RunLog
 from jitm.runs.log import checkpoint_digest
 
@@ -64,7 +64,7 @@ def saved_sims(run: RunLog, split: str, data_root: str | None = None) -> Path:
       split: The split, such as 'dev'.
       data_root: The data folder, if it has moved since training; a file of before counts too.
     """
-    paths = [folder_of(run.workdir, split, data_root=root) / SIMS for root in (data_root, None)]
+    paths = [folder / SIMS for folder in folders_of(run.workdir, split, run.config['evaluation'], data_root)]
     return next((path for path in paths if path.exists()), paths[0])
 
 
@@ -111,8 +111,8 @@ def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Seq
 
 def _check_best(run: RunLog, matrix: Matrix) -> None:
     """Raises a UserError unless a matrix is of the best validation of a run alone, as its checkpoint is now."""
-    best = run.best_validation()['rsum']
-    steps = [line['step'] for line in run.validations if line['rsum'] == best]
+    best = run.best_validation().get('rsum')
+    steps = [line['step'] for line in run.validations if line.get('rsum') == best]
     runs = [(one['step'], one['member']) for one in matrix.protocol.get('runs', ())]
     if len(runs) != 1 or runs[0] not in [(step, run.config['evaluation']['member']) for step in steps]:
         of = ' and '.join(f'step {step} of {member}' for step, member in runs) or 'no known checkpoint'

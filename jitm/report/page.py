@@ -48,6 +48,7 @@ def page(
       UserError: If a run has no validation or no line of training.
     """
     runs = [run for group in groups for run in group.runs]
+    trained = [group for group in groups if group.runs[0].config['epochs']]
     roots = {str(run.config['data'].get('root', run.config['data']['source'])): None for run in runs}
     return render(
         'report.html',
@@ -57,7 +58,7 @@ def page(
         runs=_runs(groups),
         keys=_keys(groups),
         recalls=_recalls(groups),
-        curves=uri(to_svg(training.figure_of(groups)), 'svg+xml'),
+        curves=uri(to_svg(training.figure_of(trained)), 'svg+xml') if trained else '',
         left_out=', '.join(f'{one.path} of {one.protocol["data"]}' for one in others),
         split=split_name,
         images=len(next(iter(found.values())).texts) if found else 0,
@@ -120,13 +121,13 @@ def _recalls(groups: Sequence[Group]) -> Table:
         columns.append(Column(label, HEADERS.get(direction, '')))
     columns.append(Column('best epoch'))
     best = {
-        metric: round(max(map(statistics.mean, by_group)), 1)  # as shown
+        metric: round(max(map(statistics.mean, filter(None, by_group))), 1)  # as shown
         for metric, by_group in values.items()
-        if metric != DISTANCE and len(groups) > 1  # distances depend on the scale of the scores
+        if metric != DISTANCE and len(groups) > 1 and any(by_group)  # distances depend on the scale of the scores
     }
 
     def cell(metric: str, of_runs: Sequence[float]) -> str | Cell:
-        is_best = metric in best and round(statistics.mean(of_runs), 1) == best[metric]
+        is_best = metric in best and of_runs and round(statistics.mean(of_runs), 1) == best[metric]
         return Cell(show(metric, of_runs), best=True) if is_best else show(metric, of_runs)
 
     rows = [

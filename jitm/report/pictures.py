@@ -1,6 +1,7 @@
 """Pictures as data URIs, for pages without other files."""
 
 import base64
+import contextlib
 import io
 import os
 from collections.abc import Iterable
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jitm.data.pixels import Photos
+from jitm.data.precomp import MANIFEST
 from jitm.data.splits import Split
 from jitm.data.transforms import Photo, View, decode
 from jitm.errors import UserError, require
-from jitm.files import leads_out
+from jitm.files import leads_out, parse_json
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 EDGE = 320  # pixels of the longer side of an embedded photograph
 SMALL = 128  # pixels; smaller pictures are enlarged without interpolation
 SUFFIXES = ('', '.jpg', '.jpeg', '.png')
+NO_PICTURES = 'no pictures: add --photos FOLDER'
 
 
 def uri(content: bytes, kind: str) -> str:
@@ -78,6 +81,21 @@ def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dic
     if split.pixels is not None:
         return {image: uri(png(split.pixels[image]), 'png') for image in images}
     return {}
+
+
+def recorded_photos(split: Split, root: str | None) -> Path | None:
+    """Returns the folder of the photos that a split was encoded from, if it still has all of them.
+
+    Args:
+      split: The split.
+      root: The folder of its features, as `jitm encode` wrote it.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UserError):
+        folder = Path(parse_json((Path(root) / MANIFEST).read_bytes())[split.name.rpartition('/')[2]]['photos'])
+        for image in split.image_ids:
+            _find(folder, image)
+        return folder
+    return None
 
 
 def are_small(split: Split) -> bool:

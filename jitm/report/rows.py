@@ -48,7 +48,7 @@ def row_of(run: RunLog) -> dict[str, Any]:
         **_seconds(run.workdir / 'timing.jsonl'),
         'best_epoch': best['epoch'],
         'metrics': {key: value for key, value in best.items() if key not in LOGGED},
-        'rsum_by_epoch': [[line['epoch'], line['rsum']] for line in validations],
+        'rsum_by_epoch': [[line['epoch'], line.get('rsum')] for line in validations],
         'config': {key: value for key, value in run.config.items() if key != 'run'},
         'origins': dict(read_origins(run.config) if run.origins is None else run.origins),
     }

@@ -21,12 +21,14 @@ def best_values(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
     """Returns the metrics of each run's best validation: the recalls, rsum, and the mean distance if all runs log it.
 
     Returns:
-      {metric: a list per group of the values of its seeds}; recalls and rsum in percent.
+      {metric: a list per group of the values of its seeds}; recalls and rsum in percent, none of a converted run that
+      was not evaluated.
 
     Raises:
       UserError: If a run has no validation yet.
     """
     best = [[run.best_validation() for run in group.runs] for group in groups]
+    best = [[line for line in lines if line.get('rsum') is not None] for lines in best]
     has_distance = all(DISTANCE in line for lines in best for line in lines)
     metrics = [*RECALLS, *([DISTANCE] if has_distance else [])]
     return {metric: [[line[metric] for line in lines] for lines in best] for metric in metrics}
@@ -59,7 +61,11 @@ def summary(groups: Sequence[Group]) -> str:
         for n, group in enumerate(groups)
     ]
     by_group = [
-        [{line['epoch']: line['rsum'] for line in run.require_validations()} for run in group.runs] for group in groups
+        [
+            {line['epoch']: line['rsum'] for line in run.require_validations() if line.get('rsum') is not None}
+            for run in group.runs
+        ]
+        for group in groups
     ]
     epochs = sorted({epoch for runs in by_group for run in runs for epoch in run})
     epoch_rows = [

@@ -19,7 +19,7 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
       UserError: If a run has no validation, or there is no epoch of which all have one.
     """
     runs = list(runs)
-    lines = [run.require_validations() for run in runs]
+    lines = [[line for line in run.require_validations() if 'rsum' in line] for run in runs]
     if not set.intersection(*({line['epoch'] for line in seed} for seed in lines)):
         names = ', '.join(str(run.workdir) for run in runs)
         raise UserError(f'{names} have no validation of the same epoch, whose mean could be shown; leave some out')

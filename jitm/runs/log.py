@@ -90,6 +90,15 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
     return None
 
 
+def unfinished(workdir: Path) -> str:
+    """Returns 'step 234 of 468' for a run whose last checkpoint is not at the end of its training; '' for others."""
+    described = read_description(workdir)
+    with contextlib.suppress(KeyError, TypeError):  # of an earlier version, converted or exported
+        step, total = described['logged']['step'], described['steps_per_epoch'] * described['config']['epochs']
+        return f'step {step} of {total}' if step < total else ''
+    return ''
+
+
 def checkpoint_digest(workdir: Path, step: int) -> str:
     """Returns a digest of all files of a checkpoint; '' if it does not exist."""
     with contextlib.suppress(OSError):

@@ -83,27 +83,18 @@ def make_app(site: Site, host: str) -> 'Starlette':
             page, status = site.message('There is no such page.'), 404
         return HTMLResponse(page, status, HEADERS)
 
-    def home(request: Request) -> HTMLResponse:
-        return respond(lambda: site.home(_caption(request)))
-
-    def image(request: Request) -> HTMLResponse:
-        return respond(lambda: site.image(_row(request.path_params), _caption(request)))
-
-    def pair(request: Request) -> HTMLResponse:
-        return respond(lambda: site.pair(_row(request.path_params)))
-
-    def doubtful(request: Request) -> HTMLResponse:
-        return respond(site.doubtful)
+    def page(make: Callable[[Request], str]) -> Callable[[Request], HTMLResponse]:
+        return lambda request: respond(lambda: make(request))
 
     async def photo(request: Request) -> HTMLResponse:
         body = await _read(request)
         return await run_in_threadpool(respond, lambda: site.photo(*uploaded(body)))
 
     routes = [
-        Route('/', home),
-        Route('/image/{row}', image),
-        Route('/pair/{row}', pair),
-        Route('/doubtful', doubtful),
+        Route('/', page(lambda request: site.home(_caption(request)))),
+        Route('/image/{row}', page(lambda request: site.image(_row(request.path_params), _caption(request)))),
+        Route('/pair/{row}', page(lambda request: site.pair(_row(request.path_params)))),
+        Route('/doubtful', page(lambda request: site.doubtful())),
         Route('/photo', photo, methods=['POST']),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))

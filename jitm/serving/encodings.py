@@ -1,7 +1,10 @@
-"""What a run encodes, in batches, and the shapes of its encodings, against which given encodings are checked."""
+"""What a run encodes, in batches, and the shapes of its encodings, against which given encodings are checked.
+
+Photos for a run on features are encoded by the network that encoded its training data.
+"""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import chex
@@ -9,12 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jitm.data.pixels import in_threads
+from jitm.data.transforms import Photo, Transform, decode
 from jitm.errors import UserError
 from jitm.files import hash_arrays
+from jitm.inference.features import grid_boxes
+from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.inference.padding import num_items
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run
-from jitm.serving.inputs import check_features, check_pixels, check_tags, pad_features, transform_of
+from jitm.serving.inputs import ImageFeatures, check_features, check_pixels, check_tags, pad_features, transform_of
 from jitm.types import Images, Texts
 
 
@@ -86,3 +93,45 @@ def vector_key(run: Run) -> str:
     if 'pixels' in run.model.reads:
         described += f' {transform_of(run)}'
     return hashlib.sha256(described.encode()).hexdigest()
+
+
+def features_of_photos(network: FeatureNetwork, photos: Sequence[Photo], transform: Transform) -> ImageFeatures:
+    """Returns the features of photos, those that `jitm encode` writes.
+
+    Args:
+      network: The network.
+      photos: I photos, see `decode`.
+      transform: How they become pixels.
+
+    Raises:
+      UserError: If a photo cannot be read.
+    """
+    view, size = crops_of(transform, network.crops), network.images_per_call
+
+    def batches() -> Iterator[np.ndarray]:
+        for start in range(0, len(photos), size):
+            batch = photos[start : start + size]
+            names = [f'image {start + n}' for n in range(len(batch))]
+            yield np.stack(in_threads(lambda n, b=batch, m=names: decode(b[n], view, m[n]), len(batch)))
+
+    return _as_features(network.encode(batches()))
+
+
+def images_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
+    """Returns the features of decoded photos as a model whose images have vectors reads them.
+
+    Args:
+      network: The network.
+      crops: The crops of I photos, uint8 [I, C, H, W, 3].
+    """
+    size = network.images_per_call
+    features = _as_features(network.encode(crops[start : start + size] for start in range(0, len(crops), size)))
+    return Images(features.regions, features.counts)
+
+
+def _as_features(batches: Iterator[np.ndarray]) -> ImageFeatures:
+    regions = np.concatenate(list(batches))
+    count = regions.shape[1]
+    boxes = grid_boxes(count)
+    boxes = None if boxes is None else np.broadcast_to(boxes, (len(regions), *boxes.shape))
+    return ImageFeatures(regions, np.full(len(regions), count, np.int32), boxes)

@@ -50,6 +50,11 @@ class Explored:
         return VectorSearch(self._run.vectors(captions)) if isinstance(self._images, Index) else captions
 
     @property
+    def root(self) -> str | None:
+        """The data folder of the training."""
+        return self._run.run.config['data'].get('root')
+
+    @property
     def has_index(self) -> bool:
         """Whether `jitm search` finds the same."""
         return isinstance(self._images, Index)
@@ -61,10 +66,7 @@ class Explored:
 
     def rank_images(self, caption: str) -> list[Hit]:
         """Returns all images of the split in descending order of their scores with a caption."""
-        count, one = len(self._data.image_ids), self._run.encode_text([caption])
-        if isinstance(self._images, Index):
-            return self._images.top(self._run.vectors(one), count)[0]
-        return rank(self._run.similarity(self._images, one)[:, 0], count)
+        return self._run.search([caption], self._images, len(self._data.image_ids))[0]
 
     def describe_unknown_words(self, caption: str) -> str:
         """See `LoadedRun.describe_unknown_words`."""
@@ -105,7 +107,8 @@ class Explored:
     @functools.cached_property
     def _outputs(self) -> WordOutputs | None:
         run = self._run.run
-        return WordOutputs(run, self._data.split) if has_word_outputs(run) else None
+        text_network = self._run.text_network if run.model.text_format.vectors else None
+        return WordOutputs(run, self._data.split, text_network=text_network) if has_word_outputs(run) else None
 
     def words(self, image: int, caption: str) -> dict[str, Any] | None:
         """Returns the attention of words, or the mismatched words, as a pair of `explain.json`; None without either.
@@ -136,20 +139,23 @@ def check_caption(caption: str) -> str:
     return caption.strip()
 
 
-def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = None) -> tuple[list[Explored], SplitData]:
+def explore(
+    workdirs: Sequence[str], split_name: str, data_root: str | None = None, encoder: str | None = None
+) -> tuple[list[Explored], SplitData]:
     """Loads runs that were trained on the same data set, and encodes a split with each.
 
     Args:
       workdirs: The run directories.
       split_name: The name of the split, such as 'test'.
       data_root: The data folder, if it has moved since training.
+      encoder: See `LoadedRun`.
 
     Raises:
-      UserError: If a run or the data cannot be read.
+      UserError: If a run, the data, or the network that a query needs cannot be read.
     """
-    runs = [load_run(workdir) for workdir in workdirs]
-    split = read_split(runs, split_name, data_root)
+    runs = [LoadedRun(load_run(workdir), encoder) for workdir in workdirs]
+    split = read_split([run.run for run in runs], split_name, data_root)
     for run in runs:
-        read_tokens(run, split)
-    explored = [Explored(LoadedRun(run), data_of(split, run.model.reads)) for run in runs]
-    return explored, data_of(split)
+        read_tokens(run.run, split)
+        run.restore_networks()
+    return [Explored(run, data_of(split, run.run.model.reads)) for run in runs], data_of(split)

@@ -19,10 +19,8 @@ from jitm.inference.text_network import TextNetwork
 from jitm.inference.text_network import restore as restore_text
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
-from jitm.serving.encoded_photos import features_of_photos
-from jitm.serving.encodings import check, image_batches, shapes, vector_key
-from jitm.serving.index import Index
-from jitm.serving.indexing import update
+from jitm.serving.encodings import check, features_of_photos, image_batches, shapes, vector_key
+from jitm.serving.index import Index, update
 from jitm.serving.inputs import SplitData, are_photos, data_of, is_list, read_captions, transform_of
 from jitm.serving.sources import ImageSource, check_photos, open_source
 from jitm.serving.vectors import Hit, check_top_k, rank
@@ -81,6 +79,15 @@ class LoadedRun:
     def text_network(self) -> TextNetwork:
         """The text encoder whose vectors of tokens the run was trained on; a UserError if it is not found."""
         return restore_text(self.run.encoded_by, self.run.workdir, self._moved)
+
+    def restore_networks(self) -> None:
+        """Restores the networks that typed captions need, and those of `encoder`; a UserError if one is not found."""
+        if self._moved and self.run.encoded_by is None:
+            raise UserError(f'{self.run.workdir} was not trained on features of jitm encode: leave --encoder out')
+        if self.run.model.text_format.vectors:
+            _ = self.text_network
+        if self._moved:
+            _ = self.network
 
     def open(self, images: str | Path | SplitData | ImageSource, photos: Path | None = None) -> ImageSource:
         """Returns images as a source, see `sources.open_source`."""

@@ -17,7 +17,7 @@ from jitm.evaluation import audit
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.report import attention_figures, explanations
 from jitm.report.figures import to_png
-from jitm.report.pictures import are_small, pictures_of, pixels_of, thumbnail, uri
+from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
 from jitm.report.render import Result, render
 from jitm.serving.explored import Explored, check_caption
 from jitm.serving.inputs import SplitData
@@ -207,6 +207,7 @@ class Site:
             caption=caption,
             small=self.photos is None and are_small(self.data.split),
             reads_photos=self._reads_photos,
+            hint=NO_PICTURES if self.photos is None and self.data.split.pixels is None else '',
             command=self.command,
             **values,
         )

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,10 +20,25 @@ from jitm.errors import UserError
 from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split
-from jitm.serving.encoded_photos import images_of_crops
-from jitm.serving.index import Entry
+from jitm.serving.encodings import images_of_crops
 from jitm.serving.inputs import SplitData, images_of, reads_photos, transform_of
 from jitm.types import Images
+
+
+class Entry(NamedTuple):
+    """The file, or the features, of which a vector was encoded.
+
+    Attributes:
+      name: The name, unique within the index; the path of a photo within the folder.
+      size: The size of the file, or of the features, in bytes.
+      time: The time of modification of the file in nanoseconds; 0 for features.
+      checksum: SHA-256 of the content, as hex.
+    """
+
+    name: str
+    size: int
+    time: int
+    checksum: str
 
 
 class Item(NamedTuple):
@@ -31,7 +46,7 @@ class Item(NamedTuple):
 
     Attributes:
       entry: Its file, or its features.
-      image: What `ImageSource.stack` takes; None if it cannot be read.
+      image: What `stack` of a source takes; None if it cannot be read.
       problem: Why it cannot be read; '' if it can.
     """
 
@@ -40,44 +55,13 @@ class Item(NamedTuple):
     problem: str = ''
 
 
-class ImageSource(Protocol):
-    """Images to index.
+class PhotoFiles:
+    """Image files, named as given.
 
     Attributes:
       label: A name of the images for the folder of their index.
       names: The names of the I images, unique, in the order of the index.
     """
-
-    label: str
-    names: Sequence[str]
-
-    def stat(self, name: str) -> tuple[int, int] | None:
-        """Returns size and time of an image's file, equal if its content is; None if it must be read to know."""
-        ...
-
-    def read(self, name: str) -> Item:
-        """Reads an image; called in several threads."""
-        ...
-
-    def stack(self, images: Sequence[Any]) -> Images:
-        """Returns read images as those of a model."""
-        ...
-
-    def check(self, run: Run) -> None:
-        """Raises a UserError unless the model of a run can read these images."""
-        ...
-
-    def take(self, names: Sequence[str], run: Run) -> Any:
-        """Returns some images in the form that `LoadedRun.encode_image` of a run reads."""
-        ...
-
-    def pictures(self, names: Sequence[str]) -> dict[str, str]:
-        """Returns the pictures of some images as data URIs, name -> URI; without those that have none."""
-        ...
-
-
-class PhotoFiles:
-    """Image files, named as given."""
 
     def __init__(
         self,
@@ -93,7 +77,7 @@ class PhotoFiles:
         Args:
           names: The names of the I photos, unique.
           photos: The files, and how they become pixels.
-          label: See `ImageSource`.
+          label: See `PhotoFiles`.
           problems: The reason for each photo that is not read, by name.
           view: Maps a decoded photo to an array; None for the pixels that are read in evaluation.
           as_images: Maps the arrays of N photos to those that a model reads; None if they are pixels.
@@ -106,7 +90,7 @@ class PhotoFiles:
         return self._photos.files[self._row[name]]
 
     def stat(self, name: str) -> tuple[int, int] | None:
-        """Returns size in bytes and time in nanoseconds of a file; None if it is not read."""
+        """Returns size in bytes and time in nanoseconds of a file, equal if its content is; None if it is not read."""
         if name in self._problems:
             return None
         try:
@@ -154,7 +138,7 @@ class SplitImages:
           split: The images.
           run: The run.
           photos: A folder with their pictures, see `pictures_of`.
-          label: See `ImageSource`; the name of the split if None.
+          label: See `PhotoFiles`; the name of the split if None.
 
         Raises:
           UserError: if it cannot.
@@ -191,6 +175,9 @@ class SplitImages:
         """Returns the pictures of some images."""
         found = pictures_of(self.split, [self._row[name] for name in names], self._photos)
         return {self.names[row]: picture for row, picture in found.items()}
+
+
+ImageSource = PhotoFiles | SplitImages
 
 
 def unique_ids(split: Split) -> list[str]:

@@ -27,7 +27,9 @@ from jitm.report.groups import read_run_log
 from jitm.report.matrices import saved_sims
 from jitm.report.render import Cell, Column, Table, breakable
 from jitm.report.rows import read_rows
+from jitm.report.summary import RECALLS
 from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.log import checkpoint_digest
 from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
@@ -82,15 +84,15 @@ def make_run(finished, tmp_path):
     return make
 
 
-def save_sims(run, seed, signal, split=None, **protocol):
+def save_sims(run, seed, signal, split=None, folder=None, metrics=(), **protocol):
     """Writes similarities of the 10 images of dev with a report, as `jitm eval --save_sims` does."""
     lines = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
     best = max((line for line in lines if line['part'] == 'dev'), key=lambda line: line['rsum'])
     noise = np.random.default_rng([seed, int(10 * signal)]).normal(size=(10, 50))
     sims = (noise + signal * (np.arange(10)[:, None] == IMAGE_OF_TEXT)).astype(np.float32)
     runs = [{'workdir': str(run), 'step': best['step'], 'member': 'target'}]
-    evaluated = {'protocol': {'data': 'scenes/dev', 'split': 'dev', 'runs': runs} | protocol}
-    folder = OutputFolder(run / 'eval' / 'dev', saved.EVALUATION)
+    evaluated = {'protocol': {'data': 'scenes/dev', 'split': 'dev', 'runs': runs} | protocol, 'metrics': dict(metrics)}
+    folder = OutputFolder(folder or run / 'eval' / 'dev', saved.EVALUATION)
     saved.write(evaluated, split or scenes.load('dev', **DATA), folder, sims=sims)
 
 
@@ -227,13 +229,6 @@ def test_groups_of_other_data_are_left_out_of_the_comparison(four_runs, make_run
     assert 'max_of_hinges' not in parsed.texts['table'][3]
 
 
-def test_groups_of_the_same_captions_in_another_folder_are_compared(four_runs, tmp_path):
-    for run in four_runs[2:]:
-        save_sims(run, 0, 2.0, data='photos/dev')
-    assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
-    assert len(read(tmp_path / 'page.html').texts['table']) == 5
-
-
 def test_similarities_of_data_that_moved_are_found(make_run, tmp_path, monkeypatch):
     run = make_run('a', signal=1.0)
     moved = saved.folder_of(run, 'dev', data_root='moved') / 'sims.npy'
@@ -244,6 +239,36 @@ def test_similarities_of_data_that_moved_are_found(make_run, tmp_path, monkeypat
     assert saved_sims(log, 'dev', 'moved') == moved
     shutil.rmtree(run / 'eval')
     assert saved_sims(log, 'dev', 'moved') == moved
+
+
+def test_a_converted_run_is_compared(finished, make_run, tmp_path, capsys):
+    """It has no config and no log; its evaluation is its validation, on data of any folder."""
+    run, converted = make_run('max', signal=1.0), tmp_path / 'converted'
+    with Checkpoints(finished) as checkpoints:
+        state, described = checkpoints.read(checkpoints.best_step())
+        del described['logged']
+    with Checkpoints(converted) as checkpoints:
+        checkpoints.save(state, 0, described | {'best_step': 0}, None)
+    assert report('summary', run, converted) == 0
+    assert re.search(r'^\| .* \| - \| - \| - \| - \| .* \| 0 \| converted \|$', capsys.readouterr().out, re.MULTILINE)
+    assert report(run, converted, '--output', tmp_path / 'page.html', '--rows', tmp_path / 'rows.jsonl') == 0
+    assert read(tmp_path / 'page.html').texts['li'] == [f'jitm eval --workdir {converted} --save_sims']
+    assert report('summary', tmp_path / 'rows.jsonl') == 0
+    assert report('by_key', converted, '--keys', 'seed') == 2
+    assert 'converted has no validation; evaluate it' in capsys.readouterr().err
+    evaluation = described['config']['evaluation']
+    alone = {'folds': 1, 'dtype': evaluation['dtype'], 'precision': evaluation['precision'], 'data': 'moved/dev'}
+    runs = [{'workdir': str(converted), 'step': 0, 'member': 'target', 'digest': checkpoint_digest(converted, 0)}]
+    folder = saved.folder_of(converted, 'dev', data_root='moved')
+    metrics = dict.fromkeys(RECALLS, 12.5) | {'mean_distance': 1}
+    save_sims(run, 1, 2.0, folder=folder, runs=runs, metrics=metrics, **alone)
+    assert report(run, converted, '--output', tmp_path / 'page.html') == 0
+    *_, recalls, differences, outcomes = read(tmp_path / 'page.html').texts['table']
+    assert '12.5' in recalls
+    assert 'first is ahead in' in differences
+    assert 'both' in outcomes
+    assert report('summary', run, converted) == 0
+    assert '| 12.5 |' in capsys.readouterr().out
 
 
 def test_one_group_has_a_page(make_run, tmp_path):

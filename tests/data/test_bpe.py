@@ -34,6 +34,7 @@ def test_no_word_is_unknown(pieces):
         ('&lt;d&amp;gt;', ['<</w>', 'd</w>', '></w>']),
         ('e\u0301', ['Ã', '©</w>']),
         ('É', ['Ã', '©</w>']),
+        ('ΑΣ', ['Î', '±', 'Ï', 'Ĥ</w>']),  # the sigma at the end of a word, as Python lower-cases it
         ('a\u00a0b', ['a</w>', 'b</w>']),
         ('\uff34\uff28\uff25\u3000\uff0c', ['the</w>', ',</w>']),
         ('\ufb01 \u0149', ['f', 'i</w>', "'</w>", 'n</w>']),

@@ -149,12 +149,14 @@ def changed(text, old, new):
         (choices.as_line(OWN._replace(matches=((0, 0), (0, 1), (0, 2)))), r"'line 1' has wrong 'matches': some pairs"),
         (
             choices.as_line(OWN._replace(matches=(0, 1))),
-            r"'line 1': 'matches' are pairs \[image, caption\], 'box' 4 numbers",
+            r"'line 1': 'matches' are pairs \[image, caption\] of whole numbers, 'box' 4 numbers",
         ),
-        (
-            choices.as_line(OWN._replace(box=(1, 2))),
-            r"'line 1': 'matches' are pairs",
+        (choices.as_line(OWN._replace(matches=((0.9, True),))), r"'line 1': 'matches' are pairs"),
+        *(
+            (choices.as_line(OWN._replace(box=box)), r"'line 1' has the box \(.*\): give x, y, and a width and height")
+            for box in [(1, 2), (0, 0, 0, 5), (9, 9, -5, -5), (0, 0, True, 5), (0, '0', 5, 5), (), (0, 0, 1e999, 1)]
         ),
+        (changed(RELATION, '"bbox_w": 96', '"bbox_w": 0'), r"x.json, entry '0' has the box \(45, 3, 0, 225\)"),
         (choices.as_line(OWN._replace(captions=(1, 2))), r"'line 1' has a blank caption"),
     ],
 )
@@ -185,13 +187,35 @@ def test_choices_of_scenes_have_one_true_caption():
         assert [holds(parser.parse(caption), graph) for caption in choice.captions] == [True, False]
 
 
-def test_photos_are_cut_to_boxes():
-    pixels = np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8)
+def png(pixels):
     content = io.BytesIO()
     Image.fromarray(pixels).save(content, 'PNG')
-    files = Cut([(content.getvalue(), (2, 1, 4, 3)), ('a.jpg', None)])
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(files[0]))), pixels[1:4, 2:6])
-    assert (files[1], len(files)) == ('a.jpg', 2)
+    return content.getvalue()
+
+
+def test_photos_are_cut_to_boxes():
+    """What lies outside of a photo is black, as ARO's own code cuts; a box of no part of it is an error."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8)
+    boxes = [(2, 1, 4, 3), (-2.0, 5, 6, 6), None]
+    files = Cut([*((png(pixels), box, 'entry 7') for box in boxes), ('a.jpg', None, '')])
+    np.testing.assert_array_equal(files[0], pixels[1:4, 2:6])
+    np.testing.assert_array_equal(files[1], np.pad(pixels[5:, :4], ((0, 3), (2, 0), (0, 0))))
+    np.testing.assert_array_equal(files[2], pixels)
+    assert (files[3], len(files)) == ('a.jpg', 4)
+
+
+@pytest.mark.parametrize('box', [(20, 2, 3, 3), (2, -3, 3, 3), (0, 0, 1e9, 1e9), (1, 1, 0.1, 0.1), (1e308, 0, 1, 1)])
+def test_boxes_of_no_part_of_a_photo_are_refused(box):
+    with pytest.raises(UserError, match=r'^entry 7 has the box \(.*\), but its photo has 9 x 8 pixels: give'):
+        Cut([(png(np.zeros((8, 9, 3), np.uint8)), box, 'entry 7')])[0]
+
+
+def test_narrow_and_damaged_photos_are_named():
+    narrow = png(np.zeros((90, 90, 3), np.uint8)), (0, 0, 1, 80), 'entry 7'
+    damaged = b'PNG', None, 'entry 8'
+    for file, message in ((narrow, 'entry 7 has 1 x 80 pixels'), (damaged, 'entry 8 is not an image')):
+        with pytest.raises(UserError, match=message):
+            Cut([file])[0]
 
 
 def test_lines_are_read_back(tmp_path):

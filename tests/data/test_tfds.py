@@ -1,5 +1,6 @@
 """Prepared data sets are written here, offline and without TensorFlow."""
 
+import json
 import subprocess
 import sys
 
@@ -108,16 +109,24 @@ def test_damaged_photos_are_named(prepare):
         tfds.load('test', root=root, **SMALL)
 
 
-def test_features_equal_those_of_the_folder(tmp_path):
+def test_features_equal_those_of_the_folder(tmp_path, capfd, caplog):
     root = tmp_path / 'mine_precomp'
     for name in ('train', 'dev', 'testall'):
         write_precomp(root, name)
+        (root / f'{name}_tags.jsonl').write_text('[["dog", 0.9], ["red ball", 0.1]]\n[]\n[["Süß", 1]]\n')
+    encoded = dict.fromkeys(precomp.ENCODED_BY, 'known')
+    (root / 'encoded.json').write_text(json.dumps({'dev': encoded}))
+    (root / 'dev_txts.npy').touch()
     np.save(root / 'train_image_of_text.npy', np.repeat([0, 1, 2], [1, 10, 4]))
     folder = str(tfds.write(str(root), tmp_path / 'tfds'))
+    assert 'dev_txts.npy is left out: a TensorFlow data set has no vectors of tokens' in caplog.text
+    assert capfd.readouterr().err == ''  # no progress bars
+    assert {path.name for path in (tmp_path / 'tfds').iterdir()} == {'.jitm', 'jitm_precomp'}
     for name in ('train', 'dev', 'testall'):
         ours, theirs = tfds.load(name, root=folder), precomp.load(name, root=str(root))
         assert ours.identity == theirs.identity
         assert (ours.captions_hash, ours.boxes_hash) == (theirs.captions_hash, theirs.boxes_hash)
+        assert (ours.tags, ours.encoded_by) == (theirs.tags, encoded if name == 'dev' else None)
         np.testing.assert_array_equal(ours.counts, theirs.counts, strict=True)
         np.testing.assert_array_equal(ours.regions[[2, 0]], theirs.regions[[2, 0]], strict=True)
         np.testing.assert_array_equal(ours.regions[1], theirs.regions[1], strict=True)

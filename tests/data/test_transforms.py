@@ -169,9 +169,9 @@ def test_images_are_turned_upright(tmp_path):
     np.testing.assert_array_equal(decode(tmp_path / 'one.png', np.asarray), upright)
 
 
-def encoded(image, kind='JPEG'):
+def encoded(image, kind='JPEG', **options):
     file = io.BytesIO()
-    image.save(file, kind)
+    image.save(file, kind, **options)
     return file.getvalue()
 
 

@@ -1,6 +1,8 @@
 """Choices: what is right by hand, images that are found and missing, and the command."""
 
+import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -75,25 +77,39 @@ def test_evaluation_by_hand():
         '| Winoground | all | 2 | 100.0 (34.2 to 100.0) | 0.0 (0.0 to 65.8) | 0.0 (0.0 to 65.8) | 0.0 |',
     ]
     fewer = evaluate(choices[:4], [right, right, tie, wrong], min_count=2)
-    assert fewer == [objects]
+    assert [(row['category'], row.get('choices'), row['text']) for row in fewer] == [
+        ('swap_obj', 3, objects['text']),
+        ('all', 4, 50),
+        ('mean of categories', None, objects['text']),
+    ]
+    assert [row['category'] for row in evaluate([two], [pair], min_count=2)] == ['all']
     row = {'protocol': 'choices', 'ensemble': False, 'sources': ['x']}
     rows = [
         Row(system='CLIP', dataset='sugarcrepe', metrics={'swap_obj/text': 61.2, 'add_obj/text': 1.0}, **row),
-        Row(system='NegCLIP', dataset='sugarcrepe', metrics={'swap/text': 75.3}, **row),
+        Row(system='NegCLIP', dataset='sugarcrepe', metrics={'swap/text': 75.3}, note='another', **row),
         Row(system='CLIP', dataset='winoground', metrics={'text': 31.2, 'group': 8.8}, backbone='B', **row),
         Row(system='VSE', dataset='coco', metrics={'text': 0.0}, **row),
     ]
     assert compare(report, rows).splitlines() == [
-        '| sugarcrepe | swap_obj/text | swap/text |',
-        '| --- | --- | --- |',
-        '| ours | 66.7 | 33.3 |',
-        '| CLIP | 61.2 | - |',
-        '| NegCLIP | - | 75.3 |',
+        '| sugarcrepe | swap_obj/text | swap/text | source |',
+        '| --- | --- | --- | --- |',
+        '| ours | 66.7 | 33.3 |  |',
+        '| CLIP | 61.2 | - | x |',
+        '| NegCLIP | - | 75.3 | x (another) |',
         '',
-        '| winoground | text | group |',
-        '| --- | --- | --- |',
-        '| ours | 100.0 | 0.0 |',
-        '| CLIP B | 31.2 | 8.8 |',
+        '| winoground | text | group | source |',
+        '| --- | --- | --- | --- |',
+        '| ours | 100.0 | 0.0 |  |',
+        '| CLIP B | 31.2 | 8.8 | x |',
+    ]
+    # A mean without one of its published categories is another number.
+    rows.append(Row(system='X', dataset='sugarcrepe', metrics={'swap_att/text': 1.0, 'swap_rel/text': 2.0}, **row))
+    assert compare(report[:4], rows, part=True).splitlines() == [
+        '| sugarcrepe | swap_att/text | swap_obj/text | source |',
+        '| --- | --- | --- | --- |',
+        '| ours (part) | 0.0 | 66.7 |  |',
+        '| CLIP | - | 61.2 | x |',
+        '| X | 1.0 | - | x |',
     ]
     assert compare(evaluate([choice('x', 'scenes')], [right]), rows) == ''
 
@@ -149,11 +165,53 @@ def test_images_are_found_by_their_names(tmp_path):
         find_images(choices[:1], split, {}, None, 'file')
 
 
+COCO = 'COCO_val2014_000000000139.jpg'
+
+
+@pytest.mark.parametrize(
+    ('name', 'ids', 'dataset', 'row'),
+    [
+        # Numbers of rows, of images or captions, are no names.
+        ('000000000002.jpg', ('0', '1', '2'), '', None),
+        ('2', ('0', '1', '2'), 'coco', None),
+        ('000000000010.jpg', ('0', '5', '10'), 'coco', None),
+        # Other numbers are those of COCO where it is stated, and stems elsewhere.
+        (COCO, ('39', '139', '1'), 'coco', 1),
+        (COCO, ('39', '139', '1'), 'f30k', None),
+        ('139.jpg', ('39', '139', '1'), 'f30k', 1),
+        ('000000000139.jpg', ('39', '000000000139', '1'), '', 1),
+        (COCO, ('a/39.jpg', 'b/139.png', 'a/1.jpg'), '', 1),
+        # The whole name, or folder and suffix, decide between several.
+        ('12.jpg', ('a/0012.jpg', 'b/12.png', '1.jpg'), '', 0),
+        ('x/a/12.jpg', ('a/0012.jpg', 'b/12.jpg', '1.jpg'), '', 0),
+        ('b/12', ('a/0012.jpg', 'b/12.png', '1.jpg'), '', 1),
+        ('12.jpg', ('12.jpg', 'small/12.jpg', '1.jpg'), '', 0),
+        ('12.jpg', ('train/0012.jpg', 'val/12.jpg', '1.jpg'), '', 'train/0012.jpg or val/12.jpg'),
+        ('c/012.jpg', ('a/0012.jpg', 'b/12.png', '1.jpg'), '', 'a/0012.jpg or b/12.png'),
+        ('12.jpg', ('12.jpg', '12.jpg', '1.jpg'), '', '12.jpg or 12.jpg'),
+    ],
+)
+def test_images_are_named_by_their_files(name, ids, dataset, row):
+    split = dataclasses.replace(scenes.load('dev', dev_images=3), image_ids=ids, dataset=dataset)
+    one = choice('x', images=(name,))
+    if isinstance(row, str):
+        with pytest.raises(UserError, match=f"'{name}' may be {row} of scenes/dev: give images of which only one"):
+            find_images([one], split, {}, None, 'file')
+        return
+    if row is None:
+        with pytest.raises(UserError, match='or a split with the file names of its images as ids'):
+            find_images([one], split, {}, None, 'file')
+    else:
+        taken, _, _ = find_images([one], split, {}, None, 'file')
+        assert taken.image_ids == (ids[row],)
+
+
 def test_the_command_on_scenes(finished, tmp_path, capsys):
     argv = ['choices', '--workdir', str(finished), '--count', '12', '--output', str(tmp_path / 'out')]
     assert cli.main(argv) == 0
     printed = capsys.readouterr().out
-    assert 'scenes/dev: 12 of 12 choices; ties count against the match' in printed
+    total = len(of_scenes(scenes.load('dev', dev_images=10)))
+    assert f'scenes/dev: 12 of {total} choices; ties count against the match' in printed
     report = json.loads((tmp_path / 'out' / 'choices.json').read_text())
     assert sum(row['choices'] for row in report['results'][:-2]) == report['protocol']['choices'] == 12
     lines = tmp_path / 'out' / 'choices.jsonl'
@@ -165,12 +223,15 @@ def test_the_command_on_scenes(finished, tmp_path, capsys):
     # What it wrote is a file of choices; one of them has no image here.
     copy = tmp_path / 'copy.jsonl'
     copy.write_text(lines.read_text() + as_line(choice('swap_obj', images=('nowhere.jpg',))))
-    assert cli.main([*argv[:3], '--output', str(tmp_path / 'again'), str(copy)]) == 0
+    assert cli.main([*argv[:3], '--min_count=12', str(copy)]) == 0
     printed = capsys.readouterr().out
     assert 'copy.jsonl: 12 of 13 choices' in printed
+    assert 'categories below --min_count without a row: ' in printed
     assert 'left out: 1 choices without all images; missing images: 1 (nowhere.jpg)' in printed
-    again = json.loads((tmp_path / 'again' / 'choices.json').read_text())
-    assert (again['results'], again['protocol']['missing_images']) == (report['results'], ['nowhere.jpg'])
+    (folder,) = (finished / 'eval').glob('dev_copy.jsonl-??????')  # files do not replace each other's results
+    again = json.loads((folder / 'choices.json').read_text())
+    assert (again['results'], again['protocol']['missing_images']) == (report['results'][-2:-1], ['nowhere.jpg'])
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -233,6 +234,16 @@ def test_command_prints_and_writes(finished, tmp_path, capsys):
         np.testing.assert_array_equal(arrays['image_of_text'], np.repeat(np.arange(10), 5))
     assert evaluate(finished, '--workdir', finished, f'--output={tmp_path / "both"}') == 0
     assert len(json.loads((tmp_path / 'both' / 'metrics.json').read_text())['protocol']['runs']) == 2
+
+
+def test_a_run_that_has_not_finished_is_named(finished, tmp_path, capsys):
+    run = shutil.copytree(finished, tmp_path / 'run')
+    *_, before, last = sorted(int(path.name) for path in (run / 'checkpoints').iterdir())
+    assert evaluate(run) == 0
+    assert 'not finished' not in capsys.readouterr().out
+    shutil.rmtree(run / 'checkpoints' / str(last))
+    assert evaluate(run, '--step', before) == 0
+    assert f'  not finished: this run is at step {before} of {last}\n' in capsys.readouterr().out
 
 
 def test_similarities_of_an_older_evaluation_are_removed(finished, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitm import metrics
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.evaluation import reranking
@@ -108,31 +107,6 @@ def test_folds_are_ranked_separately(top_m):
     ranks, has_match, pairs = looped(sims, first_sims, image_of_text, top_m, folds=3)
     assert set(zip(*np.nonzero(candidates.pairs), strict=True)) == pairs
     check(reranking.retrieval_metrics(sims, first_sims, candidates, image_of_text, folds=3), ranks, has_match)
-
-
-@pytest.mark.parametrize('folds', [1, 2])
-def test_shortlist_of_all_candidates_changes_nothing(folds):
-    rng = np.random.default_rng(1)
-    image_of_text = np.repeat(np.arange(6), 5)
-    sims, first_sims = rng.normal(size=(2, 6, 30)).astype(np.float32)
-    candidates = reranking.select_candidates(first_sims, image_of_text, 30, folds)
-    got = reranking.retrieval_metrics(sims, first_sims, candidates, image_of_text, folds)
-    want = metrics.retrieval_metrics(sims, image_of_text, folds)
-    assert {name: got[name] for name in TABLE} == {name: want[name] for name in TABLE}
-    assert got['i2t/shortlisted'] == got['t2i/shortlisted'] == 100
-
-
-def test_directions_have_separate_shortlists():
-    """By hand, one candidate each: both images shortlist text 0, and each text its own image."""
-    first_sims = np.array([[0.9, 0.1], [0.8, 0.5]], np.float32)
-    candidates = reranking.select_candidates(first_sims, np.arange(2), 1)
-    np.testing.assert_array_equal(candidates.i2t, [[True, False], [True, False]])
-    np.testing.assert_array_equal(candidates.t2i, [[True, False], [False, True]])
-    np.testing.assert_array_equal(candidates.pairs, [[True, False], [True, True]])
-    sims = np.array([[0.0, -np.inf], [1.0, 2.0]], np.float32)
-    i2t, t2i = reranking.ranks(sims, first_sims, candidates, np.arange(2))
-    np.testing.assert_array_equal(i2t, [0, 1])  # text 1 scores highest, but is not in the shortlist of image 1
-    np.testing.assert_array_equal(t2i, [0, 0])  # image 1 scores higher, but is not in the shortlist of text 0
 
 
 # Runs.

@@ -18,6 +18,7 @@ from jitm.commands import cli
 from jitm.data import photos, precomp, scenes
 from jitm.errors import UserError
 from jitm.inference import features, networks
+from jitm.report.pictures import recorded_photos
 from jitm.runs.run import load_run
 from jitm.serving.explored import Explored
 from jitm.serving.loaded_run import LoadedRun
@@ -101,8 +102,20 @@ def test_a_photo_is_a_query_of_the_explorer(root, encoded):
     commands = [f"{flags} 12 --image 'a <b>.png'", f"{flags} 20 --image 'a <b>.png' --find captions"]
     assert [text for text in Page(page).texts['code'] if text.startswith('jitm search')] == commands
     assert 'type="file"' in page
+    assert '; no pictures: add --photos FOLDER</p>' in page
+    assert 'no pictures' not in Site([explored], data, '', [], root / 'dev').photo('a', photo)
     with pytest.raises(UserError, match='the photo is not an image that Pillow can read'):
         Site([explored], data, 'jitm explorer', []).photo('a.png', b'x')
+
+
+def test_the_folder_of_the_photos_is_known_as_long_as_it_has_them(root, tmp_path):
+    copied = shutil.copytree(root, tmp_path / 'photos')
+    split = load(copied, 'dev')
+    features.write(make_network(1, crops=1, dtype='float16'), split, 'dev', tmp_path / 'features')
+    assert recorded_photos(split, str(tmp_path / 'features')) == copied / 'dev'
+    (copied / 'dev' / split.image_ids[3]).unlink()
+    for folder in (tmp_path / 'features', tmp_path, None):
+        assert recorded_photos(split, folder) is None
 
 
 def test_photos_are_encoded_in_blocks_of_any_number(root, encoded, tmp_path, monkeypatch):
@@ -125,7 +138,7 @@ def test_the_run_records_its_network(encoded, tmp_path):
     workdir, network, folder = encoded
     entry = json.loads((folder / 'encoded.json').read_text())['train']
     run = load_run(workdir)
-    assert run.encoded_by == {key: value for key, value in entry.items() if key != 'data'}
+    assert run.encoded_by == {key: value for key, value in entry.items() if key not in ('data', 'photos')}
     assert {key: run.encoded_by[key] for key in network.identity} == network.identity
     assert cli.main(['convert', '--to', 'safetensors', str(workdir), '--out', str(tmp_path / 'exported')]) == 0
     assert load_run(tmp_path / 'exported').encoded_by == run.encoded_by

@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.files import LOCK, locked
 from jitm.outputs import OWNED
 from jitm.runs.run import read_split
-from jitm.serving import indexing
+from jitm.serving import index as index_lib
 from jitm.serving.index import MANIFEST, Entry, Index
 from jitm.serving.query import find_row
 from jitm.serving.sources import Item
@@ -64,7 +64,7 @@ def files(count):
 
 
 def update(source, folder, encode, model='model', **keywords):
-    return indexing.update(source, folder, model, encode, 4, **keywords)
+    return index_lib.update(source, folder, model, encode, 4, **keywords)
 
 
 def content(folder):
@@ -87,7 +87,7 @@ def test_an_index_has_the_vectors_of_its_images(tmp_path):
 
 def test_killed_twenty_times_the_index_is_the_same(tmp_path, monkeypatch):
     """Killed while it encodes, while it writes a part, and while it writes the index."""
-    monkeypatch.setattr(indexing, 'IMAGES_PER_PART', 8)
+    monkeypatch.setattr(index_lib, 'IMAGES_PER_PART', 8)
     whole, killed = tmp_path / 'whole', tmp_path / 'killed'
     update(Files(files(300)), whole, Encoder())
     encoded = 0
@@ -192,7 +192,7 @@ def test_vectors_that_are_not_finite_are_refused(tmp_path):
 
 
 def test_files_of_somebody_else_stay_in_an_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(indexing, 'IMAGES_PER_PART', 4)
+    monkeypatch.setattr(index_lib, 'IMAGES_PER_PART', 4)
     update(Files(files(9)), tmp_path, Encoder())
     names = 'vectors.npy', 'vectors-mine.npy', 'parts/0.npz', 'parts/a.txt'
     (tmp_path / 'parts').mkdir()

@@ -13,7 +13,8 @@ from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.report.pictures import thumbnail, uri
 from jitm.report.render import Result
-from jitm.serving import indexing, query
+from jitm.serving import index as index_lib
+from jitm.serving import query
 from jitm.serving.inputs import transform_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.query import Answer
@@ -48,7 +49,7 @@ def encode(images):
 def test_photos_are_decoded_as_in_evaluation(folder, tmp_path):
     source = open_source(folder, RUN)
     assert source.names == ['a.JPG', 'b.png', 'cut.jpg', 'deep/c.png', 'link.png']
-    index = indexing.update(source, tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(source, tmp_path / 'index', 'model', encode, 2)
     assert index.names == ['a.JPG', 'b.png', 'deep/c.png', 'link.png']
     assert list(index.unreadable) == ['cut.jpg']
     assert index.unreadable['cut.jpg'].startswith('is damaged or cut off')
@@ -72,10 +73,10 @@ def test_what_is_indexed_is_what_was_hashed(folder, tmp_path, monkeypatch):
         return image
 
     monkeypatch.setattr(Image, 'open', replace)
-    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
     monkeypatch.undo()
     assert index.vectors[0, :3].tolist() == [255, 0, 0]
-    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
     assert index.vectors[0, :3].tolist() == [0, 0, 255]
 
 
@@ -84,7 +85,7 @@ def test_photos_that_vanish_or_appear_are_their_own_problem(folder, tmp_path, mo
     monkeypatch.setattr(Image, 'open', lambda file: ((folder / 'b.png').unlink(missing_ok=True), opened(file))[1])
     source = open_source(folder, RUN)
     (folder / 'a.JPG').unlink()
-    index = indexing.update(source, tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(source, tmp_path / 'index', 'model', encode, 2)
     assert sorted(index.unreadable)[0] == 'a.JPG'
     assert index.unreadable['a.JPG'].startswith('cannot be read (No such file or directory)')
     item = source.read('deep/c.png')
@@ -118,7 +119,7 @@ def test_odd_files_are_named_and_left_out(folder, tmp_path):
     reasons = make_odd_files(folder)
     (folder / os.fsdecode(b'\xff\x1b[31m.png')).write_bytes((folder / 'b.png').read_bytes())
     for _ in range(2):  # the second time by the index alone
-        index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+        index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
         assert index.names == [
             'a.JPG',
             'album/outside.png',
@@ -134,10 +135,10 @@ def test_odd_files_are_named_and_left_out(folder, tmp_path):
 
 
 def test_a_photo_that_becomes_a_link_stays_in_the_index(folder, tmp_path):
-    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
     (folder / 'b.png').rename(tmp_path / 'b.png')
     (folder / 'b.png').symlink_to(tmp_path / 'b.png')
-    assert indexing.update(open_source(folder, RUN), index.folder, 'model', encode, 2).names == index.names
+    assert index_lib.update(open_source(folder, RUN), index.folder, 'model', encode, 2).names == index.names
 
 
 def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
@@ -149,7 +150,7 @@ def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
         return scan(path)
 
     monkeypatch.setattr(os, 'scandir', scandir)
-    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
     assert index.names == ['a.JPG', 'b.png', 'link.png']
     assert index.unreadable['deep'] == 'cannot be read (Permission denied): make it readable'
     hidden.append(str(folder))
@@ -181,14 +182,14 @@ def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
 
 def test_only_changed_photos_are_read(folder, tmp_path, monkeypatch):
     read = []
-    index = indexing.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
     os.rename(folder / 'b.png', folder / 'renamed.png')
     (folder / 'a.JPG').unlink()
     source = open_source(folder, RUN)
     original = source.read
     monkeypatch.setattr(source, 'read', lambda name: (read.append(name), original(name))[1])
     encoded = []
-    update = indexing.update(source, index.folder, 'model', lambda images: encoded.append(images), 2)
+    update = index_lib.update(source, index.folder, 'model', lambda images: encoded.append(images), 2)
     assert (sorted(read), encoded) == (['cut.jpg', 'renamed.png'], [])
     assert update.names == ['deep/c.png', 'link.png', 'renamed.png']
 

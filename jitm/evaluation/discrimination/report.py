@@ -1,5 +1,6 @@
 """How well a model distinguishes captions from perturbed captions, finds their mismatched words and corrects them."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,67 +97,65 @@ def evaluate(
     return {'sets': {name: originals.evaluate(name, [perturbed[t] for t in texts]) for name, perturbed in sets.items()}}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Originals:
-    """Captions, with their scores and log-likelihoods, to compare perturbed captions with."""
+    """N captions, to compare perturbed captions with.
 
-    def __init__(
-        self,
-        scorer: PairScorer,
-        split: Split,
-        images: np.ndarray,
-        captions: Tokens,
-        scores: np.ndarray,
-        likelihoods: np.ndarray | None,
-    ):
-        """Keeps the captions.
+    Attributes:
+      scorer: A scorer of the split's images.
+      split: Images and captions.
+      images: The image of each caption, int [N].
+      captions: The captions.
+      scores: float32 [N], of each caption with its image.
+      likelihoods: float32 [N, L], of their words; None without pseudo-perplexities.
+    """
 
-        Args:
-          scorer: A scorer of the split's images.
-          split: Images and captions.
-          images: The image of each caption, int [N].
-          captions: N captions.
-          scores: float32 [N], of each caption with its image.
-          likelihoods: float32 [N, L], of their words; None without pseudo-perplexities.
-        """
-        self._scorer, self._split, self._images, self._captions = scorer, split, images, captions
-        self._scores, self._likelihoods = scores, likelihoods
-        self._predicts_words = has_heads(scorer.run.model, WORD_HEADS)
+    scorer: PairScorer
+    split: Split
+    images: np.ndarray
+    captions: Tokens
+    scores: np.ndarray
+    likelihoods: np.ndarray | None
+
+    @property
+    def _predicts_words(self) -> bool:
+        return has_heads(self.scorer.run.model, WORD_HEADS)
 
     def evaluate(self, name: str, sets: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Evaluates one set: the perturbed captions of each of the N captions."""
         owners = np.repeat(np.arange(len(sets)), list(map(len, sets)))
         if not len(owners):
             raise UserError(
-                f"perturbation '{name}' finds nothing to change in {len(sets)} captions of {self._split.name}; "
+                f"perturbation '{name}' finds nothing to change in {len(sets)} captions of {self.split.name}; "
                 'leave it out'
             )
         texts = [caption for captions in sets for caption in captions]
-        perturbed = _encode(texts, self._scorer.run.vocabulary)
-        same_length, identical = _compare(self._captions, perturbed, owners)
-        scores = self._scorer.score(self._images[owners], perturbed)
-        scores[identical] = self._scores[owners[identical]]
-        if not (np.isfinite(scores).all() and np.isfinite(self._scores).all()):
-            raise UserError(f'scores on {self._split.name} are not finite: the model is broken')
+        perturbed = _encode(texts, self.scorer.run.vocabulary)
+        same_length, identical = _compare(self.captions, perturbed, owners)
+        scores = self.scorer.score(self.images[owners], perturbed)
+        scores[identical] = self.scores[owners[identical]]
+        if not (np.isfinite(scores).all() and np.isfinite(self.scores).all()):
+            raise UserError(f'scores on {self.split.name} are not finite: the model is broken')
         report = {
             'captions': len(np.unique(owners)),
             'perturbed': len(owners),
             'identical_tokens': int(identical.sum()),
             'different_length': int(len(owners) - same_length.sum()),
-            'caption_discrimination': metrics.caption_discrimination(self._scores, scores, owners),
+            'caption_discrimination': metrics.caption_discrimination(self.scores, scores, owners),
         }
-        if isinstance(self._split, SceneSplit):
-            report['truth'] = truth(texts, self._images[owners], self._split)
+        if isinstance(self.split, SceneSplit):
+            report['truth'] = truth(texts, self.images[owners], self.split)
         comparable = np.flatnonzero(same_length & ~identical)
         if self._predicts_words and len(comparable) and name not in RETRIEVED:
             report |= self._evaluate_words(perturbed.take(comparable), owners[comparable])
-        if self._likelihoods is not None:
+        if self.likelihoods is not None:
             report |= self._perplexities(perturbed, owners)
         return report
 
     def _evaluate_words(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
         """Evaluates the word predictions for perturbed captions as long as their originals."""
-        predictions = self._scorer.predict_words(self._images[owners], perturbed)
-        originals = _padded(self._captions, owners)
+        predictions = self.scorer.predict_words(self.images[owners], perturbed)
+        originals = _padded(self.captions, owners)
         kept, words = _padded(perturbed) == originals, word_mask(perturbed.lengths, originals.shape[1])
         return {
             'word_discrimination': metrics.word_discrimination(predictions.match_prob, kept, words),
@@ -166,14 +165,14 @@ class _Originals:
     def _perplexities(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
         """Computes pseudo-perplexities of the captions and of the first perturbed caption of each."""
         used, first = np.unique(owners, return_index=True)
-        perturbed, images = perturbed.take(first), self._images[used]
-        lengths = self._captions.lengths[used], perturbed.lengths
+        perturbed, images = perturbed.take(first), self.images[used]
+        lengths = self.captions.lengths[used], perturbed.lengths
         perplexities = {
-            'pseudo_perplexity_captions': _perplexity(self._likelihoods[used], lengths[0]),
-            'pseudo_perplexity': _perplexity(self._scorer.log_likelihoods(images, perturbed), lengths[1]),
+            'pseudo_perplexity_captions': _perplexity(self.likelihoods[used], lengths[0]),
+            'pseudo_perplexity': _perplexity(self.scorer.log_likelihoods(images, perturbed), lengths[1]),
         }
         if self._predicts_words:
-            corrected = self._scorer.log_likelihoods(images, _corrected(self._scorer, images, perturbed))
+            corrected = self.scorer.log_likelihoods(images, _corrected(self.scorer, images, perturbed))
             perplexities['pseudo_perplexity_corrected'] = _perplexity(corrected, lengths[1])
         return perplexities
 
