@@ -13,13 +13,12 @@ LEAVING = 45  # seconds in which a process that fails waits for the others: jax 
 LAUNCHERS = 'SLURM_STEP_NUM_TASKS', 'OMPI_COMM_WORLD_SIZE'  # the numbers of processes of srun and of mpirun
 
 
-def _refuse(seconds: float) -> None:
+def _refuse() -> None:
     """Ends this process, whose main thread waits for others."""
     print(
-        f'error: the processes of this job have not all joined within {seconds} s; start each with its own number from '
+        f'error: the processes of this job have not all joined within {JOINING} s; start each with its own number from '
         '0, with one number of processes and with one address of process 0',
         file=sys.stderr,
-        flush=True,
     )
     os._exit(EXIT_USER_ERROR)
 
@@ -47,7 +46,7 @@ def join(coordinator: str | None = None, num_processes: int | None = None, proce
     if coordinator is None and (max(started) == 1 if started else not on_pod):
         return
     jax.config.update('jax_enable_preemption_service', False)  # its handler of SIGTERM would replace that of jitm
-    late = threading.Timer(JOINING, _refuse, [JOINING])
+    late = threading.Timer(JOINING, _refuse)
     late.daemon = True
     late.start()
     try:

@@ -29,9 +29,14 @@ SEVERAL = {
 
 @pytest.fixture
 def started(monkeypatch):
-    """A function that sets the variables of a launcher, and the arguments with which jax is started then."""
+    """A function that sets the variables of a launcher, and returns the arguments with which jax is started then."""
     calls = []
-    monkeypatch.setattr(jax.distributed, 'initialize', lambda *words, **options: calls.append(words))
+
+    def initialize(*words, local_device_ids, **options):
+        assert local_device_ids == []  # all that the process sees
+        calls.append(words)
+
+    monkeypatch.setattr(jax.distributed, 'initialize', initialize)
     monkeypatch.setattr(jax.config, 'update', lambda *words: None)
 
     def join(variables, *words):
