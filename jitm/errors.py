@@ -3,8 +3,8 @@
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
-from types import ModuleType
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, ModuleType
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the state was saved: the same command resumes the run
@@ -102,17 +102,18 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
         raise ArgumentError(name, f"is '{value}'; take one of {', '.join(choices)}{hint}")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = MappingProxyType({})) -> str:
     """Returns a hint to append to a message about an unknown name.
 
     Args:
       name: The unknown name.
       known: The known names.
+      meant: Other names of them.
 
     Returns:
       `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.
     """
     known = sorted(known)
-    if nearest := difflib.get_close_matches(name, known, n=1):
-        return f", did you mean '{nearest[0]}'?"
+    if nearest := difflib.get_close_matches(name, [*known, *meant], n=1):
+        return f", did you mean '{meant.get(nearest[0], nearest[0])}'?"
     return f'; known are {", ".join(known)}' if 0 < len(known) <= LISTED else ''

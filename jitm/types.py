@@ -28,20 +28,31 @@ Bias = Annotated[float, Interval(ge=-100, le=100)]  # of a logit; beyond, its si
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials
 SequenceLength = Annotated[int, Ge(2)]  # with a special token at the start and at the end
 
+
+class Axes(NamedTuple):
+    """The axes of an array, a letter each, and the kind of its values, in the hint of an argument."""
+
+    names: str
+    kind: type
+
+    def __str__(self) -> str:
+        return f'{self.kind.__name__} [{", ".join(self.names)}]'
+
+
 # Arrays of the losses.
-Scores = chex.Array
+Scores = Annotated[chex.Array, Axes('QC', float)]
 """float [Q, C], a number for each candidate of each query."""
-Mask = chex.Array
+Mask = Annotated[chex.Array, Axes('QC', bool)]
 """bool [Q, C], some candidates of each query."""
-PerQuery = chex.Array
+PerQuery = Annotated[chex.Array, Axes('Q', float)]
 """float [Q], a number for each query."""
-Logits = chex.Array
+Logits = Annotated[chex.Array, Axes('NLV', float)]
 """float [N, L, V], scores of the words at each token position, before the softmax."""
-Labels = chex.Array
+Labels = Annotated[chex.Array, Axes('NL', int)]
 """int [N, L], a word for each token position, below V where its mask is True."""
-TokenMask = chex.Array
+TokenMask = Annotated[chex.Array, Axes('NL', bool)]
 """bool [N, L], some token positions of each text."""
-PerText = chex.Array
+PerText = Annotated[chex.Array, Axes('N', float)]
 """float [N], a number for each text."""
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings

@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import inspect
+import re
 import subprocess
 import sys
 import types
@@ -316,3 +318,61 @@ def test_losses_need_no_run():
     np.testing.assert_allclose(
         jitm.losses.max_of_hinges(scores, np.eye(2, dtype=bool), margin=0.2), [0.1, 0], atol=1e-6
     )
+
+
+MASK = np.eye(2, 3, dtype=bool)
+SCORES = np.array([[0.5, 0.4, 0.1], [0.1, 0.7, 0.6]], np.float32)
+
+
+@pytest.mark.parametrize('mask', [MASK.tolist(), MASK.astype(int), jax.numpy.asarray(MASK, int), 'torch'])
+def test_losses_take_what_holds_numbers(mask):
+    mask = pytest.importorskip('torch').tensor(MASK) if isinstance(mask, str) else mask
+    got = jitm.losses.max_of_hinges(SCORES.tolist(), mask, margin=0.2)
+    np.testing.assert_allclose(got, [0.1, 0.1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('loss', 'arguments', 'sentence'),
+    [
+        ('max_of_hinges', {'scores': SCORES[0]}, r'scores is float32 [3]; it must be float [Q, C]'),
+        ('max_of_hinges', {'scores': [[1.0], [1.0, 2.0]]}, 'scores is not an array: '),
+        ('max_of_hinges', {'positives': [0, 1]}, 'positives is bool [2]; it must be bool [Q, C], here [2, 3]'),
+        (
+            'max_of_hinges',
+            {'positives': 2 * MASK},
+            'positives is int64 [2, 3]; it must be bool [Q, C], here [2, 3], or 0',
+        ),
+        ('max_of_hinges', {'negatives': MASK.T}, 'negatives is bool [3, 2]; it must be bool [Q, C], here [2, 3]'),
+        ('max_of_hinges', {'margin': '0.2'}, "margin is '0.2'; it must be a number"),
+        ('max_of_hinges', {'margin': -1}, 'margin is -1; it must be at least 0'),
+        ('softmax_contrastive', {'temperature': jax.numpy.zeros(())}, 'temperature is 0.0; it must be above 0'),
+        ('adaptive_margin', {'margins': SCORES[0]}, 'margins is float32 [3]; it must be float [Q, C], here [2, 3]'),
+        ('soft_margin', {'labels': [0, 1, 1]}, 'labels is float32 [3]; it must be float [Q], here [2]'),
+        ('ladder', {'relevance': SCORES, 'thresholds': (2,)}, 'thresholds.0 is 2; it must be'),
+    ],
+)
+def test_losses_name_a_wrong_argument(loss, arguments, sentence):
+    """Also where they are traced."""
+    loss = getattr(jitm.losses, loss)
+    given = {'scores': SCORES, 'positives': MASK, 'margin': 0.2} | arguments
+    given = {name: value for name, value in given.items() if name in inspect.signature(loss).parameters}
+    for call in (loss, lambda **arrays: jax.eval_shape(lambda: loss(**arrays))):
+        with pytest.raises(ValueError, match=f'^{re.escape(sentence)}'):
+            call(**given)
+
+
+def test_losses_may_be_traced_and_show_the_names_of_their_hints():
+    traced = jax.jit(jitm.losses.softmax_contrastive)(SCORES, MASK, temperature=0.1)
+    np.testing.assert_allclose(traced, jitm.losses.softmax_contrastive(SCORES, MASK, temperature=0.1), rtol=1e-6)
+    with pytest.raises(ValueError, match=r'^positives is int32 \[2, 3\]; it must be bool'):
+        jax.jit(jitm.losses.matching_cross_entropy)(SCORES, MASK.astype(int))
+    assert str(inspect.signature(jitm.losses.matching_cross_entropy)).startswith("(scores: 'Scores', positives: 'Mask'")
+
+
+@pytest.mark.parametrize(
+    ('name', 'loss'),
+    [('infonce', 'softmax_contrastive'), ('SelHN', 'selective_hard_negative'), ('max_hinges', 'max_of_hinges')],
+)
+def test_names_of_papers_lead_to_their_losses(name, loss):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}', did you mean '{loss}'"):
+        getattr(jitm.losses, name)

@@ -1,9 +1,23 @@
 """Losses: pure functions of plain arrays, usable without the rest of the library.
 
+    loss(scores, positives, negatives=None, *, ...) -> [Q]
+
 Every loss is in one of the modules and re-exported here: `jitm.losses.max_of_hinges` is
 `jitm.losses.ranking.max_of_hinges`, which a config names `ranking.max_of_hinges`.
+
+Args of a loss of rankings; those of `tokens` are described there:
+  scores: float [Q, C], a number for each candidate of each query.
+  positives: bool [Q, C], the matching candidates. A query without one has loss 0.
+  negatives: bool [Q, C]; None for all candidates that are not positive.
+
+Arrays may be of numpy, JAX or torch, or lists; masks may hold 0 and 1. An argument of another shape, type or range is a
+ValueError that names it.
 """
 
+import sys
+
+from jitm.errors import did_you_mean
+from jitm.hints import checked
 from jitm.losses.anchored import absolute_max, absolute_sum, relative_max, relative_sum
 from jitm.losses.distillation import (
     mutual_learning,
@@ -66,3 +80,17 @@ __all__ = [
     'word_correction',
     'word_discrimination',
 ]
+
+for _name in __all__:
+    _loss = checked(globals()[_name])
+    globals()[_name] = _loss
+    setattr(sys.modules[_loss.__module__], _name, _loss)
+
+
+def __getattr__(name: str) -> object:
+    """Names the loss that is meant, also by a name that its docstring states, such as `infonce`."""
+    papers = {}
+    for loss in reversed(__all__):
+        words = globals()[loss].__doc__.partition(':')[0].translate(str.maketrans('(,;)', '    ')).split()
+        papers |= {word.lower().replace('+', 'p'): loss for word in words if word[0].isupper()}
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}{did_you_mean(name.lower(), __all__, papers)}')

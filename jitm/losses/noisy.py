@@ -5,6 +5,8 @@ query. The label y [Q] of a query is how far its pair is believed to belong toge
 is a matter of training (`jitm.training.labels`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Literal
 
@@ -143,7 +145,6 @@ def ladder(
 
     Published: sum; margins 0.2 and 0.01, threshold 0.63, weight 0.25.
     """
-    chex.assert_equal_shape([scores, relevance])
     negatives, _ = prepare(scores, positives, negatives)
     loss = max_of_hinges(scores, positives, negatives, margin=margin)
     for ladder_margin, threshold in zip(ladder_margins, thresholds, strict=True):
