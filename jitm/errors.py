@@ -11,10 +11,18 @@ EXIT_INTERRUPTED = 75  # the state was saved: the same command resumes the run
 EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last finite state was kept
 
 LISTED = 40  # the most names that a message lists
+LONGEST = 2000  # characters of a message, without which a value could fill the terminal
 
 
 class UserError(Exception):
-    """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2."""
+    """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2.
+
+    The middle of a long message is left out.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f'{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}'
 
 
 class ArgumentError(ValueError):

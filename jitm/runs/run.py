@@ -55,6 +55,9 @@ class Run:
     encoded_by: Mapping[str, Any] | None = None
     digest: str = ''
 
+    def __repr__(self) -> str:
+        return f'<{type(self.model).__name__} {self.member} of {self.workdir}, step {self.step}>'
+
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
     """Loads one model of a run.
