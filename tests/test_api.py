@@ -303,11 +303,8 @@ def test_a_long_value_leaves_the_ends_of_a_message(run, data):
 
 
 def test_the_public_names_are_listed():
-    assert (
-        dir(jitm)
-        == ['Index', '__version__', 'configs', 'evaluate', 'load', 'losses', 'metrics', 'score']
-        == jitm.__all__
-    )
+    names = ['Index', '__version__', 'configs', 'evaluate', 'load', 'losses', 'metrics', 'score']
+    assert dir(jitm) == jitm.__all__ == names
     for name in jitm.__all__:
         assert getattr(jitm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'scores'"):
