@@ -1,6 +1,7 @@
 """Models from the sections of a config."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,8 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
         function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None, imports=imports)
+        if section is model:
+            _check_matcher(function, f"config key 'model.name' is '{name}', but")
         parameters = parameters_of(function)
         for key, value in keywords.items():
             if isinstance(value, Mapping):
@@ -81,6 +84,21 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
         return bind(function, keywords, where=where, later={'parent', 'name', 'vocab_size', *handed})(**handed)
 
     return build('jitm.models', model, 'model')
+
+
+def _check_matcher(model: type, wrong: str) -> None:
+    """Raises a UserError unless a class is a Matcher whose methods take the arguments of the interface."""
+    if not (isinstance(model, type) and issubclass(model, Matcher)):
+        raise UserError(f'{wrong} {model.__name__} is not a Matcher: derive it from DualEncoder of jitm.models.matcher')
+    for name, interface in vars(Matcher).items():
+        if name.startswith('_') or not inspect.isfunction(interface):
+            continue
+        method, wanted = getattr(model, name), [*inspect.signature(interface).parameters]
+        if name in ('encode_image', 'encode_text') and method is interface:
+            raise UserError(f'{wrong} {model.__name__} has no {name}({", ".join(wanted)}): define it')
+        given = [*inspect.signature(method).parameters]
+        if len(given) < len(wanted) or ('train' in wanted and given[len(wanted) - 1] != 'train'):
+            raise UserError(f'{wrong} its {name} takes ({", ".join(given)}); it must take ({", ".join(wanted)})')
 
 
 @contextlib.contextmanager
