@@ -22,6 +22,7 @@ CHANGES = {
     noise.drop: ('noise_dropped',),
 }
 TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
+PUBLISHED = "docs/data.md says where data are published, and presets with the word 'scenes' need none"
 
 
 def load_split(data: Mapping[str, Any], split: str, root: str | None = None, noisy: bool = False) -> Split:
@@ -71,7 +72,12 @@ def load_whole(data: Mapping[str, Any], split: str, root: str | None = None) -> 
     source, keywords = choose(data, 'source', where='data')
     keywords = {key: value for key, value in keywords.items() if key not in TRAIN_KEYS}
     load = names.resolve('jitm.data', source, where='data.source')
-    return bind(load, keywords, where='data', later=('split',))(split)
+    try:
+        return bind(load, keywords, where='data', later=('split',))(split)
+    except UserError as error:
+        if os.path.exists(keywords.get('root', '.')):
+            raise
+        raise UserError(f'{error}; {PUBLISHED}') from None
 
 
 def load_relevance(relevance: Mapping[str, Any], split: Split) -> Relevance | None:

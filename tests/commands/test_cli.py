@@ -14,10 +14,21 @@ import jax
 import pytest
 
 import jitm.__main__
+from jitm import config as config_lib
 from jitm import configs
 from jitm.commands import cli, flags, programs
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from tests.conftest import ROOT, environment
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    values, _ = cli._parse(cli.load_command('eval'), ['--workdir=~/a', '--workdir', '~/b', '--output=~', '--split=a~b'])
+    assert (values.workdir, values.output, values.split) == ([f'{tmp_path}/a', f'{tmp_path}/b'], str(tmp_path), 'a~b')
+    config = configs.load('vse').to_dict()
+    config['data']['root'], config['members']['target']['init_from'] = '~/x', '~/y'
+    checked = config_lib.check(config)
+    assert (checked['data']['root'], checked['members']['target']['init_from']) == (f'{tmp_path}/x', f'{tmp_path}/y')
 
 
 def test_help_lists_every_command(capsys):
@@ -86,11 +97,23 @@ WRONG = {
         f'train {CONFIG} --workdir x --config.optimizer.lerning_rate=1',
         "did you mean 'optimizer.learning_rate'",
     ),
-    'type of a key': (f'train {CONFIG} --workdir x --config.epochs=many', 'epochs'),
-    'no boolean': (f'train {CONFIG} --workdir x --config.drop_last=7', '--config.drop_last=7: neither true nor false'),
+    'type of a key': (f'train {CONFIG} --workdir x --config.epochs=many', "'epochs' is 'many'; it must be an integer"),
+    'no boolean': (f'train {CONFIG} --workdir x --config.drop_last=7', "'drop_last' is 7; it must be True or False"),
+    'key without a value': (f'train {CONFIG} --workdir x --config.epochs', "'epochs' is True; it must be an integer"),
+    'key as a flag': (f'train {CONFIG} --workdir x --epochs=3', "is not a flag, did you mean '--config.epochs'?"),
+    'nested key as a flag': (f'train {CONFIG} --workdir x --lr=3', "did you mean '--config.optimizer.learning_rate'?"),
+    'no data': (
+        'train --config vse --workdir x --config.data.root=no',
+        'no is not a folder: give the path of a *_precomp folder; docs/data.md says where data are published, and presets',
+    ),
+    'short name of a key': (f'train {CONFIG} --workdir x --config.lr=0.1', "did you mean 'optimizer.learning_rate'?"),
+    'section left out': (f'train {CONFIG} --workdir x --config.clip_norm=2', "did you mean 'optimizer.clip_norm'?"),
     'no words': (f'train --config {ROOT}/configs/default.py:f30k', "takes no words, but 'f30k' is given"),
     'some process flags': (f'train {CONFIG} --workdir x --num_processes 2', '--process_id go together; give all three'),
-    'sweep of a sub-dict': (f'sweep {CONFIG} --workdir x --sweep model=1', "'model' is a sub-dict"),
+    'sweep of a sub-dict': (
+        f'sweep {CONFIG} --workdir x --sweep model=1',
+        "'model' is a sub-dict; set one of its keys",
+    ),
     'sweep twice': (f'sweep {CONFIG} --workdir x --sweep seed=1', 'the keys of a sweep must differ'),
     'shortlist alone': ('eval --workdir x --shortlist y', 'x is not a run directory'),
     'mine without out': ('mine --workdir x', '--out is missing'),

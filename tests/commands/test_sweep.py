@@ -40,13 +40,13 @@ def test_settings_are_the_product_of_the_values(tiny_config_file):
     ('sweeps', 'sentence'),
     [
         (['terms.ranking.margn=1,2'], "'terms.ranking.margn' is unknown, did you mean 'terms.ranking.margin'?"),
-        (['terms.ranking.margin=1,x'], "terms.ranking.margin=x: could not convert string to float: 'x'"),
-        (['epochs=1.5'], 'epochs=1.5: invalid literal for int'),
+        (['terms.ranking.margin=1,x'], "config key 'terms.ranking.margin' is 'x'; it must be a number"),
+        (['epochs=1.5'], "config key 'epochs' is 1.5; it must be an integer"),
         (['terms.ranking.margin'], "--sweep is 'terms.ranking.margin'; give key=value,value"),
         (['=1'], "--sweep is '=1'; give key=value,value"),
         (['terms.ranking.margin=0.1,.1'], 'a sweep has terms.ranking.margin=0.1 twice'),
         (['seed=1', 'seed=2'], 'the keys of a sweep must differ, but they are seed, seed'),
-        (["model={'embed_dim':8}"], "'model' is a sub-dict; sweep one of its keys"),
+        (["model={'embed_dim':8}"], "'model' is a sub-dict; set one of its keys"),
     ],
 )
 def test_bad_sweeps_are_one_sentence(tiny_config_file, sweeps, sentence):
