@@ -137,7 +137,7 @@ def check_caption(caption: str) -> str:
 
 
 def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = None) -> tuple[list[Explored], SplitData]:
-    """Loads runs that were trained on the same data set, and encodes a split with each.
+    """Loads runs that were trained on the same data set, or on parts of it, and encodes a split with each.
 
     Args:
       workdirs: The run directories.
@@ -148,7 +148,7 @@ def explore(workdirs: Sequence[str], split_name: str, data_root: str | None = No
       UserError: If a run or the data cannot be read.
     """
     runs = [load_run(workdir) for workdir in workdirs]
-    split = read_split(runs, split_name, data_root)
+    split = read_split(runs, split_name, data_root, trained_alike=False)
     for run in runs:
         read_tokens(run, split)
     explored = [Explored(LoadedRun(run), data_of(split, run.model.reads)) for run in runs]

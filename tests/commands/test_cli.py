@@ -104,7 +104,7 @@ WRONG = {
     'nested key as a flag': (f'train {CONFIG} --workdir x --lr=3', "did you mean '--config.optimizer.learning_rate'?"),
     'no data': (
         'train --config vse --workdir x --config.data.root=no',
-        'no is not a folder: give the path of a *_precomp folder; docs/data.md says where data are published, and presets',
+        'no is not a folder: give the path of a *_precomp folder; docs/data.md says where data are',
     ),
     'short name of a key': (f'train {CONFIG} --workdir x --config.lr=0.1', "did you mean 'optimizer.learning_rate'?"),
     'section left out': (f'train {CONFIG} --workdir x --config.clip_norm=2', "did you mean 'optimizer.clip_norm'?"),
