@@ -1,11 +1,11 @@
 """Values of a config and arguments of the losses, checked against the type hints of the arguments that take them."""
 
-import contextlib
 import dataclasses
 import functools
 import inspect
 import math
 import operator
+import re
 import reprlib
 import types
 import typing
@@ -19,7 +19,6 @@ import numpy as np
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from jitm.errors import ArgumentError, UserError, did_you_mean
-from jitm.types import Axes
 
 MUST = 'it must be '
 KINDS = {  # type in a hint -> the types of its values, and their name
@@ -32,7 +31,7 @@ KINDS = {  # type in a hint -> the types of its values, and their name
     Mapping: (Mapping, 'a dict'),
     types.NoneType: (types.NoneType, 'None'),
 }
-ARRAYS = {bool: np.bool_, int: np.integer, float: np.floating}  # kind of an array -> its dtypes
+ARRAYS = {'bool': np.bool_, 'int': np.integer, 'float': np.floating}  # kind of an array -> its dtypes
 BOUNDS = {
     'ge': (operator.ge, 'at least'),
     'gt': (operator.gt, 'above'),
@@ -89,8 +88,8 @@ def _remedy(value: Any, hint: Any) -> str | None:
     """Returns what a value must be, None if it fits its hint or the hint is not checked."""
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is Annotated:
-        if isinstance(arguments[1], Axes):
-            return f'{MUST}{arguments[1]}'  # arrays are checked by `checked`
+        if isinstance(arguments[1], str):
+            return MUST + arguments[1]  # an array, see `checked`
         return _remedy(value, arguments[0]) or _out_of_bounds(value, arguments[1:])
     if origin in (typing.Union, types.UnionType):
         remedies = [_remedy(value, one) for one in arguments]
@@ -133,37 +132,24 @@ def checked(loss: Callable) -> Callable:
 def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
     """Returns a checked argument; `sizes` has those of the axes of the arguments before it, and gets its own."""
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    axes = next((one for kind in kinds for one in typing.get_args(kind)[1:] if isinstance(one, Axes)), None)
-    number = value
-    if isinstance(value, jax.Array | np.ndarray) and value.shape == () and jnp.issubdtype(value.dtype, np.number):
-        with contextlib.suppress(TypeError):  # of a traced one, such as a learned temperature
-            number = value.item()
-        if number is value and axes is None:
-            return value
-    if axes is None or number is None or (isinstance(number, Real) and len(kinds) > 1):
-        check_value(name, number, hint, ArgumentError)
+    arrays = (typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is Annotated)
+    wanted = next((one for one in arrays if isinstance(one, str)), None)
+    if wanted is None and getattr(value, 'shape', None) == () and not isinstance(value, Real):
+        return value  # such as a learned temperature
+    if wanted is None or value is None or (len(kinds) > 1 and isinstance(value, Real)):
+        check_value(name, value, hint, ArgumentError)
         return value
+    kind, axes = wanted.split(' ')[0], re.findall('[A-Z]', wanted)
     try:
-        array = _as_kind(value, axes.kind)
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # of ragged lists, and of tensors with gradients
         raise ArgumentError(name, f'is not an array: {error}') from None
-    known = [sizes.get(axis, axis) for axis in axes.names]
-    fits = len(known) == array.ndim and all(size in (array.shape[n], axes.names[n]) for n, size in enumerate(known))
-    if not fits or not jnp.issubdtype(array.dtype, ARRAYS[axes.kind]):
-        here = '' if known == [*axes.names] else f', here [{", ".join(map(str, known))}]'
-        zeros = ', or 0 and 1 outside of jit' if axes.kind is bool and jnp.issubdtype(array.dtype, np.integer) else ''
-        raise ArgumentError(name, f'is {array.dtype} {list(array.shape)}; {MUST}{axes}{here}{zeros}')
-    sizes |= zip(axes.names, array.shape, strict=True)
-    return array
-
-
-def _as_kind(value: Any, kind: type) -> jax.Array | np.ndarray:
-    """Returns a value as an array; integers as numbers or, if they are 0 and 1, as a mask where these are needed."""
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if not jnp.issubdtype(array.dtype, np.integer) or kind is int:
-        return array
-    if kind is float:
-        return array.astype(np.float32)
-    with contextlib.suppress(TypeError):  # of traced integers
-        return array.astype(bool) if np.isin(array, (0, 1)).all() else array
+    known = jnp.issubdtype(array.dtype, np.integer) and not isinstance(array, jax.core.Tracer)
+    if known and (kind == 'float' or (kind == 'bool' and np.isin(array, (0, 1)).all())):
+        array = array.astype(np.float32 if kind == 'float' else bool)
+    fits = len(axes) == array.ndim and all(sizes.get(*one) == one[1] for one in zip(axes, array.shape, strict=True))
+    if not fits or not jnp.issubdtype(array.dtype, ARRAYS[kind]):
+        given = ''.join(f', {axis} = {size}' for axis, size in sizes.items())
+        raise ArgumentError(name, f'is {array.dtype} {list(array.shape)}; {MUST}{wanted}{given}')
+    sizes |= zip(axes, array.shape, strict=True)
     return array

@@ -28,32 +28,21 @@ Bias = Annotated[float, Interval(ge=-100, le=100)]  # of a logit; beyond, its si
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials
 SequenceLength = Annotated[int, Ge(2)]  # with a special token at the start and at the end
 
-
-class Axes(NamedTuple):
-    """The axes of an array, a letter each, and the kind of its values, in the hint of an argument."""
-
-    names: str
-    kind: type
-
-    def __str__(self) -> str:
-        return f'{self.kind.__name__} [{", ".join(self.names)}]'
-
-
-# Arrays of the losses.
-Scores = Annotated[chex.Array, Axes('QC', float)]
-"""float [Q, C], a number for each candidate of each query."""
-Mask = Annotated[chex.Array, Axes('QC', bool)]
-"""bool [Q, C], some candidates of each query."""
-PerQuery = Annotated[chex.Array, Axes('Q', float)]
-"""float [Q], a number for each query."""
-Logits = Annotated[chex.Array, Axes('NLV', float)]
-"""float [N, L, V], scores of the words at each token position, before the softmax."""
-Labels = Annotated[chex.Array, Axes('NL', int)]
-"""int [N, L], a word for each token position, below V where its mask is True."""
-TokenMask = Annotated[chex.Array, Axes('NL', bool)]
-"""bool [N, L], some token positions of each text."""
-PerText = Annotated[chex.Array, Axes('N', float)]
-"""float [N], a number for each text."""
+# Arrays of the losses, as `hints.checked` reads them.
+Scores = Annotated[chex.Array, 'float [Q, C]']
+"""A number for each candidate of each query."""
+Mask = Annotated[chex.Array, 'bool [Q, C]']
+"""Some candidates of each query."""
+PerQuery = Annotated[chex.Array, 'float [Q]']
+"""A number for each query."""
+Logits = Annotated[chex.Array, 'float [N, L, V]']
+"""Scores of the words at each token position, before the softmax."""
+Labels = Annotated[chex.Array, 'int [N, L]']
+"""A word for each token position, below V where its mask is True."""
+TokenMask = Annotated[chex.Array, 'bool [N, L]']
+"""Some token positions of each text."""
+PerText = Annotated[chex.Array, 'float [N]']
+"""A number for each text."""
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
 PRECISIONS = ('default', 'high', 'highest')  # of products of float32 arrays, see docs/precision.md

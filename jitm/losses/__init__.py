@@ -1,17 +1,11 @@
 """Losses: pure functions of plain arrays, usable without the rest of the library.
 
-    loss(scores, positives, negatives=None, *, ...) -> [Q]
-
 Every loss is in one of the modules and re-exported here: `jitm.losses.max_of_hinges` is
 `jitm.losses.ranking.max_of_hinges`, which a config names `ranking.max_of_hinges`.
 
-Args of a loss of rankings; those of `tokens` are described there:
-  scores: float [Q, C], a number for each candidate of each query.
-  positives: bool [Q, C], the matching candidates. A query without one has loss 0.
-  negatives: bool [Q, C]; None for all candidates that are not positive.
-
-Arrays may be of numpy, JAX or torch, or lists; masks may hold 0 and 1. An argument of another shape, type or range is a
-ValueError that names it.
+A loss of rankings takes scores [Q, C] and masks [Q, C] of the positives and, optionally, of the negatives of each
+query. A query without a positive has loss 0. Arrays may be of numpy, JAX or torch, or lists; masks may have 0 and 1,
+unless they are traced. An argument of another shape, type or range is a ValueError that names it.
 """
 
 import sys

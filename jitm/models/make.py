@@ -96,9 +96,12 @@ def _check_matcher(model: type, wrong: str) -> None:
         method, wanted = getattr(model, name), [*inspect.signature(interface).parameters]
         if name in ('encode_image', 'encode_text') and method is interface:
             raise UserError(f'{wrong} {model.__name__} has no {name}({", ".join(wanted)}): define it')
-        given = [*inspect.signature(method).parameters]
-        if len(given) < len(wanted) or ('train' in wanted and given[len(wanted) - 1] != 'train'):
-            raise UserError(f'{wrong} its {name} takes ({", ".join(given)}); it must take ({", ".join(wanted)})')
+        found = inspect.signature(method)
+        try:
+            found.bind(*filter('train'.__ne__, wanted), **{one: None for one in wanted if one == 'train'})
+        except TypeError:
+            given = ', '.join(found.parameters)
+            raise UserError(f'{wrong} its {name} takes ({given}); it must take ({", ".join(wanted)})') from None
 
 
 @contextlib.contextmanager

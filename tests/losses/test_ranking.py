@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.errors import ArgumentError
 from jitm.losses import ranking
 
 
@@ -231,23 +230,6 @@ def test_queries_without_positive_or_negative_are_0(name):
     assert np.isfinite(gradient).all()
 
 
-def test_shape_is_checked(name):
-    with pytest.raises(ArgumentError):
-        loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 6), bool), None)
-    with pytest.raises(ArgumentError):
-        loss_of(name)(jnp.zeros((7, 7)), jnp.zeros((7, 7), bool), jnp.zeros((7, 1), bool))
-
-
-def test_type_of_the_masks_is_checked(name):
-    scores, *masks = random_case(0)
-    for place in (0, 1):
-        for negatives in (masks[1], None)[: 2 - place]:
-            wrong = [masks[0], negatives]
-            wrong[place] = wrong[place].astype(np.float32)
-            with pytest.raises(ArgumentError, match=r'^(posi|nega)tives is float32 .*; it must be bool \[Q, C\]'):
-                loss_of(name)(jnp.asarray(scores, jnp.float32), *wrong)
-
-
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
 EYE = jnp.eye(3, dtype=bool)
 BY_HAND = {
@@ -384,11 +366,6 @@ def test_softmaxes_bear_a_low_temperature(name):
     value, gradient = one_query(CASES[name].loss, [-1.0], [1.0, 1.0], **CASES[name].keywords | {'temperature': 1e-3})
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
-
-
-def test_adaptive_margin_checks_the_shape_of_the_margins():
-    with pytest.raises(ArgumentError):
-        ranking.adaptive_margin(SCORES, EYE, margins=jnp.zeros((3, 1)))
 
 
 def test_dropped_negatives_are_not_mined():
