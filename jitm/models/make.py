@@ -68,8 +68,6 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     def build(package: str, section: Mapping[str, Any], where: str) -> Any:
         name, keywords = choose(section, 'name', where=where)
         function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None, imports=imports)
-        if section is model:
-            _check_matcher(function, f"config key 'model.name' is '{name}', but")
         parameters = parameters_of(function)
         for key, value in keywords.items():
             if isinstance(value, Mapping):
@@ -86,22 +84,23 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     return build('jitm.models', model, 'model')
 
 
-def _check_matcher(model: type, wrong: str) -> None:
-    """Raises a UserError unless a class is a Matcher whose methods take the arguments of the interface."""
-    if not (isinstance(model, type) and issubclass(model, Matcher)):
-        raise UserError(f'{wrong} {model.__name__} is not a Matcher: derive it from DualEncoder of jitm.models.matcher')
+def check_matcher(model: nn.Module) -> None:
+    """Raises a UserError unless a model is a Matcher whose methods take the arguments of the interface."""
+    kind = type(model).__name__
+    if not isinstance(model, Matcher):
+        raise UserError(f'{kind} is not a Matcher: derive it from DualEncoder of jitm.models.matcher')
     for name, interface in vars(Matcher).items():
         if name.startswith('_') or not inspect.isfunction(interface):
             continue
-        method, wanted = getattr(model, name), [*inspect.signature(interface).parameters]
+        method, wanted = getattr(type(model), name), [*inspect.signature(interface).parameters]
         if name in ('encode_image', 'encode_text') and method is interface:
-            raise UserError(f'{wrong} {model.__name__} has no {name}({", ".join(wanted)}): define it')
+            raise UserError(f'{kind} has no {name}({", ".join(wanted)}): define it')
         found = inspect.signature(method)
         try:
             found.bind(*filter('train'.__ne__, wanted), **{one: None for one in wanted if one == 'train'})
         except TypeError:
             given = ', '.join(found.parameters)
-            raise UserError(f'{wrong} its {name} takes ({given}); it must take ({", ".join(wanted)})') from None
+            raise UserError(f'{kind}.{name} takes ({given}); it must take ({", ".join(wanted)})') from None
 
 
 @contextlib.contextmanager
