@@ -4,7 +4,8 @@
     data = run.load_data('test')
     scores = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
 
-See `jitm.api` for the methods of a loaded run and `jitm.losses` for the losses.
+See `jitm.api` for the methods of a loaded run, `jitm.losses` for the losses, `jitm.metrics` for recalls of any scores
+and `jitm.configs` for the configs of presets.
 """
 
 import importlib
@@ -14,13 +15,15 @@ __version__ = '0.2.0'
 # Public name -> its module, imported at first use: `import jitm` alone imports neither jax nor a model.
 _MODULES = {
     'Index': 'jitm.api',
+    'configs': 'jitm.configs',
     'evaluate': 'jitm.api',
     'load': 'jitm.api',
     'losses': 'jitm.losses',
+    'metrics': 'jitm.metrics',
     'score': 'jitm.api',
 }
 
-__all__ = ['Index', '__version__', 'evaluate', 'load', 'losses', 'score']
+__all__ = ['Index', '__version__', 'configs', 'evaluate', 'load', 'losses', 'metrics', 'score']
 
 
 def __getattr__(name: str) -> object:
@@ -28,10 +31,10 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     module = importlib.import_module(_MODULES[name])
-    value = module if name == 'losses' else getattr(module, name)
+    value = module if _MODULES[name] == f'jitm.{name}' else getattr(module, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
+from jitm.data.splits import Split
 from jitm.data.transforms import Photo
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving.index import Index
-from jitm.serving.inputs import is_list, is_one_image
+from jitm.serving.inputs import SplitData, is_list, is_one_image
 from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.vectors import check_count
 
 __all__ = ['Index', 'LoadedRun', 'evaluate', 'load', 'score']
 
@@ -59,7 +61,7 @@ def load(
 
 def evaluate(
     run: LoadedRun | str | Path | Sequence[LoadedRun | str | Path],
-    split: str,
+    split: str | Split | SplitData,
     folds: int = 1,
     data_root: str | None = None,
 ) -> dict[str, float]:
@@ -67,9 +69,9 @@ def evaluate(
 
     Args:
       run: A loaded run or a run directory; a list is evaluated as an ensemble, by the mean of the similarities.
-      split: The name of the split, such as 'test'.
+      split: The name of the split, such as 'test'; or the result of `LoadedRun.load_data`.
       folds: The number of consecutive parts of the images whose metrics are averaged.
-      data_root: The data folder, if it has moved since training.
+      data_root: The data folder of a split by name, if it has moved since training.
 
     Returns:
       Metrics in percent, such as 'i2t/recall@1' and 'rsum'.
@@ -77,13 +79,16 @@ def evaluate(
     Raises:
       UserError: If the run or the data cannot be read, or the folds do not divide the images.
     """
-    if not isinstance(folds, int | np.integer) or folds < 1:
-        raise UserError(f'folds is {folds!r}; it must be a positive integer')
+    check_count(folds, 'folds')
     given = run if is_list(run) else [run]
     if not len(given):
         raise UserError('there is no run to evaluate; give at least one')
     runs = [_loaded(one).run for one in given]
-    return evaluate_runs(runs, read_split(runs, split, data_root), folds)[0]['metrics']
+    data = split.split if isinstance(split, SplitData) else split
+    if not isinstance(data, str | Split) or (data_root and isinstance(data, Split)):
+        raise UserError(f'the split is of {type(split).__name__}; give its name, or the result of load_data alone')
+    data = read_split(runs, data, data_root) if isinstance(data, str) else data
+    return evaluate_runs(runs, data, folds)[0]['metrics']
 
 
 def score(
@@ -113,10 +118,9 @@ def score(
       UserError: If there is no such run, or the features do not have the size of the training features.
     """
     run = _loaded(run)
-    one_image = is_one_image(image, run.run)
-    one_text = isinstance(text, str)
-    images, captions = [image] if one_image else image, [text] if one_text else text
+    one_image, one_text = is_one_image(image, run.run), isinstance(text, str)
+    images = [image] if one_image else image
     boxes, tags = ([side] if one_image and side is not None else side for side in (boxes, tags))
-    sims = run.similarity(run.encode_image(images, boxes, tags), run.encode_text(captions))
+    sims = run.similarity(run.encode_image(images, boxes, tags), run.encode_text(text))
     run.warn_of_unknown_words(text)
     return sims[0 if one_image else slice(None), 0 if one_text else slice(None)]

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from annotated_types import Ge, Interval
 
 from jitm.errors import ArgumentError, UserError, did_you_mean
+from jitm.files import expand
 from jitm.hints import check_value
 from jitm.types import DTYPES, Count, Index, Precision
 
@@ -114,7 +115,7 @@ def check(config: Mapping[str, Any]) -> dict[str, Any]:
       UserError: If a value is of another type or out of its range, or cannot be written as JSON, or a key is unknown or
         missing.
     """
-    config = to_json(config)
+    config = expand(to_json(config))
     for key in flatten(config):
         check_shared(key)
     check_value('', config, Config)

@@ -3,18 +3,26 @@
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
-from types import ModuleType
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, ModuleType
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the state was saved: the same command resumes the run
 EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last finite state was kept
 
 LISTED = 40  # the most names that a message lists
+LONGEST = 2000  # characters of a message, without which a value could fill the terminal
 
 
 class UserError(Exception):
-    """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2."""
+    """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2.
+
+    The middle of a long message is left out.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f'{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}'
 
 
 class ArgumentError(ValueError):
@@ -102,17 +110,18 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
         raise ArgumentError(name, f"is '{value}'; take one of {', '.join(choices)}{hint}")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = MappingProxyType({})) -> str:
     """Returns a hint to append to a message about an unknown name.
 
     Args:
       name: The unknown name.
       known: The known names.
+      meant: Other names of them.
 
     Returns:
       `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.
     """
     known = sorted(known)
-    if nearest := difflib.get_close_matches(name, known, n=1):
-        return f", did you mean '{nearest[0]}'?"
+    if nearest := difflib.get_close_matches(name, [*known, *meant], n=1):
+        return f", did you mean '{meant.get(nearest[0], nearest[0])}'?"
     return f'; known are {", ".join(known)}' if 0 < len(known) <= LISTED else ''

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent import futures
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
@@ -34,6 +34,15 @@ def cache_home() -> Path:
     """Returns the folder of what is kept between runs: `jitm` in XDG_CACHE_HOME, by default `~/.cache`."""
     home = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
     return Path(home) / 'jitm'
+
+
+def expand(value: Any) -> Any:
+    """Returns a path, or a list or a dict of values, with the home folder in place of a leading ~."""
+    if isinstance(value, Mapping):
+        return {key: expand(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [expand(one) for one in value]
+    return os.path.expanduser(value) if isinstance(value, str) else value
 
 
 def leads_out(name: str) -> bool:

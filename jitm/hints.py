@@ -1,18 +1,24 @@
-"""Values of a config, checked against the type hints of the arguments that take them."""
+"""Values of a config and arguments of the losses, checked against the type hints of the arguments that take them."""
 
 import dataclasses
+import functools
+import inspect
 import math
 import operator
+import re
 import reprlib
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
 from typing import Annotated, Any, Literal
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import ArgumentError, UserError, did_you_mean
 
 MUST = 'it must be '
 KINDS = {  # type in a hint -> the types of its values, and their name
@@ -26,6 +32,7 @@ KINDS = {  # type in a hint -> the types of its values, and their name
     Mapping: (Mapping, 'a dict'),
     types.NoneType: (types.NoneType, 'None'),
 }
+ARRAYS = {'bool': np.bool_, 'int': np.integer, 'float': np.floating}  # kind of an array -> its dtypes
 BOUNDS = {
     'ge': (operator.ge, 'at least'),
     'gt': (operator.gt, 'above'),
@@ -45,7 +52,11 @@ def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str
             raise UserError(f"config key '{prefix}{key}' is missing; see jitm/configs/default.py")
 
 
-def check_value(key: str, value: Any, hint: Any) -> None:
+def _of_config(key: str, problem: str) -> UserError:
+    return UserError(f"config key '{key}' {problem}")
+
+
+def check_value(key: str, value: Any, hint: Any, error: Callable[[str, str], Exception] = _of_config) -> None:
     """Checks a value of a config, and the values in a dict or a tuple.
 
     Args:
@@ -53,12 +64,13 @@ def check_value(key: str, value: Any, hint: Any) -> None:
       value: The value.
       hint: A type hint: one of `KINDS`, Literal, a TypedDict, a union of these, or one of these `Annotated` with bounds
         of annotated_types. A value with another hint is not checked.
+      error: The error for a key and its problem.
 
     Raises:
-      UserError: If the value does not fit the hint.
+      UserError: If the value does not fit the hint; or the given error.
     """
     if remedy := _remedy(value, hint):
-        raise UserError(f"config key '{key}' is {reprlib.repr(value)}; {remedy}")
+        raise error(key, f'is {reprlib.repr(value)}; {remedy}')
     arguments, inner = typing.get_args(hint), {}
     if typing.is_typeddict(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
@@ -70,13 +82,15 @@ def check_value(key: str, value: Any, hint: Any) -> None:
     elif isinstance(value, tuple | list):
         inner = {str(n): (one, arguments[0]) for n, one in enumerate(value) if arguments}
     for name, (inner_value, inner_hint) in inner.items():
-        check_value(f'{key}.{name}' if key else name, inner_value, inner_hint)
+        check_value(f'{key}.{name}' if key else name, inner_value, inner_hint, error)
 
 
 def _remedy(value: Any, hint: Any) -> str | None:
     """Returns what a value must be, None if it fits its hint or the hint is not checked."""
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is Annotated:
+        if isinstance(arguments[1], str):
+            return MUST + arguments[1]  # an array, see `checked`
         return _remedy(value, arguments[0]) or _out_of_bounds(value, arguments[1:])
     if origin in (typing.Union, types.UnionType):
         remedies = [_remedy(value, one) for one in arguments]
@@ -97,3 +111,46 @@ def _out_of_bounds(value: Any, constraints: Collection[Any]) -> str | None:
     if all(fits(value, bound) for fits, _, bound in bounds):
         return None
     return MUST + ' and '.join(f'{words} {bound}' for _, words, bound in bounds)
+
+
+def checked(loss: Callable) -> Callable:
+    """Returns a loss that raises an ArgumentError for an argument that does not fit its hint, also where it is traced.
+
+    Arrays may be lists or tensors of torch, masks may have 0 and 1, and floats may be integers.
+    """
+    signature = inspect.signature(loss, eval_str=True)
+
+    @functools.wraps(loss)
+    def call(*args: Any, **keywords: Any) -> Any:
+        given, sizes = signature.bind(*args, **keywords), {}
+        for name, value in given.arguments.items():
+            given.arguments[name] = _argument(name, value, signature.parameters[name].annotation, sizes)
+        return loss(*given.args, **given.kwargs)
+
+    return call
+
+
+def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
+    """Returns a checked argument; `sizes` has those of the axes of the arguments before it, and gets its own."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    arrays = (typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is Annotated)
+    wanted = next((one for one in arrays if isinstance(one, str)), None)
+    if wanted is None and getattr(value, 'shape', None) == () and not isinstance(value, Real):
+        return value  # such as a learned temperature
+    if wanted is None or value is None or (len(kinds) > 1 and isinstance(value, Real)):
+        check_value(name, value, hint, ArgumentError)
+        return value
+    kind, axes = wanted.split(' ')[0], re.findall('[A-Z]', wanted)
+    try:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # of ragged lists, and of tensors with gradients
+        raise ArgumentError(name, f'is not an array: {error}') from None
+    known = jnp.issubdtype(array.dtype, np.integer) and not isinstance(array, jax.core.Tracer)
+    if known and (kind == 'float' or (kind == 'bool' and np.isin(array, (0, 1)).all())):
+        array = array.astype(np.float32 if kind == 'float' else bool)
+    fits = len(axes) == array.ndim and all(sizes.get(*one) == one[1] for one in zip(axes, array.shape, strict=True))
+    if not fits or not jnp.issubdtype(array.dtype, ARRAYS[kind]):
+        given = ''.join(f', {axis} = {size}' for axis, size in sizes.items())
+        raise ArgumentError(name, f'is {array.dtype} {list(array.shape)}; {MUST}{wanted}{given}')
+    sizes |= zip(axes, array.shape, strict=True)
+    return array

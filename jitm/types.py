@@ -29,21 +29,21 @@ Bias = Annotated[float, Interval(ge=-100, le=100)]  # of a logit; beyond, its si
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials
 SequenceLength = Annotated[int, Ge(2)]  # with a special token at the start and at the end
 
-# Arrays of the losses.
-Scores = chex.Array
-"""float [Q, C], a number for each candidate of each query."""
-Mask = chex.Array
-"""bool [Q, C], some candidates of each query."""
-PerQuery = chex.Array
-"""float [Q], a number for each query."""
-Logits = chex.Array
-"""float [N, L, V], scores of the words at each token position, before the softmax."""
-Labels = chex.Array
-"""int [N, L], a word for each token position, below V where its mask is True."""
-TokenMask = chex.Array
-"""bool [N, L], some token positions of each text."""
-PerText = chex.Array
-"""float [N], a number for each text."""
+# Arrays of the losses, as `hints.checked` reads them.
+Scores = Annotated[chex.Array, 'float [Q, C]']
+"""A number for each candidate of each query."""
+Mask = Annotated[chex.Array, 'bool [Q, C]']
+"""Some candidates of each query."""
+PerQuery = Annotated[chex.Array, 'float [Q]']
+"""A number for each query."""
+Logits = Annotated[chex.Array, 'float [N, L, V]']
+"""Scores of the words at each token position, before the softmax."""
+Labels = Annotated[chex.Array, 'int [N, L]']
+"""A word for each token position, below V where its mask is True."""
+TokenMask = Annotated[chex.Array, 'bool [N, L]']
+"""Some token positions of each text."""
+PerText = Annotated[chex.Array, 'float [N]']
+"""A number for each text."""
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
 PRECISIONS = ('default', 'high', 'highest')  # of products of float32 arrays, see docs/precision.md

@@ -2,10 +2,11 @@
 
 import ast
 import importlib
+import inspect
+import re
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,12 +15,16 @@ import pytest
 import jitm
 from jitm import parallel
 from jitm.commands import cli
+from jitm.data.pixels import Photos
+from jitm.data.token_vectors import TokenVectors
 from jitm.errors import UserError
 from jitm.evaluation import protocol
 from jitm.inference import engine
+from jitm.inference.networks import FeatureNetwork
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving import loaded_run
+from jitm.serving.inputs import make_transform
 from jitm.types import Texts
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, make_inputs
@@ -53,6 +58,7 @@ def test_similarities_are_those_of_an_evaluation(run, data, images, sims):
     pairwise = run.similarity_pairwise(images[data.image_of_text], captions)
     np.testing.assert_allclose(pairwise, sims[data.image_of_text, np.arange(len(data.captions))], atol=1e-6)
     assert run.similarity(images, captions).dtype == pairwise.dtype == np.float32
+    np.testing.assert_array_equal(run.encode_text('a ring'), run.encode_text(['a ring']))
 
 
 def test_blocks_do_not_change_similarities(run, data, images, sims, monkeypatch):
@@ -136,9 +142,10 @@ def test_equal_scores_rank_in_the_order_of_the_images(run, images):
     assert [hit.index for hit in hits] == [0, 1, 2]
 
 
-def test_evaluate_gives_the_metrics_of_the_command(run, finished, capsys):
+def test_evaluate_gives_the_metrics_of_the_command(run, finished, data, capsys):
     metrics = jitm.evaluate(run, 'test')
     assert jitm.evaluate(finished, 'test') == jitm.evaluate([finished, run], 'test') == metrics
+    assert jitm.evaluate(run, data) == jitm.evaluate(run, data.split) == metrics
     assert set(jitm.evaluate(run, 'test', folds=2)) == set(metrics)
     assert cli.main(['eval', '--workdir', str(finished), '--split', 'test']) == 0
     assert f'rsum {metrics["rsum"]:.1f}' in capsys.readouterr().out
@@ -189,14 +196,14 @@ def test_repeated_calls_compile_nothing(run, data, monkeypatch):
     assert len(traced) > len(first)  # another padded shape
 
 
-NO_LISTS = (None, 3, b'abc', Path('a.jpg'), {'a': 1}, (x for x in 'a'))
+NO_LISTS = (None, 3, {'a': 1}, (x for x in 'a'))
 
 
 def test_wrong_arguments_are_one_sentence(run, data, images):
     captions, features = run.encode_text(data.captions[:2]), data.images[0]
     size = run.run.feature_size
     for call, sentence in (
-        (lambda: run.encode_image('photo.jpg'), r'images are of str; give features \[images, regions, 200\]'),
+        (lambda: run.encode_image('photo.jpg'), 'features of an unknown network, which cannot read photos'),
         (lambda: run.encode_image(3), 'images are of int'),
         (lambda: run.encode_image(features), rf'images are of shape \[{len(features)}, 200\]'),
         (lambda: run.encode_image([]), 'there are no images'),
@@ -206,7 +213,7 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: run.encode_image([features, np.zeros((3, 7))]), r'image 1 has features of shape \[3, 7\].*, 200\]'),
         (lambda: run.encode_image([features, np.zeros((0, size))]), r'image 1 has features of shape \[0, 200\]'),
         (lambda: run.encode_image([features, features * np.nan]), 'image 1 has features that are not finite'),
-        (lambda: run.encode_text('a red circle'), 'captions are of str; give a list'),
+        (lambda: run.encode_text(' '), 'caption 0 is empty'),
         (lambda: run.encode_text([]), 'there are no captions'),
         (lambda: run.encode_text(['a', 3]), 'caption 1 is of int'),
         (
@@ -226,6 +233,8 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: jitm.evaluate('nowhere', 'test'), 'nowhere is not a run directory'),
         (lambda: jitm.evaluate([], 'test'), 'there is no run to evaluate'),
         (lambda: jitm.evaluate(run, 'test', folds=3), 'does not divide'),
+        (lambda: jitm.evaluate(run, data, data_root='x'), 'the split is of SplitData; give its name, or the result of'),
+        (lambda: jitm.evaluate(run, data.captions), 'the split is of tuple; give its name, or the result of load_data'),
         (lambda: run.encode_text(['a ring', ' ']), 'caption 1 is empty; give at least one word'),
         (lambda: run.search('', images), 'caption 0 is empty'),
         (lambda: run.load_data(None), "the split is 'None'; give the name of one"),
@@ -275,12 +284,27 @@ def test_captions_longer_than_the_model_reads_are_refused(run, monkeypatch):
 
 
 def test_a_loaded_run_says_what_it_is(run, finished):
-    assert repr(run) == f'<VSE target of {finished}, step {run.run.step}>'
+    assert repr(run) == repr(run.run) == f'<VSE target of {finished}, step {run.run.step}>'
+
+
+def test_what_a_notebook_shows_is_short(run, data):
+    assert repr(data) == repr(data.split) == '<scenes/test: 10 images, 50 captions>'
+    photos = Photos([b''] * 1000, make_transform(224, {}))
+    vectors = TokenVectors(np.zeros((1000, 8)), np.ones(1000, np.int32), run.run.vocabulary)
+    network = FeatureNetwork(run.run.model, run.run.variables, 1, 'float32', 'high', {'config': 'x'})
+    for shown in (run, run.run.vocabulary, data.images, photos, vectors, network):
+        assert len(repr(shown)) < 200
+
+
+def test_a_long_value_leaves_the_ends_of_a_message(run, data):
+    with pytest.raises(UserError, match=r'(?s)^the split is .* \.\.\. .*; give the name of one') as caught:
+        run.load_data(list(data.captions) * 100)
+    assert len(str(caught.value)) < 2100
 
 
 def test_the_public_names_are_listed():
-    assert set(jitm.__all__) == {'Index', '__version__', 'evaluate', 'load', 'losses', 'score'}
-    assert set(jitm.__all__) <= set(dir(jitm))
+    names = ['Index', '__version__', 'configs', 'evaluate', 'load', 'losses', 'metrics', 'score']
+    assert dir(jitm) == jitm.__all__ == names
     for name in jitm.__all__:
         assert getattr(jitm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'scores'"):
@@ -288,7 +312,7 @@ def test_the_public_names_are_listed():
 
 
 def test_the_import_is_light():
-    code = "import jitm, sys; print(jitm.__version__, {'jax', 'numpy', 'flax'} & set(sys.modules))"
+    code = "import jitm, sys; print(jitm.__version__, {'jax', 'numpy', 'flax'} & set(sys.modules)); jitm.configs.load"
     result = subprocess.run([sys.executable, '-c', code], env=environment(), capture_output=True, text=True)
     assert result.stdout == f'{jitm.__version__} set()\n'
 
@@ -316,3 +340,61 @@ def test_losses_need_no_run():
     np.testing.assert_allclose(
         jitm.losses.max_of_hinges(scores, np.eye(2, dtype=bool), margin=0.2), [0.1, 0], atol=1e-6
     )
+
+
+MASK = np.eye(2, 3, dtype=bool)
+SCORES = np.array([[0.5, 0.4, 0.1], [0.1, 0.7, 0.6]], np.float32)
+
+
+@pytest.mark.parametrize('mask', [MASK.tolist(), MASK.astype(int), jax.numpy.asarray(MASK, int), 'torch'])
+def test_losses_take_what_holds_numbers(mask):
+    mask = pytest.importorskip('torch').tensor(MASK) if isinstance(mask, str) else mask
+    got = jitm.losses.max_of_hinges(SCORES.tolist(), mask, margin=0.2)
+    np.testing.assert_allclose(got, [0.1, 0.1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('loss', 'arguments', 'sentence'),
+    [
+        ('max_of_hinges', {'scores': SCORES[0]}, r'scores is float32 [3]; it must be float [Q, C]'),
+        ('max_of_hinges', {'scores': [[1.0], [1.0, 2.0]]}, 'scores is not an array: '),
+        ('max_of_hinges', {'positives': [0, 1]}, 'positives is bool [2]; it must be bool [Q, C], Q = 2, C = 3'),
+        (
+            'max_of_hinges',
+            {'positives': 2 * MASK},
+            'positives is int64 [2, 3]; it must be bool [Q, C]',
+        ),
+        ('max_of_hinges', {'negatives': MASK.T}, 'negatives is bool [3, 2]; it must be bool [Q, C], Q = 2, C = 3'),
+        ('max_of_hinges', {'margin': '0.2'}, "margin is '0.2'; it must be a number"),
+        ('max_of_hinges', {'margin': -1}, 'margin is -1; it must be at least 0'),
+        ('softmax_contrastive', {'temperature': 0.0}, 'temperature is 0.0; it must be above 0'),
+        ('adaptive_margin', {'margins': SCORES[0]}, 'margins is float32 [3]; it must be float [Q, C], Q = 2, C = 3'),
+        ('soft_margin', {'labels': [0, 1, 1]}, 'labels is float32 [3]; it must be float [Q], Q = 2'),
+        ('ladder', {'relevance': SCORES, 'thresholds': (2,)}, 'thresholds.0 is 2; it must be'),
+    ],
+)
+def test_losses_name_a_wrong_argument(loss, arguments, sentence):
+    """Also where they are traced."""
+    loss = getattr(jitm.losses, loss)
+    given = {'scores': SCORES, 'positives': MASK, 'margin': 0.2} | arguments
+    given = {name: value for name, value in given.items() if name in inspect.signature(loss).parameters}
+    for call in (loss, lambda **arrays: jax.eval_shape(lambda: loss(**arrays))):
+        with pytest.raises(ValueError, match=f'^{re.escape(sentence)}'):
+            call(**given)
+
+
+def test_losses_may_be_traced_and_show_the_names_of_their_hints():
+    traced = jax.jit(jitm.losses.softmax_contrastive)(SCORES, MASK, temperature=0.1)
+    np.testing.assert_allclose(traced, jitm.losses.softmax_contrastive(SCORES, MASK, temperature=0.1), rtol=1e-6)
+    with pytest.raises(ValueError, match=r'^positives is int32 \[2, 3\]; it must be bool'):
+        jax.jit(jitm.losses.matching_cross_entropy)(SCORES, MASK.astype(int))
+    assert str(inspect.signature(jitm.losses.matching_cross_entropy)).startswith("(scores: 'Scores', positives: 'Mask'")
+
+
+@pytest.mark.parametrize(
+    ('name', 'loss'),
+    [('infonce', 'softmax_contrastive'), ('SelHN', 'selective_hard_negative'), ('max_hinges', 'max_of_hinges')],
+)
+def test_names_of_papers_lead_to_their_losses(name, loss):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}', did you mean '{loss}'"):
+        getattr(jitm.losses, name)

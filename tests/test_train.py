@@ -185,7 +185,8 @@ def test_the_first_step_says_what_is_compiled(finished, tiny_config, tmp_path, c
     loop.train_and_evaluate(tiny_config, workdir)
     compiling, compiled, *_ = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        r'compiling the training step of target for captions of \d+ tokens, which takes a while', compiling
+        r'compiling the training step of target for captions of \d+ tokens \(shape 1 of about 1\), which takes a while',
+        compiling,
     )
     assert re.fullmatch(r'compiled in \d+ s', compiled)
     assert_same_run(workdir, finished)
@@ -229,10 +230,12 @@ def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, a
     config, said, pace = {'run': {'log_every': 1}, 'offline': {'path': ''}}, [], Pace(0, 3)
     data, members = SimpleNamespace(train=None), {'target': None}
     setup = SimpleNamespace(config=config, data=data, members=members, train_step=lambda state, batch: (state, {}))
+    setup.pipeline = SimpleNamespace(num_shapes=1)
     steps = loop._Loop(setup, None, {}, SimpleNamespace(say=said.append, pace=pace), None, None)
     for length in (4, 8, 4):
         steps._step(0, CaptionBatch(Texts(np.zeros((2, length), int), np.ones(2, int))))
-    assert re.findall(r'for captions of (\d+) tokens', ' '.join(said)) == announced
+    found = re.findall(r'for captions of (\d+) tokens \(shape (\d of about \d)\)', ' '.join(said))
+    assert found == list(zip(announced, ('1 of about 1', '2 of about 2'), strict=False))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from jitm.commands.unread import unread
 from jitm.config import FIRST, check_shared, flatten
 from jitm.data.load import TRAIN_KEYS, is_loader
 from jitm.errors import UserError, did_you_mean
+from jitm.hints import check_value
 from jitm.models.make import is_module
 from jitm.training.objective import TERM_KEYS
 
@@ -45,11 +46,13 @@ NAMED = {  # pattern of a key -> what its value names
     'relevance.source': Named('jitm.data'),
     'scene_graphs.source': Named('jitm.data'),
 }
+SHORT = {'lr': 'learning_rate', 'wd': 'weight_decay', 'bs': 'batch_size', 'dim': 'embed_dim'}
+BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 OPTIONAL = {f'data.{key}' for key in TRAIN_KEYS}  # keys that a config may lack
 
 
 def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
-    """Adds the given keys that are arguments of what a config names, without their values, and gives None a type.
+    """Returns a config with the given values; keys may be arguments of what the config names.
 
     Where another function or class is named, the keys of its section that it does not have are left out.
 
@@ -58,10 +61,10 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
       given: Dotted key -> text of its value, None for a flag without one.
 
     Returns:
-      A copy of the config, which has every given key.
+      A copy of the config.
 
     Raises:
-      UserError: if a key is unknown, or there is no function or class of a given name.
+      UserError: if a key is unknown, a value has another type, or there is no function or class of a given name.
     """
     config = config.copy_and_resolve_references()
     with config.unlocked():
@@ -75,15 +78,20 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
                 for other in {*node} - kept - {name.removeprefix(f'{section}.') for name in given}:
                     del node[other]
             elif leaf not in node and leaf in (parameters := _parameters(config, section)):
-                node[leaf] = _value(parameters[leaf].default, given[key])
+                default = parameters[leaf].default
+                node[leaf] = default if isinstance(default, bool | int | float | str | tuple) else _literal(given[key])
             elif node.get(leaf) is None and (leaf in node or key in OPTIONAL):
-                node[leaf] = _value(None, given[key])
+                node[leaf] = _literal(given[key])
         for section in (key.removesuffix('.name') for key in given if _named(key) is MODEL):
             key = f'{section}.embed_dim'
             if _find(config, key) and key not in given and not _has(config, section, 'embed_dim'):
                 del _find(config, section).embed_dim
-    for key in given:
+    for key, text in given.items():
         _check_key(config, key)
+        section, _, leaf = key.rpartition('.')
+        node = _find(config, section)
+        with node.unlocked(), node.ignore_type():
+            node[leaf] = _parse(key, text, node[leaf])
     return config
 
 
@@ -91,11 +99,17 @@ def _check_key(config: ConfigDict, key: str) -> None:
     """Raises a UserError with the nearest key unless a config has a dotted key."""
     check_shared(key)
     section, _, leaf = key.rpartition('.')
-    if leaf not in ((_find(config, section) or ()) if section else config):
-        keys = [*flatten(config.to_dict())]
-        keys += [*(f'{section}.{name}' for name in _parameters(config, section)), *OPTIONAL]
-        nearest = difflib.get_close_matches(key, keys, n=1)
-        raise UserError(f"config key '{key}' is unknown{did_you_mean(key, nearest or config)}")
+    if leaf not in (_find(config, section) or ()):
+        keys = *flatten(config.to_dict()), *(f'{section}.{name}' for name in _parameters(config, section)), *OPTIONAL
+        nearest = next(iter(difflib.get_close_matches(key, keys, n=1)), find_key(config, leaf))
+        hint = f", did you mean '{nearest}'?" if nearest else did_you_mean(key, config)
+        raise UserError(f"config key '{key}' is unknown{hint}")
+
+
+def find_key(config: ConfigDict, name: str) -> str | None:
+    """Returns the first key of a config whose last part is a name, or what the name is short for; None without any."""
+    name = SHORT.get(name, name)
+    return next((key for key in flatten(config.to_dict()) if key.rpartition('.')[2] == name), None)
 
 
 def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
@@ -113,7 +127,7 @@ def _named(key: str) -> Named | None:
 def _find(config: ConfigDict, key: str) -> Any:
     """Returns the value of a dotted key, None if a config has none."""
     node = config
-    for part in key.split('.'):
+    for part in filter(None, key.split('.')):
         if not isinstance(node, ConfigDict) or part not in node:
             return None
         node = node[part]
@@ -144,11 +158,24 @@ def _has(config: ConfigDict, section: str, argument: str) -> bool:
     return argument in _parameters(config, section) or any(_has(config, one, argument) for one in inner)
 
 
-def _value(default: Any, text: str | None) -> Any:
-    """Returns a value of the type that an argument takes: the type of its default, or else of the text."""
-    if isinstance(default, bool | int | float | str | tuple):
-        return default
+def _literal(text: str | None) -> Any:
+    """Returns the value of a text of Python, else the text; True for a flag without one."""
     try:
         return True if text is None else ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
+
+
+def _parse(key: str, text: str | None, value: Any) -> Any:
+    """Returns the value of a key from its text, of the type of the present value."""
+    kind, new = type(value), _literal(text)
+    if kind is ConfigDict:
+        raise UserError(f"config key '{key}' is a sub-dict; set one of its keys")
+    if kind is str and text is not None:
+        new = text
+    elif kind is bool:
+        new = BOOLEANS.get(str(new).lower(), new)
+    elif kind is tuple and not isinstance(new, tuple):
+        new = (new,)
+    check_value(key, new, kind)
+    return new if value is None else kind(new)

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from absl import flags
 from absl import logging as absl_logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 import jitm
 from jitm import configs
@@ -33,6 +33,7 @@ from jitm.errors import (
     did_you_mean,
     printable,
 )
+from jitm.files import expand
 
 COMMANDS = (
     'train',
@@ -142,16 +143,9 @@ def override(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
     """
     from jitm.commands import arguments  # imports jax, which not every command needs
 
-    config = arguments.with_arguments(config, given)
-    argv = [f'--config.{key}' + ('' if value is None else f'={value}') for key, value in given.items()]
-    values = flags.FlagValues()
-    try:
-        config_flags.DEFINE_config_dict('config', config, flag_values=values, sys_argv=argv)
-        values(['', *argv])
-    except (flags.Error, TypeError, ValueError) as error:
-        raise UserError(_one_line(error)) from None
-    arguments.check_read(values.config, given)
-    return values.config
+    config = arguments.with_arguments(config, given).lock()
+    arguments.check_read(config, given)
+    return config
 
 
 def load_command(name: str) -> ModuleType:
@@ -201,8 +195,16 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
         argv, given = _split_overrides(argv)
     try:
         words = values(['jitm', *argv])[1:]
+    except flags.UnrecognizedFlagError as error:
+        from jitm.commands import arguments  # imports jax, which not every command needs
+
+        key = 'config' in values and arguments.find_key(configs.load('default'), error.flagname)
+        hint = f"--{error.flagname} is not a flag, did you mean '--config.{key}'?" if key else _one_line(error)
+        raise UserError(f'{hint}{see_help}') from None
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(f'{_one_line(error)}{see_help}') from None
+    for name in values:
+        values[name].value = expand(values[name].value)
     if words and not hasattr(command, 'ARGUMENTS'):
         raise UserError(f"'{words[0]}' is not a flag{see_help}")
 

@@ -19,7 +19,7 @@ from absl import flags
 from jitm import configs
 from jitm.commands import cli
 from jitm.commands import flags as shared
-from jitm.configs import common
+from jitm.configs import common, reduced
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
 
@@ -112,7 +112,9 @@ def select(
 
 
 def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[published.Row]) -> str:
-    """Returns a line for each published row of each preset; '-' where nothing is published.
+    """Returns a line for each published row of each preset, without the columns that none of them has.
+
+    A preset without a row has its kind instead: a reduced variant, or '-'.
 
     Args:
       presets: Name -> keys of its rows.
@@ -121,10 +123,15 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
     lines = [HEADER]
     for name, keys in presets.items():
         found = [(key, row) for key in keys for row in published.find(key, rows)]
-        lines += [_cells(name, key[2], row) for key, row in found] or [(name, *'-' * (len(HEADER) - 1))]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    form = '  '.join(f'{{:{side}{width}}}' for side, width in zip('<<<>>><<', widths, strict=True))
-    return '\n'.join(form.format(*cells).rstrip() for cells in lines)
+        lines += [_cells(name, key[2], row) for key, row in found] or [(name, _kind(name), *'-' * (len(HEADER) - 2))]
+    columns = [column for column in zip('<<<>>><<', *lines, strict=True) if {*column[2:]} != {'-'}]
+    padded = [[f'{cell:{side}{max(map(len, cells))}}' for cell in cells] for side, *cells in columns]
+    return '\n'.join('  '.join(cells).rstrip() for cells in zip(*padded, strict=True))
+
+
+def _kind(preset: str) -> str:
+    file, _, words = preset.partition(':')
+    return 'reduced: small, for a CPU' if {*reduced.VARIANTS.get(file, ())} & {*words.split(',')} else '-'
 
 
 def _plain(word: str) -> str:

@@ -18,7 +18,6 @@ from ml_collections import ConfigDict
 
 from jitm.commands import cli
 from jitm.commands import flags as shared
-from jitm.commands.arguments import with_arguments
 from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.report.groups import read_groups
@@ -64,10 +63,6 @@ def settings(config: ConfigDict, sweeps: Sequence[str]) -> dict[str, dict[str, A
     keys, values = zip(*map(parse, sweeps), strict=True)
     if len(set(keys)) < len(keys):
         raise UserError(f'the keys of a sweep must differ, but they are {", ".join(keys)}; --seeds sweeps seed')
-    swept = flatten(with_arguments(config, {key: some[0] for key, some in zip(keys, values, strict=True)}).to_dict())
-    for key in keys:
-        if key not in swept:
-            raise UserError(f"config key '{key}' is a sub-dict; sweep one of its keys")
     configs = {}
     for chosen in itertools.product(*values):
         one = cli.override(config, dict(zip(keys, chosen, strict=True))).to_dict()

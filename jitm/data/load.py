@@ -23,6 +23,7 @@ CHANGES = {
     noise.drop: ('noise_dropped',),
 }
 TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
+PUBLISHED = "docs/data.md says where data are published, and presets with the word 'scenes' need none"
 
 
 def load_split(
@@ -77,7 +78,12 @@ def load_whole(data: Mapping[str, Any], split: str, root: str | None = None, imp
     keywords = {key: value for key, value in keywords.items() if key not in TRAIN_KEYS}
     load = names.resolve('jitm.data', source, where='data.source', own=is_loader, imports=imports)
     load_split_of = bind(load, keywords, where='data', later=('split',))
-    return _load_own(load_split_of, source, split) if names.is_own(load) else load_split_of(split)
+    try:
+        return _load_own(load_split_of, source, split) if names.is_own(load) else load_split_of(split)
+    except UserError as error:
+        if os.path.exists(keywords.get('root', '.')):
+            raise
+        raise UserError(f'{error}; {PUBLISHED}') from None
 
 
 def is_loader(value: Any) -> bool:

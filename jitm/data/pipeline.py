@@ -103,6 +103,13 @@ class Pipeline:
         order = _permutation(self.seed, epoch, self.split.num_texts)[: self.texts_per_epoch]
         return order[position * self.batch_size : (position + 1) * self.batch_size]
 
+    @functools.cached_property
+    def num_shapes(self) -> int:
+        """The number of shapes of the captions in the batches of the first epoch, each of which compiles a step."""
+        batches = [self.text_index(step) for step in range(self.steps_per_epoch)]
+        longest = ((len(texts), self.tokens.lengths[texts].max()) for texts in batches)
+        return len({(count, bucket(length, self.length_multiple, self.max_length)) for count, length in longest})
+
     def one_pair(self) -> Batch:
         """Makes a batch of one pair, without extra pairs, for the shapes of a model's inputs."""
         return dataclasses.replace(self, num_extra=0).batch(0, 0, self.batch_size)

@@ -60,6 +60,9 @@ class Photos:
         rows = np.arange(len(self))[index]
         return self._decode(rows, self.transform.evaluate) if rows.ndim else self[[int(rows)]][0]
 
+    def __repr__(self) -> str:
+        return f'<{len(self)} photos of {self.transform.image_size} x {self.transform.image_size} pixels>'
+
     def take(self, rows: np.ndarray) -> 'Photos':
         """Returns some of the photos, of the rows int [N]."""
         known = self.content_hash and hash_arrays([np.frombuffer(self.content_hash.encode(), np.uint8), rows])

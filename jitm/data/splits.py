@@ -62,6 +62,9 @@ class Split:
     PER_IMAGE: ClassVar = ('image_ids', 'tags')  # the fields that are tuples
     PER_TEXT: ClassVar = ('captions',)
 
+    def __repr__(self) -> str:
+        return f'<{self.name}: {self.num_images} images, {self.num_texts} captions>'
+
     @property
     def num_images(self) -> int:
         """I, the number of images."""

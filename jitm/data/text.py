@@ -101,6 +101,9 @@ class Vocabulary:
 
     words: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f'<{len(self)} words>'
+
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 4) -> 'Vocabulary':
         """Collects the words of a data set, in the order of their first occurrence.

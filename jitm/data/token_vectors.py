@@ -39,6 +39,9 @@ class TokenVectors:
     lengths: np.ndarray
     vocabulary: Tokenizer
 
+    def __repr__(self) -> str:
+        return f'<vectors of the tokens of {len(self.lengths)} captions>'
+
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of the vectors, as hex."""

@@ -49,6 +49,9 @@ class FeatureNetwork:
     precision: Precision
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f'<{type(self.model).__name__} of {self.origin}>'
+
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """Everything besides the images that the features depend on, as JSON."""

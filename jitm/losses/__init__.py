@@ -2,8 +2,16 @@
 
 Every loss is in one of the modules and re-exported here: `jitm.losses.max_of_hinges` is
 `jitm.losses.ranking.max_of_hinges`, which a config names `ranking.max_of_hinges`.
+
+A loss of rankings takes scores [Q, C] and masks [Q, C] of the positives and, optionally, of the negatives of each
+query. A query without a positive has loss 0. Arrays may be of numpy, JAX or torch, or lists; masks may have 0 and 1,
+unless they are traced. An argument of another shape, type or range is a ValueError that names it.
 """
 
+import sys
+
+from jitm.errors import did_you_mean
+from jitm.hints import checked
 from jitm.losses.anchored import absolute_max, absolute_sum, relative_max, relative_sum
 from jitm.losses.distillation import (
     mutual_learning,
@@ -66,3 +74,17 @@ __all__ = [
     'word_correction',
     'word_discrimination',
 ]
+
+for _name in __all__:
+    _loss = checked(globals()[_name])
+    globals()[_name] = _loss
+    setattr(sys.modules[_loss.__module__], _name, _loss)
+
+
+def __getattr__(name: str) -> object:
+    """Names the loss that is meant, also by a name that its docstring states, such as `infonce`."""
+    papers = {}
+    for loss in reversed(__all__):
+        words = globals()[loss].__doc__.partition(':')[0].translate(str.maketrans('(,;)', '    ')).split()
+        papers |= {word.lower().replace('+', 'p'): loss for word in words if word[0].isupper()}
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}{did_you_mean(name.lower(), __all__, papers)}')

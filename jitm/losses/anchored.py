@@ -13,6 +13,8 @@ Published: sum, beside the loss that the anchor trains with; margin 0.2, alpha 0
 of these losses, each with weight 0.5.
 """
 
+from __future__ import annotations
+
 import chex
 import jax.numpy as jnp
 

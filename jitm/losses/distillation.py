@@ -7,6 +7,8 @@ positive or negative. The losses were published for the distances of images; her
 multiplies the scores by 10, which is a temperature of 0.1.
 """
 
+from __future__ import annotations
+
 import itertools
 
 import chex

@@ -5,6 +5,8 @@ query. The label y [Q] of a query is how far its pair is believed to belong toge
 is a matter of training (`jitm.training.labels`).
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import chex
@@ -170,7 +172,6 @@ def ladder(
         raise ArgumentError(
             'ladder_margins', f'has {len(ladder_margins)} margins for {len(thresholds)} thresholds: give one for each'
         )
-    chex.assert_equal_shape([scores, relevance])
     negatives, valid = prepare(scores, positives, negatives)
     loss = max_of_hinges(scores, positives, negatives, margin=margin)
     for ladder_margin, threshold in zip(ladder_margins, thresholds, strict=True):

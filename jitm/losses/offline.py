@@ -12,16 +12,17 @@ ttilde. For the query i, and for the query t,
 Published: sum; online margin 0.2, offline margin 0.
 """
 
-import chex
+from __future__ import annotations
+
 import jax.numpy as jnp
 
+from jitm.errors import ArgumentError
 from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
 
 
 def _hinge(scores: Scores, positives: Mask, extra: PerQuery, margin: float) -> PerQuery:
     """Returns [margin + s - s_p]_+ for an additional score s of each query; 0 without a positive."""
-    chex.assert_shape(extra, scores.shape[:1])
     hinge = margin + extra - hardest_positive(scores, positives)
     return jnp.where(positives.any(axis=1), jnp.maximum(hinge, 0), 0)
 
@@ -49,13 +50,12 @@ def offline_quintuplet(
     offline_pair_scores: PerQuery,
     online_margin: Margin = 0.2,
     offline_margin: Margin = 0.0,
-    online_weight: NotNegative = 1.0,
+    online_weight: NotNegative | PerQuery = 1.0,
 ) -> PerQuery:
     """OffQuin (AOQ, eq. 4): `max_of_hinges` + [offline_margin + s_off - s_p]_+ + [offline_margin + s_pair - s_p]_+.
 
     `online_weight` is a factor of the first term, a number or [Q]. With 0 this is OnlyOffline of table 3.
     """
-    chex.assert_rank(online_weight, {0, 1})
     online = max_of_hinges(scores, positives, negatives, margin=online_margin)
     offline = [_hinge(scores, positives, extra, offline_margin) for extra in (offline_scores, offline_pair_scores)]
     return online_weight * online + sum(offline)
@@ -109,7 +109,8 @@ def online_quintuplet(
     its own text, has no hinge.
     """
     negatives, _ = prepare(scores, positives, negatives)
-    chex.assert_shape(scores, (len(scores), len(scores)))
+    if len(scores) != scores.shape[1]:
+        raise ArgumentError('scores', f'has the shape {list(scores.shape)}; it must be square, a batch of pairs')
     margins = {'online_margin': online_margin, 'offline_margin': offline_margin}
     triplet = offline_triplet(scores, positives, negatives, offline_scores=offline_scores, **margins)
     mined = jnp.where(negatives, scores, -jnp.inf)

@@ -13,6 +13,8 @@ plus that of their transpose. "Published" is how a paper reduces the queries of 
 the `reduction` and the `weight` of a term in a config; the weight is 1 unless another one is given.
 """
 
+from __future__ import annotations
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -143,7 +145,6 @@ def adaptive_margin(scores: Scores, positives: Mask, negatives: Mask | None = No
 
     Published: in addition to `max_of_hinges`, with its reduction.
     """
-    chex.assert_equal_shape([scores, positives, margins])
     return sum_of_hinges(scores + jnp.where(positives, 0, margins), positives, negatives, margin=0)
 
 

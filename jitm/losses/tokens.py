@@ -9,11 +9,14 @@ a mean over several texts, such as TAGS-DC's variants of a caption, put them int
 "Published" is the reduction over texts, see `jitm.losses.ranking`.
 """
 
+from __future__ import annotations
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jitm.errors import ArgumentError
 from jitm.losses.ranking import MIN_PROBABILITY, masked_mean
 from jitm.types import Labels, Logits, NotNegative, PerText, TokenMask
 
@@ -22,9 +25,6 @@ MAX_COST = float(-np.log(MIN_PROBABILITY))
 
 def _costs(logits: Logits, labels: Labels, mask: TokenMask) -> chex.Array:
     """Returns -log P_l(y_l) at each position l of the mask, 0 at the others: [N, L]."""
-    chex.assert_rank(logits, 3)
-    chex.assert_equal_shape([labels, mask])
-    chex.assert_equal_shape_prefix([logits, labels], 2)
     logits, labels = jnp.where(mask[..., None], logits, 0), jnp.where(mask, labels, 0)
     label_logits = jnp.take_along_axis(logits, labels[..., None], axis=2)[..., 0]
     return jnp.where(mask, jax.nn.logsumexp(logits, axis=2) - label_logits, 0)
@@ -55,7 +55,10 @@ def word_discrimination(logits: Logits, labels: Labels, mask: TokenMask, *, matc
 
     Released: mean, weight 5e-4.
     """
-    chex.assert_axis_dimension(logits, 2, 2)
+    if logits.shape[2] != 2:
+        raise ArgumentError(
+            'logits', f'has the shape {list(logits.shape)}; it must be [N, L, 2], of no match and match'
+        )
     costs = jnp.minimum(_costs(logits, labels, mask), MAX_COST)
     return masked_mean(jnp.where(labels == 1, match_weight * costs, costs), mask)
 

@@ -1,6 +1,7 @@
 """Models from the sections of a config."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,25 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
         return bind(function, keywords, where=where, later={'parent', 'name', 'vocab_size', *handed})(**handed)
 
     return build('jitm.models', model, 'model')
+
+
+def check_matcher(model: nn.Module) -> None:
+    """Raises a UserError unless a model is a Matcher whose methods take the arguments of the interface."""
+    kind = type(model).__name__
+    if not isinstance(model, Matcher):
+        raise UserError(f'{kind} is not a Matcher: derive it from DualEncoder of jitm.models.matcher')
+    for name, interface in vars(Matcher).items():
+        if name.startswith('_') or not inspect.isfunction(interface):
+            continue
+        method, wanted = getattr(type(model), name), [*inspect.signature(interface).parameters]
+        if name in ('encode_image', 'encode_text') and method is interface:
+            raise UserError(f'{kind} has no {name}({", ".join(wanted)}): define it')
+        found = inspect.signature(method)
+        try:
+            found.bind(*filter('train'.__ne__, wanted), **{one: None for one in wanted if one == 'train'})
+        except TypeError:
+            given = ', '.join(found.parameters)
+            raise UserError(f'{kind}.{name} takes ({given}); it must take ({", ".join(wanted)})') from None
 
 
 @contextlib.contextmanager

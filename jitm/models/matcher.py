@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm.errors import UserError
 from jitm.layers.linear import product
 from jitm.models import tiling
 from jitm.types import Bias, Images, Temperature, TextFormat, Texts, TokenPredictions
@@ -100,13 +101,24 @@ class DualEncoder(Matcher):
         """Returns the vectors [N, D] of N encoded images or texts, whose inner products are the scores."""
         return encoding
 
+    def _both(self, images: Encoding, texts: Encoding) -> tuple[chex.Array, chex.Array]:
+        """Returns the vectors of both sides; raises a UserError unless they are equally wide."""
+        both = self.vectors(images), self.vectors(texts)
+        first, second = (list(getattr(side, 'shape', [type(side).__name__])) for side in both)
+        if not (len(first) == len(second) == 2 and first[1] == second[1]):
+            raise UserError(
+                f'{type(self).__name__} encodes images as {first} and texts as {second}; the vectors of a dual encoder '
+                'are [N, D] with the same D: change one of its encoders'
+            )
+        return both
+
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores every image with every text: float32 [I, T]."""
-        return product('id,td->it', self.vectors(images), self.vectors(texts))
+        return product('id,td->it', *self._both(images, texts))
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
-        return product('nd,nd->n', self.vectors(images), self.vectors(texts))
+        return product('nd,nd->n', *self._both(images, texts))
 
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
         """Returns the size of a vector."""

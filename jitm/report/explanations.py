@@ -17,7 +17,7 @@ from jitm.report.figures import to_png
 from jitm.report.pictures import SMALL, png, uri
 from jitm.report.render import render
 
-JSON, PAGE = 'explain.json', 'explain.html'
+JSON, PAGE, INDEX = 'explain.json', 'explain.html', 'index.html'
 EXPLANATION = (
     'The number below a word is the predicted probability, in percent, that it does not match the image. Words with at '
     f'least {100 * (1 - MATCH_THRESHOLD):.0f} are followed by the predicted correction. Words that were perturbed are '
@@ -128,11 +128,11 @@ def shown(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> dict[
 def names(count: int) -> list[str]:
     """Returns the files that `write` may write for a number of pairs, relative to the output folder."""
     digits = max(2, len(str(count - 1)))
-    return [f'explain/{name}' for name in (JSON, PAGE, *(f'{number:0{digits}}.png' for number in range(count)))]
+    return [f'explain/{name}' for name in (JSON, PAGE, INDEX, *(f'{number:0{digits}}.png' for number in range(count)))]
 
 
 def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> str:
-    """Writes `explain/explain.json`, and a page `explain.html` or, for attention, a figure per pair (`00.png` ...).
+    """Writes `explain/explain.json`, and a page `explain.html` or, for attention, figures `00.png` ... on `index.html`.
 
     Args:
       report: The content of `explain.json`.
@@ -146,13 +146,14 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
       UserError: If a file was written by somebody else, or cannot be written.
     """
     pairs = report['pairs']
-    described, html, *figures = names(len(pairs))
+    described, html, index, *figures = names(len(pairs))
     contents: dict[str, Callable[[], bytes]] = {}
     summary = f'{len(pairs)} pairs explained in {folder.path / "explain"}'
     if 'mismatch' in pairs[0]:
         contents[html] = lambda: page(report, picture).encode()
     else:
         contents |= {name: functools.partial(_figure, pair, picture) for name, pair in zip(figures, pairs, strict=True)}
+        contents[index] = lambda: _index(report, [name.rpartition('/')[2] for name in figures]).encode()
     contents[described] = lambda: (json.dumps(report, ensure_ascii=False) + '\n').encode()
     folder.claim(contents)
     for name, content in contents.items():
@@ -160,6 +161,12 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
             file.write(content())
     folder.remove(name for name in folder.names if name.startswith('explain/') and name not in contents)
     return summary
+
+
+def _index(report: Mapping[str, Any], figures: Sequence[str]) -> str:
+    """Returns a page of figures, which are files beside it."""
+    pairs = zip(figures, report['pairs'], strict=True)
+    return render('figures.html', title=f'Attention: {report["data"]}', figures=pairs, **report)
 
 
 def _figure(pair: Mapping[str, Any], picture: Picture) -> bytes:

@@ -55,17 +55,19 @@ class _Watch:
 
     def _react(self, name: str) -> None:
         if self.request is None or self.request.requested:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            print(self.message, file=sys.stderr, flush=True)
+            _say(self.message)
             os._exit(EXIT_INTERRUPTED)
         self.request.requested = True
-        print(
+        _say(
             f'{name}: the current step is finished and saved, which may take a minute if it is being compiled; a '
-            'second signal ends the run at once',
-            file=sys.stderr,
-            flush=True,
+            'second signal ends the run at once'
         )
+
+
+def _say(message: str) -> None:
+    """Prints a message, on a terminal below a progress bar and the ^C behind it."""
+    sys.stdout.flush()
+    print('\n' * sys.stderr.isatty() + message, file=sys.stderr, flush=True)
 
 
 _watch: _Watch | None = None

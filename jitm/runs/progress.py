@@ -95,7 +95,7 @@ class Pace:
         if self._timed <= 0:
             return ''
         spent = self._clock() - self._start - self._once
-        return f', {_duration(spent * (self._total - self.step) / self._timed)} left'
+        return f'{_duration(spent * (self._total - self.step) / self._timed)} left'
 
     def line(self) -> str:
         """Returns a line about the present moment."""
@@ -103,7 +103,7 @@ class Pace:
         if doing:
             what, since = doing
             return f'{text}: {what} for {_duration(self._clock() - since)}'
-        return f'{text}, {self.rate:.3g} steps/s{self.left()}' if self.rate else text
+        return f'{text}, {self.rate:.3g} steps/s, {self.left()}' if self.rate else text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import chex
 
 from jitm import config as config_lib
-from jitm.data.load import load_split
+from jitm.data.load import TRAIN_KEYS, load_split
 from jitm.data.reading import add_vectors, check_encoders, check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
@@ -54,6 +54,9 @@ class Run:
     data_name: str = ''
     encoded_by: Mapping[str, Any] | None = None
     digest: str = ''
+
+    def __repr__(self) -> str:
+        return f'<{type(self.model).__name__} {self.member} of {self.workdir}, step {self.step}>'
 
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
@@ -164,7 +167,13 @@ def export_run(run: Run, folder: Path) -> None:
     hub.write_folder(folder, run.variables, described, card)
 
 
-def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = None, noisy: bool = False) -> Split:
+def read_split(
+    runs: Sequence[Run],
+    split_name: str,
+    data_root: str | None = None,
+    noisy: bool = False,
+    trained_alike: bool = True,
+) -> Split:
     """Reads a split of the data set that all runs were trained on.
 
     Args:
@@ -172,6 +181,7 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
       split_name: The name of the split, such as 'dev'.
       data_root: The data folder, if it has moved since training.
       noisy: Whether captions of the training split are moved as in training.
+      trained_alike: Whether the runs must be trained on the same part of the data, with the same captions moved.
 
     Returns:
       The split.
@@ -179,18 +189,19 @@ def read_split(runs: Sequence[Run], split_name: str, data_root: str | None = Non
     Raises:
       UserError: if the data cannot be read, or the runs were trained on different data.
     """
-    data = runs[0].config['data']
-    for run in runs[1:]:
-        settings_differ = config_lib.differences({'data': data}, {'data': run.config['data']})
+    ignored = () if trained_alike else TRAIN_KEYS
+    data, *others = ({key: run.config['data'][key] for key in {*run.config['data']} - {*ignored}} for run in runs)
+    for run, other in zip(runs[1:], others, strict=True):
+        settings_differ = config_lib.differences({'data': data}, {'data': other})
         # The other keys of two sources have little in common.
         settings_differ = [key for key in settings_differ if key.startswith('data.source:')] or settings_differ
-        if settings_differ or run.data_hash != runs[0].data_hash:
+        if settings_differ or (trained_alike and run.data_hash != runs[0].data_hash):
             differ = f' ({", ".join(settings_differ)})' if settings_differ else ''
             raise UserError(
                 f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
                 'runs that are evaluated together need the same'
             )
-    return load_split(data, split_name, data_root, noisy)
+    return load_split(runs[0].config['data'], split_name, data_root, noisy)
 
 
 def check_split(split: Split, run: Run) -> None:

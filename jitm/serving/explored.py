@@ -142,7 +142,7 @@ def check_caption(caption: str) -> str:
 def explore(
     workdirs: Sequence[str], split_name: str, data_root: str | None = None, encoder: str | None = None
 ) -> tuple[list[Explored], SplitData]:
-    """Loads runs that were trained on the same data set, and encodes a split with each.
+    """Loads runs that were trained on the same data set, or on parts of it, and encodes a split with each.
 
     Args:
       workdirs: The run directories.
@@ -154,7 +154,7 @@ def explore(
       UserError: If a run, the data, or the network that a query needs cannot be read.
     """
     runs = [LoadedRun(load_run(workdir), encoder) for workdir in workdirs]
-    split = read_split([run.run for run in runs], split_name, data_root)
+    split = read_split([run.run for run in runs], split_name, data_root, trained_alike=False)
     for run in runs:
         read_tokens(run.run, split)
         run.restore_networks()

@@ -139,7 +139,8 @@ class Index:
 
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         """Returns the images with the largest inner products for each query, see `VectorSearch.top`."""
-        return self._search.top(queries, top_k)
+        found = self._search.top(queries, top_k)
+        return [[hit._replace(name=self.entries[hit.index].name) for hit in hits] for hits in found]
 
 
 def write(folder: OutputFolder, rows: Rows, model: str, unreadable: Mapping[str, str]) -> None:

@@ -41,6 +41,9 @@ class ImageFeatures(Sequence):
         """Returns I."""
         return len(self.counts)
 
+    def __repr__(self) -> str:
+        return f'<{len(self)} images of up to {self.regions.shape[1]} regions of {self.regions.shape[2]} features>'
+
     def __getitem__(self, index: Any) -> Union[np.ndarray, 'ImageFeatures']:
         """Returns the features of one image, or of those that a slice or an index array selects."""
         if np.ndim(index) == 0 and not isinstance(index, slice):
@@ -85,6 +88,9 @@ class SplitData:
     image_of_text: np.ndarray
     image_ids: tuple[str, ...]
     split: Split
+
+    def __repr__(self) -> str:
+        return repr(self.split)
 
     def captions_of(self, image: int) -> list[str]:
         """Returns the captions of an image."""

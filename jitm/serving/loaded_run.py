@@ -1,6 +1,7 @@
 """A loaded run: a trained model that encodes, compares and searches images and captions."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 
 import chex
 import numpy as np
+import tqdm
 
+from jitm.data.pixels import Photos
 from jitm.data.reading import pad_texts
 from jitm.data.transforms import is_photo
-from jitm.errors import UserError, require
+from jitm.errors import UserError, did_you_mean, require
 from jitm.inference.engine import Engine
 from jitm.inference.networks import FeatureNetwork, restore
 from jitm.inference.padding import concatenate, num_items, pad
@@ -23,7 +26,7 @@ from jitm.serving.encodings import check, features_of_photos, image_batches, sha
 from jitm.serving.index import Index, update
 from jitm.serving.inputs import SplitData, are_photos, data_of, is_list, read_captions, transform_of
 from jitm.serving.sources import ImageSource, check_photos, open_source
-from jitm.serving.vectors import Hit, check_top_k, rank
+from jitm.serving.vectors import Hit, check_count, rank
 from jitm.types import Images
 
 FEW_TEXTS = 4  # such as a query, for which a full call takes about seven times as long
@@ -51,8 +54,7 @@ class LoadedRun:
         self._engine = Engine(run.model, run.variables, evaluation['dtype'], evaluation['precision'])
 
     def __repr__(self) -> str:
-        run = self.run
-        return f'<{type(run.model).__name__} {run.member} of {run.workdir}, step {run.step}>'
+        return repr(self.run)
 
     def load_data(self, split: str, data_root: str | None = None) -> SplitData:
         """Loads a split of the data set that the run was trained on.
@@ -99,7 +101,8 @@ class LoadedRun:
         Args:
           images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `SplitData.images`. For
             models of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of
-            Pillow. For models of features that `jitm encode` wrote photos, too, which the same network then encodes.
+            Pillow. For models of features that `jitm encode` wrote photos, too, which the same network then encodes. A
+            single photo is a list of one.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with `SplitData.images`.
           tags: The object tags of each image in one string, such as 'dog person'; only for models that read tags, and
@@ -112,19 +115,20 @@ class LoadedRun:
           UserError: if there are no images, features, boxes or tags do not have these shapes or are not read by the
             model, or the network of the features is not found.
         """
+        images = [images] if is_photo(images) else images
         if 'pixels' not in self.run.model.reads and are_photos(images):
             images = features_of_photos(self.network, images, transform_of(self.run))
         batches = image_batches(self.run, images, boxes, tags, self._engine.images_per_call)
         return concatenate([self._engine.encode_any('encode_image', batch) for batch in batches])
 
-    def encode_text(self, captions: Sequence[str]) -> Encoding:
+    def encode_text(self, captions: str | Sequence[str]) -> Encoding:
         """Tokenizes and encodes captions.
 
         A dual encoder encodes more than four captions as an evaluation does, to the last bit. Up to four are encoded in
         a smaller, faster call, and their scores differ by less than 1e-6.
 
         Args:
-          captions: A list of T captions.
+          captions: A list of T captions; a single caption is a list of one.
 
         Returns:
           The encodings: leaves [T, ...].
@@ -132,7 +136,7 @@ class LoadedRun:
         Raises:
           UserError: if there are no captions, one is not a string or empty, or one is longer than the model reads.
         """
-        tokens = read_captions(captions, self.run)
+        tokens = read_captions([captions] if isinstance(captions, str) else captions, self.run)
         if self.run.model.text_format.vectors:
             tokens = self.text_network.add_vectors(tokens)
         index, engine = np.arange(len(tokens.lengths)), self._engine
@@ -210,8 +214,8 @@ class LoadedRun:
         Raises:
           UserError: if `images` is not an encoding or an index of this run, or `top_k` is not positive.
         """
-        check_top_k(top_k)
-        captions = self.encode_text([query] if isinstance(query, str) else query)
+        check_count(top_k, 'top_k')
+        captions = self.encode_text(query)
         self.warn_of_unknown_words(query)
         if isinstance(images, Index):
             images.check_model(self.model_key, f'{self.run.workdir}, step {self.run.step}')
@@ -220,34 +224,58 @@ class LoadedRun:
             hits = [rank(column, top_k) for column in self.similarity(images, captions).T]
         return hits[0] if isinstance(query, str) else hits
 
-    def encode(self, inputs: Any, *, normalize_embeddings: bool = False, convert_to_tensor: bool = False) -> Any:
-        """Encodes captions or images as vectors, with arguments of `SentenceTransformer.encode`.
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        **others: None,
+    ) -> Any:
+        """Encodes captions or images as vectors, with the arguments of `SentenceTransformer.encode` that apply here.
 
         Args:
           inputs: A caption or a list of captions; or images as `encode_image` takes them, where a path is a
             `pathlib.Path`; or a single photo.
-          normalize_embeddings: Returns vectors of unit length.
+          batch_size: The number of inputs that are encoded at a time; None for all.
+          show_progress_bar: Shows the progress over the batches.
+          convert_to_numpy: Returns an array; False for a list of tensors of torch.
           convert_to_tensor: Returns a tensor of torch.
+          normalize_embeddings: Returns vectors of unit length.
+          **others: Other arguments of `SentenceTransformer.encode`, which may be None only.
 
         Returns:
           float32 [N, D], or [D] for one caption, path or photo. Scores are the inner products.
 
         Raises:
-          UserError: if the scores of the model are not inner products, these are no captions or images, or torch is
-            needed and not installed.
+          UserError: if the scores of the model are not inner products, these are no captions or images, an argument
+            does not apply, or torch is needed and not installed.
         """
         self.check_vectors()
+        if wrong := [name for name, value in others.items() if value is not None]:
+            known = inspect.signature(self.encode).parameters.keys() - {'others'}
+            raise UserError(f'encode takes no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], known)}')
         one = is_photo(inputs)
-        listed = [inputs] if one else inputs
-        captions = is_list(listed) and len(listed) > 0 and isinstance(listed[0], str)
-        encoded = self.encode_text(listed) if captions else self.encode_image(listed)
-        vectors = np.asarray(self.vectors(encoded), np.float32)
+        listed, batches = [inputs] if one else inputs, [inputs]
+        if is_list(listed) or isinstance(listed, Photos):
+            size = len(listed) if batch_size is None else batch_size
+            if not len(listed):
+                raise UserError('there is nothing to encode; give captions or images')
+            check_count(size, 'batch_size')
+            starts = tqdm.trange(0, len(listed), size, unit='batch', disable=not show_progress_bar)
+            batches = (listed[start : start + size] for start in starts)
+        encode = self.encode_text if is_list(listed) and isinstance(listed[0], str) else self.encode_image
+        vectors = np.concatenate([np.asarray(self.vectors(encode(batch)), np.float32) for batch in batches])
         if normalize_embeddings:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         vectors = vectors[0] if one else vectors
-        if not convert_to_tensor:
+        if convert_to_numpy and not convert_to_tensor:
             return vectors
-        return require('torch', extra='parity').from_numpy(vectors.copy())
+        tensor = require('torch', extra='parity').from_numpy(vectors.copy())
+        return tensor if convert_to_tensor or one else list(tensor)
 
     def vectors(self, encoding: Encoding) -> np.ndarray:
         """Returns the vectors [N, D] of N encoded images or captions, whose inner products are the scores.

@@ -31,16 +31,18 @@ class Hit(NamedTuple):
     Attributes:
       index: The position of the image, or caption, among those that were searched.
       score: Its similarity to the query, higher for better matches.
+      name: The name of the image in an index; '' where names are not known.
     """
 
     index: int
     score: float
+    name: str = ''
 
 
-def check_top_k(top_k: int) -> None:
-    """Raises a UserError unless the number of results is a positive integer."""
-    if not isinstance(top_k, int | np.integer) or top_k < 1:
-        raise UserError(f'top_k is {top_k}; it must be a positive integer')
+def check_count(count: int, name: str) -> None:
+    """Raises a UserError unless an argument is a positive integer."""
+    if not isinstance(count, int | np.integer) or count < 1:
+        raise UserError(f'{name} is {count!r}; it must be a positive integer')
 
 
 def rank(scores: np.ndarray, top_k: int) -> list[Hit]:
@@ -114,7 +116,7 @@ class VectorSearch:
         Raises:
           UserError: If `top_k` is not positive.
         """
-        check_top_k(top_k)
+        check_count(top_k, 'top_k')
         step = max(1, MAX_SCORES // len(self._vectors))
         return [
             hit for start in range(0, len(queries), step) for hit in self._top(queries[start : start + step], top_k)

@@ -20,6 +20,7 @@ from jitm.runs.progress import REPORT_TRAINING_EVERY, Pace, repeated
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
+BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]'  # tqdm's own rate counts compiling
 
 
 class Board:
@@ -148,13 +149,13 @@ class Logs:
         # The progress.
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
         self.pace, self._lines = Pace(step, total_steps), contextlib.ExitStack()
-        self._bar = tqdm.tqdm(total=total_steps, initial=step, unit='step', disable=disable, dynamic_ncols=True)
+        self._bar = tqdm.tqdm(total=total_steps, initial=step, bar_format=BAR, disable=disable, dynamic_ncols=True)
         # The monitor, with the lines of earlier starts.
         self._monitor = monitor
         for line in read_metrics(workdir):
             monitor.update(line)
         self._batch_size = batch_size
-        self._shown = {}  # of the last logged step
+        self._shown = []  # of the last logged step
         self._mark = (step, time.perf_counter())
         self._waited = 0.0
 
@@ -173,10 +174,10 @@ class Logs:
         line = self._write(step, 'train', metrics, epoch)
         if warning := self._monitor.update(line):
             self.say(f'WARNING step {step}: {warning}')
-        shown = {key: f'{metrics[f"{self._monitor.member}/{key}"]:.3g}' for key in ('loss', 'gap')}
-        rate = self.pace.rate * self._batch_size
-        self._shown = shown | ({'pairs/s': f'{rate:,.0f}'} if rate else {})
-        self._bar.set_postfix(self._shown, refresh=False)
+        self._shown = [f'{key} {metrics[f"{self._monitor.member}/{key}"]:.3g}' for key in ('loss', 'gap')]
+        if self.pace.rate:
+            self._shown.append(f'pairs/s {self.pace.rate * self._batch_size:,.0f}')
+        self._bar.set_postfix_str(', '.join(filter(None, [self.pace.left(), *self._shown])), refresh=False)
         self._bar.update(step - self._bar.n)
 
     def validation(self, step: int, epoch: float, split: str, metrics: Mapping[str, float], seconds: float) -> None:
@@ -198,9 +199,12 @@ class Logs:
         recall = f'i2t R@1 {metrics["i2t/recall@1"]:.1f} t2i R@1 {metrics["t2i/recall@1"]:.1f}'
         line = f'step {step} epoch {epoch:.2f} {split} rsum {metrics["rsum"]:.1f} {recall}'
         if step > start:
-            line += f' | {trained:.0f} s, {timing["pairs_per_second"]:.0f} pairs/s'
-            line += f', waiting for data {100 * timing["data_wait_share"]:.1f} %'
-            line += self.pace.left()
+            rate = f'{self.pace.rate * self._batch_size:.0f} pairs/s' if self.pace.rate else ''
+            waiting = f'waiting for data {100 * timing["data_wait_share"]:.1f} %'
+            line += ' | ' + ', '.join(filter(None, [f'{trained:.0f} s', rate, waiting, self.pace.left()]))
+        self._bar.update(step - self._bar.n)
+        if step == self._bar.total:
+            self._bar.close()
         self.say(line)
         self._mark, self._waited = (step, time.perf_counter()), 0.0
 
@@ -210,7 +214,7 @@ class Logs:
         return self
 
     def _say_progress(self) -> None:
-        self.say(', '.join([self.pace.line(), *(f'{name} {value}' for name, value in self._shown.items())]))
+        self.say(', '.join([self.pace.line(), *self._shown]))
 
     def __exit__(self, *_) -> None:
         self._lines.close()

@@ -282,8 +282,10 @@ class _Loop:
         self._compiled.append(shapes)
         say = self._logs.say if self._slow else (lambda text: None)
         members, length = ', '.join(self._setup.members), batch.texts.ids.shape[-1]
+        number = len(self._compiled)
+        of = max(number, self._setup.pipeline.num_shapes)
         compiling = f'compiling the training step of {members} for captions of {length} tokens'
-        say(f'{compiling}, which takes a while')
+        say(f'{compiling} (shape {number} of about {of}), which takes a while')
         start = time.perf_counter()
         with self._logs.pace.doing(compiling, compiles=True):
             result = jax.block_until_ready(self._setup.train_step(state, batch))

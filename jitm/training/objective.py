@@ -120,6 +120,9 @@ class RankingTerm(Term):
     def per_query(self, ranking: Ranking) -> chex.Array:
         """Returns the unreduced loss [Q], the mean over the anchors if there are several."""
         inputs = {name: getattr(ranking, name) for name in self.inputs}
+        scores, pairs = list(ranking.scores.shape), list(ranking.positives.shape)
+        if scores != pairs:
+            raise UserError(f'the similarity of the model returns {scores} for {pairs} pairs; it must return [I, T]')
 
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
             with self._described():

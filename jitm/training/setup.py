@@ -18,7 +18,7 @@ from jitm.data.reading import check_images, check_lengths
 from jitm.data.vocabularies import Tokenizer, kind_of
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
-from jitm.models.make import make_model, member_model, model_keys, own_names
+from jitm.models.make import check_matcher, make_model, member_model, model_keys, own_names
 from jitm.models.matcher import Matcher
 from jitm.training.inputs import Data, load_data, make_pipeline
 from jitm.training.labels import Labels
@@ -222,6 +222,7 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     for name in config['members']:
         section = member_model(config, name)
         models[name] = make_model(section, len(data.vocabulary), own=True, imports=True)
+        check_matcher(models[name])
         check_vocabulary(data.vocabulary, path, models[name], section)
         for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
             check_lengths(split, tokens, models[name].text_format)

@@ -29,9 +29,10 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
     except ValueError:
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
     if changed := config_lib.differences(config_lib.check_saved(old, workdir), config):
+        key = f'members.{config["evaluation"]["member"]}.init_from'
         raise UserError(
-            f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); '
-            'choose a new workdir, or the old values'
+            f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); choose the old values, or a '
+            f'new workdir, where --config.{key}={workdir} trains its model further'
         )
     lines = read_metrics(workdir)
     if lines and lines[-1]['step'] > 0 and not Checkpoints(workdir).whole_steps():

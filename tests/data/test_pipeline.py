@@ -120,6 +120,8 @@ def test_lengths_are_padded_to_few_values(pipeline):
         assert texts.ids.shape[1] % 4 == 0
         assert texts.ids.shape[1] - texts.lengths.max() < 4
         np.testing.assert_array_equal(texts.ids != 0, np.arange(texts.ids.shape[1]) < texts.lengths[:, None])
+    steps = range(pipeline.steps_per_epoch)
+    assert pipeline.num_shapes == len({pipeline.batch(step).texts.ids.shape for step in steps}) > 1
 
 
 def test_padding_fills_with_zero(pipeline):

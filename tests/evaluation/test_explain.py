@@ -310,6 +310,9 @@ def test_write_json_and_figures(split, report, folder):
     assert json.loads((path / 'explain.json').read_text()) == report
     assert {file.name for file in path.glob('*.png')} == {'00.png', '01.png'}
     assert (path / '01.png').read_bytes().startswith(b'\x89PNG')
+    page = (path / 'index.html').read_text()
+    assert page.index('src="00.png"') < page.index('src="01.png"')
+    assert report['pairs'][1]['verdict'] in page
 
 
 def test_figures_show_photos_of_a_folder(split, report, folder, tmp_path):
@@ -327,7 +330,12 @@ def test_only_own_figures_are_removed(split, report, folder):
     explanations.write(report, split.pixels.__getitem__, folder)
     (folder.path / 'explain' / '07.png').write_text('mine')
     explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels.__getitem__, folder)
-    assert {path.name for path in (folder.path / 'explain').iterdir()} == {'explain.json', '00.png', '07.png'}
+    assert {path.name for path in (folder.path / 'explain').iterdir()} == {
+        'explain.json',
+        'index.html',
+        '00.png',
+        '07.png',
+    }
     assert (folder.path / 'explain' / '07.png').read_text() == 'mine'
 
 

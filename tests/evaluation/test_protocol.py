@@ -173,6 +173,17 @@ def test_ensemble_needs_the_same_data(run):
         read_split([run, dataclasses.replace(run, data_hash='another')], 'dev')
 
 
+def test_runs_of_parts_of_the_training_split_are_looked_at_together(run):
+    config = run.config | {'data': run.config['data'] | {'train_share': 0.2, 'noise_rate': 0.4}}
+    part = dataclasses.replace(run, config=config, data_hash='another')
+    assert read_split([run, part], 'dev', trained_alike=False).identity == read_split([run], 'dev').identity
+    with pytest.raises(UserError, match=r'other data than \S+ \(data.noise_rate: absent -> 0.4, data.train_share'):
+        read_split([run, part], 'dev')
+    config['data'] |= {'seed': 5}
+    with pytest.raises(UserError, match='was trained on other data'):
+        read_split([run, part], 'dev', trained_alike=False)
+
+
 def test_runs_of_different_sources_are_named_by_these(run):
     photos = dataclasses.replace(
         run, config=run.config | {'data': {'source': 'photos.load', 'root': 'p', 'flip': True}}

@@ -149,11 +149,6 @@ def test_softmaxes_bear_a_low_temperature(name, keywords):
     assert np.isfinite(gradient).all()
 
 
-def test_adaptive_margin_checks_the_shape_of_the_margins():
-    with pytest.raises(AssertionError):
-        ranking.adaptive_margin(SCORES, EYE, margins=jnp.zeros((3, 1)))
-
-
 def test_dropped_negatives_are_not_mined():
     negatives = ~EYE.at[2, 0].set(True)
     np.testing.assert_allclose(ranking.max_of_hinges(SCORES, EYE, negatives, margin=0.2), [0.1, 0.15, 0.1], atol=1e-6)

@@ -78,9 +78,3 @@ def test_a_probability_counts_as_1e_minus_10_at_least(loss):
     np.testing.assert_allclose(loss(logits, labels, mask), [10 * math.log(10), 20], rtol=1e-6)
     gradient = jax.grad(lambda x: loss(x, labels, mask).sum())(logits)
     np.testing.assert_allclose(gradient, [[[0, 0]], [[-1, 1]]], atol=1e-6)
-
-
-def test_word_discrimination_checks_its_arguments():
-    labels, mask = jnp.zeros((1, 1), int), jnp.ones((1, 1), bool)
-    with pytest.raises(AssertionError):
-        tokens.word_discrimination(jnp.zeros((1, 1, 3)), labels, mask, match_weight=0.11)

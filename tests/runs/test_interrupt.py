@@ -57,6 +57,12 @@ def test_first_signal_is_answered_and_the_second_ends_the_program():
     assert error == 'stopped at once; the same command resumes from the last checkpoint\n'
 
 
+def test_a_message_has_a_line_of_its_own_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
+    interrupt._say('stopped')
+    assert capsys.readouterr().err == '\nstopped\n'
+
+
 @pytest.mark.parametrize('make', [interrupt.StopRequest, lambda: interrupt.interruptible(Path('blocks'))])
 def test_threads_have_no_handlers(make):
     """The Python API trains in a thread, too; signals then have the effect that the main thread gives them."""

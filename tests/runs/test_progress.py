@@ -47,6 +47,7 @@ def test_compiling_counts_neither_for_the_rate_nor_for_the_time_left(clock):
         for _ in range(4):
             step(pace, clock, 0.5)
     assert pace.line() == 'step 10 of 100, 2 steps/s, 0:00:45 left'
+    assert pace.left() == '0:00:45 left'
 
 
 def test_later_validations_count_for_the_time_left(clock):

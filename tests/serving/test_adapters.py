@@ -26,7 +26,7 @@ def data(run):
     return run.load_data('test')
 
 
-def test_encode_returns_the_vectors_whose_products_are_the_scores(run, data):
+def test_encode_returns_the_vectors_whose_products_are_the_scores(run, data, capfd):
     images, captions = run.encode(data.images), run.encode(list(data.captions))
     assert images.dtype == captions.dtype == np.float32
     want = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
@@ -34,13 +34,23 @@ def test_encode_returns_the_vectors_whose_products_are_the_scores(run, data):
     one = run.encode(data.captions[3])
     assert one.shape == images.shape[1:]
     np.testing.assert_allclose(one, captions[3], atol=1e-6)
+    batched = run.encode(data.images, batch_size=4, show_progress_bar=True, convert_to_numpy=True)
+    np.testing.assert_allclose(batched, images, atol=1e-6)
+    assert '3/3' in capfd.readouterr().err
     unit = run.encode(data.images, normalize_embeddings=True)
     np.testing.assert_allclose(unit, images / np.linalg.norm(images, axis=1, keepdims=True), atol=1e-6)
 
 
 def test_encode_refuses_what_is_neither_and_scores_without_vectors(run):
-    with pytest.raises(UserError, match='there are no images; give features'):
-        run.encode([])
+    for nothing in ([], np.zeros((0, 3, 200))):
+        with pytest.raises(UserError, match='there is nothing to encode; give captions or images'):
+            run.encode(nothing)
+    with pytest.raises(UserError, match=r'^encode takes no device, prompt_name here: leave it out; known are batch'):
+        run.encode('a ring', device='cuda', prompt_name='query', prompt=None)
+    with pytest.raises(UserError, match=r"takes no normalise_embeddings .* did you mean 'normalize_embeddings'"):
+        run.encode('a ring', normalise_embeddings=True)
+    with pytest.raises(UserError, match='batch_size is 0; it must be a positive integer'):
+        run.encode('a ring', batch_size=0)
     with pytest.raises(UserError, match='caption 1 is of int; give a string'):
         run.encode(['a red ring', 7])
     attention = jitm.api.LoadedRun(run.run)

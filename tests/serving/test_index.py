@@ -275,6 +275,7 @@ def test_an_index_ranks_exactly_as_the_evaluation_does(run, tmp_path):
     for query, hits in enumerate(run.search(data.captions, index, top_k=99)):
         assert [hit.index for hit in hits] == np.argsort(-sims[:, query], kind='stable').tolist()
         assert [hit.score for hit in hits] == np.sort(sims[:, query])[::-1].tolist()
+        assert [hit.name for hit in hits] == [data.image_ids[hit.index] for hit in hits]
     for query in (0, 7, 49):  # one caption alone
         hits = run.search(data.captions[query], jitm.Index(index.folder), top_k=99)
         np.testing.assert_allclose([hit.score for hit in hits], np.sort(sims[:, query])[::-1], atol=1e-6)

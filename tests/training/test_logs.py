@@ -1,15 +1,19 @@
 """The warning of a collapsed loss, on logged lines of no real run."""
 
 import errno
+import functools
 import json
 import os
 import re
 import sys
 
 import pytest
+import tqdm
 
 from jitm.errors import UserError
 from jitm.runs.log import MetricsFile
+from jitm.runs.progress import Pace
+from jitm.training import logs as logs_module
 from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, advise, term_changes
 
 CONSTANT = 51.2  # the loss for constant scores
@@ -116,6 +120,31 @@ def test_lines_reach_a_file_at_once(tmp_path, monkeypatch):
         logs.say('a line')
         assert (tmp_path / 'out.txt').read_text() == 'a line\n'
     file.close()
+
+
+def test_the_bar_leaves_compiling_out_and_ends_before_the_last_lines(tmp_path, monkeypatch, capfd):
+    """On a terminal, of a fixed width."""
+    now = [0.0]
+    monkeypatch.setattr(logs_module, 'Pace', functools.partial(Pace, clock=lambda: now[0]))
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
+    monkeypatch.setattr(tqdm.tqdm, '__init__', functools.partialmethod(tqdm.tqdm.__init__, ncols=120))
+    metrics = {'target/loss': 1.0, 'target/gap': 0.5}
+    with Logs(tmp_path / 'run', None, 12, 128, CollapseMonitor('target')) as logs:
+        with logs.pace.doing('compiling', compiles=True):
+            now[0] += 300
+        for step in range(1, 13):
+            now[0] += 0.5 * (step > 1)
+            logs.pace.step = step
+            if step == 7:
+                logs.train(step, 0.5, metrics)
+                logs._bar.refresh()
+        logs.validation(12, 1.0, 'dev', dict.fromkeys(('i2t/recall@1', 't2i/recall@1', 'rsum'), 1.0), 1.0)
+        logs.say('the last line')
+    shown = capfd.readouterr()
+    assert '7/12 [00:00, 0:00:02 left, loss 1, gap 0.5, pairs/s 256]' in shown.err
+    assert shown.err.splitlines()[-1].lstrip('\r').startswith('100%')
+    assert '12/12' in shown.err
+    assert ', 256 pairs/s, waiting' in shown.out
 
 
 def test_full_disk_is_one_sentence(tmp_path, monkeypatch):

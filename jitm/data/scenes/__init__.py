@@ -22,7 +22,7 @@ MIN_OBJECTS = 2
 MAX_OBJECTS = 5
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class SceneSplit(Split):
     """A split with the ground truth of its images and captions.
 
