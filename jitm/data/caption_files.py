@@ -178,14 +178,15 @@ def _lines(
     path: Path, text: str, delimiter: str, names: list[str], columns: Columns
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the fields of each line, where the caption is what the other columns leave."""
-    caption = next((n for n, name in enumerate(names) if name in columns.caption), None)
+    caption = next((names.index(name) for name in columns.caption if name in names), None)
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         named = _name_before(delimiter).match(line) if names[0] in columns.image else None
         fields = [named[1], *line[named.end() :].split(delimiter)] if named else line.split(delimiter)
         further = len(fields) - len(names)
-        if further == -1 and (joined := re.fullmatch(r'\s*(\d+)(?:\s\s+|\t)(.+)', fields[-1])):
+        joined = re.fullmatch(r'\s*(\d+)(?:\s\s+|\t)(.+)', fields[-1])
+        if joined and further == -1 and caption == len(names) - 1:
             fields[-1:], further = joined.groups(), 0  # a line of Flickr30k's results.csv lacks this delimiter
         if further > 0 and caption is not None:
             fields[caption : caption + further + 1] = [delimiter.join(fields[caption : caption + further + 1])]

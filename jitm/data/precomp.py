@@ -127,10 +127,10 @@ def load(
             f'{path} cannot be cut to {dev_images} images: set dev_images to at least 1, or to None for all'
         )
     texts_kept = np.flatnonzero(image_of_text < kept)
-    rows = row_of_image[:kept]
+    rows, repeats = row_of_image[:kept], len(stored) // images
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
-        regions=stored[:kept] if images == len(stored) else Rows(stored, rows),
+        regions=stored[::repeats][:kept] if np.array_equal(rows, np.arange(kept) * repeats) else Rows(stored, rows),
         counts=counts[rows],
         captions=tuple(captions[text] for text in texts_kept),
         image_of_text=image_of_text[texts_kept],

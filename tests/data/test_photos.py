@@ -397,6 +397,7 @@ def test_header_and_delimiter_decide(table, written, name, tmp_path):
         ),
         ('image,caption\n1.jpg,"a dog\n2.jpg,a cat"\n', 'line 2 has a field with an open quote: close it'),
         ('image,caption\n1.jpg,a dog\n1.jpg\n', 'line 3 has 1 fields, but the header has 2'),
+        ('image,caption,id\n1.jpg,3   dogs\n', 'line 2 has 2 fields, but the header has 3'),
         ('image,caption\n1.jpg,a dog\n1.jpg,\n', 'line 3 has a blank caption'),
         ('file_name,caption_0,caption_1\n1.jpg,a,b, c\n', 'line 2 has 4 fields, but the header has 3'),
     ],
