@@ -27,7 +27,7 @@ from jitm.evaluation import published
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.inference.options import ScoringOptions, precision_of
 from jitm.inference.pair_scorer import PairScorer
-from jitm.inference.text_network import restore
+from jitm.inference.text_network import of_run
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import describe_runs, load_run, read_split
 from jitm.serving.inputs import transform_of
@@ -51,10 +51,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     parallel.use_all_cores()
     photos = shared.photos_folder(values)
     run = load_run(values.workdir, values.step, values.member)
-    reads_vectors = run.model.text_format.vectors
-    if values.encoder and not reads_vectors:
-        raise UserError(f'--encoder is read with a head on tokens only, which {run.workdir} is not: leave it out')
-    text_network = restore(run.encoded_by, run.workdir, values.encoder) if reads_vectors else None
+    text_network = of_run(run, values.encoder)
 
     # The choices and their images.
     choices, pictures = [], {}

@@ -20,7 +20,7 @@ from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, ro
 from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
-from jitm.inference.text_network import TextNetwork, restore
+from jitm.inference.text_network import TextNetwork, of_run
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
@@ -63,7 +63,7 @@ def check(runs: Sequence[Run], encoder: str | None = None) -> TextNetwork | None
             f'--explain does not apply to {run.workdir}: {type(run.model).__name__} has no attention of words over '
             f'regions, nor the heads {" and ".join(WORD_HEADS)}'
         )
-    return restore(run.encoded_by, run.workdir, encoder) if run.model.text_format.vectors else None
+    return of_run(run, encoder)
 
 
 def retrieve_images(

@@ -90,6 +90,15 @@ def _token_states(model: Matcher, texts: Texts) -> chex.Array:
     return model.text.features(texts)
 
 
+def of_run(run: Run, moved: str | Path | None = None) -> TextNetwork | None:
+    """Returns the text encoder of a head on tokens, see `restore`; None for other runs, which have none to move."""
+    if run.model.text_format.vectors:
+        return restore(run.encoded_by, run.workdir, moved)
+    if moved:
+        raise UserError(f'--encoder is read with a head on tokens only, which {run.workdir} is not: leave it out')
+    return None
+
+
 def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> TextNetwork:
     """Returns the text encoder whose vectors a run was trained on.
 
