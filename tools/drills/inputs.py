@@ -760,7 +760,7 @@ LINES = {  # more commands, and what the message says
     'sweep --config config.py --workdir x --sweep =1': "--sweep is '=1'; give key=value,value",
     'sweep --config config.py --workdir x --sweep epochs=1.5': "'epochs' is 1.5; it must be an integer",
     'sweep --config config.py --workdir x --sweep terms.ranking.margn=1': "did you mean 'terms.ranking.margin'",
-    'sweep --config config.py --workdir x --sweep terms.ranking.margin=x': "'terms.ranking.margin' is 'x'; it must be a number",
+    'sweep --config config.py --workdir x --sweep terms.ranking.margin=x': "margin' is 'x'; it must be a number",
     'sweep --config config.py --workdir x --sweep terms.ranking.margin=.1,0.1': 'margin=0.1_seed=0 twice',
     'sweep --config config.py --workdir x --seeds=0,-1': "seed=-1: config key 'seed' is -1; it must be at least 0",
     'settings f31k': "no preset has the word 'f31k', did you mean 'f30k'",
