@@ -110,8 +110,8 @@ def evidential(
     def total(values: chex.Array) -> chex.Array:
         return jnp.sum(jnp.where(candidates, values, 0), axis=1)
 
-    count = jnp.maximum(candidates.sum(axis=1), 1).astype(scores.dtype)
     evidence = jnp.where(candidates, scores / temperature, NO_EVIDENCE)
+    count = jnp.maximum(candidates.sum(axis=1), 1).astype(evidence.dtype)
     strength = jnp.log(count) + softplus(logsumexp(evidence, axis=1) - jnp.log(count))
     means = jnp.where(candidates, jnp.exp(softplus(evidence) - strength[:, None]), 0)
     rest = _one_minus(means)
