@@ -28,7 +28,7 @@ _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class BPE:
     """The byte pairs of a CLIP, with the interface of `Vocabulary`; there is no mask.
 
@@ -72,8 +72,8 @@ class BPE:
 
         Args:
           caption: A caption, not preprocessed; HTML entities and curly quotes are replaced, letters lower-cased, blanks
-            collapsed. The published tokenizer also repairs wrongly decoded text. Names of special pieces are ordinary
-            text.
+            collapsed. The published tokenizer also repairs wrongly decoded text, and replaces full-width characters and
+            ligatures. Names of special pieces are ordinary text.
 
         Returns:
           int32 [L]: the start, the pieces and the end, at most 77 ids, the last of which is the end.

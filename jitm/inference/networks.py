@@ -30,7 +30,7 @@ PARTS = 'params', 'batch_stats'
 REMOVED = re.compile(r'\n *(output|weight)_norm = False')  # what earlier versions wrote about each `RegionEncoder`
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class FeatureNetwork:
     """An image network with its parameters.
 
@@ -50,9 +50,6 @@ class FeatureNetwork:
     dtype: str
     precision: Precision
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f'<{type(self.model).__name__} of {self.origin}>'
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:

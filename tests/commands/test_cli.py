@@ -100,8 +100,11 @@ WRONG = {
     'type of a key': (f'train {CONFIG} --workdir x --config.epochs=many', "'epochs' is 'many'; it must be an integer"),
     'no boolean': (f'train {CONFIG} --workdir x --config.drop_last=7', "'drop_last' is 7; it must be True or False"),
     'key without a value': (f'train {CONFIG} --workdir x --config.epochs', "'epochs' is True; it must be an integer"),
-    'key as a flag': (f'train {CONFIG} --workdir x --epochs=3', "is not a flag, did you mean '--config.epochs'?"),
-    'nested key as a flag': (f'train {CONFIG} --workdir x --lr=3', "did you mean '--config.optimizer.learning_rate'?"),
+    'key as a flag': (f'train {CONFIG} --workdir x --epoch=3', "flag 'epoch'. Did you mean: --config.epochs=3 ? (jitm"),
+    'nested key as a flag': (
+        f'train {CONFIG} --workdir x --lr=3',
+        'Did you mean: --config.optimizer.learning_rate=3 ?',
+    ),
     'no data': (
         'train --config vse --workdir x --config.data.root=no',
         'no is not a folder: give the path of a *_precomp folder; docs/data.md says where data are',
