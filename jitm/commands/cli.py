@@ -201,7 +201,8 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
         hint = _one_line(error)
         if 'config' in values and 'mean' not in hint:
             key = arguments.find_key(configs.load('default'), error.flagname)
-            hint += f'. Did you mean: --config.{key}={error.flagvalue} ?' if key else ''
+            value = ''.join(error.flagvalue.partition('=')[1:])
+            hint += f'. Did you mean: --config.{key}{value} ?' if key else ''
         raise UserError(f'{hint}{see_help}') from None
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(f'{_one_line(error)}{see_help}') from None
