@@ -107,9 +107,10 @@ def _check_key(config: ConfigDict, key: str) -> None:
 
 
 def find_key(config: ConfigDict, name: str) -> str | None:
-    """Returns the first key of a config whose last part is a name, or what the name is short for; None without any."""
-    name = SHORT.get(name, name)
-    return next((key for key in flatten(config.to_dict()) if key.rpartition('.')[2] == name), None)
+    """Returns the first key of a config whose last part is nearest to a name; None if none is near."""
+    keys = {key.rpartition('.')[2]: key for key in reversed([*flatten(config.to_dict())])}
+    nearest = difflib.get_close_matches(SHORT.get(name, name), keys, n=1, cutoff=0.8)
+    return keys[nearest[0]] if nearest else None
 
 
 def check_read(config: ConfigDict, keys: Iterable[str]) -> None:
@@ -175,7 +176,7 @@ def _parse(key: str, text: str | None, value: Any) -> Any:
         new = text
     elif kind is bool:
         new = BOOLEANS.get(str(new).lower(), new)
-    elif kind is tuple and not isinstance(new, tuple):
+    elif kind is tuple and not isinstance(new, tuple | list):
         new = (new,)
     check_value(key, new, kind)
     return new if value is None else kind(new)

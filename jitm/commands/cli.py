@@ -198,8 +198,11 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     except flags.UnrecognizedFlagError as error:
         from jitm.commands import arguments  # imports jax, which not every command needs
 
-        key = 'config' in values and arguments.find_key(configs.load('default'), error.flagname)
-        hint = f"--{error.flagname} is not a flag, did you mean '--config.{key}'?" if key else _one_line(error)
+        hint = _one_line(error)
+        if 'config' in values and 'mean' not in hint:
+            key = arguments.find_key(configs.load('default'), error.flagname)
+            value = ''.join(error.flagvalue.partition('=')[1:])
+            hint += f'. Did you mean: --config.{key}{value} ?' if key else ''
         raise UserError(f'{hint}{see_help}') from None
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(f'{_one_line(error)}{see_help}') from None

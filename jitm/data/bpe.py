@@ -33,7 +33,7 @@ _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class BPE:
     """The byte pairs of a CLIP, with the interface of `Vocabulary`; there is no mask.
 

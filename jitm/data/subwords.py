@@ -28,7 +28,7 @@ _NOT_READ = [  # what transformers removes from captions for SigLIP: capitals, A
 ]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Subwords:
     """The pieces of a SigLIP, with the interface of `Vocabulary`; there is no mask.
 

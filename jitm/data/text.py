@@ -91,7 +91,7 @@ def find_tokens(caption: str, tokens: Sequence[str]) -> list[tuple[int, int]]:
     return spans
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Vocabulary:
     """The words of a model.
 
@@ -100,9 +100,6 @@ class Vocabulary:
     """
 
     words: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f'<{len(self)} words>'
 
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 4) -> 'Vocabulary':
@@ -245,7 +242,7 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words)}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Tokens:
     """All texts of a split as concatenated ids.
 

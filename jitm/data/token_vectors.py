@@ -25,7 +25,7 @@ ENTRY = 'texts'  # of the manifest of a split
 ENCODED_BY = 'network', 'parameters', 'vocabulary', 'dtype', 'precision', 'size', 'captions', 'origin'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TokenVectors:
     """The vectors of the tokens of T captions.
 
@@ -38,9 +38,6 @@ class TokenVectors:
     values: np.ndarray | Rows
     lengths: np.ndarray
     vocabulary: Tokenizer
-
-    def __repr__(self) -> str:
-        return f'<vectors of the tokens of {len(self.lengths)} captions>'
 
     @functools.cached_property
     def hash(self) -> str:

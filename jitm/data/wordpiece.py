@@ -18,7 +18,7 @@ MASK = '[MASK]'
 PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class WordPiece:
     """The word pieces of a BERT, with the interface of `Vocabulary`.
 

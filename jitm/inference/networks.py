@@ -28,7 +28,7 @@ IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
 PARTS = 'params', 'batch_stats'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class FeatureNetwork:
     """An image network with its parameters.
 
@@ -48,9 +48,6 @@ class FeatureNetwork:
     dtype: str
     precision: Precision
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f'<{type(self.model).__name__} of {self.origin}>'
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:

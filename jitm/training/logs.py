@@ -218,6 +218,7 @@ class Logs:
 
     def __exit__(self, *_) -> None:
         self._lines.close()
+        self._bar.update(self.pace.step - self._bar.n)
         self._bar.close()
         self._board.close()
         self._metrics.close()
