@@ -29,7 +29,7 @@ OPTIONS = 'opt'  # of the training script, in a checkpoint
 DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30k_precomp'
 # Patterns of other names of tensors -> the current ones, as of weight normalization in torch 2.
 _RENAMED = (
-    (r'^(?!model\.)', 'model.'),
+    (r'^(?!model\.|opt\.)', 'model.'),
     (r'^model\.img_enc\.', 'model.0.'),  # of DBL and IMRAM, whose modules are not a list
     (r'^model\.txt_enc\.', 'model.1.'),
     (r'^model\.sim_enc\.', 'model.2.'),

@@ -90,11 +90,6 @@ def test_old_names(tmp_path):
     ('changes', 'message'),
     [
         (
-            {'bert.img_embedding.weight': None},
-            'lacks tensors (bert.img_embedding.weight): give the weights of an OSCAR',
-        ),
-        ({'bert.img_embedding.weight': (H, F)}, f'of shape [{H}, {F}] where the model has [{H}, {F + 6}]'),
-        (
             {'bert.encoder.layer.2.output.dense.bias': (H,)},
             'has unknown tensors (bert.encoder.layer.2.output.dense.bias): give',
         ),

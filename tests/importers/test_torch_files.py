@@ -81,38 +81,6 @@ def test_views_of_one_storage(tmp_path, write):
     assert got['part'].flags.c_contiguous
 
 
-@WRITERS
-def test_checkpoint_of_a_training_script(tmp_path, write):
-    number = Call(
-        Global('numpy.core.multiarray', 'scalar'),
-        (
-            Build(
-                Call(Global('numpy', 'dtype'), ('f8', 0, 1)),
-                (3, '<', None, None, None, -1, -1, 0),
-            ),
-            Call(Global('_codecs', 'encode'), (np.float64(281.5).tobytes().decode('latin1'), 'latin1')),
-        ),
-    )
-    parameter = Call(Global('torch._utils', '_rebuild_parameter'), (dense(MATRIX, '0'), True, {}))
-    weights = Build(Call(Global('collections', 'OrderedDict'), ([['fc.weight', parameter]],)), {'_metadata': {}})
-    checkpoint = {
-        'epoch': 3,
-        'model': [weights, {'embed.weight': dense(MATRIX + 1, '1')}],
-        'best_rsum': number,
-        'opt': Build(Call(Global('argparse', 'Namespace'), ()), {'margin': 0.2, 'data_name': 'f30k'}),
-        'device': Call(Global('torch', 'device'), ('cuda', 0)),
-        'size': Call(Global('torch', 'Size'), ((2, 3),)),
-    }
-    path = write(tmp_path / 'model_best.pth.tar', checkpoint)
-    got = torch_files.load(path)
-    assert got['best_rsum'] == 281.5
-    assert (got['opt'].margin, got['opt'].data_name, got['epoch']) == (0.2, 'f30k', 3)
-    assert (got['device'], got['size']) == ('cuda:0', (2, 3))
-    assert isinstance(got['model'][0], collections.OrderedDict)
-    assert read_all(path).keys() == {'model.0.fc.weight', 'model.1.embed.weight'}
-    np.testing.assert_array_equal(read_all(path)['model.1.embed.weight'], MATRIX + 1)
-
-
 def test_modules_of_torchscript(tmp_path):
     sizes = Call(Global('torch.jit._pickle', 'build_intlist'), ([2, 3],))
     root = modules({'fc.weight': MATRIX, 'scale': MATRIX[0]})
