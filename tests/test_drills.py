@@ -24,9 +24,9 @@ def refuse(rows, base, folder):
     assert not {name: problem for name, problem in problems.items() if problem}
 
 
-def test_table_is_long_and_without_repetition(base):
-    names = [row.name for row in inputs.rows(base)]
-    assert len(names) == len(set(names)) >= 300
+def test_tables_are_long_and_without_repetition(base):
+    for rows, least in ((inputs.rows(base), 1000), ([*photos.rows()], 70)):
+        assert len({row.name for row in rows}) == len(rows) >= least
 
 
 def test_wrong_inputs_are_one_sentence(base, tmp_path):

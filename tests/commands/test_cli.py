@@ -61,14 +61,6 @@ def test_help_of_a_command_names_its_flags(name, capsys):
         assert f'--{flag}' in output or f'--[no]{flag}' in output
 
 
-@pytest.fixture
-def without_run(tmp_path):
-    """A folder that looks like a run without checkpoints."""
-    (tmp_path / 'run' / 'checkpoints').mkdir(parents=True)
-    return tmp_path / 'run'
-
-
-CONFIG = f'--config={ROOT}/configs/vsepp.py'
 OWN = 'from jitm import configs\ndef get_config(words="f30k"):\n    return configs.load(f"vsrn:{words}")\n'
 
 
@@ -93,9 +85,6 @@ def test_settings_have_short_names_and_files_have_paths(tmp_path, monkeypatch, a
         Path(name).write_text(OWN if name.endswith('.py') else 'not a config')
     Path('configs/__init__.py').write_text('raise ImportError("another package")')
     assert cli.read_config(argument).to_dict() == configs.load(setting).to_dict()
-
-
-CHANGED = 'from jitm.configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
 
 
 def test_words_after_the_colon_reach_get_config(tmp_path):

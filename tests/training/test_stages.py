@@ -267,9 +267,6 @@ def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, f
     assert second['members']['target']['init_from'] == str(tmp_path / 'stage1')
 
 
-FINE_TUNED = {'fine_tune': True, 'top_h_texts': 0, 'top_h_images': 0}
-
-
 @pytest.mark.slow
 def test_network_is_frozen_then_fine_tuned(tiny_config, tmp_path):
     """As VSE++ on photos: one command, nothing is mined."""
