@@ -35,11 +35,7 @@ FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the systems, the presets with the given words, or the changes of one."""
     if values.show is None:
-        if words:
-            found = select(presets(), words)
-            print(table(dict(sorted(found.items(), key=lambda item: not item[1])), published.load()))  # published first
-        else:
-            print(f'{overview()}\n{NEXT}')
+        print(table(select(presets(), words), published.load()) if words else f'{overview()}\n{NEXT}')
         return
     if words:
         raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
@@ -112,7 +108,7 @@ def select(
 
 
 def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[published.Row]) -> str:
-    """Returns a line for each published row of each preset, without the columns that none of them has.
+    """Returns a line for each published row of each preset, and then for the others, without columns that none has.
 
     A preset without a row has its kind instead: a reduced variant, or '-'.
 
@@ -121,7 +117,7 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
       rows: All published rows.
     """
     lines = [HEADER]
-    for name, keys in presets.items():
+    for name, keys in sorted(presets.items(), key=lambda item: not item[1]):
         found = [(key, row) for key in keys for row in published.find(key, rows)]
         lines += [_cells(name, key[2], row) for key, row in found] or [(name, _kind(name), *'-' * (len(HEADER) - 2))]
     columns = [column for column in zip('<<<>>><<', *lines, strict=True) if {*column[2:]} != {'-'}]
