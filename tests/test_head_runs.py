@@ -275,7 +275,10 @@ def test_files_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, name, mess
     [
         ({'data': {'token_vectors': False}}, 'the model reads vectors of tokens, which only captions of a data set'),
         ({'vocabulary': {'path': 'vocab.txt'}}, "'vocabulary.path' is 'vocab.txt', but vectors of tokens come with"),
-        ({'augmentation': {'change_words': 0.2}}, "'augmentation.change_words' changes words, which a frozen encoder"),
+        (
+            {'augmentation': {'change_words': 0.2}},
+            "'augmentation.change_words' must be 0.0 where 'data.token_vectors' is True",
+        ),
         (
             {'candidates': {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('swap',)}},
             'perturbed captions have no vectors of tokens',

@@ -23,7 +23,16 @@ from tests.conftest import ROOT
 
 README = ROOT / 'README.md'
 PAGES = [README, *sorted((ROOT / 'docs').glob('*.md'))]
-SHELL = {'bash', 'gcloud', 'ln', 'make', 'pip', 'pytest', 'srun'}  # what a page may call besides jitm and Python
+SHELL = {
+    'bash',
+    'gcloud',
+    'ln',
+    'make',
+    'mpirun',
+    'pip',
+    'pytest',
+    'srun',
+}  # what a page may call besides jitm and Python
 TINY = {  # what makes a command of README short; the keys that its config sets are taken
     'epochs': '1',
     'length_multiple': '32',  # one shape to compile

@@ -170,6 +170,8 @@ def _literal(text: str | None) -> Any:
 def _parse(key: str, text: str | None, value: Any) -> Any:
     """Returns the value of a key from its text, of the type of the present value."""
     kind, new = type(value), _literal(text)
+    if kind is ConfigDict and new == {}:
+        return ConfigDict()
     if kind is ConfigDict:
         raise UserError(f"config key '{key}' is a sub-dict; set one of its keys")
     if kind is str and text is not None:

@@ -80,9 +80,8 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
 
     Only the description is compared with its checksum, which is fast. None if no checkpoint has a whole one.
     """
-    steps = (path.name for path in (workdir / 'checkpoints').glob('*') if path.name.isdecimal())
-    for step in sorted(steps, key=int, reverse=True):
-        folder = workdir / 'checkpoints' / step
+    for step in reversed(_steps(workdir)):
+        folder = workdir / 'checkpoints' / str(step)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = (folder / DESCRIPTION).read_bytes()
             if parse_json((folder / MANIFEST).read_bytes())[str(DESCRIPTION)] == hashlib.sha256(data).hexdigest():
@@ -93,10 +92,14 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
 def unfinished(workdir: Path) -> str:
     """Returns 'step 234 of 468' for a run whose last checkpoint is not at the end of its training; '' for others."""
     described = read_description(workdir)
-    with contextlib.suppress(KeyError, TypeError):  # of an earlier version, converted or exported
-        step, total = described['logged']['step'], described['steps_per_epoch'] * described['config']['epochs']
-        return f'step {step} of {total}' if step < total else ''
-    return ''
+    if not described or 'steps_per_epoch' not in described:  # of a run that was converted or exported
+        return ''
+    step, total = _steps(workdir)[-1], described['steps_per_epoch'] * described['config']['epochs']
+    return f'step {step} of {total}' if step < total else ''
+
+
+def _steps(workdir: Path) -> list[int]:
+    return sorted(int(path.name) for path in (workdir / 'checkpoints').glob('*') if path.name.isdecimal())
 
 
 def checkpoint_digest(workdir: Path, step: int) -> str:

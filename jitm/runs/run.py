@@ -77,7 +77,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     workdir = Path(workdir)
     exported = hub.is_folder(workdir) and not (workdir / 'checkpoints').is_dir()
     step, member, variables, run = (_read_folder if exported else _read_checkpoint)(workdir, step, member)
-    config, vocabulary = run['config'], restore_vocabulary(run['vocabulary'])
+    config, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:

@@ -201,7 +201,7 @@ OTHER_FILES = {
         _instead('train/metadata.csv', 'file_name,caption_0,caption_1\n0.jpg,a dog,a cat\n1.jpg,a dog, running,b\n'),
         'metadata.csv, line 3 has 4 fields, but the header has 3: add what is missing, or put quotes around a caption',
     ),
-    'two files of metadata': (_write_second, 'has train/metadata.jsonl and train/metadata.csv: leave one of them'),
+    'two files of metadata': (_write_second, 'has train/metadata.csv and train/metadata.jsonl: leave one of them'),
     'two folders of dev': (
         _move_dev('val', 'validation'),
         'has val/metadata.jsonl and validation/metadata.jsonl: leave one of them',
