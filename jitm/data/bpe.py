@@ -15,7 +15,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 
 from jitm.data.pieces import Pieces
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import open_file, parse_json, read_bytes
 
 START, END = '<|startoftext|>', '<|endoftext|>'
 MAX_IDS = 77  # of a caption, as published
@@ -128,6 +128,5 @@ def _from_text(path: str) -> tuple[str, ...]:
 
 
 def _from_json(path: str) -> tuple[str, ...]:
-    with open_file(path) as file:
-        merges = parse_json(file.read())['model']['merges']
+    merges = parse_json(read_bytes(path))['model']['merges']
     return tuple(merge if isinstance(merge, str) else ' '.join(merge) for merge in merges)

@@ -9,7 +9,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 
 from jitm.data.pieces import Pieces
 from jitm.errors import UserError
-from jitm.files import open_file
+from jitm.files import read_bytes
 
 MAX_IDS = 64  # of a caption, as published
 END = 1  # the id of the end in all vocabularies of SigLIP
@@ -47,10 +47,9 @@ class Subwords(Pieces):
           UserError: If the file cannot be read, or is another tokenizer.
         """
         try:
-            with open_file(path) as file:
-                content = file.read()
-            make = _from_json if path.endswith('.json') else _from_model
-            tokenizer = make(content)
+            content = read_bytes(path)
+            is_json = path.endswith('.json')
+            tokenizer = tokenizers.Tokenizer.from_str(content.decode()) if is_json else _from_model(content)
         except OSError as error:
             raise UserError(f'{path} cannot be read ({error.strerror}): give the tokenizer of a SigLIP') from error
         except Exception as error:  # tokenizers raises no narrower one
@@ -69,10 +68,6 @@ class Subwords(Pieces):
     def pad(self) -> int:
         """The id with which the model was trained as padding: the end for SigLIP, `<pad>` for SigLIP 2."""
         return END if isinstance(self._tokenizer.model, models.Unigram) else 0
-
-
-def _from_json(content: bytes) -> tokenizers.Tokenizer:
-    return tokenizers.Tokenizer.from_str(content.decode())
 
 
 def _from_model(content: bytes) -> tokenizers.Tokenizer:

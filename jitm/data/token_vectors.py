@@ -17,7 +17,7 @@ import numpy as np
 from jitm.data.arrays import INTEGERS, Rows, open_npy
 from jitm.data.vocabularies import Tokenizer, restore_vocabulary
 from jitm.errors import UserError
-from jitm.files import hash_rows, open_file, parse_json
+from jitm.files import hash_rows, parse_json, read_bytes
 
 VECTORS, LENGTHS = '_txts.npy', '_lengths.npy'
 VOCABULARY = 'vocabulary.json'
@@ -85,8 +85,7 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
         raise UserError(f'{path} is of other captions than those of {split} in {root}: {again}')
     path = os.path.join(root, VOCABULARY)
     try:
-        with open_file(path) as file:
-            vocabulary = restore_vocabulary(parse_json(file.read()))
+        vocabulary = restore_vocabulary(parse_json(read_bytes(path)))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         vocabulary = None
     if vocabulary is None or vocabulary.hash != entry['vocabulary']:

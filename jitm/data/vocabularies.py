@@ -9,7 +9,7 @@ from jitm.data.bpe import BPE
 from jitm.data.subwords import Subwords
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.files import open_file, parse_json
+from jitm.files import parse_json, read_bytes
 
 Tokenizer = Vocabulary | WordPiece | BPE | Subwords
 KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
@@ -44,8 +44,7 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
 def _model_in(path: str) -> dict[str, Any]:
     """Returns the model in a `tokenizer.json`; nothing if there is none, of which a reader tells what is wrong."""
     try:
-        with open_file(path) as file:
-            return dict(parse_json(file.read())['model'])
+        return dict(parse_json(read_bytes(path))['model'])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
