@@ -281,6 +281,11 @@ def hash_rows(array: np.ndarray) -> str:
     return hashlib.sha256(''.join(digests).encode()).hexdigest()
 
 
+def hash_json(value: Any) -> str:
+    """Returns the SHA-256 of a JSON value, as hex."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
 def hash_file(path: str | Path) -> str:
     """Returns the SHA-256 of a file, as hex."""
     with open_file(path) as file:

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Iterable
 from typing import ClassVar, Self
 
@@ -11,6 +9,7 @@ import numpy as np
 import tokenizers
 
 from jitm.errors import UserError
+from jitm.files import hash_json, parse_json
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -80,9 +79,9 @@ class Pieces:
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of the pieces and the maximum length, as hex: equal hashes mean equal ids."""
-        content = json.loads(self.definition[0])
+        content = parse_json(self.definition[0])
         parts = [content['model'].get(key) for key in ('vocab', 'merges')]
-        return hashlib.sha256(json.dumps([self.NAME, *parts, content['truncation']]).encode()).hexdigest()
+        return hash_json([self.NAME, *parts, content['truncation']])
 
     @functools.cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:

@@ -225,12 +225,6 @@ def _mirror(image: Image.Image) -> Image.Image:
     return ImageOps.mirror(image)
 
 
-def resize(image: Image.Image, short_side: int, interpolation: str) -> Image.Image:
-    """Resizes the shorter side of an image to `short_side` and keeps its aspect (torchvision's Resize)."""
-    width, height = (int(short_side * side / min(image.size)) for side in image.size)
-    return image.resize((width, height), _filter(interpolation))
-
-
 def cut_square(image: Image.Image, size: int, across: float, down: float) -> Image.Image:
     """Cuts a square from an image; 0 is its left or upper end, 0.5 its centre and 1 its right or lower end."""
     left, top = round((image.width - size) * across), round((image.height - size) * down)
@@ -309,9 +303,11 @@ class Transform:
         return cut_square(self._resize(image), self.image_size, 0.5, 0.5)
 
     def _resize(self, image: Image.Image) -> Image.Image:
+        """Resizes an image as torchvision's Resize does, which keeps the aspect if the shorter side is given."""
+        size = self.image_size, self.image_size
         if self.short_side:
-            return resize(image, self.short_side, self.interpolation)
-        return image.resize((self.image_size, self.image_size), _filter(self.interpolation))
+            size = tuple(int(self.short_side * side / min(image.size)) for side in image.size)
+        return image.resize(size, _filter(self.interpolation))
 
     def sample(self, image: Image.Image, rng: np.random.Generator) -> np.ndarray:
         """Returns a training example: uint8 [H, W, 3]."""

@@ -250,7 +250,11 @@ def open_source(
     """
     if isinstance(images, SplitData):
         split = images.split
-        if isinstance(split.pixels, Photos) and not isinstance(split.pixels.files[0], bytes) and 'pixels' in run.model.reads:
+        if (
+            isinstance(split.pixels, Photos)
+            and not isinstance(split.pixels.files[0], bytes)
+            and 'pixels' in run.model.reads
+        ):
             return PhotoFiles(unique_ids(split), split.pixels, split.name.replace('/', '_'))
         return SplitImages(split, run, photos)
     if not isinstance(images, str | Path):
