@@ -1,6 +1,7 @@
 """Atomic writes, locks, names within a folder, lines of text and JSON, and content hashes."""
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent import futures
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import filelock
 import numpy as np
@@ -159,7 +160,7 @@ def locked(folder: Path, message: str) -> Iterator[None]:
                     folder.rmdir()
 
 
-def open_file(path: str | Path, mode: str = 'rb', **options: Any) -> IO:
+def open_file(path: str | os.PathLike, mode: str = 'rb', **options: Any) -> IO:
     """Opens a file as `open` does.
 
     Raises:
@@ -170,23 +171,43 @@ def open_file(path: str | Path, mode: str = 'rb', **options: Any) -> IO:
     return open(path, mode, **options)
 
 
-class Member(str):
-    """The path of a file in an uncompressed tar archive, `ARCHIVE/NAME`.
+@dataclasses.dataclass(frozen=True)
+class Member(os.PathLike):
+    """A file in an uncompressed tar archive, whose path is that of the archive.
 
     Attributes:
       archive: The path of the archive.
+      name: The name of the file in it.
       start: The first byte of the file in the archive.
       size: The number of bytes of the file.
     """
 
-    def __new__(cls, archive: str, name: str, start: int, size: int) -> Self:
-        """Joins the path."""
-        member = super().__new__(cls, f'{archive}/{name}')
-        member.archive, member.start, member.size = archive, start, size
-        return member
+    archive: str
+    name: str
+    start: int
+    size: int
+
+    def __fspath__(self) -> str:
+        return self.archive
+
+    def __str__(self) -> str:
+        return f'{self.archive}/{self.name}'
 
 
-def read_text(path: str | Path, remedy: str = 'add the file, or make it readable') -> str:
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """Reads a file, or a `Member` of an archive.
+
+    Raises:
+      OSError: As `open_file`.
+    """
+    with open_file(path) as file:
+        if isinstance(path, Member):
+            file.seek(path.start)
+            return file.read(path.size)
+        return file.read()
+
+
+def read_text(path: str | os.PathLike, remedy: str = 'add the file, or make it readable') -> str:
     """Reads a file of UTF-8 text, without a byte order mark.
 
     Args:
@@ -197,9 +218,7 @@ def read_text(path: str | Path, remedy: str = 'add the file, or make it readable
       UserError: If it cannot be read, or is not UTF-8.
     """
     try:
-        with open_file(getattr(path, 'archive', path)) as file:
-            file.seek(getattr(path, 'start', 0))
-            content = file.read(getattr(path, 'size', -1))
+        content = read_bytes(path)
         return content.decode('utf-8-sig')
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): {remedy}') from error
@@ -236,9 +255,8 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         return []
     lines = []
     try:
-        with open_file(path) as file:
-            for line in file.read().split(b'\n')[:-1]:
-                lines.append(dict(parse_json(line)))
+        for line in read_bytes(path).split(b'\n')[:-1]:
+            lines.append(dict(parse_json(line)))
     except (OSError, ValueError, TypeError):
         raise UserError(f'{path} is damaged in line {len(lines) + 1}; restore the file, or remove it') from None
     return lines
@@ -261,6 +279,11 @@ def hash_rows(array: np.ndarray) -> str:
     with futures.ThreadPoolExecutor() as pool:
         digests = list(pool.map(lambda start: hash_arrays([array[start : start + rows]]), range(0, len(array), rows)))
     return hashlib.sha256(''.join(digests).encode()).hexdigest()
+
+
+def hash_json(value: Any) -> str:
+    """Returns the SHA-256 of a JSON value, as hex."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def hash_file(path: str | Path) -> str:

@@ -1,23 +1,21 @@
 """CLIP's tokenizer: byte pairs (Radford et al., 2021, section 2.4)."""
 
-import dataclasses
 import functools
 import gzip
-import hashlib
 import html
 import io
 import itertools
-import json
 import unicodedata
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 
+from jitm.data.pieces import Pieces
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import open_file, parse_json, read_bytes
 
 START, END = '<|startoftext|>', '<|endoftext|>'
 MAX_IDS = 77  # of a caption, as published
@@ -33,17 +31,35 @@ _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class BPE:
-    """The byte pairs of a CLIP, with the interface of `Vocabulary`; there is no mask.
+class BPE(Pieces):
+    """The byte pairs of a CLIP: every byte is known, and there is no mask."""
 
-    Attributes:
-      merges: The merges, two pieces each, separated by a blank, in the order in which they are joined.
-      max_length: The maximum number of ids of a caption; longer ones are cut.
-    """
+    NAME = 'byte pairs of CLIP'
+    OMITTED = START, END
 
-    merges: tuple[str, ...]
-    max_length: int = MAX_IDS
+    @classmethod
+    def of(cls, merges: Sequence[str], max_length: int = MAX_IDS) -> 'BPE':
+        """Makes a tokenizer.
+
+        Args:
+          merges: The merges, two pieces each, separated by a blank, in the order in which they are joined.
+          max_length: The maximum number of ids of a caption; longer ones are cut and keep the end.
+        """
+        words = *_byte_pieces(), *(merge.replace(' ', '') for merge in merges), START, END
+        ids = {word: number for number, word in enumerate(words)}
+        pairs = [tuple(merge.split(' ')) for merge in merges]
+        tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs, end_of_word_suffix=_WORD_END))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(_WORDS, 'removed', invert=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        special = [(piece, ids[piece]) for piece in (START, END)]
+        tokenizer.post_processor = processors.TemplateProcessing(f'{START} $A {END}', special_tokens=special)
+        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(_WORD_END, ' ')])
+        tokenizer.enable_truncation(max_length)
+        return cls((tokenizer.to_str(),))
 
     @classmethod
     def load(cls, path: str, max_length: int = MAX_IDS) -> 'BPE':
@@ -73,7 +89,7 @@ class BPE:
             if len(parts) != 2 or not known.issuperset(parts) or ''.join(parts) in known:
                 raise UserError(f"{path} has '{merge}' as merge {number}: give the merges of a CLIP")
             known.add(''.join(parts))
-        return cls(merges, max_length)
+        return cls.of(merges, max_length)
 
     def encode(self, caption: str) -> np.ndarray:
         """Converts a caption to ids.
@@ -87,64 +103,12 @@ class BPE:
           int32 [L]: the start, the pieces and the end, at most `max_length` ids, the last of which is the end.
         """
         text = html.unescape(html.unescape(caption)).translate(_WIDE).translate(_QUOTES)
-        text = unicodedata.normalize('NFC', text).lower()
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: self.max_length - 2]
-        return np.array([len(self) - 2, *pieces, len(self) - 1], np.int32)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Converts ids to text.
-
-        Args:
-          ids: [L], each below V; the start and the end are omitted.
-
-        Returns:
-          The words, separated by blanks.
-        """
-        words = ''.join(self.words[i] for i in ids if i < len(self) - 2).split(_WORD_END)
-        return ' '.join(decoders.ByteLevel().decode([word]) for word in words).strip()
-
-    def unknown_words(self, caption: str) -> list[str]:
-        """Returns an empty list: every byte is known."""
-        return []
-
-    def with_mask(self) -> 'BPE':
-        """Raises a UserError, since there is no mask."""
-        raise UserError(
-            'the byte pairs of CLIP have no mask, which masking and changing words require: leave both out, or give '
-            'another vocabulary.path'
-        )
+        return super().encode(unicodedata.normalize('NFC', text).lower())
 
     @property
-    def unknown(self) -> int:
-        """An id that no caption has: every byte is known."""
-        return -1
-
-    @functools.cached_property
-    def words(self) -> tuple[str, ...]:
-        """The V pieces; the id of a piece is its index. `</w>` is the end of a word."""
-        return (*_byte_pieces(), *(merge.replace(' ', '') for merge in self.merges), START, END)
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of the merges in order and another length than 77, as hex: equal hashes mean equal ids."""
-        lengths = {self.max_length} - {MAX_IDS}
-        return hashlib.sha256(json.dumps(['byte pairs', *self.merges, *lengths]).encode()).hexdigest()
-
-    @functools.cached_property
-    def _tokenizer(self) -> tokenizers.Tokenizer:
-        ids = {word: number for number, word in enumerate(self.words)}
-        pairs = [tuple(merge.split(' ')) for merge in self.merges]
-        tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs, end_of_word_suffix=_WORD_END))
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(_WORDS, 'removed', invert=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        return tokenizer
+    def merges(self) -> list[str]:
+        """The merges, see `of`."""
+        return [' '.join(pair) for pair in parse_json(self.definition[0])['model']['merges']]
 
 
 @functools.cache
@@ -164,6 +128,5 @@ def _from_text(path: str) -> tuple[str, ...]:
 
 
 def _from_json(path: str) -> tuple[str, ...]:
-    with open_file(path) as file:
-        merges = parse_json(file.read())['model']['merges']
+    merges = parse_json(read_bytes(path))['model']['merges']
     return tuple(merge if isinstance(merge, str) else ' '.join(merge) for merge in merges)

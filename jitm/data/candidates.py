@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from jitm.data.arrays import INTEGERS, open_npy
 from jitm.data.splits import Split
 from jitm.errors import ArgumentError, UserError
-from jitm.files import hash_arrays, open_file, parse_json
+from jitm.files import hash_arrays, parse_json, read_bytes
 from jitm.outputs import OutputFolder
 from jitm.types import Count
 
@@ -83,8 +84,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
       UserError: If it is damaged.
     """
     try:
-        with open_file(folder / MANIFEST) as file:
-            manifest = parse_json(file.read())
+        manifest = parse_json(read_bytes(folder / MANIFEST))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
@@ -98,18 +98,12 @@ def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> 
     paths = sorted(folder.glob(pattern))
     if len(paths) != 1:
         raise UserError(f'{folder} has {len(paths)} files {pattern}; it must hold one, as `jitm mine` writes it')
-    try:
-        with open_file(paths[0]) as file:
-            array = np.load(file)
-    except (OSError, ValueError, EOFError):
-        array = None
-    if not isinstance(array, np.ndarray):
-        raise UserError(f'{paths[0]} is not a complete array; mine again')
-    if array.ndim != 2 or len(array) != rows or not np.issubdtype(array.dtype, np.integer):
+    array = open_npy(str(paths[0]), INTEGERS)
+    if array.ndim != 2 or len(array) != rows:
         raise UserError(
             f'{paths[0]} holds {array.dtype} {list(array.shape)}; the training split needs integers [{rows}, H]'
         )
-    if array.size == 0 or array.min() < 0 or array.max() >= limit:
+    if array.min() < 0 or array.max() >= limit:
         raise UserError(f'{paths[0]} names {kind} beyond the {limit} of the training split; it is of other data')
     return array.astype(np.int32)
 

@@ -19,7 +19,7 @@ from jitm.data.scenes import SceneSplit
 from jitm.data.scenes.falsehoods import falsify
 from jitm.data.transforms import decode
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json, split_lines
+from jitm.files import parse_json, read_bytes, split_lines
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -157,8 +157,7 @@ def _is_box(box: tuple[Any, ...]) -> bool:
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """Reads the rows of a file with an `id`, each with its place for messages."""
     try:
-        with open_file(path) as file:
-            content = file.read()
+        content = read_bytes(path)
         if path.suffix == '.parquet':
             import pyarrow.parquet  # of tensorflow-datasets; slow to import
 

@@ -8,9 +8,7 @@ code, synonyms that no caption of the image uses can therefore replace each othe
 import collections
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -20,7 +18,7 @@ import numpy as np
 from jitm.data.scene_graphs import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean, require
-from jitm.files import parse_json, read_text, split_lines
+from jitm.files import hash_json, parse_json, read_text, split_lines
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
 MIN_COUNT = 200  # occurrences of a noun in the captions, as published
@@ -293,7 +291,7 @@ class PerturbedCaptions:
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of what the kinds read, as hex."""
-        return hashlib.sha256(json.dumps(self.read).encode()).hexdigest()
+        return hash_json(self.read)
 
     def sample(self, text: int, rng: np.random.Generator) -> str | None:
         """Samples a perturbed caption of the caption in a row of the split; None if no kind changes it."""

@@ -208,11 +208,13 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
     digest = hashlib.sha256(what.encode())
     for path in files:
         try:
-            stat = os.stat(getattr(path, 'archive', path))
+            stat = os.stat(path)
         except (OSError, ValueError) as error:  # a ValueError if no file can have that name
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
-        digest.update(f'{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}\n'.encode(errors='surrogateescape'))
+        digest.update(
+            f'{os.path.abspath(str(path))} {stat.st_size} {stat.st_mtime_ns}\n'.encode(errors='surrogateescape')
+        )
     checked = cache_home() / 'checked_photos' / digest.hexdigest()
     with contextlib.suppress(OSError):
         if result := checked.read_text():

@@ -16,6 +16,7 @@ from jitm.data.reading import bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
 from jitm.data.vocabularies import Tokenizer
+from jitm.files import hash_arrays, hash_json
 from jitm.types import Batch, Images, Pairs, Texts
 
 # These separate the random numbers of the extra pairs, crops, mismatched pairs and perturbed captions from others.
@@ -79,9 +80,9 @@ class Pipeline:
         """Identifies the data: the identity of the split, and hashes of all other inputs."""
         relevance = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
         mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
-        boxes = {'boxes': self.split.boxes_hash} if 'locations' in self.reads else {}
+        boxes = {'boxes': hash_arrays([self.split.boxes])} if 'locations' in self.reads else {}
         pixels = {'pixels': list(self.split.pixels.shape)} if 'pixels' in self.reads else {}
-        tags = {'tags': self.split.tags_hash} if 'tags' in self.reads else {}
+        tags = {'tags': hash_json(self.split.tags)} if 'tags' in self.reads else {}
         phrases = {'phrases': self.masked.hash} if self.masked else {}
         graphs = {'perturbed': self.perturbed.hash} if self.perturbed else {}
         vectors = {'token_vectors': self.split.token_vectors.hash} if self.split.token_vectors else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.transforms import Transform, View, decode
+from jitm.data.transforms import Photo, Transform, View, decode
 from jitm.files import hash_arrays
 
 
@@ -33,7 +33,7 @@ class Photos:
       content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
     """
 
-    files: Sequence[str | bytes]
+    files: Sequence[Photo]
     transform: Transform
     content_hash: str = ''
 

@@ -20,7 +20,7 @@ from jitm.data import token_vectors as token_vectors_lib
 from jitm.data.arrays import INTEGERS, Rows, check_finite, number_runs, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json, read_text, split_lines
+from jitm.files import parse_json, read_bytes, read_text, split_lines
 from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
@@ -116,7 +116,7 @@ def load(
     counts = _read_counts(os.path.join(root, f'{split}_counts.npy'), *stored.shape[:2])
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, *stored.shape[:2])
-    dataset, encoded_by = read_dataset(root), _read_encoded_by(root, split)
+    dataset, encoded_by = read_dataset(root), read_encoded_by(root, split)
     vectors = None
     if token_vectors:
         vectors = token_vectors_lib.read(root, split, captions, (encoded_by or {}).get(token_vectors_lib.ENTRY))
@@ -143,11 +143,10 @@ def load(
     )
 
 
-def _read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
+def read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
     """Returns what encoded a split; None if that is not known."""
     try:
-        with open_file(os.path.join(root, MANIFEST)) as file:
-            entry = parse_json(file.read())[split]
+        entry = parse_json(read_bytes(os.path.join(root, MANIFEST)))[split]
         known = {key: entry[key] for key in sorted(ENCODED_BY)}
         if (texts := entry.get(token_vectors_lib.ENTRY)) is not None:
             known[token_vectors_lib.ENTRY] = {key: texts[key] for key in token_vectors_lib.ENCODED_BY}

@@ -100,28 +100,29 @@ def bucket(length: int, multiple: int, maximum: int | None = None) -> int:
     return padded if maximum is None else min(padded, maximum)
 
 
+_LACKS = {  # what a model reads -> the field of a split, and what a split without it lacks
+    'regions': (
+        'regions',
+        'has pixels and no region features, but the model reads regions: take a model of pixels, or give features of '
+        'these images as data.root',
+    ),
+    'pixels': (
+        'pixels',
+        'has no pixels, but the model reads them: give the image files themselves, or take a model of region features',
+    ),
+    'locations': (
+        'boxes',
+        'has no boxes, but the model reads the locations of regions: add {}_boxes.npy or boxes.npy to its folder',
+    ),
+    'tags': ('tags', 'has no object tags, but the model reads them: add {}_tags.jsonl to its folder'),
+}
+
+
 def check_images(split: Split, reads: Collection[str]) -> None:
     """Raises a UserError if a split lacks what a model reads of its images, see `Matcher.reads`."""
-    if 'regions' in reads and split.regions is None:
-        raise UserError(
-            f'{split.name} has pixels and no region features, but the model reads regions: take a model of pixels, or '
-            'give features of these images as data.root'
-        )
-    if 'pixels' in reads and split.pixels is None:
-        raise UserError(
-            f'{split.name} has no pixels, but the model reads them: give the image files themselves, or take a model '
-            'of region features'
-        )
-    if 'locations' in reads and split.boxes is None:
-        raise UserError(
-            f'{split.name} has no boxes, but the model reads the locations of regions: add '
-            f'{split.name.rpartition("/")[2]}_boxes.npy or boxes.npy to its folder'
-        )
-    if 'tags' in reads and split.tags is None:
-        raise UserError(
-            f'{split.name} has no object tags, but the model reads them: add '
-            f'{split.name.rpartition("/")[2]}_tags.jsonl to its folder'
-        )
+    for what, (field, problem) in _LACKS.items():
+        if what in reads and getattr(split, field) is None:
+            raise UserError(f'{split.name} {problem.format(split.name.rpartition("/")[2])}')
 
 
 def take_images(

@@ -12,7 +12,7 @@ import numpy as np
 from jitm.data.arrays import FLOATS, Rows
 from jitm.data.pixels import Photos
 from jitm.data.token_vectors import TokenVectors
-from jitm.files import hash_arrays, hash_rows
+from jitm.files import hash_arrays, hash_json, hash_rows
 from jitm.types import Index, Share
 
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
@@ -105,8 +105,7 @@ class Split:
     @functools.cached_property
     def captions_hash(self) -> str:
         """SHA-256 of the ids of the images, of the captions and of their images, as hex."""
-        text = json.dumps([self.image_ids, self.captions, self.image_of_text.tolist()])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hash_json([self.image_ids, self.captions, self.image_of_text.tolist()])
 
     @functools.cached_property
     def clean(self) -> np.ndarray | None:
@@ -118,16 +117,6 @@ class Split:
     def feature_size(self) -> int | None:
         """D, the features per region; None without features."""
         return None if self.regions is None else self.regions.shape[2]
-
-    @functools.cached_property
-    def boxes_hash(self) -> str:
-        """SHA-256 of the boxes, as hex."""
-        return hashlib.sha256(np.ascontiguousarray(self.boxes)).hexdigest()
-
-    @functools.cached_property
-    def tags_hash(self) -> str:
-        """SHA-256 of the object tags, as hex."""
-        return hashlib.sha256(json.dumps(self.tags).encode()).hexdigest()
 
     @property
     def num_texts(self) -> int:

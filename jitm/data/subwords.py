@@ -1,19 +1,15 @@
 """The tokenizers of SigLIP and SigLIP 2: subwords (Kudo and Richardson, 2018)."""
 
-import dataclasses
-import functools
-import hashlib
-import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
+from jitm.data.pieces import Pieces
 from jitm.errors import UserError
-from jitm.files import open_file
+from jitm.files import read_bytes
 
 MAX_IDS = 64  # of a caption, as published
 END = 1  # the id of the end in all vocabularies of SigLIP
@@ -28,15 +24,11 @@ _NOT_READ = [  # what transformers removes from captions for SigLIP: capitals, A
 ]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Subwords:
-    """The pieces of a SigLIP, with the interface of `Vocabulary`; there is no mask.
+class Subwords(Pieces):
+    """The pieces of a SigLIP, of which the last of a caption is the end; there is no mask."""
 
-    Attributes:
-      definition: One text, the JSON of the package tokenizers, with the maximum number of ids.
-    """
-
-    definition: tuple[str]
+    NAME = 'pieces of SigLIP'
+    OMITTED = '<pad>', '</s>', '<eos>'
 
     @classmethod
     def load(cls, path: str, max_length: int = MAX_IDS) -> 'Subwords':
@@ -55,10 +47,9 @@ class Subwords:
           UserError: If the file cannot be read, or is another tokenizer.
         """
         try:
-            with open_file(path) as file:
-                content = file.read()
-            make = _from_json if path.endswith('.json') else _from_model
-            tokenizer = make(content)
+            content = read_bytes(path)
+            is_json = path.endswith('.json')
+            tokenizer = tokenizers.Tokenizer.from_str(content.decode()) if is_json else _from_model(content)
         except OSError as error:
             raise UserError(f'{path} cannot be read ({error.strerror}): give the tokenizer of a SigLIP') from error
         except Exception as error:  # tokenizers raises no narrower one
@@ -73,75 +64,10 @@ class Subwords:
         tokenizer.no_padding()
         return cls((tokenizer.to_str(),))
 
-    def encode(self, caption: str) -> np.ndarray:
-        """Converts a caption to ids.
-
-        Args:
-          caption: A caption, not preprocessed; names of special pieces are ordinary text.
-
-        Returns:
-          int32 [L]: the pieces and the end, at most `max_length` ids, the last of which is the end.
-        """
-        return np.array(self._tokenizer.encode(caption).ids, np.int32)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Converts ids to text.
-
-        Args:
-          ids: [L], each below V; padding and the end are omitted.
-
-        Returns:
-          The words, separated by blanks.
-        """
-        return self._tokenizer.decode([int(i) for i in ids if i > END], skip_special_tokens=False).strip()
-
-    def unknown_words(self, caption: str) -> list[str]:
-        """Returns the parts of a caption that have no pieces, each once."""
-        pieces = self._tokenizer.encode(caption)
-        unknown = (span for number, span in zip(pieces.ids, pieces.offsets, strict=True) if number == self.unknown)
-        return list(dict.fromkeys(caption[start:stop].strip() for start, stop in unknown))
-
-    def with_mask(self) -> 'Subwords':
-        """Raises a UserError, since there is no mask."""
-        raise UserError(
-            'the pieces of SigLIP have no mask, which masking and changing words require: leave both out, or give '
-            'another vocabulary.path'
-        )
-
     @property
     def pad(self) -> int:
         """The id with which the model was trained as padding: the end for SigLIP, `<pad>` for SigLIP 2."""
         return END if isinstance(self._tokenizer.model, models.Unigram) else 0
-
-    @functools.cached_property
-    def unknown(self) -> int:
-        """The id of `<unk>`."""
-        return self._tokenizer.token_to_id('<unk>')
-
-    @functools.cached_property
-    def words(self) -> tuple[str, ...]:
-        """The V pieces; the id of a piece is its index."""
-        return tuple(map(self._tokenizer.id_to_token, range(len(self))))
-
-    def __len__(self) -> int:
-        return self._tokenizer.get_vocab_size()
-
-    @functools.cached_property
-    def hash(self) -> str:
-        """SHA-256 of the pieces and the maximum length, as hex: equal hashes mean equal ids."""
-        content = json.loads(self.definition[0])
-        parts = [content['model'].get(key) for key in ('vocab', 'merges')]
-        return hashlib.sha256(json.dumps(['subwords', *parts, content['truncation']]).encode()).hexdigest()
-
-    @functools.cached_property
-    def _tokenizer(self) -> tokenizers.Tokenizer:
-        tokenizer = tokenizers.Tokenizer.from_str(self.definition[0])
-        tokenizer.encode_special_tokens = True
-        return tokenizer
-
-
-def _from_json(content: bytes) -> tokenizers.Tokenizer:
-    return tokenizers.Tokenizer.from_str(content.decode())
 
 
 def _from_model(content: bytes) -> tokenizers.Tokenizer:

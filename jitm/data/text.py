@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import hashlib
 import json
 import re
 import unicodedata
@@ -14,7 +13,7 @@ import numpy as np
 
 from jitm.data.arrays import Rows
 from jitm.errors import UserError
-from jitm.files import parse_json, read_text
+from jitm.files import hash_json, parse_json, read_text
 
 PAD, START, END, UNK = range(4)
 MASK = '<mask>'
@@ -235,7 +234,7 @@ class Vocabulary:
     @property
     def hash(self) -> str:
         """SHA-256 of the words in order, as hex: equal hashes mean equal ids."""
-        return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
+        return hash_json(self.words)
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:

@@ -72,25 +72,29 @@ def load(
     if not parts:
         raise UserError(f"{root} has no split '{split}': its splits are {', '.join(info.splits)}")
     parts += [RESTVAL] if split == 'train' and restval and RESTVAL in info.splits else []
-    records = _Records([_records_of(builder, part) for part in parts])
-    count = min(len(records), dev_images or len(records)) if split in DEV else len(records)
+    count = sum(info.splits[part].num_examples for part in parts)
+    count = min(count, dev_images or count) if split in DEV else count
+    # The images of records are the bytes of their files.
+    decoders = {'image': tensorflow_datasets.decode.SkipDecoding()} if 'image' in info.features else None
+    first = f'{parts[0]}[:{count}]' if split in DEV else parts[0]
+    records = builder.as_data_source(split='+'.join([first, *parts[1:]]), decoders=decoders)
     where = f'{root}, record {{}} of {split}'
     if 'regions' in info.features:
         read = in_threads(lambda n: _read_features(records[n], where.format(n)), count)
-        images = [(features.image_id, features.captions) for features in read]
+        images, counts, boxes, tags = zip(*read, strict=True)
         stored = info.features['regions']
         content = {
-            'regions': Regions(records, np.arange(count), stored.shape, np.dtype(stored.np_dtype)),
-            'counts': np.array([features.count for features in read], np.int32),
-            'boxes': None if read[0].boxes is None else np.stack([features.boxes for features in read]),
-            'tags': None if read[0].tags is None else tuple(features.tags.decode() for features in read),
-            'encoded_by': precomp._read_encoded_by(root, parts[0]),
+            'regions': Regions(records, stored.shape, np.dtype(stored.np_dtype)),
+            'counts': np.array(counts, np.int32),
+            'boxes': None if boxes[0] is None else np.stack(boxes),
+            'tags': None if tags[0] is None else tuple(text.decode() for text in tags),
+            'encoded_by': precomp.read_encoded_by(root, parts[0]),
         }
     else:
         files = [str(path) for part in parts for path in info.splits[part].filepaths]
-        checked = json.loads(remember(files, lambda: _check_photos(records, count, where), f'{count} records'))
+        checked = json.loads(remember(files, lambda: _check_photos(records, where), f'{count} records'))
         images = checked['images']
-        photos = Photos(_Files(records, count), transform, checked['hash'])
+        photos = Photos(_Files(records), transform, checked['hash'])
         content = {'regions': None, 'counts': None, 'pixels': photos}
     captions = [texts[:max_captions] for _, texts in images]
     return Split(
@@ -121,41 +125,17 @@ def _open(root: str) -> Any:
     return builder
 
 
-def _records_of(builder: Any, split: str) -> Sequence[dict[str, Any]]:
-    """Returns the records of a split, whose images are the bytes of their files."""
-    decoders = {'image': tensorflow_datasets.decode.SkipDecoding()} if 'image' in builder.info.features else None
-    return builder.as_data_source(split=split, decoders=decoders)
-
-
-class _Records:
-    """The records of several splits, one after the other."""
-
-    def __init__(self, parts: Sequence[Sequence[dict[str, Any]]]):
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        for part in self._parts:
-            if index < len(part):
-                return part[int(index)]
-            index -= len(part)
-        raise IndexError(index)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Files:
-    """The bytes of the image files of the first records."""
+    """The bytes of the image files of records."""
 
-    records: _Records
-    count: int
+    records: Sequence[dict[str, Any]]
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.records)
 
     def __getitem__(self, index: int) -> bytes:
-        return self.records[index]['image']
+        return self.records[int(index)]['image']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,43 +143,30 @@ class Regions:
     """The features of a split; indexed like an array [I, R, D], it reads those that are asked for.
 
     Attributes:
-      records: The records, with `regions`.
-      rows: int [I], the records of the images.
+      records: The I records, with `regions`.
       size: The numbers R and D.
       dtype: The type of the features.
     """
 
     records: Sequence[dict[str, Any]]
-    rows: np.ndarray
     size: tuple[int, int]
     dtype: np.dtype
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """I, R, D."""
-        return len(self.rows), *self.size
+        return len(self.records), *self.size
 
     def __len__(self) -> int:
         """Returns I."""
-        return len(self.rows)
+        return len(self.records)
 
     def __getitem__(self, index: Any) -> np.ndarray:
         """Reads features: [R, D] for a number, otherwise [N, R, D]."""
-        rows = self.rows[index]
+        rows = np.arange(len(self))[index]
         if not rows.ndim:
-            return self.records[rows]['regions']
-        return np.stack(in_threads(lambda n: self.records[rows[n]]['regions'], len(rows)))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Features:
-    """What is read of a record with features."""
-
-    image_id: str
-    captions: tuple[str, ...]
-    count: int
-    boxes: np.ndarray | None
-    tags: bytes | None
+            return self.records[int(rows)]['regions']
+        return np.stack(in_threads(lambda n: self.records[int(rows[n])]['regions'], len(rows)))
 
 
 def _captions(record: dict[str, Any], where: str) -> list[str]:
@@ -210,15 +177,15 @@ def _captions(record: dict[str, Any], where: str) -> list[str]:
     return texts
 
 
-def _read_features(record: dict[str, Any], where: str) -> _Features:
+def _read_features(record: dict[str, Any], where: str) -> tuple[Any, ...]:
+    """Returns the name and the captions of an image, the count of its regions, and any boxes and tags."""
     if not np.isfinite(record['regions']).all():
         raise UserError(f'{where} has NaN or infinite features: prepare the data set again')
-    count = int(record.get('count', len(record['regions'])))
-    further = record.get('boxes'), record.get('tags')
-    return _Features(record['image_id'].decode(), tuple(_captions(record, where)), count, *further)
+    image = record['image_id'].decode(), _captions(record, where)
+    return image, int(record.get('count', len(record['regions']))), record.get('boxes'), record.get('tags')
 
 
-def _check_photos(records: _Records, count: int, where: str) -> str:
+def _check_photos(records: Sequence[dict[str, Any]], where: str) -> str:
     """Decodes every image once; returns as JSON a hash of the files, and the names and captions of the images."""
 
     def check(n: int) -> tuple[str, str, list[str]]:
@@ -227,7 +194,7 @@ def _check_photos(records: _Records, count: int, where: str) -> str:
         name = record['image/filename'].decode() if 'image/filename' in record else str(n)
         return hashlib.sha256(record['image']).hexdigest(), name, _captions(record, where.format(n))
 
-    checked = in_threads(check, count)
+    checked = in_threads(check, len(records))
     content = hashlib.sha256(''.join(digest for digest, *_ in checked).encode()).hexdigest()
     return json.dumps({'hash': content, 'images': [rest for _, *rest in checked]})
 

@@ -6,8 +6,6 @@ padding, and `{split}_lengths.npy` the number of tokens of each caption. `vocabu
 
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 from jitm.data.arrays import INTEGERS, Rows, open_npy
 from jitm.data.vocabularies import Tokenizer, restore_vocabulary
 from jitm.errors import UserError
-from jitm.files import hash_rows, open_file, parse_json
+from jitm.files import hash_json, hash_rows, parse_json, read_bytes
 
 VECTORS, LENGTHS = '_txts.npy', '_lengths.npy'
 VOCABULARY = 'vocabulary.json'
@@ -51,11 +49,6 @@ class TokenVectors:
         return dataclasses.replace(self, values=Rows(self.values, rows), lengths=self.lengths[texts])
 
 
-def hash_captions(captions: Sequence[str]) -> str:
-    """Returns a SHA-256 of captions in order, as hex."""
-    return hashlib.sha256(json.dumps(captions).encode()).hexdigest()
-
-
 def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any] | None) -> TokenVectors:
     """Opens the vectors of a split.
 
@@ -81,12 +74,11 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
             f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which are not of {len(captions)} '
             f'captions with a vector for each token: {again}'
         )
-    if hash_captions(captions) != entry['captions']:
+    if hash_json(captions) != entry['captions']:
         raise UserError(f'{path} is of other captions than those of {split} in {root}: {again}')
     path = os.path.join(root, VOCABULARY)
     try:
-        with open_file(path) as file:
-            vocabulary = restore_vocabulary(parse_json(file.read()))
+        vocabulary = restore_vocabulary(parse_json(read_bytes(path)))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         vocabulary = None
     if vocabulary is None or vocabulary.hash != entry['vocabulary']:

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
 
 import numpy as np
@@ -38,7 +37,7 @@ MIN_CROP_ASPECT, MAX_CROP_ASPECT = 3 / 4, 4 / 3
 CROP_TRIES = 10
 CORNERS = ((0, 0), (1, 0), (0, 1), (1, 1), (0.5, 0.5))  # and the centre, in torchvision's order
 
-Photo = Union[str, Path, bytes, 'Image.Image']
+Photo = Union[str, os.PathLike, bytes, 'Image.Image']
 View = Callable[['Image.Image'], np.ndarray]  # from a decoded photo to an array
 Result = TypeVar('Result')
 
@@ -46,7 +45,7 @@ Result = TypeVar('Result')
 def is_photo(value: object) -> bool:
     """Returns whether a value is a `Photo`, that is the path of an image file, its bytes, or a photo of Pillow."""
     pillow = sys.modules.get('PIL.Image')  # whoever has a photo of Pillow has imported it
-    return isinstance(value, str | Path | bytes) or (pillow is not None and isinstance(value, pillow.Image))
+    return isinstance(value, str | os.PathLike | bytes) or (pillow is not None and isinstance(value, pillow.Image))
 
 
 class _Budget:
@@ -81,7 +80,7 @@ class File(NamedTuple):
 
     Attributes:
       data: Its bytes.
-      size: The number of bytes.
+      size: The number of bytes of the file, or of the archive that it is in.
       time: The time of its last modification, in nanoseconds.
     """
 
@@ -96,30 +95,30 @@ class File(NamedTuple):
 
 
 @contextlib.contextmanager
-def reading(path: str | Path) -> Iterator[File]:
+def reading(path: str | os.PathLike) -> Iterator[File]:
     """Reads an image file once; the bytes count as memory in use until the block ends.
 
     Raises:
       UserError: If it cannot be read, is empty or too large, or is a RAW file.
     """
-    if os.path.splitext(path)[1].lower() in RAW:  # Pillow would decode the small preview in some of them
+    if os.path.splitext(str(path))[1].lower() in RAW:  # Pillow would decode the small preview in some of them
         raise UserError(f'{path} is a RAW file of a camera: convert it to JPEG, or leave it out')
     with contextlib.ExitStack() as taken:
         try:
-            with open_file(getattr(path, 'archive', path)) as file:
-                time = os.fstat(file.fileno()).st_mtime_ns
-                size = path.size if isinstance(path, Member) else os.fstat(file.fileno()).st_size
+            with open_file(path) as file:
+                stat = os.fstat(file.fileno())
+                start, size = (path.start, path.size) if isinstance(path, Member) else (0, stat.st_size)
                 if not size:
                     raise UserError(f'{path} is empty: replace the file, or leave it out')
                 if size > MAX_BYTES:
                     raise UserError(f'{path} has {size} bytes: shrink it to at most {MAX_BYTES} bytes')
                 taken.enter_context(_BYTES.take(size))
-                file.seek(getattr(path, 'start', 0))
+                file.seek(start)
                 data = file.read(size)
         except (OSError, ValueError) as error:  # a ValueError if no file can have that name
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
-        yield File(data, size, time)
+        yield File(data, stat.st_size, stat.st_mtime_ns)
 
 
 def decode(
@@ -140,7 +139,7 @@ def decode(
     Raises:
       UserError: If it cannot be read, is damaged, too large or too narrow.
     """
-    if isinstance(photo, str | Path):
+    if isinstance(photo, str | os.PathLike):
         with reading(photo) as file:
             return decode(file.data, view, str(photo), smallest)
     image = _open(photo, name) if isinstance(photo, bytes) else photo
@@ -163,7 +162,7 @@ def _trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def check_image(path: str | Path) -> str:
+def check_image(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of an image file, as hex; raises a UserError unless it can be decoded."""
     with reading(path) as file:
         decode(file.data, lambda image: None, str(path), smallest=1)  # decodes a JPEG at an eighth of its size
@@ -224,12 +223,6 @@ def _mirror(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
     return ImageOps.mirror(image)
-
-
-def resize(image: Image.Image, short_side: int, interpolation: str) -> Image.Image:
-    """Resizes the shorter side of an image to `short_side` and keeps its aspect (torchvision's Resize)."""
-    width, height = (int(short_side * side / min(image.size)) for side in image.size)
-    return image.resize((width, height), _filter(interpolation))
 
 
 def cut_square(image: Image.Image, size: int, across: float, down: float) -> Image.Image:
@@ -310,9 +303,11 @@ class Transform:
         return cut_square(self._resize(image), self.image_size, 0.5, 0.5)
 
     def _resize(self, image: Image.Image) -> Image.Image:
+        """Resizes an image as torchvision's Resize does, which keeps the aspect if the shorter side is given."""
+        size = self.image_size, self.image_size
         if self.short_side:
-            return resize(image, self.short_side, self.interpolation)
-        return image.resize((self.image_size, self.image_size), _filter(self.interpolation))
+            size = tuple(int(self.short_side * side / min(image.size)) for side in image.size)
+        return image.resize(size, _filter(self.interpolation))
 
     def sample(self, image: Image.Image, rng: np.random.Generator) -> np.ndarray:
         """Returns a training example: uint8 [H, W, 3]."""

@@ -1,7 +1,6 @@
 """Reading and storing of vocabularies of any kind: words, word pieces, byte pairs or subwords."""
 
 import dataclasses
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from jitm.data.bpe import BPE
 from jitm.data.subwords import Subwords
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.files import open_file, parse_json
+from jitm.files import parse_json, read_bytes
 
 Tokenizer = Vocabulary | WordPiece | BPE | Subwords
 KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
@@ -45,8 +44,7 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
 def _model_in(path: str) -> dict[str, Any]:
     """Returns the model in a `tokenizer.json`; nothing if there is none, of which a reader tells what is wrong."""
     try:
-        with open_file(path) as file:
-            return dict(parse_json(file.read())['model'])
+        return dict(parse_json(read_bytes(path))['model'])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -63,22 +61,23 @@ def to_file(vocabulary: Vocabulary | WordPiece) -> tuple[str, str]:
     return FILES[1], '\n'.join(vocabulary.words) + '\n'
 
 
-def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | int | list[str]]:
+def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:
     """Returns a JSON value from which `restore_vocabulary` makes the same vocabulary."""
-    fields = {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(vocabulary).items()}
-    return {'kind': kind_of(vocabulary), **fields}
+    return {
+        'kind': kind_of(vocabulary),
+        **{name: list(texts) for name, texts in dataclasses.asdict(vocabulary).items()},
+    }
 
 
-def restore_vocabulary(description: Mapping[str, str | int | Sequence[str]]) -> Tokenizer:
+def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokenizer:
     """Makes the vocabulary of a description, see `describe_vocabulary`.
 
     Raises:
       KeyError, TypeError, ValueError: If it is of an unknown kind, or has something else than lists of strings.
     """
-    fields = {name: values for name, values in description.items() if name not in ('kind', 'max_length')}
-    if any(type(value) is not str for values in fields.values() for value in values):
+    fields = {name: tuple(texts) for name, texts in description.items() if name != 'kind'}
+    if any(type(text) is not str for texts in fields.values() for text in texts):
         raise ValueError('a vocabulary has something else than strings')
-    fields = {name: tuple(values) for name, values in fields.items()}
-    if 'max_length' in description:
-        fields['max_length'] = operator.index(description['max_length'])
-    return KINDS[description['kind']](**fields)
+    vocabulary = KINDS[description['kind']](**fields)
+    len(vocabulary)  # a ValueError if it is no tokenizer
+    return vocabulary

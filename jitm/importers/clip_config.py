@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import parse_json, read_bytes
 from jitm.importers.containers import Tensors
 from jitm.importers.tensors import shape_of
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
@@ -301,8 +301,7 @@ def check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tup
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a config; raises a UserError unless it is a JSON object."""
     try:
-        with open_file(path) as file:
-            content = parse_json(file.read())
+        content = parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
         raise UserError(f'{path} cannot be read as JSON ({error}): download it again') from error
     if not isinstance(content, dict):

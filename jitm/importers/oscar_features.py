@@ -11,7 +11,7 @@ import numpy as np
 from jitm.data.precomp import files_of
 from jitm.data.precomp_writer import PrecompWriter
 from jitm.errors import UserError
-from jitm.files import open_file, parse_json
+from jitm.files import open_file, parse_json, read_text, split_lines
 from jitm.importers import torch_files
 from jitm.models.oscar import BOX_NUMBERS
 from jitm.outputs import OutputFolder
@@ -54,9 +54,9 @@ def write(released: str | Path, split: str, root: str | Path, *, keys: str | Pat
     released, output = Path(released), OutputFolder(Path(root), KIND)
     output.check(files_of(split))
     captions = _read_captions(released / f'{split}_captions.pt')
-    names = list(captions) if keys is None else _read_lines(Path(keys))
+    names = list(captions) if keys is None else split_lines(read_text(keys))
     rows = _find_rows(released / FEATURES)
-    tags = {name: text for name, _, text in (line.partition('\t') for line in _read_lines(released / TAGS))}
+    tags = {name: text for name, _, text in (line.partition('\t') for line in split_lines(read_text(released / TAGS)))}
     for path, known in ((f'{split}_captions.pt', captions), (FEATURES, rows), (TAGS, tags)):
         if missing := [name for name in names if name not in known]:
             raise UserError(f'{released / path} lacks {len(missing)} of {len(names)} images, such as {missing[0]}')
@@ -81,14 +81,6 @@ def _read_captions(path: Path) -> dict[str, list[str]]:
     if not captions or not all(captions.values()):
         raise UserError(f'{path} has an image without captions, or no image: download it again')
     return captions
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        with open_file(path, 'r', encoding='utf-8') as file:
-            return file.read().rstrip('\n').split('\n')
-    except (OSError, ValueError) as error:
-        raise UserError(f'{path} cannot be read ({error}): add the file') from error
 
 
 def _find_rows(path: Path) -> dict[str, _Row]:

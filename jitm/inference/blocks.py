@@ -1,7 +1,5 @@
 """Finished blocks of a similarity matrix on disk, from which an interrupted job resumes."""
 
-import hashlib
-import json
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitm.files import replacing
+from jitm.files import hash_json, replacing
 from jitm.outputs import OutputFolder
 
 CHECKSUM_BYTES = 4
@@ -44,7 +42,7 @@ class FinishedBlocks:
         Raises:
           UserError: if the folder cannot be written.
         """
-        self._job = self.path / hashlib.sha256(json.dumps(cache_key).encode()).hexdigest()[:16]
+        self._job = self.path / hash_json(cache_key)[:16]
         names = [str(self._path(*block).relative_to(self._folder.path)) for block in blocks]
         self._folder.claim(names)
         self._names += names

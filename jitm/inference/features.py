@@ -17,10 +17,10 @@ from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
 from jitm.data.reading import check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
-from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY, hash_captions
+from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import UserError
-from jitm.files import locked, parse_json
+from jitm.files import hash_json, locked, parse_json
 from jitm.inference.networks import CROPS, FeatureNetwork, check_model
 from jitm.inference.text_network import TextNetwork
 from jitm.models.matcher import Matcher
@@ -263,7 +263,7 @@ def _write_texts(
 ) -> bool:
     order, _ = split.texts_of_image
     captions, manifest = [split.captions[text] for text in order], _read_manifest(folder)
-    wanted = {**network.identity, 'captions': hash_captions(captions)}
+    wanted = {**network.identity, 'captions': hash_json(captions)}
     known = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
     if split_name in _check_folder(folder, VECTORS, known, split_name, wanted, network.identity):
         return False

@@ -1,7 +1,5 @@
 """A mining job: scores a split with trained runs, block by block, and resumes after an interruption."""
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from jitm.data.candidates import Candidates
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.protocol import encode_vectors
-from jitm.files import hash_arrays
+from jitm.files import hash_arrays, hash_json
 from jitm.inference.options import (
     DEFAULT_OPTIONS,
     ScoringOptions,
@@ -202,7 +200,7 @@ def mine(
         'blocks': search.blocks(),
         'processes': jax.process_count(),
     }
-    job = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+    job = hash_json(described)
     agreement.check_same({'job': job})
     # Search, or resume.
     agreement.in_all(lambda: output.claim(_parts()))

@@ -17,7 +17,7 @@ from flax import traverse_util
 from jitm import metrics as metrics_lib
 from jitm.data.vocabularies import restore_vocabulary
 from jitm.errors import UserError
-from jitm.files import hash_file, open_file, parse_json
+from jitm.files import hash_file, parse_json, read_bytes
 from jitm.outputs import OutputFolder
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
@@ -95,8 +95,7 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
 
 
 def _read_json(path: Path) -> Any:
-    with open_file(path) as file:
-        return parse_json(file.read())
+    return parse_json(read_bytes(path))
 
 
 def last_report(workdir: Path, step: int, member: str, digest: str) -> dict[str, Any] | None:

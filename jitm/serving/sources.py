@@ -86,7 +86,7 @@ class PhotoFiles:
         self._view, self._as_images = view, as_images or (lambda pixels: Images(pixels=pixels))
         self._row = {name: row for row, name in enumerate(self.names)}
 
-    def _path(self, name: str) -> str:
+    def _path(self, name: str) -> str | os.PathLike:
         return self._photos.files[self._row[name]]
 
     def stat(self, name: str) -> tuple[int, int] | None:
@@ -105,7 +105,7 @@ class PhotoFiles:
         if not problem:
             try:
                 with reading(path) as file:
-                    pixels = decode(file.data, self._view or self._photos.transform.evaluate, path)
+                    pixels = decode(file.data, self._view or self._photos.transform.evaluate, str(path))
                     return Item(Entry(name, file.size, file.time, file.checksum), pixels)
             except UserError as error:
                 problem = str(error).removeprefix(f'{path} ')
@@ -250,7 +250,11 @@ def open_source(
     """
     if isinstance(images, SplitData):
         split = images.split
-        if isinstance(split.pixels, Photos) and isinstance(split.pixels.files[0], str) and 'pixels' in run.model.reads:
+        if (
+            isinstance(split.pixels, Photos)
+            and not isinstance(split.pixels.files[0], bytes)
+            and 'pixels' in run.model.reads
+        ):
             return PhotoFiles(unique_ids(split), split.pixels, split.name.replace('/', '_'))
         return SplitImages(split, run, photos)
     if not isinstance(images, str | Path):

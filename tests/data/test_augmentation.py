@@ -164,7 +164,7 @@ def test_word_pieces_need_their_mask():
     with pytest.raises(
         UserError, match=r'lack \[MASK\], which masking and changing words require: give the vocab.txt of a BERT'
     ):
-        WordPiece(pieces).with_mask()
-    masked = WordPiece((*pieces, '[MASK]')).with_mask()
+        WordPiece.of(pieces).with_mask()
+    masked = WordPiece.of((*pieces, '[MASK]')).with_mask()
     assert masked.mask == 6
     np.testing.assert_array_equal(np.flatnonzero(masked.continues), [5])

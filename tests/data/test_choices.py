@@ -44,59 +44,30 @@ WINOGROUND = """
  "num_main_preds": 1, "collapsed_tag": "Object", "image_0": "ex_0_img_0", "image_1": "ex_0_img_1", "id": 0}
 """.lstrip()
 OWN = Choice('3', 'mine', 'colours', ('a.jpg',), ('red', 'blue', 'green'), ((0, 1),), (1.0, 2.0, 3.0, 4.0))
-READ = {
+ONE = ((0, 0),)
+CAR = 'A car on the street.', 'A street on the car.'
+ON = 'the dog is on the bed', 'the bed is on the dog'
+RED = 'the red car and the wooden bed', 'the wooden car and the red bed'
+KISSES = 'old kisses young', 'young kisses old'
+READ = {  # id, group, category, images, captions, matches, box
     ('swap_obj.json', SUGARCREPE): [
-        Choice(
-            id='0',
-            group='SugarCrepe swap',
-            category='swap_obj',
-            images=('000000085329.jpg',),
-            captions=('A car on the street.', 'A street on the car.'),
-            matches=((0, 0),),
-        ),
-        Choice('2', 'SugarCrepe swap', 'swap_obj', ('000000297022.jpg',), ('Two cats.', 'Two dogs.'), ((0, 0),)),
+        Choice('0', 'SugarCrepe swap', 'swap_obj', ('000000085329.jpg',), CAR, ONE),
+        Choice('2', 'SugarCrepe swap', 'swap_obj', ('000000297022.jpg',), ('Two cats.', 'Two dogs.'), ONE),
     ],
     ('replace_obj.json', SUGARCREPE_2): [
         Choice(
-            id='7',
-            group='SugarCrepe++ replace',
-            category='replace_obj',
-            images=('000000085329.jpg',),
-            captions=('A car.', 'An automobile.', 'A cart.'),
-            matches=((0, 0), (0, 1)),
+            *('7', 'SugarCrepe++ replace', 'replace_obj', ('000000085329.jpg',)),
+            *(('A car.', 'An automobile.', 'A cart.'), ((0, 0), (0, 1))),
         )
     ],
     ('visual_genome_relation.json', RELATION): [
-        Choice(
-            id='0',
-            group='ARO relation',
-            category='on',
-            images=('2339718.jpg',),
-            captions=('the dog is on the bed', 'the bed is on the dog'),
-            matches=((0, 0),),
-            box=(45, 3, 96, 225),
-        )
+        Choice('0', 'ARO relation', 'on', ('2339718.jpg',), ON, ONE, (45, 3, 96, 225))
     ],
     ('visual_genome_attribution.json', ATTRIBUTE): [
-        Choice(
-            id='0',
-            group='ARO attribute',
-            category='red_wooden',
-            images=('1.jpg',),
-            captions=('the red car and the wooden bed', 'the wooden car and the red bed'),
-            matches=((0, 0),),
-            box=(0, 0, 9, 8),
-        )
+        Choice('0', 'ARO attribute', 'red_wooden', ('1.jpg',), RED, ONE, (0, 0, 9, 8))
     ],
     ('examples.jsonl', WINOGROUND): [
-        Choice(
-            id='0',
-            group='Winoground',
-            category='Object',
-            images=('ex_0_img_0', 'ex_0_img_1'),
-            captions=('old kisses young', 'young kisses old'),
-            matches=((0, 0), (1, 1)),
-        )
+        Choice('0', 'Winoground', 'Object', ('ex_0_img_0', 'ex_0_img_1'), KISSES, ((0, 0), (1, 1)))
     ],
     ('own.jsonl', choices.as_line(OWN, scores=[[1, 2, 3]]) * 2): [OWN, OWN],
     ('one.jsonl', choices.as_line(OWN)): [OWN],

@@ -11,7 +11,9 @@ from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.text import SPECIAL_WORDS, Vocabulary
 from jitm.data.wordpiece import WordPiece
 
-PIECES = WordPiece(('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '!', 'a', 'snow', '##board', '##er', 'sits', 'wet'))
+PIECES = WordPiece.of(
+    ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '!', 'a', 'snow', '##board', '##er', 'sits', 'wet')
+)
 RELEASED = {'num_views': 20, 'rate': 0.15, 'mask_prob': 0.8, 'random_prob': 0.1}
 
 
@@ -104,7 +106,7 @@ def test_frequencies_are_those_of_the_released_procedure():
 def test_masks_of_gold_scene_graphs():
     dev = scenes.load('dev', dev_images=10)
     words = sorted({word for caption in dev.captions for word in caption.split()})
-    pieces = WordPiece((*PIECES.words[:5], *words))
+    pieces = WordPiece.of((*PIECES.words[:5], *words))
     phrases = masking.find_phrases(dev.captions, pieces, dev.caption_graphs)
     masks, length = Masking(**RELEASED), 32
     ids = np.zeros((dev.num_texts, length), np.int32)

@@ -46,8 +46,9 @@ def load(root, split='train', **changes):
 
 
 def test_written_scenes_are_read_back(root):
+    (root / 'dataset.txt').write_text('coco\n')
     split, written = load(root, 'dev', image_size=64, short_side=64), scenes.load('dev', dev_images=3)
-    assert split.name == 'drawn/dev'
+    assert (split.name, split.dataset) == ('drawn/dev', 'coco')
     assert split.captions == written.captions
     np.testing.assert_array_equal(split.image_of_text, written.image_of_text, strict=True)
     np.testing.assert_array_equal(split.pixels[np.arange(3)], written.pixels, strict=True)
@@ -63,12 +64,6 @@ def test_only_its_own_photos_are_replaced(root):
     with pytest.raises(UserError, match='test is not empty and is not a set of photos of jitm'):
         photos.write(scenes.load('test', test_images=2), root)
     assert [path.read_bytes() for path in (root / 'test').iterdir()] == [b'mine']
-
-
-def test_the_name_of_the_data_set_is_read(root):
-    assert load(root).dataset == ''
-    (root / 'dataset.txt').write_text('coco\n')
-    assert load(root).dataset == 'coco'
 
 
 def test_photos_are_indexed_like_an_array(root):
@@ -124,12 +119,6 @@ def test_extra_pairs_are_cropped_too(root):
     extra = pipeline.batch(2).extra.images.pixels
     np.testing.assert_array_equal(pipeline.batch(2).extra.images.pixels, extra)
     assert not np.array_equal(extra, pipeline.split.pixels[pipeline.batch(2).extra_index])
-
-
-def test_other_crops_are_other_data(root):
-    identity = load(root).identity
-    assert load(root).identity == identity
-    assert load(root, interpolation='bicubic').identity != identity
 
 
 def draw(folder, names=CAPTIONS):
@@ -272,7 +261,8 @@ def test_numbered_captions_are_in_the_order_of_their_numbers(tmp_path):
 def test_other_names_of_dev(name, root):
     (root / 'dev').rename(root / name)
     assert load(root, 'dev').captions == load(root, name).captions
-    assert load(root, name, dev_images=2).num_images == 2
+    two = load(root, name, dev_images=2)
+    assert (two.num_images, two.num_texts, load(root, dev_images=2).num_images) == (2, 10, 6)
 
 
 def test_the_folder_of_dev_that_was_asked_for_is_read(root):
@@ -384,10 +374,7 @@ def test_header_and_delimiter_decide(table, written, name, tmp_path):
 @pytest.mark.parametrize(
     ('table', 'message'),
     [
-        (
-            'img,description\n1.jpg,a dog\n',
-            "captions.csv starts with 'img,description'",
-        ),
+        ('img,description\n1.jpg,a dog\n', "captions.csv starts with 'img,description'"),
         ('1.jpg,0,a dog\n', "captions.csv starts with '1.jpg,0,a dog'"),
         ('image,caption\n1.jpg,a dog\n'.encode('utf-16'), 'captions.csv is not UTF-8 in line 1; '),
         ('image,caption\n1.jpg,süß\n'.encode('latin-1'), 'captions.csv, line 2 is not UTF-8'),
@@ -509,30 +496,6 @@ def test_names_in_captions_lead_to_no_other_folder(write, tmp_path):
         load(root)
 
 
-def test_linked_folders_are_read(root):
-    (root / 'train').rename(root.parent / 'elsewhere')
-    (root / 'train').symlink_to(root.parent / 'elsewhere')
-    assert load(root).num_images == 6
-
-
-def test_dev_images_shorten_only_dev(root):
-    assert load(root, 'dev', dev_images=2).num_images == 2
-    assert load(root, 'dev', dev_images=2).num_texts == 10
-    assert load(root, dev_images=2).num_images == 6
-
-
-def test_files_are_checked_once_until_one_changes(root, monkeypatch):
-    checked = []
-    monkeypatch.setattr(photos, 'check_image', lambda path: checked.append(path) or '')
-    load(root)
-    assert len(checked) == 6
-    load(root)
-    assert len(checked) == 6
-    os.utime(root / 'train' / 'train-000003.png', (1, 1))
-    load(root)
-    assert len(checked) == 12
-
-
 def test_identity_notices_what_the_crop_leaves_out(root):
     before = load(root).identity
     path = root / 'train' / 'train-000003.png'
@@ -548,22 +511,29 @@ def test_identity_notices_what_the_crop_leaves_out(root):
     assert {key for key in after if framed[key] != after[key]} == {'content'}
 
 
-def test_identity_of_files_is_remembered_until_one_changes(root, monkeypatch):
+@pytest.fixture
+def checked(monkeypatch):
+    """The paths of the photos that are checked."""
+    paths = []
+    monkeypatch.setattr(photos, 'check_image', lambda path: paths.append(path) or check_image(path))
+    return paths
+
+
+def test_files_are_checked_until_none_has_changed(root, checked):
     before = load(root).identity
-    read = []
-    monkeypatch.setattr(photos, 'check_image', lambda path: read.append(path) or check_image(path))
     assert load(root).identity == before
-    assert not read
+    assert len(checked) == 6
     for path in (root.parent / 'cache').rglob('*'):
         if path.is_file():
             path.write_bytes(b'')  # of an earlier version, or cut off
     assert load(root).identity == before
-    assert len(read) == 6
+    assert len(checked) == 12
+    os.utime(root / 'train' / 'train-000003.png', (1, 1))
+    load(root)
+    assert len(checked) == 18
 
 
-def test_files_are_checked_each_time_without_a_cache(root, monkeypatch):
-    checked = []
-    monkeypatch.setattr(photos, 'check_image', lambda path: checked.append(path) or '')
+def test_files_are_checked_each_time_without_a_cache(root, checked, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(root / 'dev' / 'metadata.jsonl'))  # no folder
     load(root)
     load(root)
@@ -580,4 +550,4 @@ def test_a_file_that_is_damaged_later_is_named(root):
 def test_photos_are_equal_only_with_equal_files(root):
     shutil.copytree(root, root.parent / 'copy')
     assert isinstance(load(root).pixels, Photos)
-    assert load(root.parent / 'copy').identity == load(root).identity
+    assert load(root.parent / 'copy').identity == load(root).identity != load(root, interpolation='bicubic').identity

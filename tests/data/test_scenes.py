@@ -7,18 +7,7 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.scenes import (
-    Object,
-    Phrase,
-    Relation,
-    SceneGraph,
-    Statement,
-    drawing,
-    falsehoods,
-    grammar,
-    graphs,
-    parser,
-)
+from jitm.data.scenes import Phrase, Relation, Statement, drawing, falsehoods, grammar, graphs, parser
 from jitm.errors import UserError
 
 IMAGES = 100
@@ -111,93 +100,7 @@ def is_true(caption, objects, boxes):
     )
 
 
-def test_reader_reads_by_hand():
-    assert read('to the left of a big box there is an orange object .') == (
-        [(1, {'large', 'square'}), (1, {'orange', None})],
-        [(1, 'left', 0)],
-        None,
-    )
-    assert read('five shapes , one is a tiny red hoop and another is a disc .') == (
-        [(1, {'small', 'red', 'ring'}), (1, {'circle'})],
-        [],
-        5,
-    )
-
-
-# A ring, right of it a square, below the square another red square.
-OBJECTS = (Object('large', 'red', 'ring'), Object('small', 'blue', 'square'), Object('small', 'red', 'square'))
-GRAPH = SceneGraph(
-    OBJECTS,
-    (Relation(0, 'left of', 1), Relation(1, 'right of', 0), Relation(1, 'above', 2), Relation(2, 'below', 1)),
-)
-
-
-@pytest.mark.parametrize(
-    ('truth', 'phrases', 'relations', 'total'),
-    [
-        (True, [Phrase(shape='ring')], [], None),
-        (True, [Phrase(shape='ring')], [], 3),
-        (False, [Phrase(shape='ring')], [], 2),
-        (False, [Phrase('small', shape='ring')], [], None),
-        (False, [Phrase(colour='blue', shape='ring')], [], None),
-        (True, [Phrase(shape='ring'), Phrase(shape='square')], [Relation(0, 'left of', 1)], None),
-        (False, [Phrase(shape='ring'), Phrase(shape='square')], [Relation(1, 'left of', 0)], None),
-        (False, [Phrase(shape='ring'), Phrase(shape='square')], [Relation(0, 'above', 1)], None),
-        (False, [Phrase(shape='ring'), Phrase(colour='red', shape='square')], [Relation(0, 'left of', 1)], None),
-        (True, [Phrase(shape='square'), Phrase(shape='square')], [Relation(0, 'above', 1)], None),
-        (False, [Phrase(shape='ring'), Phrase(shape='ring')], [], None),
-        (True, [Phrase(colour='red', count=2)], [], None),
-        (False, [Phrase(colour='red', count=3)], [], None),
-        (False, [Phrase(count=2)], [], None),
-        (True, [Phrase(shape='ring'), Phrase(shape='square', count=2)], [], None),
-        (False, [Phrase(shape='ring'), Phrase(colour='red', count=2)], [], None),
-        (
-            True,
-            [Phrase(shape='ring'), Phrase(), Phrase(colour='red')],
-            [Relation(0, 'left of', 1), Relation(1, 'above', 2)],
-            3,
-        ),
-        (
-            False,
-            [Phrase(shape='ring'), Phrase(), Phrase(colour='red')],
-            [Relation(0, 'left of', 1), Relation(0, 'left of', 2)],
-            3,
-        ),
-    ],
-)
-def test_holds_by_hand(truth, phrases, relations, total):
-    assert scenes.holds(Statement(tuple(phrases), tuple(relations), total), GRAPH) is truth
-
-
-def test_relations_by_hand():
-    boxes = np.array([[0, 0, 10, 10], [30, 4, 40, 14], [0, 50, 10, 60], [44, 50, 54, 60]])
-    found = graphs.find_relations(boxes)
-    assert set(found) == {
-        *((0, 'left of', 1), (1, 'right of', 0), (0, 'above', 2), (2, 'below', 0)),
-        *((2, 'left of', 3), (3, 'right of', 2), (1, 'above', 3), (3, 'below', 1)),
-    }  # 0 and 3, and 1 and 2, lie diagonally
-    assert not graphs.find_relations(np.array([[0, 0, 9, 9], [7, 0, 16, 9]]))
-
-
-def test_groups_by_hand():
-    assert dict(graphs.find_groups(OBJECTS)) == {
-        Phrase(colour='red', count=2): (0, 2),
-        Phrase(shape='square', count=2): (1, 2),
-    }
-
-
-def test_same_seed_same_split_other_seed_other_split(dev):
-    again = scenes.load('dev', dev_images=IMAGES)
-    assert again.captions == dev.captions
-    assert again.graphs == dev.graphs
-    assert again.swaps == dev.swaps
-    assert again.statements == dev.statements
-    for name in ('pixels', 'regions', 'boxes', 'counts'):
-        np.testing.assert_array_equal(getattr(again, name), getattr(dev, name))
-    assert not set(scenes.load('dev', dev_images=20, seed=1).graphs) & set(dev.graphs)
-
-
-def test_fewer_images_are_a_prefix(dev):
+def test_fewer_images_are_a_prefix_and_another_seed_has_others(dev):
     few = scenes.load('dev', dev_images=7)
     assert few.num_images == 7
     assert few.captions == dev.captions[:35]
@@ -205,6 +108,7 @@ def test_fewer_images_are_a_prefix(dev):
     assert few.swaps == dev.swaps[:35]
     np.testing.assert_array_equal(few.pixels, dev.pixels[:7])
     np.testing.assert_array_equal(few.regions, dev.regions[:7])
+    assert not set(scenes.load('dev', dev_images=20, seed=1).graphs) & set(dev.graphs)
 
 
 def test_splits_are_disjoint(dev):
@@ -326,23 +230,6 @@ def test_statements_are_the_meaning_of_captions(dev):
         assert sorted(claimed) == sorted((count, sorted(words - {None})) for count, words in phrases)
         assert len(statement.relations) == len(relations)
         assert statement.total == total
-
-
-def test_caption_graphs_by_hand():
-    statement = Statement(
-        (Phrase('small', 'orange', 'circle'), Phrase(None, 'red', 'cross'), Phrase(None, None, 'ring', 2)),
-        (Relation(0, 'left of', 1),),
-        4,
-    )
-    words = {'picture': 'image', 'shape': 'object', 'small': 'tiny', 'ring': 'hoop', 'side': 'to the {} of'}
-    template = '{g} in a {picture} of {total} , {b} with {a} {ab_it} .'
-    text, graph = grammar.render(template, statement, words)
-    assert text == 'two hoops in an image of four objects , a red cross with a tiny orange circle to its left .'
-    said = [[text[slice(*span)] for span in spans] for spans in graph[:3]]
-    assert said == [
-        ['hoops', 'objects', 'cross', 'circle'], ['two', 'four', 'red', 'tiny', 'orange'], ['to its left'],
-    ]  # fmt: skip
-    assert graph.described == ((0, 0), (1, 1), (2, 2), (3, 3), (3, 4))
 
 
 def test_caption_graphs_have_the_spans_of_statements(dev):

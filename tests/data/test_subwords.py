@@ -8,6 +8,7 @@ import pytest
 
 from jitm.data.subwords import Subwords
 from jitm.data.vocabularies import describe_vocabulary, kind_of, load_vocabulary, restore_vocabulary
+from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
 
 SPACE = '\u2581'
@@ -104,10 +105,14 @@ def test_long_captions_are_cut_and_keep_the_end(tmp_path):
 
 
 def test_a_run_restores_its_pieces(tmp_path):
-    for path in (write_model(tmp_path / 'spiece.model'), write_bpe(tmp_path / 'tokenizer.json')):
-        pieces = load_vocabulary(path)
-        restored = restore_vocabulary(json.loads(json.dumps(describe_vocabulary(pieces))))
-        assert (restored, restored.hash, kind_of(restored)) == (pieces, pieces.hash, 'subwords')
+    word_pieces = WordPiece.of((*SPECIAL_PIECES, 'a', '##b'))
+    paths = write_model(tmp_path / 'spiece.model'), write_bpe(tmp_path / 'tokenizer.json')
+    for kind, pieces in (('word pieces', word_pieces), *(('subwords', load_vocabulary(path)) for path in paths)):
+        description = json.loads(json.dumps(describe_vocabulary(pieces)))
+        restored = restore_vocabulary(description)
+        assert (restored, restored.hash, kind_of(restored)) == (pieces, pieces.hash, kind)
+        with pytest.raises(ValueError, match='it is no tokenizer'):
+            restore_vocabulary(description | {'definition': ['{}']})
     with pytest.raises(UserError, match='the pieces of SigLIP have no mask'):
         restored.with_mask()
 

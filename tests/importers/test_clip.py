@@ -154,7 +154,7 @@ def test_tensors_become_parameters(tmp_path):
     patches = tensors['vision_model.embeddings.patch_embedding.weight']
     np.testing.assert_array_equal(params['image']['patches']['kernel'][3, 5, 2], patches[:, 2, 3, 5])
     assert params['logit_scale'] == tensors['logit_scale']
-    assert published.vocabulary == BPE(MERGES, LENGTH)
+    assert published.vocabulary == BPE.of(MERGES, LENGTH)
     assert published.model['image']['activation'] == 'quick_gelu'
 
 
@@ -508,7 +508,7 @@ def test_agrees_with_transformers(tmp_path, activation, end):
     transformers = pytest.importorskip('transformers')
     torch = pytest.importorskip('torch')
     vocab_size = V if end == 2 else 49408
-    characters = BPE(()).words[:256]
+    characters = BPE.of(()).words[:256]
     merges = MERGES if end == 2 else [f'{a} {b}' for a, b in itertools.product(characters, characters)][:48894]
     changes = {'text_config__vocab_size': vocab_size, 'text_config__eos_token_id': end}
     config = hugging_face_config(vision_config__hidden_act=activation, text_config__hidden_act=activation, **changes)

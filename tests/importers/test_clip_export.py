@@ -99,8 +99,8 @@ def test_what_they_have_not_is_not_written(vit, target, change, vocabulary, mess
 
 
 def full_size_vocabulary():
-    characters = BPE(()).words[:256]
-    return BPE(tuple(f'{a} {b}' for a, b in itertools.product(characters, characters))[:48894])
+    characters = BPE.of(()).words[:256]
+    return BPE.of(tuple(f'{a} {b}' for a, b in itertools.product(characters, characters))[:48894])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from jitm.training.sources import make_labels
 from tests.configs.settings import load
 
 CAPTIONS = ('a red ring', 'a blue ring')
-PIECES = WordPiece((*SPECIAL_PIECES, 'a', 'red', 'ring'))
+PIECES = WordPiece.of((*SPECIAL_PIECES, 'a', 'red', 'ring'))
 
 
 @pytest.mark.parametrize('vocabulary', [Vocabulary.build(['a red ring'], 1), PIECES])

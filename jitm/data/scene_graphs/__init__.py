@@ -14,7 +14,7 @@ from jitm.data.scene_graphs.grammar import CaptionGraph, Span, Token, read
 from jitm.data.splits import Split
 from jitm.data.text import find_tokens
 from jitm.errors import UserError, require
-from jitm.files import open_file, parse_json
+from jitm.files import parse_json, read_text
 
 __all__ = ['CaptionGraph', 'Span', 'from_file', 'gold', 'parse', 'rules', 'spacy']
 
@@ -117,17 +117,15 @@ def from_file(split: Split, *, path: str) -> tuple[CaptionGraph, ...]:
     Raises:
       UserError: If the file is missing or damaged, or lacks a valid record of a caption.
     """
+    text = read_text(path, 'give the path of scene graphs')
     try:
-        with open_file(path, 'r', encoding='utf-8') as file:
-            records = {record['caption'].strip(): record for record in parse_json(file.read())}
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of scene graphs') from error
+        records = {record['caption'].strip(): record for record in parse_json(text)}
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f"{path} is not a JSON list of records with a 'caption': write it again") from None
     graphs = []
-    for text, caption in enumerate(split.captions):
+    for row, caption in enumerate(split.captions):
         if caption.strip() not in records:
-            raise UserError(f"{path} has no record for text {text} of {split.name}, '{caption}': add it")
+            raise UserError(f"{path} has no record for text {row} of {split.name}, '{caption}': add it")
         try:
             graphs.append(_graph(records[caption.strip()], caption))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):

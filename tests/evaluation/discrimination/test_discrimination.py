@@ -421,7 +421,7 @@ def test_perplexity_needs_a_head_and_a_mask_token(uniter, vse):
     check_perplexity(uniter)
     with pytest.raises(UserError, match=r"takes a model with the head 'mlm', which that of a_run lacks; leave it out"):
         check_perplexity(vse)
-    for vocabulary in (Vocabulary(uniter.vocabulary.words[:-1]), WordPiece(('[PAD]', '[UNK]', '[CLS]', '[SEP]'))):
+    for vocabulary in (Vocabulary(uniter.vocabulary.words[:-1]), WordPiece.of(('[PAD]', '[UNK]', '[CLS]', '[SEP]'))):
         with pytest.raises(UserError, match='masks words, but the vocabulary of a_run has no mask token; leave it out'):
             check_perplexity(dataclasses.replace(uniter, vocabulary=vocabulary))
 
