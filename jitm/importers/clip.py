@@ -1,9 +1,7 @@
 """Converts published CLIP models, of Hugging Face, open_clip or OpenAI, to configs and variables of `clip.CLIP`."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
@@ -105,15 +103,9 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     section = read_config(config) if config else read_openai(weights, tensors)
 
     merges = vocabulary or _find_merges(weights.parent)
-    names = names_of(section, any(name.startswith('text_model.') for name in tensors))
+    names = OPENAI_RESIDUAL if section['image']['name'] == RESIDUAL else OPENAI
+    names = HUGGING_FACE if any(name.startswith('text_model.') for name in tensors) else names
     return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
-
-
-def names_of(model: Mapping[str, Any], hugging_face: bool) -> KeyMap:
-    """Returns the names of a model in a file of Hugging Face, or else of OpenAI and open_clip."""
-    if hugging_face:
-        return HUGGING_FACE
-    return OPENAI_RESIDUAL if model['image']['name'] == RESIDUAL else OPENAI
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:
