@@ -108,7 +108,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     pixels = read_json(file) if file.is_file() else {}
     square, crop = {'height': size, 'width': size}, {'do_center_crop': (False,)}
     check_pixels(file, pixels, _PIXELS | crop | {'size': (square, size), 'resample': (*INTERPOLATIONS,)}, 'SigLIP')
-    mean, deviation = normalization(file, pixels, 'image_mean', 'image_std', (MEAN, DEVIATION))
+    mean, deviation = normalization(file, pixels, ('image_mean', 'image_std'), (MEAN, DEVIATION))
     towers = [
         {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()}
         | {'activation': ACTIVATIONS[part['hidden_act']], 'dtype': 'float32'}

@@ -104,10 +104,6 @@ def _make_tensor(storage: Storage, offset: int, shape: tuple, strides: tuple, *_
     return Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _make_parameter(tensor: Tensor, *_: Any) -> Tensor:
-    return tensor
-
-
 def _encode_latin(text: str, encoding: str) -> bytes:
     """Decodes the bytes in pickles of protocol 2."""
     if encoding != 'latin1':
@@ -231,26 +227,15 @@ def _load_zip(path: Path) -> Any:
         with archive.open(infos['data.pkl']) as file:
             unpickler = _TorchUnpickler(file, path)
             result = unpickler.load()
-    for key, storage in unpickler.storages.items():
-        info = infos[f'data/{key}']
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != storage.count * storage.dtype.itemsize:
-            raise ValueError(f"storage '{key}' is compressed, or has another size than its tensors need")
-        storage.read = functools.partial(_read_member, path, info)
-    return result
-
-
-def _read_member(path: Path, info: zipfile.ZipInfo) -> bytes:
-    """Reads an uncompressed member; `ZipFile` would read the list of all members again for each."""
-    try:
-        with path.open('rb') as file:
+    with path.open('rb') as file:
+        for key, storage in unpickler.storages.items():
+            info, size = infos[f'data/{key}'], storage.count * storage.dtype.itemsize
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != size:
+                raise ValueError(f"storage '{key}' is compressed, or has another size than its tensors need")
             file.seek(info.header_offset + 26)  # of the lengths of name and extra field, which precede the content
-            file.seek(sum(struct.unpack('<HH', file.read(4))), io.SEEK_CUR)
-            data = file.read(info.file_size)
-        if zlib.crc32(data) != info.CRC:
-            raise ValueError(f'{info.filename} has another checksum than stated')
-        return data
-    except (OSError, ValueError, struct.error) as error:
-        raise _damaged(path, error) from error
+            start = sum(struct.unpack('<HH', file.read(4))) + file.tell()
+            storage.read = functools.partial(_read, path, start, size, info)
+    return result
 
 
 def _load_legacy(path: Path) -> Any:
@@ -267,16 +252,22 @@ def _load_legacy(path: Path) -> Any:
             if count != storage.count or file.seek(0, io.SEEK_END) < start + size:
                 raise ValueError(f"storage '{key}' is incomplete")
             file.seek(start + size)
-            storage.read = functools.partial(_read_range, path, start, size)
+            storage.read = functools.partial(_read, path, start, size)
     if any(storage.read is None for storage in unpickler.storages.values()):
         raise ValueError('a storage is missing')
     return result
 
 
-def _read_range(path: Path, start: int, size: int) -> bytes:
-    with path.open('rb') as file:
-        file.seek(start)
-        data = file.read(size)
-    if len(data) != size:
-        raise _damaged(path, EOFError('it is cut off'))
-    return data
+def _read(path: Path, start: int, size: int, info: zipfile.ZipInfo | None = None) -> bytes:
+    """Reads a storage; `ZipFile` would read the list of all members again for each."""
+    try:
+        with path.open('rb') as file:
+            file.seek(start)
+            data = file.read(size)
+        if len(data) != size:
+            raise EOFError('it is cut off')
+        if info and zlib.crc32(data) != info.CRC:
+            raise ValueError(f'{info.filename} has another checksum than stated')
+        return data
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, error) from error
