@@ -163,19 +163,12 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
             "a CLIP reads photos whose shorter side is resized to data.image_size with data.interpolation 'bicubic': "
             'give --config clip, with words or without'
         )
-    vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
     terms = dict(config['terms'])
     if not published.model.get('caption', True):
         terms = {name: term for name, term in terms.items() if term['loss'] != 'tokens.captioning'}
-    initialize = dict.fromkeys(config['initialize'], '')
-    changed = {
-        'data': data,
-        'model': published.model,
-        'vocabulary': vocabulary,
-        'terms': terms,
-        'initialize': initialize,
-    }
-    return config_lib.check({**config, **changed})
+    vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
+    model = {'model': published.model, 'vocabulary': vocabulary, 'initialize': dict.fromkeys(config['initialize'], '')}
+    return config_lib.check({**config, **model, 'data': data, 'terms': terms})
 
 
 def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path) -> None:

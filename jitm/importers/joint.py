@@ -10,7 +10,7 @@ from jitm import config as config_lib
 from jitm.data.vocabularies import load_vocabulary
 from jitm.errors import UserError
 from jitm.importers import bert, oscar, uniter
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.tensors import KeyMap, shape_of
 from jitm.models.oscar import BOX_NUMBERS
@@ -88,7 +88,7 @@ def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str,
     system = JOINT_SYSTEMS[name]
     if model['name'] != system.model:
         raise UserError(f"--config has the model '{model['name']}', not '{system.model}': give another one")
-    tensors = open_tensors(path, name, system.names.pattern(), system.new_name)
+    tensors = open_checkpoint(path, name, system.names.pattern(), system.new_name).tensors
     words, hidden = shape_of(path, tensors, system.words, 2)
     features = shape_of(path, tensors, system.features, 2)[1] - system.boxes
     heads = [head for head, tensor in system.heads.items() if tensor in tensors]

@@ -111,10 +111,6 @@ def _encode_latin(text: str, encoding: str) -> bytes:
     return text.encode('latin1')
 
 
-def _name_device(kind: str, *index: int) -> str:
-    return ':'.join([kind, *(f'{number:d}' for number in index)])
-
-
 class _Number:
     """The type of a NumPy number; unlike a NumPy type it ignores the state that a pickle adds."""
 
@@ -135,17 +131,18 @@ def _make_number(kind: Any, data: bytes | str) -> Any:
     return np.frombuffer(data.encode('latin1') if isinstance(data, str) else data, kind.name)[0].item()
 
 
+_FIRST = Function(lambda first, *_: first)
 _KNOWN = {
     ('torch', 'Size'): Function(tuple),
-    ('torch', 'device'): Function(_name_device),
+    ('torch', 'device'): _FIRST,
     ('torch._utils', '_rebuild_tensor'): Function(_make_tensor),
     ('torch._utils', '_rebuild_tensor_v2'): Function(_make_tensor),
-    ('torch._utils', '_rebuild_parameter'): Function(lambda tensor, *_: tensor),
+    ('torch._utils', '_rebuild_parameter'): _FIRST,
     ('numpy', 'dtype'): Function(_Number),
     ('numpy.core.multiarray', 'scalar'): Function(_make_number),
     ('numpy._core.multiarray', 'scalar'): Function(_make_number),
     ('_codecs', 'encode'): Function(_encode_latin),
-    **{('torch.jit._pickle', name): Function(lambda value, *_: value) for name in TYPED_LISTS},
+    **{('torch.jit._pickle', name): _FIRST for name in TYPED_LISTS},
     **{('torch', name): Function(np.dtype(dtype).type) for name, dtype in STORAGES.items()},
     ('torch.storage', 'UntypedStorage'): Function(np.uint8),
 }

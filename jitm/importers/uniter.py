@@ -6,7 +6,7 @@ import chex
 import jax
 
 from jitm.importers import bert, tensors
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap, convert
 from jitm.models.uniter import HEAD_SOURCES
 
@@ -59,7 +59,7 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: if the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
-    found = open_tensors(path, 'UNITER', NAMES.pattern(), new_name)
+    found = open_checkpoint(path, 'UNITER', NAMES.pattern(), new_name).tensors
     has_rank = 'rank_output.weight' in found
     for head, source in HEAD_SOURCES.items():
         new, old = _HEADS[head], _HEADS[source]

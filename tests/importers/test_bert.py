@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from jitm.errors import ArgumentError, UserError
 from jitm.importers.bert import NAMES, load_bert
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.types import Texts
 from tests.parity.bounds import assert_within
@@ -195,10 +195,10 @@ def test_numpy_archive_that_takes_much_memory(tmp_path):
     path = tmp_path / 'x.npz'
     np.savez_compressed(path, a=np.zeros(10**7, np.float32))
     with pytest.raises(UserError, match=r'x.npz holds 40,000,\d+ bytes in [\d,]+, which weights do not'):
-        open_tensors(str(path), 'BERT', NAMES.pattern())
+        open_checkpoint(str(path), 'BERT', NAMES.pattern())
     np.savez(path, a=np.array([{}]))
     with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (Object arrays')):
-        open_tensors(str(path), 'BERT', NAMES.pattern())
+        open_checkpoint(str(path), 'BERT', NAMES.pattern())
 
 
 @pytest.mark.parametrize('dtype', ['F8_E4M3', 'F8_E5M2'])
@@ -208,7 +208,7 @@ def test_safetensors_of_a_type_that_is_not_read(tmp_path, dtype):
     ).encode()
     path = tmp_path / 'model.safetensors'
     path.write_bytes(struct.pack('<Q', len(header)) + header + bytes(4))
-    tensors = open_tensors(str(path), 'BERT', NAMES.pattern())
+    tensors = open_checkpoint(str(path), 'BERT', NAMES.pattern()).tensors
     with pytest.raises(
         UserError, match=rf"model.safetensors has the tensor '.*' in {dtype}, .*: convert it to float16"
     ):
